@@ -1,0 +1,65 @@
+# ngx_http_idempotency_module: build, try, test.  The work is done by the
+# scripts in tools/; everything made goes to build/.
+
+NGINX_SRC ?= /usr/share/nginx/src
+PORT      ?= 8080
+JOBS      ?= $(shell nproc 2>/dev/null || echo 2)
+
+CFLAGS    ?= -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 \
+             -Wformat -Werror=format-security
+
+MODULE = build/ngx_http_idempotency_module.so
+BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
+             --with-compat --with-http_ssl_module --with-http_v2_module \
+             --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
+
+# the tools read these
+export JOBS PORT TESTS
+
+.PHONY: build run test unit test-asan test-valgrind check-style setup clean help
+
+build: setup-build
+	@$(BUILD)
+	@cmp -s build/nginx/objs/$(notdir $(MODULE)) $(MODULE) \
+	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
+	@echo "built $(MODULE)"
+
+run: setup-run build
+	@tools/run
+
+test: setup-test build
+	@tools/test unit stock
+
+unit: setup-build
+	@$(BUILD) --configure-only
+	@tools/test unit
+
+test-asan: setup-test setup-asan build
+	@tools/test asan
+
+test-valgrind: setup-test setup-valgrind build
+	@tools/test valgrind
+
+check-style:
+	@tools/check-style
+
+setup: setup-build setup-test
+
+setup-%:
+	@tools/setup $*
+
+clean:
+	rm -rf build
+
+help:
+	@echo "make [build]        $(MODULE), for the nginx of the distribution"
+	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
+	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
+	@echo "make test           every test, on the nginx of the distribution"
+	@echo "make test TESTS='t/a.t t/b.t' some of them"
+	@echo "make unit           the tests of single C files only"
+	@echo "make test-asan      every test, on an nginx built with sanitizers"
+	@echo "make test-valgrind  every test under valgrind; slow"
+	@echo "make check-style    tabs, long lines, trailing space in C"
+	@echo "make setup          only install what is missing (as root)"
+	@echo "make clean          remove build/"

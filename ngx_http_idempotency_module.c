@@ -1,0 +1,375 @@
+
+/*
+ * ngx_http_idempotency_module: an HTTP API that is safe to retry.
+ *
+ * The table of directives, and where the module hooks into nginx; nothing
+ * else.  What it does is told by the rooms below src/:
+ *
+ *   core      configuration, the context of a request, the way it goes
+ *   request   its key, its body, its fingerprint
+ *   response  capture, replay, refusal
+ *   record    the stored form
+ *   store     where records are kept
+ *   observe   what the operator sees
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+#include "core/ngx_http_idempotency_waiters.h"
+
+
+static ngx_int_t ngx_http_idempotency_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idempotency_init_process(ngx_cycle_t *cycle);
+static void ngx_http_idempotency_exit_process(ngx_cycle_t *cycle);
+
+
+static ngx_conf_enum_t  ngx_http_idempotency_on_store_error[] = {
+    { ngx_string("fail"), NGX_HTTP_IDEMPOTENCY_ON_ERROR_FAIL },
+    { ngx_string("pass"), NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_idempotency_unknown_outcome[] = {
+    { ngx_string("retry"), NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY },
+    { ngx_string("lease"), NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE },
+    { ngx_string("hold"), NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_idempotency_conflict_status[] = {
+    { ngx_string("409"), NGX_HTTP_CONFLICT },
+    { ngx_string("422"), NGX_HTTP_IDEMPOTENCY_UNPROCESSABLE },
+    { ngx_null_string, 0 }
+};
+
+
+/* cmd->post of a time: it must be above 0 */
+#define NGX_HTTP_IDEMPOTENCY_POSITIVE  ((void *) 1)
+
+#define NGX_HTTP_IDEMPOTENCY_ANYWHERE                                         \
+    (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
+
+
+static ngx_command_t  ngx_http_idempotency_commands[] = {
+
+    { ngx_string("idempotency_store"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_BLOCK|NGX_CONF_TAKE2,
+      ngx_http_idempotency_conf_store,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_switch,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_key"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_key,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_key_format"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_key_format,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_required"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, required),
+      NULL },
+
+    { ngx_string("idempotency_methods"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_names,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, methods),
+      NULL },
+
+    { ngx_string("idempotency_bypass"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_values,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, bypass),
+      NULL },
+
+    { ngx_string("idempotency_scope"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_value,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, scope),
+      NULL },
+
+    { ngx_string("idempotency_identity"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_values,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, identity),
+      NULL },
+
+    { ngx_string("idempotency_fingerprint"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_fingerprint,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_ttl"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_time,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, ttl),
+      NGX_HTTP_IDEMPOTENCY_POSITIVE },
+
+    { ngx_string("idempotency_ttl_header"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idempotency_conf_ttl_header,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_lease"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_time,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, lease),
+      NGX_HTTP_IDEMPOTENCY_POSITIVE },
+
+    { ngx_string("idempotency_wait"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_time,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, wait),
+      NULL },
+
+    { ngx_string("idempotency_max_waiters"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_number,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, max_waiters),
+      NULL },
+
+    { ngx_string("idempotency_retry_after"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_time,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, retry_after),
+      NULL },
+
+    { ngx_string("idempotency_max_response"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_size,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, max_response),
+      NULL },
+
+    { ngx_string("idempotency_keep_status"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_keep_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_on_store_error"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, on_store_error),
+      &ngx_http_idempotency_on_store_error },
+
+    { ngx_string("idempotency_unknown_outcome"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, unknown_outcome),
+      &ngx_http_idempotency_unknown_outcome },
+
+    { ngx_string("idempotency_conflict_status"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, conflict_status),
+      &ngx_http_idempotency_conflict_status },
+
+    { ngx_string("idempotency_replay_status"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_replay_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_hide_header"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_names,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, hide_headers),
+      NULL },
+
+    { ngx_string("idempotency_headers"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, headers),
+      NULL },
+
+    { ngx_string("idempotency_error_body"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, error_body),
+      NULL },
+
+    { ngx_string("idempotency_documentation"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_value,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, documentation),
+      NULL },
+
+      ngx_null_command
+};
+
+
+static ngx_http_module_t  ngx_http_idempotency_module_ctx = {
+    ngx_http_idempotency_add_variables,    /* preconfiguration */
+    ngx_http_idempotency_init,             /* postconfiguration */
+
+    ngx_http_idempotency_create_main_conf, /* create main configuration */
+    ngx_http_idempotency_init_stores,      /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_idempotency_create_loc_conf,  /* create location configuration */
+    ngx_http_idempotency_merge_loc_conf    /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_idempotency_module = {
+    NGX_MODULE_V1,
+    &ngx_http_idempotency_module_ctx,      /* module context */
+    ngx_http_idempotency_commands,         /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    ngx_http_idempotency_init_process,     /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_http_idempotency_exit_process,     /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static ngx_int_t
+ngx_http_idempotency_init(ngx_conf_t *cf)
+{
+    ngx_http_handler_pt               *h;
+    ngx_http_core_main_conf_t         *cmcf;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    /* loaded, but nowhere on: nginx is as if it were not there */
+
+    if (mcf->stores.nelts == 0) {
+        return NGX_OK;
+    }
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idempotency_access_handler;
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idempotency_precontent_handler;
+
+    ngx_http_idempotency_capture_init();
+    ngx_http_idempotency_body_init();
+
+    return ngx_http_idempotency_waiters_zone(cf);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                         i;
+    ngx_http_idempotency_store_t     **store;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    if (mcf == NULL || mcf->stores.nelts == 0
+        || (ngx_process != NGX_PROCESS_WORKER
+            && ngx_process != NGX_PROCESS_SINGLE))
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idempotency_digest_init(cycle->log) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idempotency_wait_init(cycle);
+
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        if (store[i]->backend->init_process(cycle, store[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                         i;
+    ngx_http_idempotency_store_t     **store;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    if (mcf == NULL
+        || (ngx_process != NGX_PROCESS_WORKER
+            && ngx_process != NGX_PROCESS_SINGLE))
+    {
+        return;
+    }
+
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        store[i]->backend->exit_process(cycle, store[i]);
+    }
+
+    ngx_http_idempotency_digest_exit();
+}

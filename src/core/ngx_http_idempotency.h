@@ -1,0 +1,409 @@
+
+/*
+ * What the rooms of the module share: its configuration, the context of a
+ * request, and the functions that one room calls in another.
+ */
+
+
+#ifndef _NGX_HTTP_IDEMPOTENCY_H_INCLUDED_
+#define _NGX_HTTP_IDEMPOTENCY_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "record/ngx_http_idempotency_record.h"
+#include "request/ngx_http_idempotency_digest.h"
+#include "request/ngx_http_idempotency_key.h"
+#include "request/ngx_http_idempotency_multipart.h"
+#include "store/ngx_http_idempotency_store.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_VERSION   "0.1.0"
+
+#define NGX_HTTP_IDEMPOTENCY_TTL        (24 * 60 * 60 * 1000)
+#define NGX_HTTP_IDEMPOTENCY_LEASE      (30 * 1000)
+#define NGX_HTTP_IDEMPOTENCY_LEASE_MIN  100
+#define NGX_HTTP_IDEMPOTENCY_WAIT_TIME  (10 * 1000)
+
+/* RFC 9110's 422, for which nginx has no name */
+#define NGX_HTTP_IDEMPOTENCY_UNPROCESSABLE  422
+
+/* of r->buffered, whose low bits nginx gives to filters; others are in use */
+#define NGX_HTTP_IDEMPOTENCY_BUFFERED  0x08
+
+
+/* a directive's value that may differ by request */
+
+typedef struct {
+    ngx_http_complex_value_t        *complex;    /* NULL: a constant        */
+    ngx_msec_t                       value;
+} ngx_http_idempotency_time_t;
+
+
+typedef struct {
+    ngx_http_complex_value_t        *complex;
+    size_t                           value;
+} ngx_http_idempotency_size_t;
+
+
+typedef struct {
+    ngx_http_complex_value_t         value;
+    ngx_str_t                        header;     /* of "$http_...": its name,
+                                                    '_' for '-'              */
+} ngx_http_idempotency_key_source_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW = 0,
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
+} ngx_http_idempotency_fingerprint_e;
+
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY = 0,
+    NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE,
+    NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD
+} ngx_http_idempotency_unknown_e;
+
+
+#define NGX_HTTP_IDEMPOTENCY_ON_ERROR_FAIL  0
+#define NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS  1
+
+
+/* statuses 0..999, one bit each */
+
+typedef struct {
+    uint32_t                         bits[32];
+} ngx_http_idempotency_statuses_t;
+
+
+typedef struct {
+    ngx_array_t                      stores;     /* of ..._store_t *        */
+} ngx_http_idempotency_main_conf_t;
+
+
+typedef struct {
+    ngx_http_idempotency_store_t        *store;          /* NULL: off       */
+
+    ngx_array_t                         *keys;           /* ..._key_source_t */
+    ngx_http_idempotency_key_format_t   *key_format;
+    ngx_flag_t                           required;
+    ngx_array_t                         *methods;        /* ngx_str_t       */
+    ngx_array_t                         *bypass;         /* complex values  */
+    unsigned                             early:1;        /* key and bypass are
+                                                            of the request's
+                                                            own header: known
+                                                            in access phase */
+
+    ngx_http_complex_value_t            *scope;
+    ngx_array_t                         *identity;       /* complex values  */
+    ngx_uint_t                           fingerprint;
+    uint32_t                             scheme;
+
+    ngx_http_idempotency_time_t          ttl;
+    ngx_str_t                            ttl_header;     /* '_' for '-'     */
+    ngx_msec_t                           ttl_header_max;
+    ngx_http_idempotency_time_t          lease;
+    ngx_http_idempotency_time_t          wait;
+    ngx_int_t                            max_waiters;
+    ngx_http_idempotency_time_t          retry_after;
+    ngx_http_idempotency_size_t          max_response;
+
+    ngx_http_idempotency_statuses_t     *keep_status;
+    ngx_uint_t                           on_store_error;
+    ngx_uint_t                           unknown_outcome;
+    ngx_uint_t                           conflict_status;
+    ngx_int_t                            replay_status;  /* 0: original     */
+    ngx_array_t                         *hide_headers;   /* ngx_str_t, lower */
+    ngx_flag_t                           headers;
+    ngx_flag_t                           error_body;
+    ngx_http_complex_value_t            *documentation;
+} ngx_http_idempotency_loc_conf_t;
+
+
+/*
+ * The states of a request.  One function, ngx_http_idempotency_run(), moves
+ * it from one to the next up to EXECUTE; the filters take it from there.
+ */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_ADMIT = 0,
+    NGX_HTTP_IDEMPOTENCY_READ_BODY,
+    NGX_HTTP_IDEMPOTENCY_BEGIN,
+    NGX_HTTP_IDEMPOTENCY_WAIT,
+    NGX_HTTP_IDEMPOTENCY_EXECUTE,    /* the content handler runs            */
+    NGX_HTTP_IDEMPOTENCY_HOLD,       /* its response is being captured      */
+    NGX_HTTP_IDEMPOTENCY_COMMIT,     /* ... is complete, and being stored   */
+    NGX_HTTP_IDEMPOTENCY_SEND,       /* may go to the client                */
+    NGX_HTTP_IDEMPOTENCY_REPLAY,
+    NGX_HTTP_IDEMPOTENCY_REFUSE,
+    NGX_HTTP_IDEMPOTENCY_PASS        /* not ours, or not any more           */
+} ngx_http_idempotency_phase_e;
+
+
+/* $idempotency_status */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_STATUS_NONE = 0,
+    NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED,
+    NGX_HTTP_IDEMPOTENCY_STATUS_REPLAYED,
+    NGX_HTTP_IDEMPOTENCY_STATUS_CONFLICT,
+    NGX_HTTP_IDEMPOTENCY_STATUS_BUSY,
+    NGX_HTTP_IDEMPOTENCY_STATUS_TIMEOUT,
+    NGX_HTTP_IDEMPOTENCY_STATUS_WAITERS,
+    NGX_HTTP_IDEMPOTENCY_STATUS_INVALID,
+    NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN,
+    NGX_HTTP_IDEMPOTENCY_STATUS_TOO_LARGE,
+    NGX_HTTP_IDEMPOTENCY_STATUS_RELEASED,
+    NGX_HTTP_IDEMPOTENCY_STATUS_UNAVAILABLE,
+    NGX_HTTP_IDEMPOTENCY_STATUS_UNPROTECTED,
+    NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS
+} ngx_http_idempotency_status_e;
+
+
+/* what the client is told; the rows of the table in problem.c */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_MISSING = 0,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_CONFLICT,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_CONCURRENT_REQUEST,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_OUTCOME_UNKNOWN,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_TOO_LARGE,
+    NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_NOT_KEPT
+} ngx_http_idempotency_problem_e;
+
+
+typedef struct {
+    EVP_MD_CTX                          *digest;     /* NULL: not reading   */
+    ngx_http_idempotency_multipart_t    *multipart;
+    unsigned                             late:1;     /* read before us      */
+    u_char                               hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+} ngx_http_idempotency_body_t;
+
+
+typedef struct ngx_http_idempotency_watch_s  ngx_http_idempotency_watch_t;
+
+
+typedef struct {
+    ngx_http_request_t                  *request;
+    ngx_http_idempotency_loc_conf_t     *conf;       /* of the location where
+                                                        it was admitted     */
+    ngx_http_idempotency_phase_e         phase;
+    ngx_http_idempotency_status_e        status;
+
+    /* who and what */
+    ngx_str_t                            sent_key;   /* with its quotes     */
+    ngx_str_t                            key;
+    u_char                               id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    u_char                               token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
+    ngx_http_idempotency_claim_t         claim;
+    ngx_http_idempotency_body_t          body;
+    ngx_msec_t                           arrival;
+    ngx_msec_t                           ttl;
+    ngx_msec_t                           lease;
+
+    /* the store */
+    ngx_http_idempotency_op_t            op;         /* begin, then commit  */
+    ngx_http_idempotency_op_t            renewal;
+    ngx_event_t                          renew;
+    ngx_msec_t                           store_time;
+
+    /* waiting */
+    ngx_http_idempotency_watch_t        *watch;
+    ngx_queue_t                          queue;      /* in watch->waiters   */
+    ngx_event_t                          deadline;
+    ngx_msec_t                           wait_start;
+    ngx_msec_t                           wait_time;
+
+    /* executing */
+    ngx_http_handler_pt                  content_handler;
+    void                               (*upstream_finalize)(
+                                                      ngx_http_request_t *r,
+                                                      ngx_int_t rc);
+    ngx_uint_t                           method;
+    ngx_uint_t                           truncated;  /* upstream states when a
+                                                        response broke off,
+                                                        0: none did         */
+
+    /* capturing */
+    size_t                               max_response;
+    ngx_chain_t                         *held;
+    ngx_chain_t                         *tail;       /* of what was held    */
+    ngx_chain_t                        **held_last;
+    size_t                               held_size;  /* head and body       */
+    ngx_http_idempotency_response_t      response;
+    uint32_t                             body_crc;
+    ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
+
+    /* what was refused, or replayed */
+    ngx_http_idempotency_problem_e       problem;
+    const char                          *reason;
+    ngx_uint_t                           refusal;    /* HTTP status         */
+    ngx_msec_t                           retry_after;
+    uint64_t                             original_time;
+
+    unsigned                             admitted:1;
+    unsigned                             asked:1;    /* begin               */
+    unsigned                             lost:1;     /* the lease           */
+    unsigned                             app_off:1;  /* X-Idempotency-Store */
+    unsigned                             foreign:1;  /* another identity's
+                                                        record: tell nothing */
+    unsigned                             waited:1;
+    unsigned                             counted:1;  /* among the waiters   */
+    unsigned                             ready:1;    /* to be resumed       */
+    unsigned                             retryable:1;
+} ngx_http_idempotency_ctx_t;
+
+
+/* core/..._ctx.c */
+
+ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
+    ngx_http_request_t *r);
+ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
+    ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
+void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_phase_e phase, const char *reason);
+ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
+    ngx_http_idempotency_time_t *t, const char *directive);
+size_t ngx_http_idempotency_size(ngx_http_request_t *r,
+    ngx_http_idempotency_size_t *s, const char *directive);
+extern ngx_str_t  ngx_http_idempotency_status_names[];
+
+/* core/..._handler.c */
+
+ngx_int_t ngx_http_idempotency_access_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_idempotency_precontent_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_idempotency_park(ngx_http_request_t *r);
+void ngx_http_idempotency_resume(ngx_http_request_t *r);
+void ngx_http_idempotency_op_prepare(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind);
+ngx_uint_t ngx_http_idempotency_same_request(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_claim_t *claim);
+
+/* core/..._wait.c */
+
+ngx_int_t ngx_http_idempotency_wait(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_wait_init(ngx_cycle_t *cycle);
+
+/* core/..._execute.c */
+
+ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
+
+/* core/..._outcome.c */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP = 0,
+    NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE,
+    NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+} ngx_http_idempotency_outcome_e;
+
+ngx_http_idempotency_outcome_e ngx_http_idempotency_outcome(
+    ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx,
+    ngx_uint_t complete);
+void ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_outcome_e outcome,
+    ngx_http_idempotency_reason_e reason);
+void ngx_http_idempotency_abandon(ngx_http_idempotency_ctx_t *ctx);
+
+/* request/ */
+
+ngx_int_t ngx_http_idempotency_admit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_body_start(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_body_finish(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_body_init(void);
+ngx_int_t ngx_http_idempotency_identify(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
+ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
+    ngx_str_t *name, ngx_uint_t *n);
+
+/* response/ */
+
+void ngx_http_idempotency_capture_init(void);
+ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found);
+ngx_int_t ngx_http_idempotency_restore_head(ngx_http_request_t *r,
+    ngx_http_idempotency_response_t *response);
+ngx_int_t ngx_http_idempotency_output(ngx_http_request_t *r,
+    ngx_str_t *body);
+ngx_int_t ngx_http_idempotency_refuse(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_problem_e problem);
+ngx_int_t ngx_http_idempotency_refuse_again(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_table_elt_t *ngx_http_idempotency_add_header(ngx_http_request_t *r,
+    const char *name, ngx_str_t *value);
+u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
+
+#define NGX_HTTP_IDEMPOTENCY_ISO_TIME_LEN                                     \
+    (sizeof("1970-01-01T00:00:00Z") - 1)
+
+/* observe/ */
+
+ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+
+/* core/..._conf.c and core/..._directives.c */
+
+void *ngx_http_idempotency_create_main_conf(ngx_conf_t *cf);
+void *ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf);
+char *ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent,
+    void *child);
+ngx_http_idempotency_store_t *ngx_http_idempotency_find_store(
+    ngx_http_idempotency_main_conf_t *mcf, ngx_str_t *name);
+
+char *ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf);
+char *ngx_http_idempotency_conf_store(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_value(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_fingerprint(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idempotency_conf_time(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_size(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_keep_status(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+
+
+#define ngx_http_idempotency_status_kept(s, code)                             \
+    ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)
+
+
+extern ngx_module_t  ngx_http_idempotency_module;
+
+
+#endif /* _NGX_HTTP_IDEMPOTENCY_H_INCLUDED_ */

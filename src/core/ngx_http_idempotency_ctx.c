@@ -1,0 +1,238 @@
+
+/*
+ * The context of a request: made at admission, found again after an internal
+ * redirect, settled when the request ends however it ends.
+ *
+ * Also the values of directives that may differ by request.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+static void ngx_http_idempotency_ctx_cleanup(void *data);
+static void ngx_http_idempotency_ctx_free(void *data);
+
+
+ngx_str_t  ngx_http_idempotency_status_names[] = {
+    ngx_null_string,
+    ngx_string("EXECUTED"),
+    ngx_string("REPLAYED"),
+    ngx_string("CONFLICT"),
+    ngx_string("BUSY"),
+    ngx_string("TIMEOUT"),
+    ngx_string("WAITERS"),
+    ngx_string("INVALID"),
+    ngx_string("UNKNOWN"),
+    ngx_string("TOO_LARGE"),
+    ngx_string("RELEASED"),
+    ngx_string("UNAVAILABLE"),
+    ngx_string("UNPROTECTED"),
+    ngx_string("BYPASS")
+};
+
+
+static const char  *ngx_http_idempotency_phase_names[] = {
+    "admit", "read body", "begin", "wait", "execute", "hold", "commit",
+    "send", "replay", "refuse", "pass"
+};
+
+
+ngx_http_idempotency_ctx_t *
+ngx_http_idempotency_get_ctx(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t          *cln;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
+
+    if (ctx || !(r->internal || r->filter_finalize)) {
+        return ctx;
+    }
+
+    /* an internal redirect reset r->ctx: the cleanup still has it */
+
+    for (cln = r->pool->cleanup; cln; cln = cln->next) {
+        if (cln->handler == ngx_http_idempotency_ctx_free) {
+            ctx = cln->data;
+            ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+            return ctx;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_http_idempotency_ctx_t *
+ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
+    ngx_http_idempotency_loc_conf_t *conf)
+{
+    ngx_http_cleanup_t          *hcln;
+    ngx_pool_cleanup_t          *cln;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_idempotency_ctx_t));
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    hcln = ngx_http_cleanup_add(r, 0);
+    if (hcln == NULL) {
+        return NULL;
+    }
+
+    ctx = cln->data;
+    ngx_memzero(ctx, sizeof(ngx_http_idempotency_ctx_t));
+
+    ctx->request = r;
+    ctx->conf = conf;
+    ctx->arrival = ngx_current_msec;
+    ctx->held_last = &ctx->held;
+
+    cln->handler = ngx_http_idempotency_ctx_free;
+
+    hcln->handler = ngx_http_idempotency_ctx_cleanup;
+    hcln->data = ctx;
+
+    ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+
+    return ctx;
+}
+
+
+void
+ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_phase_e phase, const char *reason)
+{
+    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->request->connection->log, 0,
+                   "idempotency: %s -> %s: %s",
+                   ngx_http_idempotency_phase_names[ctx->phase],
+                   ngx_http_idempotency_phase_names[phase], reason);
+
+    ctx->phase = phase;
+}
+
+
+/*
+ * The request ends, in order or not: nobody may call us for it any more, and
+ * what it was holder of must not stay locked.  It runs before the access log
+ * is written, and after the upstream has said how much it was sent.
+ */
+
+static void
+ngx_http_idempotency_ctx_cleanup(void *data)
+{
+    ngx_http_idempotency_ctx_t  *ctx = data;
+
+    switch (ctx->phase) {
+
+    case NGX_HTTP_IDEMPOTENCY_BEGIN:
+        ngx_http_idempotency_store_cancel(&ctx->op);
+
+        if (ctx->ready) {
+            ngx_http_idempotency_wait_cancel(ctx);
+
+            if (ctx->op.result == NGX_HTTP_IDEMPOTENCY_ACQUIRED) {
+                ngx_http_idempotency_settle(ctx,
+                                        NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE,
+                                        NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+            }
+        }
+
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_WAIT:
+        ngx_http_idempotency_wait_cancel(ctx);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_EXECUTE:
+    case NGX_HTTP_IDEMPOTENCY_HOLD:
+        ngx_http_idempotency_abandon(ctx);
+        break;
+
+    default:
+        /* a commit that is under way keeps the request alive: r->blocked */
+        break;
+    }
+}
+
+
+static void
+ngx_http_idempotency_ctx_free(void *data)
+{
+    ngx_http_idempotency_ctx_t  *ctx = data;
+
+    /* the rest of what could still call us; mostly there is none of it */
+
+    ngx_http_idempotency_ctx_cleanup(ctx);
+    ngx_http_idempotency_execute_done(ctx);
+    ngx_http_idempotency_body_cleanup(ctx);
+    ngx_http_idempotency_store_cancel(&ctx->op);
+
+    ctx->phase = NGX_HTTP_IDEMPOTENCY_PASS;
+}
+
+
+ngx_msec_t
+ngx_http_idempotency_time(ngx_http_request_t *r,
+    ngx_http_idempotency_time_t *t, const char *directive)
+{
+    ngx_int_t  n;
+    ngx_str_t  value;
+
+    if (t->complex == NULL) {
+        return t->value;
+    }
+
+    if (ngx_http_complex_value(r, t->complex, &value) != NGX_OK
+        || value.len == 0)
+    {
+        return t->value;
+    }
+
+    n = ngx_parse_time(&value, 0);
+
+    if (n == NGX_ERROR) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "\"%s\" evaluates to \"%V\", which is no time; "
+                      "its default is used", directive, &value);
+        return t->value;
+    }
+
+    return (ngx_msec_t) n;
+}
+
+
+size_t
+ngx_http_idempotency_size(ngx_http_request_t *r,
+    ngx_http_idempotency_size_t *s, const char *directive)
+{
+    ssize_t    n;
+    ngx_str_t  value;
+
+    if (s->complex == NULL) {
+        return s->value;
+    }
+
+    if (ngx_http_complex_value(r, s->complex, &value) != NGX_OK
+        || value.len == 0)
+    {
+        return s->value;
+    }
+
+    n = ngx_parse_size(&value);
+
+    if (n == NGX_ERROR) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "\"%s\" evaluates to \"%V\", which is no size; "
+                      "its default is used", directive, &value);
+        return s->value;
+    }
+
+    return (size_t) n;
+}

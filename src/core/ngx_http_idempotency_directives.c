@@ -1,0 +1,952 @@
+
+/*
+ * The directives: what each takes, and a message that says so when it gets
+ * something else.
+ *
+ * Called by nginx while it reads the configuration.  A wrong value is named
+ * with the directive and with what would be right; nginx adds file and line.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+static char *ngx_http_idempotency_conf_store_directive(ngx_conf_t *cf,
+    ngx_command_t *dummy, void *conf);
+static ngx_http_idempotency_store_t *ngx_http_idempotency_conf_get_store(
+    ngx_conf_t *cf, ngx_str_t *name);
+static char *ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
+    ngx_http_idempotency_key_format_t *format, ngx_str_t *value);
+static char *ngx_http_idempotency_conf_status(ngx_conf_t *cf,
+    ngx_http_idempotency_statuses_t *statuses, ngx_str_t *value);
+static char *ngx_http_idempotency_conf_invalid(ngx_conf_t *cf,
+    ngx_str_t *value, const char *right);
+static char *ngx_http_idempotency_conf_complex(ngx_conf_t *cf,
+    ngx_str_t *value, ngx_http_complex_value_t *cv);
+
+
+#define ngx_http_idempotency_conf_is(value, text)                             \
+    ((value)->len == sizeof(text) - 1                                         \
+     && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
+
+
+/* idempotency_store <name> <backend> { ... } */
+
+char *
+ngx_http_idempotency_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char                          *rv;
+    ngx_str_t                     *value;
+    ngx_conf_t                     save;
+    ngx_http_idempotency_store_t  *store;
+
+    value = cf->args->elts;
+
+    if (ngx_http_idempotency_conf_is(&value[1], "on")
+        || ngx_http_idempotency_conf_is(&value[1], "off"))
+    {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                   "a store can't be named so, since \"idempotency on\" and "
+                   "\"idempotency off\" mean something else");
+    }
+
+    store = ngx_http_idempotency_conf_get_store(cf, &value[1]);
+    if (store == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (store->backend) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "idempotency_store \"%V\" is already declared in "
+                           "%s:%ui", &value[1], store->file, store->line);
+        return NGX_CONF_ERROR;
+    }
+
+    store->backend = ngx_http_idempotency_backend(&value[2]);
+
+    if (store->backend == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown kind of store \"%V\" in "
+                           "\"idempotency_store\" directive: there is %V",
+                           &value[2], ngx_http_idempotency_backend_names());
+        return NGX_CONF_ERROR;
+    }
+
+    store->file = cf->conf_file->file.name.data;
+    store->line = cf->conf_file->line;
+
+    store->conf = store->backend->create_conf(cf, store);
+    if (store->conf == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    save = *cf;
+
+    cf->handler = ngx_http_idempotency_conf_store_directive;
+    cf->handler_conf = (void *) store;
+
+    rv = ngx_conf_parse(cf, NULL);
+
+    *cf = save;
+
+    return rv;
+}
+
+
+static char *
+ngx_http_idempotency_conf_store_directive(ngx_conf_t *cf,
+    ngx_command_t *dummy, void *conf)
+{
+    char                          *rv;
+    ngx_str_t                     *value;
+    ngx_http_idempotency_store_t  *store;
+
+    store = conf;
+    value = cf->args->elts;
+
+    rv = store->backend->directive(cf, store);
+
+    if (rv == NGX_CONF_OK || rv == NGX_CONF_ERROR) {
+        return rv;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"%V\" directive %s",
+                       &value[0], rv);
+    return NGX_CONF_ERROR;
+}
+
+
+/* a store may be named before it is declared */
+
+static ngx_http_idempotency_store_t *
+ngx_http_idempotency_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_http_idempotency_store_t      *store, **p;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    store = ngx_http_idempotency_find_store(mcf, name);
+
+    if (store) {
+        return store;
+    }
+
+    store = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_store_t));
+    if (store == NULL) {
+        return NULL;
+    }
+
+    p = ngx_array_push(&mcf->stores);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    *p = store;
+
+    store->name = *name;
+    store->file = cf->conf_file->file.name.data;
+    store->line = cf->conf_file->line;
+
+    return store;
+}
+
+
+char *
+ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf)
+{
+    ngx_http_idempotency_main_conf_t  *mcf = conf;
+
+    char                           *rv;
+    ngx_str_t                       memory = ngx_string("memory");
+    ngx_uint_t                      i;
+    ngx_http_idempotency_store_t   *store;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        store = ((ngx_http_idempotency_store_t **) mcf->stores.elts)[i];
+
+        if (store->backend == NULL) {
+
+            if (!ngx_http_idempotency_conf_is(&store->name, "default")) {
+                ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                              "unknown store \"%V\" in \"idempotency\" "
+                              "directive in %s:%ui: declare it with "
+                              "\"idempotency_store %V ...\" in the http "
+                              "block, or say \"on\" for the embedded one",
+                              &store->name, store->file, store->line,
+                              &store->name);
+                return NGX_CONF_ERROR;
+            }
+
+            store->backend = ngx_http_idempotency_backend(&memory);
+
+            store->conf = store->backend->create_conf(cf, store);
+            if (store->conf == NULL) {
+                return NGX_CONF_ERROR;
+            }
+        }
+
+        rv = store->backend->init_conf(cf, store);
+
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency on | off | <store> */
+
+char *
+ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value, name;
+
+    if (ilcf->store != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    name = value[1];
+
+    if (ngx_http_idempotency_conf_is(&name, "off")) {
+        ilcf->store = NULL;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idempotency_conf_is(&name, "on")) {
+        ngx_str_set(&name, "default");
+    }
+
+    ilcf->store = ngx_http_idempotency_conf_get_store(cf, &name);
+
+    return ilcf->store ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/* idempotency_key <value> ... */
+
+char *
+ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    u_char                              ch;
+    ngx_str_t                          *value, name;
+    ngx_uint_t                          i, k;
+    ngx_http_idempotency_key_source_t  *source;
+
+    if (ilcf->keys != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    ilcf->keys = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                  sizeof(ngx_http_idempotency_key_source_t));
+    if (ilcf->keys == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        source = ngx_array_push(ilcf->keys);
+        if (source == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_memzero(source, sizeof(ngx_http_idempotency_key_source_t));
+
+        name = value[i];
+
+        if (ngx_http_idempotency_conf_complex(cf, &value[i], &source->value)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+        /* a header and nothing else: it must not be sent twice */
+
+        if (name.len <= 6 || ngx_strncmp(name.data, "$http_", 6) != 0) {
+            continue;
+        }
+
+        name.data += 6;
+        name.len -= 6;
+
+        for (k = 0; k < name.len; k++) {
+            ch = ngx_tolower(name.data[k]);
+
+            if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
+                  || ch == '_'))
+            {
+                break;
+            }
+        }
+
+        if (k < name.len) {
+            continue;
+        }
+
+        source->header.data = ngx_pnalloc(cf->pool, name.len);
+        if (source->header.data == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        source->header.len = name.len;
+        ngx_strlow(source->header.data, name.data, name.len);
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_key_format <kind> [min=n] [max=n] [quoted=...] */
+
+char *
+ngx_http_idempotency_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                          *value;
+    ngx_uint_t                          i;
+    ngx_http_idempotency_key_format_t  *format;
+
+    if (ilcf->key_format != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    format = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_key_format_t));
+    if (format == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->key_format = format;
+
+    format->min = NGX_HTTP_IDEMPOTENCY_KEY_MIN;
+    format->max = NGX_HTTP_IDEMPOTENCY_KEY_MAX;
+
+    value = cf->args->elts;
+
+    if (ngx_http_idempotency_conf_is(&value[1], "token")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_TOKEN;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "uuid")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_UUID;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "uuid4")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_UUID4;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "string")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_STRING;
+
+    } else {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is \"token\", \"uuid\", \"uuid4\" or "
+                             "\"string\"");
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_idempotency_conf_key_option(cf, format, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    if (format->min > format->max) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid min=%uz max=%uz in \"%V\" directive: "
+                           "no key is that long", format->min, format->max,
+                           &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
+    ngx_http_idempotency_key_format_t *format, ngx_str_t *value)
+{
+    ngx_int_t  n;
+
+    if (ngx_http_idempotency_conf_is(value, "quoted=optional")) {
+        format->quoted_required = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idempotency_conf_is(value, "quoted=required")) {
+        format->quoted_required = 1;
+        return NGX_CONF_OK;
+    }
+
+    if (value->len > 4
+        && (ngx_strncmp(value->data, "min=", 4) == 0
+            || ngx_strncmp(value->data, "max=", 4) == 0))
+    {
+        n = ngx_atoi(value->data + 4, value->len - 4);
+
+        if (n > 0) {
+            if (value->data[1] == 'i') {
+                format->min = (size_t) n;
+            } else {
+                format->max = (size_t) n;
+            }
+
+            return NGX_CONF_OK;
+        }
+    }
+
+    return ngx_http_idempotency_conf_invalid(cf, value,
+                         "it is \"min=n\", \"max=n\" with n of 1 or more, "
+                         "\"quoted=optional\" or \"quoted=required\"");
+}
+
+
+/* a list of names: methods, or headers */
+
+char *
+ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    u_char        ch;
+    ngx_str_t    *value, *name;
+    ngx_uint_t    i, k, methods;
+    ngx_array_t **names;
+
+    names = (ngx_array_t **) (p + cmd->offset);
+
+    if (*names != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    *names = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                              sizeof(ngx_str_t));
+    if (*names == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    methods = (cmd->offset == offsetof(ngx_http_idempotency_loc_conf_t,
+                                       methods));
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (k = 0; k < value[i].len; k++) {
+            ch = value[i].data[k];
+
+            if ((ch >= 'A' && ch <= 'Z') || ch == '-' || ch == '_') {
+                continue;
+            }
+
+            if (!methods && ((ch >= 'a' && ch <= 'z')
+                             || (ch >= '0' && ch <= '9')))
+            {
+                continue;
+            }
+
+            return ngx_http_idempotency_conf_invalid(cf, &value[i],
+                         methods ? "it is a method, in capitals: POST"
+                                 : "it is the name of a header");
+        }
+
+        name = ngx_array_push(*names);
+        if (name == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *name = value[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* a list of values with variables */
+
+char *
+ngx_http_idempotency_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t                  *value;
+    ngx_uint_t                  i;
+    ngx_array_t               **values;
+    ngx_http_complex_value_t   *cv;
+
+    values = (ngx_array_t **) (p + cmd->offset);
+
+    if (*values != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    *values = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                               sizeof(ngx_http_complex_value_t));
+    if (*values == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        cv = ngx_array_push(*values);
+
+        if (cv == NULL
+            || ngx_http_idempotency_conf_complex(cf, &value[i], cv)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* one value with variables */
+
+char *
+ngx_http_idempotency_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t                  *value;
+    ngx_http_complex_value_t  **cv;
+
+    cv = (ngx_http_complex_value_t **) (p + cmd->offset);
+
+    if (*cv != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    *cv = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+    if (*cv == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    return ngx_http_idempotency_conf_complex(cf, &value[1], *cv);
+}
+
+
+/* one of the words in cmd->post */
+
+char *
+ngx_http_idempotency_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char  *p = conf;
+
+    u_char           *last, text[128];
+    ngx_str_t        *value;
+    ngx_uint_t       *np;
+    ngx_conf_enum_t  *e;
+
+    np = (ngx_uint_t *) (p + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    last = ngx_cpymem(text, "it is ", 6);
+
+    for (e = cmd->post; e->name.len; e++) {
+
+        if (e->name.len == value[1].len
+            && ngx_strncmp(e->name.data, value[1].data, e->name.len) == 0)
+        {
+            *np = e->value;
+            return NGX_CONF_OK;
+        }
+
+        last = ngx_slprintf(last, text + sizeof(text) - 1, "%s\"%V\"",
+                            e == cmd->post ? "" : " or ", &e->name);
+    }
+
+    *last = '\0';
+
+    return ngx_http_idempotency_conf_invalid(cf, &value[1], (char *) text);
+}
+
+
+/* a time, or a value with variables that is one */
+
+char *
+ngx_http_idempotency_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_int_t                     n;
+    ngx_str_t                    *value;
+    ngx_http_idempotency_time_t  *t;
+
+    t = (ngx_http_idempotency_time_t *) (p + cmd->offset);
+
+    if (t->value != NGX_CONF_UNSET_MSEC || t->complex) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_script_variables_count(&value[1])) {
+        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (t->complex == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        return ngx_http_idempotency_conf_complex(cf, &value[1], t->complex);
+    }
+
+    n = ngx_parse_time(&value[1], 0);
+
+    /* what lives for no time, or is locked for none, would run twice */
+
+    if (n == NGX_ERROR || (n == 0 && cmd->post)) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             cmd->post ? "it is a time above 0, as 24h or "
+                                         "30s or 500ms"
+                                       : "it is a time, as 24h or 30s or "
+                                         "500ms");
+    }
+
+    t->value = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idempotency_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ssize_t                       n;
+    ngx_str_t                    *value;
+    ngx_http_idempotency_size_t  *s;
+
+    s = (ngx_http_idempotency_size_t *) (p + cmd->offset);
+
+    if (s->value != NGX_CONF_UNSET_SIZE) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_script_variables_count(&value[1])) {
+        s->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (s->complex == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        /* what the variable falls back to */
+        s->value = 1024 * 1024;
+
+        return ngx_http_idempotency_conf_complex(cf, &value[1], s->complex);
+    }
+
+    n = ngx_parse_size(&value[1]);
+
+    if (n == NGX_ERROR) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is a size, as 64k or 1m");
+    }
+
+    s->value = (size_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idempotency_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char  *p = conf;
+
+    ngx_int_t  *np;
+    ngx_str_t  *value;
+
+    np = (ngx_int_t *) (p + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    *np = ngx_atoi(value[1].data, value[1].len);
+
+    if (*np == NGX_ERROR) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is a number of 0 or more");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_fingerprint raw | off */
+
+char *
+ngx_http_idempotency_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value;
+
+    if (ilcf->fingerprint != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idempotency_conf_is(&value[1], "raw")) {
+        ilcf->fingerprint = NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "off")) {
+        ilcf->fingerprint = NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF;
+
+    } else {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is \"raw\" or \"off\"");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_ttl_header <name> max=<time> */
+
+char *
+ngx_http_idempotency_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_int_t    n;
+    ngx_str_t   *value, s;
+    ngx_uint_t   i;
+
+    if (ilcf->ttl_header_max != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2) {
+
+        if (ngx_http_idempotency_conf_is(&value[1], "off")) {
+            ilcf->ttl_header_max = 0;
+            return NGX_CONF_OK;
+        }
+
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is \"off\", or the name of a header and "
+                             "\"max=<time>\"");
+    }
+
+    if (value[2].len <= 4 || ngx_strncmp(value[2].data, "max=", 4) != 0) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[2],
+                             "it is \"max=<time>\", as max=7d");
+    }
+
+    s.data = value[2].data + 4;
+    s.len = value[2].len - 4;
+
+    n = ngx_parse_time(&s, 0);
+
+    if (n == NGX_ERROR || n == 0) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[2],
+                             "it is \"max=<time>\", as max=7d");
+    }
+
+    ilcf->ttl_header_max = (ngx_msec_t) n;
+    ilcf->ttl_header = value[1];
+
+    for (i = 0; i < value[1].len; i++) {
+        value[1].data[i] = (value[1].data[i] == '-')
+                           ? '_' : ngx_tolower(value[1].data[i]);
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_keep_status [!]<code> | [!]<n>xx | any ... */
+
+char *
+ngx_http_idempotency_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                        *value;
+    ngx_uint_t                        i, pass;
+    ngx_http_idempotency_statuses_t  *statuses;
+
+    if (ilcf->keep_status != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_statuses_t));
+    if (statuses == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->keep_status = statuses;
+
+    value = cf->args->elts;
+
+    /* first what is kept, then what is left out of it, whatever the order */
+
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 1; i < cf->args->nelts; i++) {
+
+            if ((value[i].data[0] == '!') != pass) {
+                continue;
+            }
+
+            if (ngx_http_idempotency_conf_status(cf, statuses, &value[i])
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idempotency_conf_status(ngx_conf_t *cf,
+    ngx_http_idempotency_statuses_t *statuses, ngx_str_t *value)
+{
+    u_char     *p;
+    ngx_uint_t  first, last, out;
+
+    p = value->data;
+    out = (*p == '!');
+
+    if (out) {
+        p++;
+    }
+
+    if (ngx_strcmp(p, "any") == 0) {
+        first = 200;
+        last = 599;
+
+    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
+               && p[1] == 'x' && p[2] == 'x')
+    {
+        first = (p[0] - '0') * 100;
+        last = first + 99;
+
+    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
+               && p[1] >= '0' && p[1] <= '9' && p[2] >= '0' && p[2] <= '9')
+    {
+        first = (p[0] - '0') * 100 + (p[1] - '0') * 10 + (p[2] - '0');
+        last = first;
+
+    } else {
+        return ngx_http_idempotency_conf_invalid(cf, value,
+                             "it is a status as 201, a class as 2xx, or "
+                             "\"any\", with a \"!\" before it to leave it "
+                             "out");
+    }
+
+    for ( /* void */ ; first <= last; first++) {
+        if (out) {
+            statuses->bits[first / 32] &= ~((uint32_t) 1 << (first % 32));
+        } else {
+            statuses->bits[first / 32] |= (uint32_t) 1 << (first % 32);
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_replay_status original | <code> */
+
+char *
+ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value;
+
+    if (ilcf->replay_status != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idempotency_conf_is(&value[1], "original")) {
+        ilcf->replay_status = 0;
+        return NGX_CONF_OK;
+    }
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 200 || n > 599) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is \"original\" or a status of 200 to 599");
+    }
+
+    ilcf->replay_status = n;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idempotency_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right)
+{
+    ngx_str_t  *args;
+
+    args = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\" directive: %s",
+                       value, &args[0], right);
+
+    return NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_idempotency_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t *cv)
+{
+    ngx_http_compile_complex_value_t  ccv;
+
+    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
+
+    ccv.cf = cf;
+    ccv.value = value;
+    ccv.complex_value = cv;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
+}

@@ -1,0 +1,194 @@
+
+/*
+ * The holder at work: its content handler, its lease, and what nginx must not
+ * do to it meanwhile.
+ *
+ * Once the upstream runs, a client that goes away does not end it: the lost
+ * response is what this module exists for.  And once something was sent, nginx
+ * does not try a next peer by itself: it would for PUT and DELETE.
+ *
+ * Called by the handler in pre-content; the filters take over from here.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+static ngx_int_t ngx_http_idempotency_content_handler(ngx_http_request_t *r);
+static void ngx_http_idempotency_upstream_finalize(ngx_http_request_t *r,
+    ngx_int_t rc);
+static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
+static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
+
+
+/* methods after which nginx tries no next peer anyway, and HEAD */
+#define NGX_HTTP_IDEMPOTENCY_SPARED                                           \
+    (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH|NGX_HTTP_HEAD)
+
+
+ngx_int_t
+ngx_http_idempotency_execute(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_BEGIN) {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_EXECUTE,
+                                   "the lock is ours");
+
+        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED;
+
+        ctx->renew.handler = ngx_http_idempotency_renew_handler;
+        ctx->renew.data = ctx;
+        ctx->renew.log = r->connection->log;
+
+        ngx_add_timer(&ctx->renew, ctx->lease / 3);
+    }
+
+    /* the handler of this location; after a redirect it is another one's */
+
+    if (r->content_handler
+        && r->content_handler != ngx_http_idempotency_content_handler)
+    {
+        ctx->content_handler = r->content_handler;
+        r->content_handler = ngx_http_idempotency_content_handler;
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/* nobody renews the lease any more */
+
+void
+ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx)
+{
+    if (ctx->renew.timer_set) {
+        ngx_del_timer(&ctx->renew);
+    }
+
+    ngx_http_idempotency_store_cancel(&ctx->renewal);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_content_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                    rc;
+    ngx_http_upstream_t         *u;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_idempotency_get_ctx(r);
+
+    rc = ctx->content_handler(r);
+
+    u = r->upstream;
+
+    /* NGX_DONE: the handler holds a reference, so r is still there */
+
+    if (rc != NGX_DONE || u == NULL || u->cleanup == NULL) {
+        return rc;
+    }
+
+    /*
+     * In place of the upstream's checks of the client's connection.  The held
+     * response is never written to it, so that it is not missed.
+     */
+
+    r->read_event_handler = ngx_http_block_reading;
+
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE) {
+        r->write_event_handler = ngx_http_request_empty_handler;
+    }
+
+    if (!(r->method & NGX_HTTP_IDEMPOTENCY_SPARED)
+        && ctx->upstream_finalize == NULL)
+    {
+        ctx->method = r->method;
+        r->method |= NGX_HTTP_PATCH;
+
+        ctx->upstream_finalize = u->finalize_request;
+        u->finalize_request = ngx_http_idempotency_upstream_finalize;
+    }
+
+    return rc;
+}
+
+
+/* the method is as it was before an error_page or X-Accel-Redirect reads it */
+
+static void
+ngx_http_idempotency_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
+{
+    void                       (*finalize)(ngx_http_request_t *r,
+                                           ngx_int_t rc);
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_idempotency_get_ctx(r);
+
+    r->method = ctx->method;
+
+    finalize = ctx->upstream_finalize;
+    ctx->upstream_finalize = NULL;
+
+    finalize(r, rc);
+}
+
+
+static void
+ngx_http_idempotency_renew_handler(ngx_event_t *ev)
+{
+    ngx_http_idempotency_op_t   *op;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ev->data;
+    op = &ctx->renewal;
+
+    if (op->pending) {
+        /* the last one is still under way */
+        ngx_add_timer(ev, ctx->lease / 3);
+        return;
+    }
+
+    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_RENEW);
+    op->handler = ngx_http_idempotency_renewed;
+
+    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+        ngx_http_idempotency_renewed(op);
+    }
+}
+
+
+static void
+ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = op->data;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_OK:
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_LOST:
+
+        ctx->lost = 1;
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: the lease of a running request was lost "
+                      "to another one, record %*xs", (size_t) 8, ctx->id);
+        return;
+
+    default:
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: a lease could not be renewed in store "
+                      "\"%V\": %s, record %*xs", &op->store->name,
+                      op->error ? op->error : "no room", (size_t) 8, ctx->id);
+        break;
+    }
+
+    ngx_add_timer(&ctx->renew, ctx->lease / 3);
+}

@@ -1,0 +1,456 @@
+
+/*
+ * Waiters: requests that came while the holder runs.
+ *
+ * Those of one record hang on one watch in each worker, however many they
+ * are: one question to the store stands for all.  When the store says that
+ * the record changed, the waiter that came first begins again.  If it becomes
+ * the holder, it leaves and the others go on waiting; if there is an answer,
+ * it is everybody's.  A store that fails meanwhile is no reason to run what
+ * may be running: they wait on, to the end of their time.
+ *
+ * Called by the handler; calls the store, and the handler to resume.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+#include "core/ngx_http_idempotency_waiters.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_WATCHES  256
+
+
+struct ngx_http_idempotency_watch_s {
+    ngx_queue_t                   link;        /* in its bucket             */
+    ngx_queue_t                   waiters;     /* first come, first         */
+    ngx_http_idempotency_op_t     op;          /* the watch in the store    */
+    ngx_http_idempotency_ctx_t   *asking;      /* whose begin is under way  */
+    ngx_event_t                   look;        /* posted, or a timer: ask   */
+    ngx_uint_t                    busy;        /* sharing: leave it alone   */
+};
+
+
+/* how soon to ask a store again that failed; doubled each time */
+#define NGX_HTTP_IDEMPOTENCY_ASK_MIN   10
+#define NGX_HTTP_IDEMPOTENCY_ASK_MAX   1000
+
+#define ngx_http_idempotency_watch_idle(watch)                                \
+    (!(watch)->op.pending && (watch)->asking == NULL && !(watch)->busy        \
+     && !(watch)->look.posted && !(watch)->look.timer_set)
+
+
+static ngx_http_idempotency_watch_t *ngx_http_idempotency_watch_get(
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_watch_arm(ngx_http_idempotency_watch_t *watch);
+static void ngx_http_idempotency_watch_handler(ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_watch_look(ngx_event_t *ev);
+static void ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_watch_share(
+    ngx_http_idempotency_watch_t *watch, ngx_http_idempotency_found_t *found);
+static void ngx_http_idempotency_watch_leave(ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_watch_free(
+    ngx_http_idempotency_watch_t *watch);
+static void ngx_http_idempotency_ready(ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_ready_handler(ngx_event_t *ev);
+static void ngx_http_idempotency_deadline_handler(ngx_event_t *ev);
+
+
+static ngx_queue_t  ngx_http_idempotency_watches[NGX_HTTP_IDEMPOTENCY_WATCHES];
+
+/* waiters that have their answer, and are to be resumed one by one */
+static ngx_queue_t  ngx_http_idempotency_ready_queue;
+static ngx_event_t  ngx_http_idempotency_ready_event;
+
+
+void
+ngx_http_idempotency_wait_init(ngx_cycle_t *cycle)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_WATCHES; i++) {
+        ngx_queue_init(&ngx_http_idempotency_watches[i]);
+    }
+
+    ngx_queue_init(&ngx_http_idempotency_ready_queue);
+
+    ngx_http_idempotency_ready_event.handler =
+                                           ngx_http_idempotency_ready_handler;
+    ngx_http_idempotency_ready_event.log = cycle->log;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_wait(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t                      rc;
+    ngx_msec_t                     time;
+    ngx_http_idempotency_watch_t  *watch;
+
+    if (!ctx->waited) {
+        time = ngx_http_idempotency_time(r, &ctx->conf->wait,
+                                         "idempotency_wait");
+        if (time == 0) {
+            return ngx_http_idempotency_refuse(r, ctx,
+                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_CONCURRENT_REQUEST);
+        }
+
+        if (ngx_http_idempotency_waiters_enter(ctx->id, time,
+                                               ctx->conf->max_waiters)
+            != NGX_OK)
+        {
+            return ngx_http_idempotency_refuse(r, ctx,
+                                        NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS);
+        }
+
+        ctx->waited = 1;
+        ctx->counted = 1;
+        ctx->wait_start = ngx_current_msec;
+
+        ctx->deadline.handler = ngx_http_idempotency_deadline_handler;
+        ctx->deadline.data = ctx;
+        ctx->deadline.log = r->connection->log;
+
+        /* not cancelable: it also keeps a worker that is to quit */
+        ngx_add_timer(&ctx->deadline, time);
+    }
+
+    watch = ngx_http_idempotency_watch_get(ctx);
+    if (watch == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = ngx_http_idempotency_park(r);
+
+    if (rc != NGX_AGAIN) {
+        return rc;
+    }
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_WAIT,
+                               "the holder still runs");
+
+    ctx->watch = watch;
+    ngx_queue_insert_tail(&watch->waiters, &ctx->queue);
+
+    if (ngx_http_idempotency_watch_idle(watch)) {
+        ngx_http_idempotency_watch_arm(watch);
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* a waiter is done waiting: it was answered, refused, or is gone */
+
+void
+ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
+{
+    if (ctx->deadline.timer_set) {
+        ngx_del_timer(&ctx->deadline);
+    }
+
+    if (ctx->counted) {
+        ctx->counted = 0;
+        ctx->wait_time = ngx_current_msec - ctx->wait_start;
+        ngx_http_idempotency_waiters_leave(ctx->id);
+    }
+
+    if (ctx->ready) {
+        ctx->ready = 0;
+        ngx_queue_remove(&ctx->queue);
+    }
+
+    if (ctx->watch) {
+        ngx_http_idempotency_watch_leave(ctx);
+    }
+}
+
+
+static ngx_http_idempotency_watch_t *
+ngx_http_idempotency_watch_get(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_queue_t                   *q, *bucket;
+    ngx_http_idempotency_watch_t  *watch;
+
+    bucket = &ngx_http_idempotency_watches[ctx->id[0]];
+
+    for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
+        watch = ngx_queue_data(q, ngx_http_idempotency_watch_t, link);
+
+        if (watch->op.store == ctx->conf->store
+            && ngx_memcmp(watch->op.id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN)
+               == 0)
+        {
+            return watch;
+        }
+    }
+
+    watch = ngx_calloc(sizeof(ngx_http_idempotency_watch_t), ngx_cycle->log);
+    if (watch == NULL) {
+        return NULL;
+    }
+
+    ngx_queue_init(&watch->waiters);
+    ngx_queue_insert_head(bucket, &watch->link);
+
+    watch->op.kind = NGX_HTTP_IDEMPOTENCY_OP_WATCH;
+    watch->op.store = ctx->conf->store;
+    watch->op.log = ngx_cycle->log;
+    watch->op.handler = ngx_http_idempotency_watch_handler;
+    watch->op.data = watch;
+    ngx_memcpy(watch->op.id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+
+    watch->look.handler = ngx_http_idempotency_watch_look;
+    watch->look.data = watch;
+    watch->look.log = ngx_cycle->log;
+    watch->look.cancelable = 1;
+
+    return watch;
+}
+
+
+static void
+ngx_http_idempotency_watch_arm(ngx_http_idempotency_watch_t *watch)
+{
+    if (ngx_http_idempotency_store_submit(&watch->op) == NGX_OK) {
+
+        /* it changed already; posted, since a request may be at work */
+
+        ngx_post_event(&watch->look, &ngx_posted_events);
+    }
+}
+
+
+static void
+ngx_http_idempotency_watch_handler(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_watch_t  *watch;
+
+    watch = op->data;
+
+    ngx_http_idempotency_watch_look(&watch->look);
+}
+
+
+/* the one that came first begins again */
+
+static void
+ngx_http_idempotency_watch_look(ngx_event_t *ev)
+{
+    ngx_queue_t                   *q;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_watch_t  *watch;
+
+    watch = ev->data;
+
+    q = ngx_queue_head(&watch->waiters);
+    ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, queue);
+
+    watch->asking = ctx;
+
+    op = &ctx->op;
+
+    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
+    op->handler = ngx_http_idempotency_watch_looked;
+
+    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+        ngx_http_idempotency_watch_looked(op);
+    }
+}
+
+
+static void
+ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t                     delay;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_watch_t  *watch;
+
+    ctx = op->data;
+    watch = ctx->watch;
+
+    watch->asking = NULL;
+    watch->busy = 1;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
+        watch->op.attempt = 0;
+        ngx_http_idempotency_ready(ctx);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_FOUND:
+        watch->op.attempt++;
+        ngx_http_idempotency_watch_share(watch, &op->found);
+        break;
+
+    default: /* the store failed: the holder may still run */
+
+        watch->op.attempt++;
+
+        delay = NGX_HTTP_IDEMPOTENCY_ASK_MIN << ngx_min(watch->op.attempt, 8);
+        delay = ngx_min(delay, NGX_HTTP_IDEMPOTENCY_ASK_MAX);
+
+        ngx_add_timer(&watch->look, delay);
+        break;
+    }
+
+    watch->busy = 0;
+
+    if (ngx_queue_empty(&watch->waiters)) {
+        ngx_http_idempotency_watch_free(watch);
+
+    } else if (!watch->look.timer_set) {
+        ngx_http_idempotency_watch_arm(watch);
+    }
+}
+
+
+/*
+ * What one waiter found is true for all.  Each gets its own copy of the bytes:
+ * requests end in any order.  Those for which it changes nothing stay.
+ */
+
+static void
+ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
+    ngx_http_idempotency_found_t *found)
+{
+    u_char                      *p;
+    ngx_queue_t                 *q, *next;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    for (q = ngx_queue_head(&watch->waiters);
+         q != ngx_queue_sentinel(&watch->waiters);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, queue);
+
+        if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+            && ngx_http_idempotency_same_request(ctx, &found->claim))
+        {
+            continue;
+        }
+
+        if (&ctx->op.found != found) {
+            ctx->op.result = NGX_HTTP_IDEMPOTENCY_FOUND;
+            ctx->op.start = ngx_current_msec;
+            ctx->op.found = *found;
+
+            if (found->response.len) {
+                p = ngx_pnalloc(ctx->request->pool, found->response.len);
+
+                if (p == NULL) {
+                    ctx->op.result = NGX_HTTP_IDEMPOTENCY_ERROR;
+                    ctx->op.error = "no memory for the response";
+
+                } else {
+                    ngx_memcpy(p, found->response.data, found->response.len);
+                    ctx->op.found.response.data = p;
+                }
+            }
+        }
+
+        ngx_http_idempotency_ready(ctx);
+    }
+}
+
+
+static void
+ngx_http_idempotency_watch_leave(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_watch_t  *watch;
+
+    watch = ctx->watch;
+    ctx->watch = NULL;
+
+    ngx_queue_remove(&ctx->queue);
+
+    if (watch->asking == ctx) {
+        watch->asking = NULL;
+        ngx_http_idempotency_store_cancel(&ctx->op);
+    }
+
+    if (watch->busy) {
+        return;
+    }
+
+    if (ngx_queue_empty(&watch->waiters)) {
+        ngx_http_idempotency_watch_free(watch);
+
+    } else if (ngx_http_idempotency_watch_idle(watch)) {
+        /* it was the one that asked */
+        ngx_post_event(&watch->look, &ngx_posted_events);
+    }
+}
+
+
+static void
+ngx_http_idempotency_watch_free(ngx_http_idempotency_watch_t *watch)
+{
+    ngx_http_idempotency_store_cancel(&watch->op);
+
+    if (watch->look.posted) {
+        ngx_delete_posted_event(&watch->look);
+    }
+
+    if (watch->look.timer_set) {
+        ngx_del_timer(&watch->look);
+    }
+
+    ngx_queue_remove(&watch->link);
+    ngx_free(watch);
+}
+
+
+/* its op has the answer: resumed from the event loop, never from here */
+
+static void
+ngx_http_idempotency_ready(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_wait_cancel(ctx);
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_BEGIN,
+                               "the record changed");
+
+    ctx->ready = 1;
+    ngx_queue_insert_tail(&ngx_http_idempotency_ready_queue, &ctx->queue);
+
+    ngx_post_event(&ngx_http_idempotency_ready_event, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idempotency_ready_handler(ngx_event_t *ev)
+{
+    ngx_queue_t                 *q;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    while (!ngx_queue_empty(&ngx_http_idempotency_ready_queue)) {
+        q = ngx_queue_head(&ngx_http_idempotency_ready_queue);
+        ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, queue);
+
+        ctx->ready = 0;
+        ngx_queue_remove(q);
+
+        ngx_http_idempotency_resume(ctx->request);
+    }
+}
+
+
+static void
+ngx_http_idempotency_deadline_handler(ngx_event_t *ev)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ev->data;
+
+    ngx_http_idempotency_wait_cancel(ctx);
+
+    ngx_http_idempotency_resume(ctx->request);
+}

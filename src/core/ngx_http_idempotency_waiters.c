@@ -1,0 +1,187 @@
+
+/*
+ * A small table in shared memory: record, number of waiters, and the time by
+ * which the last of them has given up.  That time is what mends the count
+ * after a worker was killed with waiters in it.
+ *
+ * The table is of a fixed size, in sets of a few entries: a record that finds
+ * its set taken by others is not counted, which lets a waiter too many in and
+ * never refuses one wrongly.
+ *
+ * Called by the waiting.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency_waiters.h"
+#include "record/ngx_http_idempotency_record.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_WAITERS_SETS  1024
+#define NGX_HTTP_IDEMPOTENCY_WAITERS_WAYS  8
+
+
+typedef struct {
+    u_char                             id[16];    /* half of it will do     */
+    ngx_msec_t                         until;
+    ngx_int_t                          n;
+} ngx_http_idempotency_waiters_entry_t;
+
+
+typedef struct {
+    ngx_http_idempotency_waiters_entry_t  sets[
+                                       NGX_HTTP_IDEMPOTENCY_WAITERS_SETS]
+                                      [NGX_HTTP_IDEMPOTENCY_WAITERS_WAYS];
+} ngx_http_idempotency_waiters_t;
+
+
+static ngx_int_t ngx_http_idempotency_waiters_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static ngx_http_idempotency_waiters_entry_t *
+    ngx_http_idempotency_waiters_entry(u_char *id, ngx_uint_t add);
+
+
+static ngx_slab_pool_t                 *ngx_http_idempotency_waiters_pool;
+static ngx_http_idempotency_waiters_t  *ngx_http_idempotency_waiters;
+
+
+ngx_int_t
+ngx_http_idempotency_waiters_zone(ngx_conf_t *cf)
+{
+    ngx_shm_zone_t  *shm_zone;
+
+    static ngx_str_t  name = ngx_string("idempotency_waiters");
+
+    /* the slab pool needs a page or two beside the table */
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                                     sizeof(ngx_http_idempotency_waiters_t)
+                                     + 16 * ngx_pagesize,
+                                     (void *) &ngx_http_core_module);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_idempotency_waiters_init;
+    shm_zone->data = &ngx_http_idempotency_waiters;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_waiters_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_slab_pool_t  *shpool;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (shpool->data == NULL) {
+        shpool->data = ngx_slab_calloc(shpool,
+                                     sizeof(ngx_http_idempotency_waiters_t));
+        if (shpool->data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_http_idempotency_waiters_pool = shpool;
+    ngx_http_idempotency_waiters = shpool->data;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_waiters_enter(u_char *id, ngx_msec_t time, ngx_int_t max)
+{
+    ngx_int_t                              rc;
+    ngx_msec_t                             until;
+    ngx_http_idempotency_waiters_entry_t  *e;
+
+    rc = NGX_OK;
+    until = ngx_current_msec + time;
+
+    ngx_shmtx_lock(&ngx_http_idempotency_waiters_pool->mutex);
+
+    e = ngx_http_idempotency_waiters_entry(id, 1);
+
+    if (e) {
+        if (e->n >= max) {
+            rc = NGX_DECLINED;
+
+        } else {
+            if (e->n++ == 0
+                || (ngx_msec_int_t) (until - e->until) > 0)
+            {
+                e->until = until;
+            }
+        }
+
+    } else if (max == 0) {
+        rc = NGX_DECLINED;
+    }
+
+    ngx_shmtx_unlock(&ngx_http_idempotency_waiters_pool->mutex);
+
+    return rc;
+}
+
+
+void
+ngx_http_idempotency_waiters_leave(u_char *id)
+{
+    ngx_http_idempotency_waiters_entry_t  *e;
+
+    ngx_shmtx_lock(&ngx_http_idempotency_waiters_pool->mutex);
+
+    e = ngx_http_idempotency_waiters_entry(id, 0);
+
+    if (e && e->n > 0) {
+        e->n--;
+    }
+
+    ngx_shmtx_unlock(&ngx_http_idempotency_waiters_pool->mutex);
+}
+
+
+static ngx_http_idempotency_waiters_entry_t *
+ngx_http_idempotency_waiters_entry(u_char *id, ngx_uint_t add)
+{
+    uint32_t                               hash;
+    ngx_uint_t                             i;
+    ngx_http_idempotency_waiters_entry_t  *set, *vacant;
+
+    ngx_memcpy(&hash, id, sizeof(uint32_t));
+
+    set = ngx_http_idempotency_waiters->sets[
+                                   hash % NGX_HTTP_IDEMPOTENCY_WAITERS_SETS];
+    vacant = NULL;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_WAITERS_WAYS; i++) {
+
+        /* whoever was counted has given up, or died, by then */
+
+        if (set[i].n
+            && (ngx_msec_int_t) (ngx_current_msec - set[i].until) > 1000)
+        {
+            set[i].n = 0;
+        }
+
+        if (set[i].n == 0) {
+            vacant = vacant ? vacant : &set[i];
+
+        } else if (ngx_memcmp(set[i].id, id, sizeof(set[i].id)) == 0) {
+            return &set[i];
+        }
+    }
+
+    if (add && vacant) {
+        ngx_memcpy(vacant->id, id, sizeof(vacant->id));
+        return vacant;
+    }
+
+    return NULL;
+}

@@ -1,0 +1,247 @@
+
+/*
+ * Admission: is this request covered, and what is its key?
+ *
+ * No store is touched, and no access granted.  Called in the access phase
+ * where the request's own header tells, otherwise in pre-content; calls the
+ * key's syntax, and refuses what is malformed.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+static ngx_uint_t ngx_http_idempotency_covered(ngx_http_request_t *r,
+    ngx_http_idempotency_loc_conf_t *conf);
+static ngx_int_t ngx_http_idempotency_bypassed(ngx_http_request_t *r,
+    ngx_http_idempotency_loc_conf_t *conf);
+static ngx_int_t ngx_http_idempotency_key(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_http_idempotency_admit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    u_char      *buf;
+    ngx_int_t    rc;
+    const char  *why;
+
+    why = "the method is not covered";
+
+    if (ngx_http_idempotency_covered(r, ctx->conf)) {
+
+        why = "bypassed";
+        rc = ngx_http_idempotency_bypassed(r, ctx->conf);
+
+        if (rc == NGX_OK) {
+
+            why = "there is no key";
+            rc = ngx_http_idempotency_key(r, ctx);
+
+            if (rc == NGX_OK) {
+                goto parse;
+            }
+        }
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+    }
+
+    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+    ctx->admitted = 1;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
+
+    return NGX_OK;
+
+parse:
+
+    buf = ngx_pnalloc(r->pool, ctx->sent_key.len);
+    if (buf == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ngx_http_idempotency_key_parse(ctx->conf->key_format, &ctx->sent_key,
+                                       buf, &ctx->key, &ctx->reason)
+        != NGX_OK)
+    {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    ctx->admitted = 1;
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_covered(ngx_http_request_t *r,
+    ngx_http_idempotency_loc_conf_t *conf)
+{
+    ngx_str_t   *method;
+    ngx_uint_t   i;
+
+    method = conf->methods->elts;
+
+    for (i = 0; i < conf->methods->nelts; i++) {
+        if (method[i].len == r->method_name.len
+            && ngx_strncmp(method[i].data, r->method_name.data, method[i].len)
+               == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* NGX_DECLINED if so */
+
+static ngx_int_t
+ngx_http_idempotency_bypassed(ngx_http_request_t *r,
+    ngx_http_idempotency_loc_conf_t *conf)
+{
+    ngx_str_t                  value;
+    ngx_uint_t                 i;
+    ngx_http_complex_value_t  *cv;
+
+    if (conf->bypass == NULL) {
+        return NGX_OK;
+    }
+
+    cv = conf->bypass->elts;
+
+    for (i = 0; i < conf->bypass->nelts; i++) {
+
+        if (ngx_http_complex_value(r, &cv[i], &value) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (value.len && (value.len != 1 || value.data[0] != '0')) {
+            return NGX_DECLINED;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * The first value that is not empty.  A header that is there but empty was
+ * sent by somebody who meant a key: that is an error, not a request without.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_key(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t                          i, n, empty;
+    ngx_http_idempotency_key_source_t  *source;
+
+    empty = 0;
+    source = ctx->conf->keys->elts;
+
+    for (i = 0; i < ctx->conf->keys->nelts; i++) {
+
+        if (source[i].header.len) {
+            (void) ngx_http_idempotency_request_header(r, &source[i].header,
+                                                       &n);
+            if (n > 1) {
+                ctx->reason = "was sent more than once";
+                return ngx_http_idempotency_refuse(r, ctx,
+                                            NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+            }
+
+            empty |= n;
+        }
+
+        if (ngx_http_complex_value(r, &source[i].value, &ctx->sent_key)
+            != NGX_OK)
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (ctx->sent_key.len) {
+            return NGX_OK;
+        }
+    }
+
+    if (empty) {
+        ctx->reason = "is empty";
+        return ngx_http_idempotency_refuse(r, ctx,
+                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    if (ctx->conf->required) {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_MISSING);
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * A header as $http_name finds it ('_' stands for '-'), and how often it was
+ * sent: the variable is the first of them in one release of nginx and all of
+ * them in another.
+ */
+
+ngx_table_elt_t *
+ngx_http_idempotency_request_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_uint_t *n)
+{
+    u_char            ch;
+    ngx_uint_t        i, k;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h, *first;
+
+    *n = 0;
+    first = NULL;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0 || h[i].key.len != name->len) {
+            continue;
+        }
+
+        for (k = 0; k < name->len; k++) {
+            ch = ngx_tolower(h[i].key.data[k]);
+
+            if ((ch == '-' ? '_' : ch) != name->data[k]) {
+                break;
+            }
+        }
+
+        if (k < name->len) {
+            continue;
+        }
+
+        if ((*n)++ == 0) {
+            first = &h[i];
+        }
+    }
+
+    return first;
+}

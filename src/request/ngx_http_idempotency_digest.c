@@ -1,0 +1,187 @@
+
+/*
+ * SHA-256 for record ids, fingerprints and bodies; tokens.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include <openssl/rand.h>
+
+#include "record/ngx_http_idempotency_record.h"
+#include "request/ngx_http_idempotency_digest.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT  32
+
+
+static EVP_MD       *ngx_http_idempotency_sha256;
+static EVP_MD_CTX   *ngx_http_idempotency_digests[
+                                          NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT];
+static ngx_uint_t    ngx_http_idempotency_ndigests;
+
+/* a random half for the process, and a count: unique, at no cost */
+static u_char        ngx_http_idempotency_token_base[8];
+static uint64_t      ngx_http_idempotency_token_count;
+
+
+ngx_int_t
+ngx_http_idempotency_digest_init(ngx_log_t *log)
+{
+    if (RAND_bytes(ngx_http_idempotency_token_base,
+                   sizeof(ngx_http_idempotency_token_base))
+        != 1)
+    {
+        ngx_log_error(NGX_LOG_EMERG, log, 0,
+                      "idempotency: RAND_bytes() failed");
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idempotency_sha256) {
+        return NGX_OK;
+    }
+
+#if (OPENSSL_VERSION_NUMBER >= 0x30000000L)
+    ngx_http_idempotency_sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+#else
+    ngx_http_idempotency_sha256 = (EVP_MD *) EVP_sha256();
+#endif
+
+    if (ngx_http_idempotency_sha256 == NULL) {
+        ngx_log_error(NGX_LOG_EMERG, log, 0,
+                      "idempotency: OpenSSL has no SHA-256");
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idempotency_digest_exit(void)
+{
+    while (ngx_http_idempotency_ndigests) {
+        EVP_MD_CTX_free(
+            ngx_http_idempotency_digests[--ngx_http_idempotency_ndigests]);
+    }
+
+#if (OPENSSL_VERSION_NUMBER >= 0x30000000L)
+    EVP_MD_free(ngx_http_idempotency_sha256);
+#endif
+
+    ngx_http_idempotency_sha256 = NULL;
+}
+
+
+EVP_MD_CTX *
+ngx_http_idempotency_digest_get(void)
+{
+    EVP_MD_CTX  *md;
+
+    if (ngx_http_idempotency_ndigests) {
+        md = ngx_http_idempotency_digests[--ngx_http_idempotency_ndigests];
+
+    } else {
+        md = EVP_MD_CTX_new();
+        if (md == NULL) {
+            return NULL;
+        }
+    }
+
+    /* the same algorithm again only resets the context */
+
+    if (EVP_DigestInit_ex(md, ngx_http_idempotency_sha256, NULL) != 1) {
+        EVP_MD_CTX_free(md);
+        return NULL;
+    }
+
+    return md;
+}
+
+
+void
+ngx_http_idempotency_digest_put(EVP_MD_CTX *md)
+{
+    if (ngx_http_idempotency_ndigests < NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT) {
+        ngx_http_idempotency_digests[ngx_http_idempotency_ndigests++] = md;
+        return;
+    }
+
+    EVP_MD_CTX_free(md);
+}
+
+
+void
+ngx_http_idempotency_digest_update(EVP_MD_CTX *md, const void *p, size_t len)
+{
+    (void) EVP_DigestUpdate(md, p, len);
+}
+
+
+void
+ngx_http_idempotency_digest_field(EVP_MD_CTX *md, const u_char *p, size_t len)
+{
+    u_char    prefix[8];
+    uint64_t  n;
+
+    n = len;
+
+    prefix[0] = (u_char) (n >> 56);
+    prefix[1] = (u_char) (n >> 48);
+    prefix[2] = (u_char) (n >> 40);
+    prefix[3] = (u_char) (n >> 32);
+    prefix[4] = (u_char) (n >> 24);
+    prefix[5] = (u_char) (n >> 16);
+    prefix[6] = (u_char) (n >> 8);
+    prefix[7] = (u_char) n;
+
+    (void) EVP_DigestUpdate(md, prefix, sizeof(prefix));
+
+    if (len) {
+        (void) EVP_DigestUpdate(md, p, len);
+    }
+}
+
+
+void
+ngx_http_idempotency_digest_done(EVP_MD_CTX *md, u_char *hash)
+{
+    (void) EVP_DigestFinal_ex(md, hash, NULL);
+
+    ngx_http_idempotency_digest_put(md);
+}
+
+
+ngx_int_t
+ngx_http_idempotency_digest_fields(u_char *hash, ngx_str_t *fields,
+    ngx_uint_t n)
+{
+    ngx_uint_t   i;
+    EVP_MD_CTX  *md;
+
+    md = ngx_http_idempotency_digest_get();
+    if (md == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < n; i++) {
+        ngx_http_idempotency_digest_field(md, fields[i].data, fields[i].len);
+    }
+
+    ngx_http_idempotency_digest_done(md, hash);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idempotency_token(u_char *token)
+{
+    uint64_t  n;
+
+    n = ++ngx_http_idempotency_token_count;
+
+    ngx_memcpy(token, ngx_http_idempotency_token_base, 8);
+    ngx_memcpy(token + 8, &n, 8);
+}

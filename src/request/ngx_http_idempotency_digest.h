@@ -1,0 +1,47 @@
+
+/*
+ * SHA-256, and the one way in which several strings go into one: each with
+ * its length before it, so that "a" + "bc" is not "ab" + "c".
+ *
+ * OpenSSL's algorithm is fetched once per worker, and digest contexts are
+ * used again: with OpenSSL 3 a fetch costs more than the hash.
+ */
+
+
+#ifndef _NGX_HTTP_IDEMPOTENCY_DIGEST_H_INCLUDED_
+#define _NGX_HTTP_IDEMPOTENCY_DIGEST_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include <openssl/evp.h>
+
+
+#define NGX_HTTP_IDEMPOTENCY_HASH_LEN  32
+
+
+ngx_int_t ngx_http_idempotency_digest_init(ngx_log_t *log);
+void ngx_http_idempotency_digest_exit(void);
+
+/* a context ready for data; NULL without memory */
+EVP_MD_CTX *ngx_http_idempotency_digest_get(void);
+void ngx_http_idempotency_digest_put(EVP_MD_CTX *md);
+
+void ngx_http_idempotency_digest_update(EVP_MD_CTX *md, const void *p,
+    size_t len);
+void ngx_http_idempotency_digest_field(EVP_MD_CTX *md, const u_char *p,
+    size_t len);
+
+/* gives the context back */
+void ngx_http_idempotency_digest_done(EVP_MD_CTX *md, u_char *hash);
+
+/* fields into one hash; NGX_ERROR without memory */
+ngx_int_t ngx_http_idempotency_digest_fields(u_char *hash, ngx_str_t *fields,
+    ngx_uint_t n);
+
+/* a token no other holder has */
+void ngx_http_idempotency_token(u_char *token);
+
+
+#endif /* _NGX_HTTP_IDEMPOTENCY_DIGEST_H_INCLUDED_ */

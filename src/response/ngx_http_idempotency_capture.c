@@ -1,0 +1,607 @@
+
+/*
+ * Capture and hold: the header and body of the holder's response are kept
+ * back, bounded, until the record is stored; then they go out.  So a client
+ * that has seen a response can get it again.
+ *
+ * What can't be held (too large, endless) is marked as such in the record and
+ * streams through untouched.
+ *
+ * The filters are called by nginx for every response; they call the outcome
+ * to know what becomes of the record, and the store to commit it.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_HOLD_MIN  1024
+#define NGX_HTTP_IDEMPOTENCY_HOLD_MAX  65536
+
+
+static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
+    ngx_chain_t *in);
+static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idempotency_capture_body(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, u_char *p, size_t len);
+static ngx_int_t ngx_http_idempotency_hold_last(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_let_through(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason);
+static ngx_int_t ngx_http_idempotency_truncated(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_complete(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_commit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_commit_handler(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_committed(ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+
+
+static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
+static ngx_http_output_body_filter_pt    ngx_http_next_body_filter;
+
+
+void
+ngx_http_idempotency_capture_init(void)
+{
+    ngx_http_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_idempotency_header_filter;
+
+    ngx_http_next_body_filter = ngx_http_top_body_filter;
+    ngx_http_top_body_filter = ngx_http_idempotency_body_filter;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_header_filter(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_idempotency_get_ctx(r);
+
+    if (ctx == NULL || r != r->main
+        || (ctx->phase != NGX_HTTP_IDEMPOTENCY_EXECUTE
+            && ctx->phase != NGX_HTTP_IDEMPOTENCY_HOLD))
+    {
+        return ngx_http_next_header_filter(r);
+    }
+
+    /* held already: this is another response in place of that */
+
+    ctx->held = NULL;
+    ctx->held_last = &ctx->held;
+    ctx->held_size = 0;
+    ctx->body_crc = 0;
+
+    ngx_memzero(&ctx->response, sizeof(ngx_http_idempotency_response_t));
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_HOLD,
+                               "a response has come");
+
+    if (ngx_http_idempotency_endless(r)) {
+        ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_STREAM);
+        return ngx_http_next_header_filter(r);
+    }
+
+    ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
+                                                  "idempotency_max_response");
+
+    if (ngx_http_idempotency_capture_head(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->held_size > ctx->max_response
+        || (r->headers_out.content_length_n > 0
+            && r->method != NGX_HTTP_HEAD
+            && r->headers_out.content_length_n
+               > (off_t) (ctx->max_response - ctx->held_size)))
+    {
+        ngx_http_idempotency_let_through(r, ctx,
+                                      NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE);
+        return ngx_http_next_header_filter(r);
+    }
+
+    /* the range filters stand on both sides of this one */
+
+    r->filter_need_in_memory = 1;
+    r->allow_ranges = 0;
+
+    r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
+
+    if (r->method == NGX_HTTP_HEAD) {
+
+        /* no body will come, and with that no last buffer */
+
+        r->header_only = 1;
+        ctx->response.header_only = 1;
+
+        return ngx_http_idempotency_complete(r, ctx);
+    }
+
+    return NGX_OK;
+}
+
+
+/* a response of which nobody can wait for the end */
+
+static ngx_uint_t
+ngx_http_idempotency_endless(ngx_http_request_t *r)
+{
+    ngx_str_t        *type;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS) {
+        return 1;
+    }
+
+    type = &r->headers_out.content_type;
+
+    if (type->len >= sizeof("text/event-stream") - 1
+        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream",
+                           sizeof("text/event-stream") - 1)
+           == 0)
+    {
+        return 1;
+    }
+
+    if (r->upstream == NULL) {
+        return 0;
+    }
+
+    /* nginx takes this header out of the response: look at what it got */
+
+    part = &r->upstream->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return 0;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == sizeof("X-Accel-Buffering") - 1
+            && ngx_strncasecmp(h[i].key.data, (u_char *) "X-Accel-Buffering",
+                               sizeof("X-Accel-Buffering") - 1)
+               == 0
+            && h[i].value.len == 2
+            && ngx_strncasecmp(h[i].value.data, (u_char *) "no", 2) == 0)
+        {
+            return 1;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
+
+    if (ctx == NULL || r != r->main) {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_HOLD) {
+        return ngx_http_idempotency_capture_body(r, ctx, in);
+    }
+
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_COMMIT) {
+        return NGX_AGAIN;
+    }
+
+    return ngx_http_next_body_filter(r, in);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_capture_body(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in)
+{
+    size_t       len;
+    ngx_buf_t   *b;
+    ngx_uint_t   last, flush;
+
+    last = 0;
+    flush = 0;
+
+    for ( /* void */ ; in; in = in->next) {
+        b = in->buf;
+
+        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
+        if (len > ctx->max_response - ctx->held_size) {
+            ngx_http_idempotency_let_through(r, ctx,
+                                      NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE);
+
+            *ctx->held_last = in;
+
+            return ngx_http_idempotency_send(r, ctx);
+        }
+
+        if (ngx_http_idempotency_hold_bytes(r, ctx, b->pos, len) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+
+        last |= b->last_buf;
+        flush |= b->flush;
+    }
+
+    if (last) {
+        return ngx_http_idempotency_complete(r, ctx);
+    }
+
+    /* an upstream that is through, and did not say that this was all */
+
+    if (flush && r->upstream && r->upstream->cleanup == NULL) {
+        return ngx_http_idempotency_truncated(r, ctx);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, u_char *p, size_t len)
+{
+    off_t         expected;
+    size_t        size, n;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    ctx->held_size += len;
+    ctx->response.body_len += len;
+    ctx->body_crc = ngx_http_idempotency_body_crc(ctx->body_crc, p, len);
+
+    while (len) {
+        cl = ctx->tail;
+        b = cl ? cl->buf : NULL;
+
+        if (ctx->held == NULL || b == NULL || b->last == b->end) {
+
+            /* the whole if it is known, otherwise ever larger pieces */
+
+            expected = r->headers_out.content_length_n
+                       - (off_t) (ctx->response.body_len - len);
+
+            size = ctx->response.body_len;
+            size = ngx_max(size, NGX_HTTP_IDEMPOTENCY_HOLD_MIN);
+            size = ngx_min(size, NGX_HTTP_IDEMPOTENCY_HOLD_MAX);
+
+            if (expected >= (off_t) len) {
+                size = (size_t) expected;
+            }
+
+            b = ngx_create_temp_buf(r->pool, ngx_max(size, len));
+            cl = ngx_alloc_chain_link(r->pool);
+
+            if (b == NULL || cl == NULL) {
+                return NGX_ERROR;
+            }
+
+            cl->buf = b;
+            cl->next = NULL;
+
+            *ctx->held_last = cl;
+            ctx->held_last = &cl->next;
+            ctx->tail = cl;
+        }
+
+        n = ngx_min(len, (size_t) (b->end - b->last));
+
+        b->last = ngx_cpymem(b->last, p, n);
+        p += n;
+        len -= n;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_hold_last(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    if (ctx->held) {
+        b = ctx->tail->buf;
+
+    } else {
+        b = ngx_calloc_buf(r->pool);
+        cl = ngx_alloc_chain_link(r->pool);
+
+        if (b == NULL || cl == NULL) {
+            return NGX_ERROR;
+        }
+
+        cl->buf = b;
+        cl->next = NULL;
+        ctx->held = cl;
+        ctx->held_last = &cl->next;
+    }
+
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    return NGX_OK;
+}
+
+
+/* the response is not ours to hold: the record says why, and it streams */
+
+static void
+ngx_http_idempotency_let_through(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason)
+{
+    ngx_http_idempotency_outcome_e  outcome;
+
+    outcome = ctx->app_off ? NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE
+                           : ngx_http_idempotency_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: a response is %s to be kept, its retry "
+                      "is refused, record %*xs",
+                      reason == NGX_HTTP_IDEMPOTENCY_REASON_STREAM
+                          ? "an endless stream, not" : "too large",
+                      (size_t) 8, ctx->id);
+    }
+
+    ngx_http_idempotency_settle(ctx, outcome, reason);
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
+                               "it can't be held");
+
+    r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
+}
+
+
+/*
+ * Nothing of it went to the client yet.  So this need not be a response that
+ * breaks off: it is what nginx answers when an upstream fails.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_truncated(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ctx->truncated = r->upstream_states->nelts;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_EXECUTE,
+                               "the response broke off");
+
+    ngx_http_clean_header(r);
+
+    r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
+
+    return NGX_HTTP_BAD_GATEWAY;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_complete(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_outcome_e  outcome;
+
+    if (ngx_http_idempotency_hold_last(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    outcome = ngx_http_idempotency_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP && ctx->app_off) {
+        outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+    }
+
+    if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
+        return ngx_http_idempotency_commit(r, ctx);
+    }
+
+    ngx_http_idempotency_settle(ctx, outcome,
+                                NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
+                               outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+                               ? "the outcome is unknown" : "not kept");
+
+    return ngx_http_idempotency_send(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_commit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    size_t                            size;
+    ngx_buf_t                        *b;
+    ngx_chain_t                      *cl;
+    ngx_http_idempotency_op_t        *op;
+    ngx_http_idempotency_response_t  *response;
+
+    ngx_http_idempotency_execute_done(ctx);
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_COMMIT,
+                               "the response is complete");
+
+    response = &ctx->response;
+
+    response->time = ctx->claim.time;
+    response->plain_len = response->body_len;
+
+    size = ngx_http_idempotency_head_size(response);
+
+    b = ngx_create_temp_buf(r->pool, size);
+    cl = ngx_alloc_chain_link(r->pool);
+
+    if (b == NULL || cl == NULL) {
+        return NGX_ERROR;
+    }
+
+    b->last = ngx_http_idempotency_head_encode(b->last, response,
+                                               ctx->body_crc);
+    cl->buf = b;
+    cl->next = ctx->held;
+
+    op = &ctx->op;
+
+    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_COMMIT);
+
+    op->handler = ngx_http_idempotency_commit_handler;
+    op->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
+    op->reason = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
+    op->response = cl;
+    op->size = size + response->body_len;
+
+    if (ctx->app_ttl) {
+        op->ttl = ctx->app_ttl;
+    }
+
+    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+        ngx_http_idempotency_committed(ctx);
+        return ngx_http_idempotency_send(r, ctx);
+    }
+
+    /* the request stays until the store has answered, client or no client */
+
+    r->main->blocked++;
+    r->aio = 1;
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
+{
+    ngx_connection_t            *c;
+    ngx_http_request_t          *r;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = op->data;
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    r->main->blocked--;
+    r->aio = 0;
+
+    ngx_http_idempotency_committed(ctx);
+
+    if (!c->error && ngx_http_idempotency_send(r, ctx) == NGX_ERROR) {
+        c->error = 1;
+    }
+
+#if (nginx_version >= 1025004)
+
+    if (r->main->terminated) {
+        c->write->handler(c->write);
+        return;
+    }
+
+#endif
+
+    if (r->done) {
+        c->write->handler(c->write);
+        return;
+    }
+
+    r->write_event_handler(r);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_idempotency_committed(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_op_t  *op;
+
+    op = &ctx->op;
+
+    ctx->store_time += ngx_current_msec - op->start;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_OK:
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_LOST:
+        ctx->lost = 1;
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: a response was not stored, the lock had "
+                      "been lost to another request, record %*xs",
+                      (size_t) 8, ctx->id);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_FULL:
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: there is no room for a response in store "
+                      "\"%V\", its retry is refused, record %*xs",
+                      &op->store->name, (size_t) 8, ctx->id);
+        break;
+
+    default:
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s, "
+                      "record %*xs", &op->store->name,
+                      op->error ? op->error : "no answer",
+                      (size_t) 8, ctx->id);
+        break;
+    }
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND, "committed");
+}
+
+
+/* what was held, to the client */
+
+static ngx_int_t
+ngx_http_idempotency_send(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
+
+    rc = ngx_http_next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_next_body_filter(r, ctx->held);
+}

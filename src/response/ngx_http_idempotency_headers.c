@@ -1,0 +1,498 @@
+
+/*
+ * The header of a response: what of it is kept, and how it is set again.
+ *
+ * nginx has a response's headers in a list, and beside it pointers and fields
+ * by which its filters know some of them.  Both are kept, so that gzip,
+ * expires and the others treat a replay as they treated the original.
+ *
+ * Called by the capture and by the replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_STORE_HEADER  "X-Idempotency-Store"
+
+
+static ngx_uint_t ngx_http_idempotency_hidden(ngx_http_idempotency_ctx_t *ctx,
+    ngx_table_elt_t *h);
+static ngx_http_idempotency_header_e ngx_http_idempotency_header_kind(
+    ngx_http_request_t *r, ngx_table_elt_t *h);
+static void ngx_http_idempotency_store_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_table_elt_t *h);
+static ngx_int_t ngx_http_idempotency_last_modified(ngx_http_request_t *r,
+    ngx_array_t *headers);
+static void ngx_http_idempotency_set_content_type(ngx_http_request_t *r,
+    ngx_str_t *value);
+static ngx_int_t ngx_http_idempotency_set_cache_control(ngx_http_request_t *r,
+    ngx_table_elt_t *h);
+
+
+/* made by nginx for each response, or a matter of the one connection */
+
+static ngx_str_t  ngx_http_idempotency_not_kept[] = {
+    ngx_string("date"),
+    ngx_string("connection"),
+    ngx_string("keep-alive"),
+    ngx_string("proxy-connection"),
+    ngx_string("te"),
+    ngx_string("trailer"),
+    ngx_string("transfer-encoding"),
+    ngx_string("upgrade"),
+    ngx_string("content-length"),
+    ngx_string("content-type"),
+    ngx_null_string
+};
+
+
+/* fields of r->headers_out that point into its list */
+
+static struct {
+    ngx_http_idempotency_header_e    kind;
+    size_t                           offset;
+} ngx_http_idempotency_pointers[] = {
+    { NGX_HTTP_IDEMPOTENCY_HEADER_LOCATION,
+      offsetof(ngx_http_headers_out_t, location) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_ETAG,
+      offsetof(ngx_http_headers_out_t, etag) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_LAST_MODIFIED,
+      offsetof(ngx_http_headers_out_t, last_modified) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_ENCODING,
+      offsetof(ngx_http_headers_out_t, content_encoding) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_SERVER,
+      offsetof(ngx_http_headers_out_t, server) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_EXPIRES,
+      offsetof(ngx_http_headers_out_t, expires) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_WWW_AUTHENTICATE,
+      offsetof(ngx_http_headers_out_t, www_authenticate) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_ACCEPT_RANGES,
+      offsetof(ngx_http_headers_out_t, accept_ranges) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_REFRESH,
+      offsetof(ngx_http_headers_out_t, refresh) },
+    { NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN, 0 }
+};
+
+
+#define ngx_http_idempotency_pointer(r, offset)                               \
+    ((ngx_table_elt_t **) ((char *) &(r)->headers_out + (offset)))
+
+
+ngx_int_t
+ngx_http_idempotency_capture_head(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t                        i;
+    ngx_array_t                       headers;
+    ngx_list_part_t                  *part;
+    ngx_table_elt_t                  *h;
+    ngx_http_idempotency_header_t    *kept;
+    ngx_http_idempotency_response_t  *response;
+
+    if (ngx_array_init(&headers, r->pool, 16,
+                       sizeof(ngx_http_idempotency_header_t))
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (r->headers_out.content_type.len) {
+        kept = ngx_array_push(&headers);
+        if (kept == NULL) {
+            return NGX_ERROR;
+        }
+
+        kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE;
+        ngx_str_set(&kept->name, "Content-Type");
+        kept->value = r->headers_out.content_type;
+    }
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0) {
+            continue;
+        }
+
+        if (h[i].key.len == sizeof(NGX_HTTP_IDEMPOTENCY_STORE_HEADER) - 1
+            && ngx_strncasecmp(h[i].key.data,
+                               (u_char *) NGX_HTTP_IDEMPOTENCY_STORE_HEADER,
+                               h[i].key.len)
+               == 0)
+        {
+            ngx_http_idempotency_store_header(r, ctx, &h[i]);
+            continue;
+        }
+
+        if (ngx_http_idempotency_hidden(ctx, &h[i])) {
+            continue;
+        }
+
+        kept = ngx_array_push(&headers);
+        if (kept == NULL) {
+            return NGX_ERROR;
+        }
+
+        kept->kind = ngx_http_idempotency_header_kind(r, &h[i]);
+        kept->name = h[i].key;
+        kept->value = h[i].value;
+    }
+
+    if (ngx_http_idempotency_last_modified(r, &headers) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    response = &ctx->response;
+
+    response->status = r->headers_out.status;
+    response->headers = headers.elts;
+    response->nheaders = headers.nelts;
+    response->content_length = r->headers_out.content_length_n;
+
+    /* r->err_status makes ngx_http_send_header() drop the line */
+
+    if (r->headers_out.status_line.len) {
+        response->status_line = r->headers_out.status_line;
+    }
+
+    ctx->held_size = ngx_http_idempotency_head_size(response);
+
+    if (ctx->held_size == 0) {
+        /* beyond what a record can hold at all */
+        ctx->held_size = NGX_MAX_SIZE_T_VALUE;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_hidden(ngx_http_idempotency_ctx_t *ctx,
+    ngx_table_elt_t *h)
+{
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    for (name = ngx_http_idempotency_not_kept; name->len; name++) {
+        if (h->key.len == name->len
+            && ngx_strncasecmp(h->key.data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    /* nginx lets a name through that no header should have; a record not */
+
+    if (!ngx_http_idempotency_header_valid(&h->key, &h->value)) {
+        return 1;
+    }
+
+    if (ctx->conf->hide_headers == NULL) {
+        return 0;
+    }
+
+    name = ctx->conf->hide_headers->elts;
+
+    for (i = 0; i < ctx->conf->hide_headers->nelts; i++) {
+        if (h->key.len == name[i].len
+            && ngx_strncasecmp(h->key.data, name[i].data, name[i].len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_http_idempotency_header_e
+ngx_http_idempotency_header_kind(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+    ngx_uint_t  i;
+
+    for (i = 0;
+         ngx_http_idempotency_pointers[i].kind
+             != NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN;
+         i++)
+    {
+        if (*ngx_http_idempotency_pointer(r,
+                                     ngx_http_idempotency_pointers[i].offset)
+            == h)
+        {
+            return ngx_http_idempotency_pointers[i].kind;
+        }
+    }
+
+    if (h->key.len == sizeof("Cache-Control") - 1
+        && ngx_strncasecmp(h->key.data, (u_char *) "Cache-Control",
+                           sizeof("Cache-Control") - 1)
+           == 0)
+    {
+        return NGX_HTTP_IDEMPOTENCY_HEADER_CACHE_CONTROL;
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN;
+}
+
+
+/*
+ * The application's own word on its response: "off", or for how many seconds.
+ * It is between the two of us, and taken out.
+ */
+
+static void
+ngx_http_idempotency_store_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_table_elt_t *h)
+{
+    ngx_int_t  n;
+
+    h->hash = 0;
+
+    if (h->value.len == 3
+        && ngx_strncasecmp(h->value.data, (u_char *) "off", 3) == 0)
+    {
+        ctx->app_off = 1;
+        return;
+    }
+
+    n = ngx_atoi(h->value.data, h->value.len);
+
+    if (n > 0 && n <= NGX_MAX_INT32_VALUE) {
+        ctx->app_ttl = (ngx_msec_t) n * 1000;
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: upstream sent \"" 
+                  NGX_HTTP_IDEMPOTENCY_STORE_HEADER ": %V\", which is "
+                  "neither \"off\" nor a number of seconds", &h->value);
+}
+
+
+/* what a static file has as a time only is kept as the header it becomes */
+
+static ngx_int_t
+ngx_http_idempotency_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
+{
+    ngx_http_idempotency_header_t  *kept;
+
+    if (r->headers_out.last_modified
+        || r->headers_out.last_modified_time == -1)
+    {
+        return NGX_OK;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_LAST_MODIFIED;
+    ngx_str_set(&kept->name, "Last-Modified");
+
+    kept->value.data = ngx_pnalloc(r->pool,
+                                 sizeof("Mon, 28 Sep 1970 06:00:00 GMT") - 1);
+    if (kept->value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->value.len = ngx_http_time(kept->value.data,
+                                    r->headers_out.last_modified_time)
+                      - kept->value.data;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_restore_head(ngx_http_request_t *r,
+    ngx_http_idempotency_response_t *response)
+{
+    ngx_uint_t                      i, n;
+    ngx_table_elt_t                *h;
+    ngx_http_idempotency_header_t  *kept;
+
+    r->headers_out.status = response->status;
+    r->headers_out.status_line = response->status_line;
+
+    for (i = 0; i < response->nheaders; i++) {
+        kept = &response->headers[i];
+
+        if (kept->kind == NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE) {
+            ngx_http_idempotency_set_content_type(r, &kept->value);
+            continue;
+        }
+
+        h = ngx_list_push(&r->headers_out.headers);
+        if (h == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memzero(h, sizeof(ngx_table_elt_t));
+
+        h->hash = 1;
+        h->key = kept->name;
+        h->value = kept->value;
+
+        if (kept->kind == NGX_HTTP_IDEMPOTENCY_HEADER_CACHE_CONTROL) {
+            if (ngx_http_idempotency_set_cache_control(r, h) != NGX_OK) {
+                return NGX_ERROR;
+            }
+
+            continue;
+        }
+
+        for (n = 0;
+             ngx_http_idempotency_pointers[n].kind
+                 != NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN;
+             n++)
+        {
+            if (ngx_http_idempotency_pointers[n].kind == kept->kind) {
+                *ngx_http_idempotency_pointer(r,
+                                      ngx_http_idempotency_pointers[n].offset)
+                    = h;
+            }
+        }
+    }
+
+    if (r->headers_out.last_modified) {
+        h = r->headers_out.last_modified;
+        r->headers_out.last_modified_time = ngx_parse_http_time(h->value.data,
+                                                                h->value.len);
+    }
+
+    return NGX_OK;
+}
+
+
+/* the charset apart from the type, as the upstream has it */
+
+static void
+ngx_http_idempotency_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
+{
+    u_char  *p, *last, *start;
+
+    r->headers_out.content_type = *value;
+    r->headers_out.content_type_len = value->len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    p = value->data;
+    last = value->data + value->len;
+
+    while (p < last && *p != ';') {
+        p++;
+    }
+
+    for (start = p; p < last; p++) {
+
+        if (*p != ';') {
+            continue;
+        }
+
+        start = p++;
+
+        while (p < last && *p == ' ') {
+            p++;
+        }
+
+        if (last - p > 8
+            && ngx_strncasecmp(p, (u_char *) "charset=", 8) == 0)
+        {
+            p += 8;
+
+            r->headers_out.content_type_len = start - value->data;
+
+            if (*p == '"') {
+                p++;
+            }
+
+            if (last > p && last[-1] == '"') {
+                last--;
+            }
+
+            r->headers_out.charset.data = p;
+            r->headers_out.charset.len = last - p;
+            return;
+        }
+
+        p--;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_set_cache_control(ngx_http_request_t *r,
+    ngx_table_elt_t *h)
+{
+#if (nginx_version >= 1023000)
+
+    ngx_table_elt_t  **p;
+
+    for (p = &r->headers_out.cache_control; *p; p = &(*p)->next) {
+        /* void */
+    }
+
+    *p = h;
+
+#else
+
+    ngx_table_elt_t  **p;
+
+    if (r->headers_out.cache_control.elts == NULL
+        && ngx_array_init(&r->headers_out.cache_control, r->pool, 2,
+                          sizeof(ngx_table_elt_t *))
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    p = ngx_array_push(&r->headers_out.cache_control);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    *p = h;
+
+#endif
+
+    return NGX_OK;
+}
+
+
+ngx_table_elt_t *
+ngx_http_idempotency_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(h, sizeof(ngx_table_elt_t));
+
+    h->hash = 1;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value = *value;
+
+    return h;
+}

@@ -1,0 +1,209 @@
+
+/*
+ * Replay: a stored response, byte for byte, to a client that was let in.
+ *
+ * It goes out through all of nginx's filters, so add_header, gzip and the
+ * rest act on it as on any response, and our own filter lets it pass.
+ *
+ * Called by the handler once begin has found a completed record of the same
+ * request.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+static ngx_int_t ngx_http_idempotency_replay_decode(ngx_http_request_t *r,
+    ngx_http_idempotency_found_t *found,
+    ngx_http_idempotency_response_t *response, ngx_str_t *body,
+    const char **reason);
+static ngx_int_t ngx_http_idempotency_replay_headers(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_http_idempotency_replay(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found)
+{
+    ngx_int_t                         rc;
+    ngx_str_t                         body;
+    const char                       *reason;
+    ngx_http_idempotency_response_t   response;
+
+    reason = NULL;
+
+    rc = ngx_http_idempotency_replay_decode(r, found, &response, &body,
+                                            &reason);
+    if (rc == NGX_DECLINED) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: store \"%V\" has a record that can't be "
+                      "read: %s, record %*xs", &ctx->conf->store->name,
+                      reason ? reason : "unknown", (size_t) 8, ctx->id);
+
+        /*
+         * Whatever idempotency_on_store_error says: it ran, and to run it
+         * again is the one thing that must not be
+         */
+
+        return ngx_http_idempotency_refuse(r, ctx,
+                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
+    }
+
+    if (rc != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REPLAY,
+                               "there is a response");
+
+    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_REPLAYED;
+
+    /* what of the request is left unread must not be taken for the next one */
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (ngx_http_idempotency_restore_head(r, &response) != NGX_OK
+        || ngx_http_idempotency_replay_headers(r, ctx) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->conf->replay_status && response.status / 100 == 2) {
+        r->headers_out.status = ctx->conf->replay_status;
+        ngx_str_null(&r->headers_out.status_line);
+    }
+
+    /* the client has had it: a condition of its own must not change it */
+
+    r->disable_not_modified = 1;
+    r->allow_ranges = 0;
+
+    r->headers_out.content_length_n = response.header_only
+                                      ? response.content_length
+                                      : (off_t) body.len;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
+        rc = ngx_http_idempotency_output(r, &body);
+    }
+
+    ngx_http_finalize_request(r, rc);
+
+    return NGX_DONE;
+}
+
+
+/* NGX_DECLINED if it is not a record that can be read */
+
+static ngx_int_t
+ngx_http_idempotency_replay_decode(ngx_http_request_t *r,
+    ngx_http_idempotency_found_t *found,
+    ngx_http_idempotency_response_t *response, ngx_str_t *body,
+    const char **reason)
+{
+    ngx_uint_t  n;
+
+    ngx_memzero(response, sizeof(ngx_http_idempotency_response_t));
+
+    if (ngx_http_idempotency_head_peek(found->response.data,
+                                       found->response.len, &n, reason)
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    response->headers = ngx_palloc(r->pool, ngx_max(n, 1)
+                                    * sizeof(ngx_http_idempotency_header_t));
+    if (response->headers == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idempotency_response_decode(found->response.data,
+                                             found->response.len, response,
+                                             body, found->verify, reason)
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    if (response->compressed) {
+        *reason = "its body is compressed";
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_replay_headers(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_str_t  value;
+
+    if (!ctx->conf->headers) {
+        return NGX_OK;
+    }
+
+    ngx_str_set(&value, "true");
+
+    if (ngx_http_idempotency_add_header(r, "Idempotent-Replayed", &value)
+        == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    value.data = ngx_pnalloc(r->pool, NGX_HTTP_IDEMPOTENCY_ISO_TIME_LEN);
+    if (value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.len = ngx_http_idempotency_iso_time(value.data, ctx->original_time)
+                - value.data;
+
+    if (ngx_http_idempotency_add_header(r, "X-Original-Request-Time", &value)
+        == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the whole of a body, through every filter */
+
+ngx_int_t
+ngx_http_idempotency_output(ngx_http_request_t *r, ngx_str_t *body)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t   out;
+
+    b = ngx_calloc_buf(r->pool);
+    if (b == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (body->len) {
+        b->pos = body->data;
+        b->last = body->data + body->len;
+        b->memory = 1;
+    }
+
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    out.buf = b;
+    out.next = NULL;
+
+    return ngx_http_output_filter(r, &out);
+}

@@ -1,0 +1,550 @@
+
+/*
+ * The backend of the embedded store: the block of directives that declares
+ * one, and the operations, each one short stay under the zone's mutex.  All
+ * but watch are answered at once.
+ *
+ * Called through the table of stores; calls the zone, and the waking of other
+ * workers.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/memory/ngx_http_idempotency_memory.h"
+
+
+/* expired records that each begin takes out, besides those in its way */
+#define NGX_HTTP_IDEMPOTENCY_PURGE_N       2
+
+#define NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE  (32 * 1024 * 1024)
+#define NGX_HTTP_IDEMPOTENCY_MIN_PAGES     16
+
+
+static void *ngx_http_idempotency_memory_create_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store);
+static char *ngx_http_idempotency_memory_directive(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store);
+static char *ngx_http_idempotency_memory_init_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store);
+static ngx_int_t ngx_http_idempotency_memory_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+static void ngx_http_idempotency_memory_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+static ngx_int_t ngx_http_idempotency_memory_begin(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_renew(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_commit(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_release(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_watch(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op);
+static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
+    ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_unlock(
+    ngx_http_idempotency_memory_t *m, ngx_uint_t evicted, ngx_log_t *log);
+
+
+const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
+    ngx_string("memory"),
+    ngx_http_idempotency_memory_create_conf,
+    ngx_http_idempotency_memory_directive,
+    ngx_http_idempotency_memory_init_conf,
+    ngx_http_idempotency_memory_init_process,
+    ngx_http_idempotency_memory_exit_process,
+    ngx_http_idempotency_memory_begin,
+    ngx_http_idempotency_memory_renew,
+    ngx_http_idempotency_memory_commit,
+    ngx_http_idempotency_memory_release,
+    ngx_http_idempotency_memory_watch,
+    ngx_http_idempotency_memory_cancel
+};
+
+
+#define ngx_http_idempotency_memory_conf(op)                                  \
+    ((ngx_http_idempotency_memory_t *) (op)->store->conf)
+
+#define ngx_http_idempotency_memory_ours(node, op)                            \
+    (ngx_memcmp((node)->token, (op)->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)   \
+     == 0)
+
+
+static ngx_int_t
+ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
+{
+    ngx_uint_t                      evicted;
+    ngx_http_idempotency_node_t    *node;
+    ngx_http_idempotency_memory_t  *m;
+
+    m = ngx_http_idempotency_memory_conf(op);
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    evicted = m->zone->evicted;
+
+    ngx_http_idempotency_zone_purge(m, NGX_HTTP_IDEMPOTENCY_PURGE_N);
+
+    node = ngx_http_idempotency_zone_find(m, op->id);
+
+    if (node == NULL) {
+        node = ngx_http_idempotency_memory_lay(m, op);
+        op->result = node ? NGX_HTTP_IDEMPOTENCY_ACQUIRED
+                          : NGX_HTTP_IDEMPOTENCY_FULL;
+
+    } else if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+               && (ngx_http_idempotency_memory_ours(node, op)
+                   || (!node->hold
+                       && (ngx_msec_int_t) (node->lease_until
+                                            - ngx_current_msec) <= 0)))
+    {
+        op->abandoned = !ngx_http_idempotency_memory_ours(node, op);
+
+        ngx_http_idempotency_memory_hold(node, op);
+        op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+
+    } else {
+        ngx_http_idempotency_memory_found(node, op);
+    }
+
+    ngx_http_idempotency_memory_unlock(m, evicted, op->log);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_memory_renew(ngx_http_idempotency_op_t *op)
+{
+    ngx_uint_t                      evicted;
+    ngx_http_idempotency_node_t    *node;
+    ngx_http_idempotency_memory_t  *m;
+
+    m = ngx_http_idempotency_memory_conf(op);
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    evicted = m->zone->evicted;
+    node = ngx_http_idempotency_zone_find(m, op->id);
+
+    if (node == NULL) {
+        node = ngx_http_idempotency_memory_lay(m, op);
+        op->result = node ? NGX_HTTP_IDEMPOTENCY_OK
+                          : NGX_HTTP_IDEMPOTENCY_FULL;
+
+    } else if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+               && ngx_http_idempotency_memory_ours(node, op))
+    {
+        ngx_http_idempotency_memory_hold(node, op);
+        op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    } else {
+        op->result = NGX_HTTP_IDEMPOTENCY_LOST;
+    }
+
+    ngx_http_idempotency_memory_unlock(m, evicted, op->log);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
+{
+    uint64_t                        waiting;
+    ngx_uint_t                      evicted;
+    ngx_http_idempotency_node_t    *node;
+    ngx_http_idempotency_memory_t  *m;
+
+    m = ngx_http_idempotency_memory_conf(op);
+    waiting = 0;
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    evicted = m->zone->evicted;
+    node = ngx_http_idempotency_zone_find(m, op->id);
+
+    if (node == NULL) {
+        node = ngx_http_idempotency_memory_lay(m, op);
+
+    } else if (!ngx_http_idempotency_memory_ours(node, op)) {
+        op->result = NGX_HTTP_IDEMPOTENCY_LOST;
+        goto done;
+
+    } else if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+        op->result = NGX_HTTP_IDEMPOTENCY_OK;
+        goto done;
+    }
+
+    if (node == NULL) {
+        op->result = NGX_HTTP_IDEMPOTENCY_FULL;
+        goto done;
+    }
+
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    node->state = (uint8_t) op->state;
+    node->reason = (uint8_t) op->reason;
+
+    if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
+        && ngx_http_idempotency_zone_put(m, node, op->response, op->size)
+           != NGX_OK)
+    {
+        node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
+        node->reason = NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
+        op->result = NGX_HTTP_IDEMPOTENCY_FULL;
+    }
+
+    ngx_http_idempotency_zone_expire(m, node, ngx_current_msec + op->ttl);
+
+    waiting = node->waiting;
+    node->waiting = 0;
+
+done:
+
+    ngx_http_idempotency_memory_unlock(m, evicted, op->log);
+
+    ngx_http_idempotency_wake(m, op->id, waiting);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
+{
+    uint64_t                        waiting;
+    ngx_http_idempotency_node_t    *node;
+    ngx_http_idempotency_memory_t  *m;
+
+    m = ngx_http_idempotency_memory_conf(op);
+    waiting = 0;
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    node = ngx_http_idempotency_zone_find(m, op->id);
+
+    if (node) {
+        if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+            && ngx_http_idempotency_memory_ours(node, op))
+        {
+            waiting = node->waiting;
+            ngx_http_idempotency_zone_remove(m, node);
+
+        } else {
+            op->result = NGX_HTTP_IDEMPOTENCY_LOST;
+        }
+    }
+
+    ngx_shmtx_unlock(&m->shpool->mutex);
+
+    ngx_http_idempotency_wake(m, op->id, waiting);
+
+    return NGX_OK;
+}
+
+
+/*
+ * The record may have changed since begin looked: then there is nothing to
+ * wait for.  Otherwise this worker is on the list of those that a commit or
+ * a release wakes.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_int_t                  left;
+    ngx_http_idempotency_node_t    *node;
+    ngx_http_idempotency_memory_t  *m;
+
+    m = ngx_http_idempotency_memory_conf(op);
+    left = 0;
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    node = ngx_http_idempotency_zone_find(m, op->id);
+
+    if (node && node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+        left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
+
+        if (left > 0 && m->slot >= 0) {
+            node->waiting |= (uint64_t) 1 << m->slot;
+        }
+    }
+
+    ngx_shmtx_unlock(&m->shpool->mutex);
+
+    if (left <= 0) {
+        return NGX_OK;
+    }
+
+    ngx_http_idempotency_wake_watch(m, op, (ngx_msec_t) left);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op)
+{
+    /* nothing else is ever pending */
+
+    ngx_http_idempotency_wake_cancel(op);
+}
+
+
+/* a new record, with the lock on it */
+
+static ngx_http_idempotency_node_t *
+ngx_http_idempotency_memory_lay(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t                    expires;
+    ngx_http_idempotency_node_t  *node;
+
+    expires = ngx_current_msec + (op->hold ? op->ttl : 2 * op->lease);
+
+    node = ngx_http_idempotency_zone_insert(m, op->id, expires);
+
+    if (node) {
+        ngx_http_idempotency_memory_hold(node, op);
+    }
+
+    return node;
+}
+
+
+static void
+ngx_http_idempotency_memory_hold(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t  expires;
+
+    node->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
+    node->hold = op->hold;
+    node->claim = *op->claim;
+    node->lease_until = ngx_current_msec + op->lease;
+
+    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+    /*
+     * A while longer than the lease, so that who takes over knows that it was
+     * abandoned.  It only ever moves away: purge looks at it again in time.
+     */
+
+    expires = ngx_current_msec + (op->hold ? op->ttl : 2 * op->lease);
+
+    if ((ngx_msec_int_t) (expires - node->expires) > 0) {
+        node->expires = expires;
+    }
+}
+
+
+static void
+ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_int_t                 left;
+    ngx_http_idempotency_found_t  *found;
+
+    found = &op->found;
+
+    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
+
+    found->state = node->state;
+    found->reason = node->reason;
+    found->claim = node->claim;
+    found->left = node->expires - ngx_current_msec;
+    found->verify = 0;
+    found->response.len = 0;
+
+    if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+        left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
+
+        if (left > 0) {
+            found->left = (ngx_msec_t) left;
+
+        } else { /* under hold */
+            found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
+            found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
+        }
+
+        return;
+    }
+
+    if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+        return;
+    }
+
+    found->response.data = ngx_pnalloc(op->pool, node->size);
+
+    if (found->response.data == NULL) {
+        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+        op->error = "no memory for the response";
+        return;
+    }
+
+    found->response.len = node->size;
+    ngx_http_idempotency_zone_copy(node, found->response.data);
+}
+
+
+static void
+ngx_http_idempotency_memory_unlock(ngx_http_idempotency_memory_t *m,
+    ngx_uint_t evicted, ngx_log_t *log)
+{
+    ngx_uint_t  n, records;
+
+    n = m->zone->evicted - evicted;
+    records = m->zone->records;
+
+    ngx_shmtx_unlock(&m->shpool->mutex);
+
+    /* a zone that is too small evicts with every request: once a second */
+
+    if (n && m->eviction_logged != ngx_time()) {
+        m->eviction_logged = ngx_time();
+
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "idempotency: zone \"%V\" is full: %ui of its %ui "
+                      "records lost their response, the oldest first; "
+                      "make it larger, or idempotency_ttl shorter",
+                      &m->name, n, records);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_memory_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store)
+{
+    return ngx_http_idempotency_wake_init(cycle, store->conf);
+}
+
+
+static void
+ngx_http_idempotency_memory_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store)
+{
+    ngx_http_idempotency_wake_exit(store->conf);
+}
+
+
+static void *
+ngx_http_idempotency_memory_create_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store)
+{
+    ngx_http_idempotency_memory_t  *m;
+
+    m = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_memory_t));
+    if (m == NULL) {
+        return NULL;
+    }
+
+    m->slot = -1;
+    m->fd = (ngx_socket_t) -1;
+
+    return m;
+}
+
+
+/* zone <name>:<size>; */
+
+static char *
+ngx_http_idempotency_memory_directive(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store)
+{
+    u_char                         *p;
+    ngx_str_t                      *value, s;
+    ngx_http_idempotency_memory_t  *m;
+
+    m = store->conf;
+    value = cf->args->elts;
+
+    if (value[0].len != 4 || ngx_strncmp(value[0].data, "zone", 4) != 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown directive \"%V\" in a memory store: "
+                           "it has \"zone <name>:<size>\" only", &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    if (m->name.len) {
+        return "is duplicate";
+    }
+
+    if (cf->args->nelts != 2) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"zone\" "
+                           "directive: it is \"zone <name>:<size>\"");
+        return NGX_CONF_ERROR;
+    }
+
+    p = (u_char *) ngx_strchr(value[1].data, ':');
+
+    if (p == NULL || p == value[1].data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid zone \"%V\": it is <name>:<size>, "
+                           "for example ledger:32m", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    m->name.data = value[1].data;
+    m->name.len = p - value[1].data;
+
+    s.data = p + 1;
+    s.len = value[1].data + value[1].len - s.data;
+
+    m->size = ngx_parse_size(&s);
+
+    if (m->size == NGX_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid size \"%V\" of zone \"%V\": it is a "
+                           "number with an optional k or m, "
+                           "for example 32m", &s, &m->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (m->size < (ssize_t) (NGX_HTTP_IDEMPOTENCY_MIN_PAGES * ngx_pagesize)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "zone \"%V\" is too small: %z bytes, it takes "
+                           "at least %uz", &m->name, m->size,
+                           (size_t) (NGX_HTTP_IDEMPOTENCY_MIN_PAGES
+                                     * ngx_pagesize));
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idempotency_memory_init_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store)
+{
+    ngx_http_idempotency_memory_t  *m;
+
+    m = store->conf;
+
+    if (m->name.len == 0) {
+        m->size = NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE;
+
+        m->name.len = sizeof("idempotency_") - 1 + store->name.len;
+        m->name.data = ngx_pnalloc(cf->pool, m->name.len);
+        if (m->name.data == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_sprintf(m->name.data, "idempotency_%V", &store->name);
+    }
+
+    return ngx_http_idempotency_zone_add(cf, m);
+}

@@ -1,0 +1,190 @@
+
+/*
+ * The table of stores, and what is the same for every backend: handing an
+ * operation over, its end, and operations that outlive whoever asked.
+ *
+ * Called by the core with operations; calls the backend of the store.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/ngx_http_idempotency_store.h"
+#include "store/memory/ngx_http_idempotency_memory.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_OP_POOL_SIZE  1024
+
+
+static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
+
+
+static const ngx_http_idempotency_backend_t  *ngx_http_idempotency_backends[] = {
+    &ngx_http_idempotency_memory_backend,
+    NULL
+};
+
+
+const char  *ngx_http_idempotency_op_names[] = {
+    "begin", "renew", "commit", "release", "watch"
+};
+
+
+const ngx_http_idempotency_backend_t *
+ngx_http_idempotency_backend(ngx_str_t *name)
+{
+    const ngx_http_idempotency_backend_t  **b;
+
+    for (b = ngx_http_idempotency_backends; *b; b++) {
+        if ((*b)->name.len == name->len
+            && ngx_strncmp((*b)->name.data, name->data, name->len) == 0)
+        {
+            return *b;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_str_t *
+ngx_http_idempotency_backend_names(void)
+{
+    u_char                                 *p, *last;
+    const ngx_http_idempotency_backend_t  **b;
+
+    static u_char                           text[128];
+    static ngx_str_t                        names;
+
+    p = text;
+    last = text + sizeof(text);
+
+    for (b = ngx_http_idempotency_backends; *b; b++) {
+        p = ngx_slprintf(p, last, "%s\"%V\"", p == text ? "" : ", ",
+                         &(*b)->name);
+    }
+
+    names.data = text;
+    names.len = p - text;
+
+    return &names;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
+{
+    ngx_int_t                              rc;
+    const ngx_http_idempotency_backend_t  *backend;
+
+    backend = op->store->backend;
+
+    op->start = ngx_current_msec;
+    op->error = NULL;
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEMPOTENCY_OP_BEGIN:
+        rc = backend->begin(op);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_OP_RENEW:
+        rc = backend->renew(op);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_OP_COMMIT:
+        rc = backend->commit(op);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_OP_RELEASE:
+        rc = backend->release(op);
+        break;
+
+    default: /* NGX_HTTP_IDEMPOTENCY_OP_WATCH */
+        rc = backend->watch(op);
+    }
+
+    op->pending = (rc == NGX_AGAIN);
+
+    return rc;
+}
+
+
+void
+ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op)
+{
+    op->pending = 0;
+    op->handler(op);
+}
+
+
+void
+ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op)
+{
+    if (!op->pending) {
+        return;
+    }
+
+    op->pending = 0;
+    op->store->backend->cancel(op);
+}
+
+
+ngx_http_idempotency_op_t *
+ngx_http_idempotency_op_detached(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_op_e kind, u_char *id, u_char *token)
+{
+    ngx_pool_t                 *pool;
+    ngx_http_idempotency_op_t  *op;
+
+    pool = ngx_create_pool(NGX_HTTP_IDEMPOTENCY_OP_POOL_SIZE, ngx_cycle->log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    op = ngx_pcalloc(pool, sizeof(ngx_http_idempotency_op_t));
+    if (op == NULL) {
+        ngx_destroy_pool(pool);
+        return NULL;
+    }
+
+    op->kind = kind;
+    op->store = store;
+    op->pool = pool;
+    op->log = ngx_cycle->log;
+
+    ngx_memcpy(op->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    ngx_memcpy(op->token, token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+    return op;
+}
+
+
+void
+ngx_http_idempotency_op_detach(ngx_http_idempotency_op_t *op)
+{
+    op->handler = ngx_http_idempotency_op_destroy;
+
+    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+        ngx_http_idempotency_op_destroy(op);
+    }
+}
+
+
+static void
+ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op)
+{
+    if (op->result == NGX_HTTP_IDEMPOTENCY_LOST
+        || op->result == NGX_HTTP_IDEMPOTENCY_FULL
+        || op->result == NGX_HTTP_IDEMPOTENCY_ERROR)
+    {
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: %s in store \"%V\" failed: %s",
+                      ngx_http_idempotency_op_names[op->kind],
+                      &op->store->name,
+                      op->error ? op->error : "the lock was lost");
+    }
+
+    ngx_destroy_pool(op->pool);
+}

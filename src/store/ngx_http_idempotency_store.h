@@ -1,0 +1,186 @@
+
+/*
+ * The interface of a store: what the core may ask of one, whichever it is.
+ *
+ * Every question is an operation object.  The backend either completes it
+ * before the call returns (NGX_OK, no callback), or later (NGX_AGAIN, then
+ * op->handler is called once, unless the operation is cancelled first).  An
+ * error is a result, not a return code, so there is one path for both.
+ *
+ * A store knows records by id and holders by token; it knows nothing of HTTP.
+ * A backend is a const ngx_http_idempotency_backend_t that stands in the
+ * table of ngx_http_idempotency_store.c; nobody else names one.
+ */
+
+
+#ifndef _NGX_HTTP_IDEMPOTENCY_STORE_H_INCLUDED_
+#define _NGX_HTTP_IDEMPOTENCY_STORE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "record/ngx_http_idempotency_record.h"
+
+
+typedef struct ngx_http_idempotency_store_s  ngx_http_idempotency_store_t;
+typedef struct ngx_http_idempotency_op_s     ngx_http_idempotency_op_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_OP_BEGIN = 0,
+    NGX_HTTP_IDEMPOTENCY_OP_RENEW,
+    NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
+    NGX_HTTP_IDEMPOTENCY_OP_RELEASE,
+    NGX_HTTP_IDEMPOTENCY_OP_WATCH,
+    NGX_HTTP_IDEMPOTENCY_OP_N
+} ngx_http_idempotency_op_e;
+
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_OK = 0,         /* renewed, committed, released    */
+    NGX_HTTP_IDEMPOTENCY_ACQUIRED,       /* begin: we are the holder        */
+    NGX_HTTP_IDEMPOTENCY_FOUND,          /* begin: op->found says what      */
+    NGX_HTTP_IDEMPOTENCY_LOST,           /* somebody else's token is there  */
+    NGX_HTTP_IDEMPOTENCY_FULL,           /* there is no room                */
+    NGX_HTTP_IDEMPOTENCY_ERROR           /* the store did not answer        */
+} ngx_http_idempotency_result_e;
+
+
+/* what begin found in place of nothing; filled for NGX_..._FOUND only */
+
+typedef struct {
+    ngx_http_idempotency_state_e    state;
+    ngx_http_idempotency_reason_e   reason;     /* of an unusable record    */
+    ngx_http_idempotency_claim_t    claim;
+    ngx_str_t                       response;   /* encoded, in op->pool     */
+    ngx_msec_t                      left;       /* of the lease if it is in
+                                                   progress, of its life
+                                                   otherwise                */
+    unsigned                        verify:1;   /* the bytes left the process:
+                                                   check their sum          */
+} ngx_http_idempotency_found_t;
+
+
+typedef void (*ngx_http_idempotency_op_pt)(ngx_http_idempotency_op_t *op);
+
+
+struct ngx_http_idempotency_op_s {
+    ngx_http_idempotency_op_e       kind;
+    ngx_http_idempotency_store_t   *store;
+
+    u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
+
+    /* begin and renew */
+    ngx_http_idempotency_claim_t   *claim;
+    ngx_msec_t                      lease;
+    unsigned                        hold:1;     /* a lease that ran out keeps
+                                                   the record: the outcome is
+                                                   unknown for the whole ttl */
+
+    /* watch */
+    ngx_uint_t                      attempt;    /* looks in vain, so far    */
+
+    /* begin under hold, commit */
+    ngx_msec_t                      ttl;
+
+    /* commit */
+    ngx_http_idempotency_state_e    state;      /* completed or unusable    */
+    ngx_http_idempotency_reason_e   reason;
+    ngx_chain_t                    *response;   /* encoded; in memory       */
+    size_t                          size;       /* of it                    */
+
+    /* the answer */
+    ngx_http_idempotency_result_e   result;
+    ngx_http_idempotency_found_t    found;
+    const char                     *error;      /* for the log              */
+    unsigned                        abandoned:1; /* acquired from a holder
+                                                   whose lease ran out      */
+
+    ngx_pool_t                     *pool;       /* for op->found            */
+    ngx_log_t                      *log;
+    ngx_http_idempotency_op_pt      handler;
+    void                           *data;       /* the asker's              */
+    ngx_msec_t                      start;
+    unsigned                        pending:1;  /* the handler will be called */
+
+    /* the backend's own, while it is pending */
+    ngx_queue_t                     queue;
+    ngx_event_t                     timer;
+    void                           *state_data;
+};
+
+
+typedef struct {
+    ngx_str_t    name;                           /* in idempotency_store    */
+
+    /* configuration: a block of directives, then the whole */
+    void      *(*create_conf)(ngx_conf_t *cf, ngx_http_idempotency_store_t *s);
+    char      *(*directive)(ngx_conf_t *cf, ngx_http_idempotency_store_t *s);
+    char      *(*init_conf)(ngx_conf_t *cf, ngx_http_idempotency_store_t *s);
+
+    /* one process */
+    ngx_int_t  (*init_process)(ngx_cycle_t *cycle,
+                               ngx_http_idempotency_store_t *s);
+    void       (*exit_process)(ngx_cycle_t *cycle,
+                               ngx_http_idempotency_store_t *s);
+
+    /*
+     * operations: NGX_OK or NGX_AGAIN
+     *
+     * begin    takes the lock with (token, claim, lease), or tells what is
+     *          there.  A lock with our own token is ours.
+     * renew    fenced; lays the lock anew where the record is gone.
+     * commit   fenced; writes where the record is gone; wakes the waiters.
+     * release  fenced; wakes the waiters.
+     * watch    completes when the record changed, or when it is time to look
+     *          again; spuriously, too.
+     * cancel   the asker is gone: the handler is not called.  A begin that is
+     *          given up leaves no lock behind.
+     */
+    ngx_int_t  (*begin)(ngx_http_idempotency_op_t *op);
+    ngx_int_t  (*renew)(ngx_http_idempotency_op_t *op);
+    ngx_int_t  (*commit)(ngx_http_idempotency_op_t *op);
+    ngx_int_t  (*release)(ngx_http_idempotency_op_t *op);
+    ngx_int_t  (*watch)(ngx_http_idempotency_op_t *op);
+    void       (*cancel)(ngx_http_idempotency_op_t *op);
+} ngx_http_idempotency_backend_t;
+
+
+struct ngx_http_idempotency_store_s {
+    ngx_str_t                               name;
+    const ngx_http_idempotency_backend_t   *backend;
+    void                                   *conf;     /* the backend's      */
+    u_char                                 *file;     /* where it was declared */
+    ngx_uint_t                              line;
+};
+
+
+const ngx_http_idempotency_backend_t *ngx_http_idempotency_backend(
+    ngx_str_t *name);
+
+/* the names of all backends, for an error message: "memory, redis" */
+ngx_str_t *ngx_http_idempotency_backend_names(void);
+
+ngx_int_t ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op);
+void ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op);
+
+/* for backends: the answer to an operation that was pending is there */
+void ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op);
+
+/*
+ * An operation that outlives whoever asked: it has a pool of its own, and
+ * goes with it when it is done.  "done" may be NULL.
+ */
+ngx_http_idempotency_op_t *ngx_http_idempotency_op_detached(
+    ngx_http_idempotency_store_t *store, ngx_http_idempotency_op_e kind,
+    u_char *id, u_char *token);
+void ngx_http_idempotency_op_detach(ngx_http_idempotency_op_t *op);
+
+
+extern const char  *ngx_http_idempotency_op_names[];
+
+
+#endif /* _NGX_HTTP_IDEMPOTENCY_STORE_H_INCLUDED_ */

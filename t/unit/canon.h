@@ -1,0 +1,128 @@
+
+/*
+ * What the tests of the canonical forms share: memory that is counted and can
+ * be made to fail, a SHA-256 context, and a body fed in pieces.
+ */
+
+
+#ifndef _CANON_H_INCLUDED_
+#define _CANON_H_INCLUDED_
+
+
+#include "request/ngx_http_idempotency_canon.h"
+#include "unit.h"
+
+
+#define S(s)        s, sizeof(s) - 1
+#define DIGEST_LEN  NGX_HTTP_IDEMPOTENCY_CANON_DIGEST_LEN
+
+
+typedef ngx_int_t (*feed_pt)(void *reader, const u_char *p, size_t len);
+
+
+typedef struct {
+    size_t  blocks;
+    size_t  bytes;
+    size_t  peak;
+    long    left;                 /* allocations until one fails, or -1 */
+} memory_t;
+
+
+static memory_t     memory = { 0, 0, 0, -1 };
+static EVP_MD_CTX  *md;
+
+
+static ngx_inline void *
+memory_alloc(void *data, size_t size)
+{
+    size_t  *p;
+
+    if (memory.left == 0) {
+        return NULL;
+    }
+
+    if (memory.left > 0) {
+        memory.left--;
+    }
+
+    p = malloc(16 + size);
+    if (p == NULL) {
+        abort();
+    }
+
+    *p = size;
+
+    memory.blocks++;
+    memory.bytes += size;
+    memory.peak = ngx_max(memory.peak, memory.bytes);
+
+    return (u_char *) p + 16;
+}
+
+
+static ngx_inline void
+memory_free(void *data, void *p)
+{
+    size_t  *size;
+
+    size = (size_t *) ((u_char *) p - 16);
+
+    memory.blocks--;
+    memory.bytes -= *size;
+
+    free(size);
+}
+
+
+static const ngx_http_idempotency_canon_mem_t  mem = {
+    memory_alloc, memory_free, NULL
+};
+
+
+static ngx_inline void
+md_init(void)
+{
+    md = EVP_MD_CTX_new();
+
+    if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
+        abort();
+    }
+}
+
+
+/*
+ * Pieces of "piece" bytes; 0: in one; -1: of random length, some of them
+ * empty.  Each lies in memory of its own size.
+ */
+
+static ngx_inline ngx_int_t
+feed(feed_pt handler, void *reader, const void *data, size_t len, int piece)
+{
+    size_t         n;
+    u_char        *p;
+    ngx_int_t      rc;
+    const u_char  *body = data;
+
+    rc = NGX_OK;
+
+    while (len) {
+        n = (piece == 0) ? len
+            : (piece > 0) ? (size_t) piece
+            : unit_below(unit_below(8) ? 8 : len + 1);
+
+        n = ngx_min(n, len);
+        p = exact(body, n);
+
+        rc = handler(reader, p, n);
+
+        exact_free(p, n);
+
+        body += n;
+        len -= n;
+    }
+
+    return rc;
+}
+
+
+#endif /* _CANON_H_INCLUDED_ */
