@@ -49,6 +49,14 @@ static ngx_conf_enum_t  ngx_http_idempotency_conflict_status[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_idempotency_conflict_detail[] = {
+    { ngx_string("off"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF },
+    { ngx_string("paths"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_PATHS },
+    { ngx_string("values"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES },
+    { ngx_null_string, 0 }
+};
+
+
 /* cmd->post of a time: it must be above 0 */
 #define NGX_HTTP_IDEMPOTENCY_POSITIVE  ((void *) 1)
 
@@ -122,8 +130,15 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       NULL },
 
     { ngx_string("idempotency_fingerprint"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
       ngx_http_idempotency_conf_fingerprint,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_dedupe"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_dedupe,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -140,6 +155,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       ngx_http_idempotency_conf_ttl_header,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
+      NULL },
+
+    { ngx_string("idempotency_expired_grace"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_time,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, expired_grace),
       NULL },
 
     { ngx_string("idempotency_lease"),
@@ -205,9 +227,23 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       offsetof(ngx_http_idempotency_loc_conf_t, conflict_status),
       &ngx_http_idempotency_conflict_status },
 
+    { ngx_string("idempotency_conflict_detail"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, conflict_detail),
+      &ngx_http_idempotency_conflict_detail },
+
     { ngx_string("idempotency_replay_status"),
       NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idempotency_conf_replay_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_replay_json"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE2,
+      ngx_http_idempotency_conf_replay_json,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -217,6 +253,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       ngx_http_idempotency_conf_names,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idempotency_loc_conf_t, hide_headers),
+      NULL },
+
+    { ngx_string("idempotency_compress"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idempotency_conf_compress,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("idempotency_headers"),

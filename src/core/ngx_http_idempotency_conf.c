@@ -39,6 +39,13 @@ static ngx_http_idempotency_key_format_t  ngx_http_idempotency_key_default = {
 };
 
 
+static ngx_http_idempotency_canonical_t
+    ngx_http_idempotency_canonical_default =
+{
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW, NULL, 0
+};
+
+
 void *
 ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
 {
@@ -78,7 +85,12 @@ ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf)
     conf->bypass = NGX_CONF_UNSET_PTR;
     conf->scope = NGX_CONF_UNSET_PTR;
     conf->identity = NGX_CONF_UNSET_PTR;
-    conf->fingerprint = NGX_CONF_UNSET_UINT;
+    conf->fingerprint = NGX_CONF_UNSET_PTR;
+    conf->dedupe = NGX_CONF_UNSET_PTR;
+    conf->conflict_detail = NGX_CONF_UNSET_UINT;
+    conf->expired_grace.value = NGX_CONF_UNSET_MSEC;
+    conf->replay_json = NGX_CONF_UNSET_PTR;
+    conf->compress = NGX_CONF_UNSET;
     conf->ttl.value = NGX_CONF_UNSET_MSEC;
     conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
     conf->lease.value = NGX_CONF_UNSET_MSEC;
@@ -115,8 +127,30 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
     ngx_conf_merge_ptr_value(conf->identity, prev->identity, NULL);
-    ngx_conf_merge_uint_value(conf->fingerprint, prev->fingerprint,
-                              NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW);
+    ngx_conf_merge_ptr_value(conf->fingerprint, prev->fingerprint,
+                             &ngx_http_idempotency_canonical_default);
+    ngx_conf_merge_uint_value(conf->conflict_detail, prev->conflict_detail,
+                              NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF);
+    ngx_http_idempotency_merge_time(&conf->expired_grace,
+                                    &prev->expired_grace, 0);
+    ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
+
+    if (conf->compress == NGX_CONF_UNSET) {
+        conf->compress = prev->compress;
+        conf->compress_min = prev->compress_min;
+    }
+
+    if (conf->compress == NGX_CONF_UNSET) {
+        conf->compress = 0;
+    }
+
+    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
+        conf->dedupe = prev->dedupe;
+    }
+
+    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
+        conf->dedupe = NULL;
+    }
 
     ngx_http_idempotency_merge_time(&conf->ttl, &prev->ttl,
                                     NGX_HTTP_IDEMPOTENCY_TTL);
@@ -166,6 +200,10 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         || ngx_http_idempotency_default_values(cf, conf) != NGX_CONF_OK
         || ngx_http_idempotency_default_names(cf, conf) != NGX_CONF_OK)
     {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_http_idempotency_body_options(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -253,6 +291,7 @@ ngx_http_idempotency_default_keys(ngx_conf_t *cf,
     }
 
     source->value = *(ngx_http_complex_value_t *) values.elts;
+    source->member = -1;
     ngx_str_set(&source->header, "idempotency_key");
 
     return NGX_CONF_OK;
@@ -380,7 +419,9 @@ ngx_http_idempotency_early(ngx_http_idempotency_loc_conf_t *conf)
     source = conf->keys->elts;
 
     for (i = 0; i < conf->keys->nelts; i++) {
-        if (!ngx_http_idempotency_request_only(&source[i].value.value)) {
+        if (source[i].member >= 0
+            || !ngx_http_idempotency_request_only(&source[i].value.value))
+        {
             return 0;
         }
     }
@@ -440,25 +481,4 @@ ngx_http_idempotency_request_only(ngx_str_t *value)
     }
 
     return 1;
-}
-
-
-ngx_http_idempotency_store_t *
-ngx_http_idempotency_find_store(ngx_http_idempotency_main_conf_t *mcf,
-    ngx_str_t *name)
-{
-    ngx_uint_t                      i;
-    ngx_http_idempotency_store_t  **store;
-
-    store = mcf->stores.elts;
-
-    for (i = 0; i < mcf->stores.nelts; i++) {
-        if (store[i]->name.len == name->len
-            && ngx_strncmp(store[i]->name.data, name->data, name->len) == 0)
-        {
-            return store[i];
-        }
-    }
-
-    return NULL;
 }

@@ -129,21 +129,18 @@ ngx_http_idempotency_ctx_cleanup(void *data)
 {
     ngx_http_idempotency_ctx_t  *ctx = data;
 
+    ngx_uint_t  i;
+
     switch (ctx->phase) {
 
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
-        ngx_http_idempotency_store_cancel(&ctx->op);
 
-        if (ctx->ready) {
-            ngx_http_idempotency_wait_cancel(ctx);
-
-            if (ctx->op.result == NGX_HTTP_IDEMPOTENCY_ACQUIRED) {
-                ngx_http_idempotency_settle(ctx,
-                                        NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE,
-                                        NGX_HTTP_IDEMPOTENCY_REASON_NONE);
-            }
+        for (i = 0; i < ctx->ncovers; i++) {
+            ngx_http_idempotency_store_cancel(&ctx->covers[i].op);
         }
 
+        ngx_http_idempotency_wait_cancel(ctx);
+        ngx_http_idempotency_release(ctx);
         break;
 
     case NGX_HTTP_IDEMPOTENCY_WAIT:
@@ -167,12 +164,17 @@ ngx_http_idempotency_ctx_free(void *data)
 {
     ngx_http_idempotency_ctx_t  *ctx = data;
 
+    ngx_uint_t  i;
+
     /* the rest of what could still call us; mostly there is none of it */
 
     ngx_http_idempotency_ctx_cleanup(ctx);
     ngx_http_idempotency_execute_done(ctx);
     ngx_http_idempotency_body_cleanup(ctx);
-    ngx_http_idempotency_store_cancel(&ctx->op);
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idempotency_store_cancel(&ctx->covers[i].op);
+    }
 
     ctx->phase = NGX_HTTP_IDEMPOTENCY_PASS;
 }

@@ -65,11 +65,15 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
 void
 ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx)
 {
+    ngx_uint_t  i;
+
     if (ctx->renew.timer_set) {
         ngx_del_timer(&ctx->renew);
     }
 
-    ngx_http_idempotency_store_cancel(&ctx->renewal);
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idempotency_store_cancel(&ctx->covers[i].renewal);
+    }
 }
 
 
@@ -140,23 +144,32 @@ ngx_http_idempotency_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 static void
 ngx_http_idempotency_renew_handler(ngx_event_t *ev)
 {
-    ngx_http_idempotency_op_t   *op;
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_uint_t                     i;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
 
     ctx = ev->data;
-    op = &ctx->renewal;
 
-    if (op->pending) {
-        /* the last one is still under way */
-        ngx_add_timer(ev, ctx->lease / 3);
-        return;
-    }
+    ngx_add_timer(ev, ctx->lease / 3);
 
-    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_RENEW);
-    op->handler = ngx_http_idempotency_renewed;
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+        op = &cover->renewal;
 
-    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
-        ngx_http_idempotency_renewed(op);
+        /* the last one may still be under way */
+
+        if (!cover->taken || cover->lost || op->pending) {
+            continue;
+        }
+
+        ngx_http_idempotency_op_prepare(cover, op,
+                                        NGX_HTTP_IDEMPOTENCY_OP_RENEW);
+        op->handler = ngx_http_idempotency_renewed;
+
+        if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+            ngx_http_idempotency_renewed(op);
+        }
     }
 }
 
@@ -164,9 +177,9 @@ ngx_http_idempotency_renew_handler(ngx_event_t *ev)
 static void
 ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
 {
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_http_idempotency_cover_t  *cover;
 
-    ctx = op->data;
+    cover = op->data;
 
     switch (op->result) {
 
@@ -175,20 +188,19 @@ ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
 
     case NGX_HTTP_IDEMPOTENCY_LOST:
 
-        ctx->lost = 1;
+        cover->lost = 1;
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: the lease of a running request was lost "
-                      "to another one, record %*xs", (size_t) 8, ctx->id);
-        return;
+                      "to another one, record %*xs", (size_t) 8, cover->id);
+        break;
 
     default:
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a lease could not be renewed in store "
                       "\"%V\": %s, record %*xs", &op->store->name,
-                      op->error ? op->error : "no room", (size_t) 8, ctx->id);
+                      op->error ? op->error : "no room",
+                      (size_t) 8, cover->id);
         break;
     }
-
-    ngx_add_timer(&ctx->renew, ctx->lease / 3);
 }

@@ -18,8 +18,6 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include <openssl/crypto.h>
-
 #include "core/ngx_http_idempotency.h"
 
 
@@ -28,17 +26,6 @@ static ngx_int_t ngx_http_idempotency_run(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idempotency_read_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_body_handler(ngx_http_request_t *r);
-static ngx_int_t ngx_http_idempotency_begin(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
-static void ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op);
-static ngx_int_t ngx_http_idempotency_found(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found);
-static ngx_int_t ngx_http_idempotency_unusable(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found);
-static ngx_int_t ngx_http_idempotency_store_error(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_op_t *op);
-static ngx_msec_t ngx_http_idempotency_ttl(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
 
 
 /*
@@ -143,6 +130,27 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
         return NGX_DECLINED;
 
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
+
+        if (ctx->ncovers == 0) {
+            rc = ngx_http_idempotency_admit_body(r, ctx);
+
+            if (rc != NGX_OK) {
+                return rc;
+            }
+
+            if (ngx_http_idempotency_cover(r, ctx) != NGX_OK) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+
+            if (ctx->ncovers == 0) {
+                ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+
+                ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                           "there is no key");
+                return NGX_DECLINED;
+            }
+        }
+
         return ngx_http_idempotency_begin(r, ctx);
 
     case NGX_HTTP_IDEMPOTENCY_WAIT:
@@ -204,9 +212,7 @@ ngx_http_idempotency_body_handler(ngx_http_request_t *r)
     /* the content handler is to find it, even after a redirect */
     r->preserve_body = 1;
 
-    if (ngx_http_idempotency_body_finish(r, ctx) != NGX_OK
-        || ngx_http_idempotency_identify(r, ctx) != NGX_OK)
-    {
+    if (ngx_http_idempotency_body_finish(r, ctx) != NGX_OK) {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
@@ -216,72 +222,6 @@ ngx_http_idempotency_body_handler(ngx_http_request_t *r)
 
     r->write_event_handler = ngx_http_core_run_phases;
     ngx_http_core_run_phases(r);
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_begin(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
-{
-    ngx_http_idempotency_op_t  *op;
-
-    op = &ctx->op;
-
-    if (op->pending) {
-        return NGX_AGAIN;
-    }
-
-    if (!ctx->asked) {
-        ctx->lease = ngx_http_idempotency_time(r, &ctx->conf->lease,
-                                               "idempotency_lease");
-        ctx->lease = ngx_max(ctx->lease, NGX_HTTP_IDEMPOTENCY_LEASE_MIN);
-        ctx->ttl = ngx_http_idempotency_ttl(r, ctx);
-
-        ngx_http_idempotency_token(ctx->token);
-        ngx_http_idempotency_op_prepare(ctx, op,
-                                        NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
-
-        op->handler = ngx_http_idempotency_begin_handler;
-
-        ctx->asked = 1;
-
-        if (ngx_http_idempotency_store_submit(op) == NGX_AGAIN) {
-            return ngx_http_idempotency_park(r);
-        }
-    }
-
-    ctx->store_time += ngx_current_msec - op->start;
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
-
-        if (op->abandoned) {
-            ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                          "idempotency: a lease of %M ms ran out without an "
-                          "outcome, the request runs again, record %*xs",
-                          ctx->lease, (size_t) 8, ctx->id);
-        }
-
-        return ngx_http_idempotency_execute(r, ctx);
-
-    case NGX_HTTP_IDEMPOTENCY_FOUND:
-        return ngx_http_idempotency_found(r, ctx, &op->found);
-
-    default: /* NGX_HTTP_IDEMPOTENCY_FULL, NGX_HTTP_IDEMPOTENCY_ERROR */
-        return ngx_http_idempotency_store_error(r, ctx, op);
-    }
-}
-
-
-static void
-ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op)
-{
-    ngx_http_idempotency_ctx_t  *ctx;
-
-    ctx = op->data;
-
-    ngx_http_idempotency_resume(ctx->request);
 }
 
 
@@ -323,193 +263,4 @@ ngx_http_idempotency_resume(ngx_http_request_t *r)
     ngx_http_core_run_phases(r);
 
     ngx_http_run_posted_requests(c);
-}
-
-
-/* fills an operation of this request's; claims and times as it has them */
-
-void
-ngx_http_idempotency_op_prepare(ngx_http_idempotency_ctx_t *ctx,
-    ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind)
-{
-    op->kind = kind;
-    op->store = ctx->conf->store;
-    op->claim = &ctx->claim;
-    op->lease = ctx->lease;
-    op->ttl = ctx->ttl;
-    op->hold = (ctx->conf->unknown_outcome
-                == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD);
-    op->pool = ctx->request->pool;
-    op->log = ctx->request->connection->log;
-    op->data = ctx;
-
-    ngx_memcpy(op->id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
-    ngx_memcpy(op->token, ctx->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
-}
-
-
-/*
- * A record is there.  Whose it is comes first, then whether it is of the same
- * request; only then what became of that.
- */
-
-static ngx_int_t
-ngx_http_idempotency_found(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found)
-{
-    ctx->original_time = found->claim.time;
-
-    if (!ngx_http_idempotency_same_request(ctx, &found->claim)) {
-        return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_CONFLICT);
-    }
-
-    switch (found->state) {
-
-    case NGX_HTTP_IDEMPOTENCY_COMPLETED:
-        return ngx_http_idempotency_replay(r, ctx, found);
-
-    case NGX_HTTP_IDEMPOTENCY_UNUSABLE:
-        return ngx_http_idempotency_unusable(r, ctx, found);
-
-    default: /* NGX_HTTP_IDEMPOTENCY_IN_PROGRESS */
-        return ngx_http_idempotency_wait(r, ctx);
-    }
-}
-
-
-/*
- * A fingerprint that was made by another scheme can't be compared: a changed
- * configuration is not taken for a changed request.  Who asks always can.
- */
-
-ngx_uint_t
-ngx_http_idempotency_same_request(ngx_http_idempotency_ctx_t *ctx,
-    ngx_http_idempotency_claim_t *claim)
-{
-    if (CRYPTO_memcmp(claim->identity, ctx->claim.identity,
-                      NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
-        != 0)
-    {
-        ctx->foreign = 1;
-        return 0;
-    }
-
-    return claim->scheme != ctx->claim.scheme
-           || CRYPTO_memcmp(claim->fingerprint, ctx->claim.fingerprint,
-                            NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
-              == 0;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_unusable(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found)
-{
-    switch (found->reason) {
-
-    case NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN:
-
-        /* under "lease" the record lives as long as the lease */
-
-        if (ctx->conf->unknown_outcome != NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD) {
-            ctx->retryable = 1;
-            ctx->retry_after = found->left;
-        }
-
-        return ngx_http_idempotency_refuse(r, ctx,
-                                        NGX_HTTP_IDEMPOTENCY_PROBLEM_OUTCOME_UNKNOWN);
-
-    case NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE:
-        return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_TOO_LARGE);
-
-    default:
-        return ngx_http_idempotency_refuse(r, ctx,
-                                       NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_NOT_KEPT);
-    }
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_store_error(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_op_t *op)
-{
-    ngx_uint_t  pass;
-
-    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS);
-
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idempotency: store \"%V\" %s%s, the request %s",
-                  &ctx->conf->store->name,
-                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                      ? "is full" : "failed: ",
-                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                      ? "" : (op->error ? op->error : "no answer"),
-                  pass ? "runs unprotected" : "is refused");
-
-    if (!pass) {
-        return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
-    }
-
-    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNPROTECTED;
-
-    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
-                               "the store failed");
-
-    return NGX_DECLINED;
-}
-
-
-/* the client's own wish counts up to the configured limit */
-
-static ngx_msec_t
-ngx_http_idempotency_ttl(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
-{
-    ngx_int_t                         n;
-    ngx_uint_t                        count;
-    ngx_msec_t                        ttl;
-    ngx_table_elt_t                  *h;
-    ngx_http_idempotency_loc_conf_t  *conf;
-
-    conf = ctx->conf;
-
-    ttl = ngx_http_idempotency_time(r, &conf->ttl, "idempotency_ttl");
-
-    if (ttl == 0) {
-        ttl = NGX_HTTP_IDEMPOTENCY_TTL;
-    }
-
-    if (conf->ttl_header.len == 0) {
-        return ttl;
-    }
-
-    h = ngx_http_idempotency_request_header(r, &conf->ttl_header, &count);
-
-    if (count != 1) {
-        return ttl;
-    }
-
-    n = ngx_atoi(h->value.data, h->value.len);
-
-    if (n == NGX_ERROR) {
-
-        /* more digits than a number can have: still the limit */
-
-        for (n = 0; n < (ngx_int_t) h->value.len; n++) {
-            if (h->value.data[n] < '0' || h->value.data[n] > '9') {
-                return ttl;
-            }
-        }
-
-        return h->value.len ? conf->ttl_header_max : ttl;
-    }
-
-    if (n == 0) {
-        return ttl;
-    }
-
-    return ngx_min((ngx_msec_t) n, conf->ttl_header_max);
 }

@@ -44,13 +44,16 @@ struct ngx_http_idempotency_watch_s {
 
 
 static ngx_http_idempotency_watch_t *ngx_http_idempotency_watch_get(
-    ngx_http_idempotency_ctx_t *ctx);
+    ngx_http_idempotency_cover_t *cover);
 static void ngx_http_idempotency_watch_arm(ngx_http_idempotency_watch_t *watch);
 static void ngx_http_idempotency_watch_handler(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_watch_look(ngx_event_t *ev);
 static void ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_watch_share(
     ngx_http_idempotency_watch_t *watch, ngx_http_idempotency_found_t *found);
+static ngx_int_t ngx_http_idempotency_watch_copy(
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_op_t *op,
+    ngx_http_idempotency_found_t *found);
 static void ngx_http_idempotency_watch_leave(ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_watch_free(
     ngx_http_idempotency_watch_t *watch);
@@ -85,41 +88,58 @@ ngx_http_idempotency_wait_init(ngx_cycle_t *cycle)
 
 ngx_int_t
 ngx_http_idempotency_wait(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
+    ngx_http_idempotency_cover_t *cover)
 {
     ngx_int_t                      rc;
-    ngx_msec_t                     time;
+    ngx_msec_int_t                 left;
+    ngx_http_idempotency_ctx_t    *ctx;
     ngx_http_idempotency_watch_t  *watch;
 
+    ctx = cover->ctx;
+
     if (!ctx->waited) {
-        time = ngx_http_idempotency_time(r, &ctx->conf->wait,
-                                         "idempotency_wait");
-        if (time == 0) {
-            return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_CONCURRENT_REQUEST);
-        }
-
-        if (ngx_http_idempotency_waiters_enter(ctx->id, time,
-                                               ctx->conf->max_waiters)
-            != NGX_OK)
-        {
-            return ngx_http_idempotency_refuse(r, ctx,
-                                        NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS);
-        }
-
-        ctx->waited = 1;
-        ctx->counted = 1;
         ctx->wait_start = ngx_current_msec;
+        ctx->wait_until = ngx_current_msec
+                          + ngx_http_idempotency_time(r, &ctx->conf->wait,
+                                                      "idempotency_wait");
 
-        ctx->deadline.handler = ngx_http_idempotency_deadline_handler;
-        ctx->deadline.data = ctx;
-        ctx->deadline.log = r->connection->log;
-
-        /* not cancelable: it also keeps a worker that is to quit */
-        ngx_add_timer(&ctx->deadline, time);
+        if (ctx->wait_until == ctx->wait_start) {
+            return ngx_http_idempotency_refuse(r, ctx,
+                              NGX_HTTP_IDEMPOTENCY_PROBLEM_CONCURRENT_REQUEST);
+        }
     }
 
-    watch = ngx_http_idempotency_watch_get(ctx);
+    /* however often it is put off, and by whichever record */
+
+    left = (ngx_msec_int_t) (ctx->wait_until - ngx_current_msec);
+
+    if (left <= 0) {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
+    }
+
+    if (ngx_http_idempotency_waiters_enter(cover->id, (ngx_msec_t) left,
+                                           ctx->conf->max_waiters)
+        != NGX_OK)
+    {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS);
+    }
+
+    ctx->waited = 1;
+    ctx->counted = 1;
+    ctx->waiting = cover;
+    cover->asked = 0;
+
+    ctx->deadline.handler = ngx_http_idempotency_deadline_handler;
+    ctx->deadline.data = ctx;
+    ctx->deadline.log = r->connection->log;
+
+    /* not cancelable: it also keeps a worker that is to quit */
+
+    ngx_add_timer(&ctx->deadline, (ngx_msec_t) left);
+
+    watch = ngx_http_idempotency_watch_get(cover);
     if (watch == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -156,7 +176,7 @@ ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
     if (ctx->counted) {
         ctx->counted = 0;
         ctx->wait_time = ngx_current_msec - ctx->wait_start;
-        ngx_http_idempotency_waiters_leave(ctx->id);
+        ngx_http_idempotency_waiters_leave(ctx->waiting->id);
     }
 
     if (ctx->ready) {
@@ -171,18 +191,19 @@ ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
 
 
 static ngx_http_idempotency_watch_t *
-ngx_http_idempotency_watch_get(ngx_http_idempotency_ctx_t *ctx)
+ngx_http_idempotency_watch_get(ngx_http_idempotency_cover_t *cover)
 {
     ngx_queue_t                   *q, *bucket;
     ngx_http_idempotency_watch_t  *watch;
 
-    bucket = &ngx_http_idempotency_watches[ctx->id[0]];
+    bucket = &ngx_http_idempotency_watches[cover->id[0]];
 
     for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
         watch = ngx_queue_data(q, ngx_http_idempotency_watch_t, link);
 
-        if (watch->op.store == ctx->conf->store
-            && ngx_memcmp(watch->op.id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN)
+        if (watch->op.store == cover->ctx->conf->store
+            && ngx_memcmp(watch->op.id, cover->id,
+                          NGX_HTTP_IDEMPOTENCY_ID_LEN)
                == 0)
         {
             return watch;
@@ -198,11 +219,11 @@ ngx_http_idempotency_watch_get(ngx_http_idempotency_ctx_t *ctx)
     ngx_queue_insert_head(bucket, &watch->link);
 
     watch->op.kind = NGX_HTTP_IDEMPOTENCY_OP_WATCH;
-    watch->op.store = ctx->conf->store;
+    watch->op.store = cover->ctx->conf->store;
     watch->op.log = ngx_cycle->log;
     watch->op.handler = ngx_http_idempotency_watch_handler;
     watch->op.data = watch;
-    ngx_memcpy(watch->op.id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    ngx_memcpy(watch->op.id, cover->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
 
     watch->look.handler = ngx_http_idempotency_watch_look;
     watch->look.data = watch;
@@ -253,9 +274,10 @@ ngx_http_idempotency_watch_look(ngx_event_t *ev)
 
     watch->asking = ctx;
 
-    op = &ctx->op;
+    op = &ctx->waiting->op;
 
-    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
+    ngx_http_idempotency_op_prepare(ctx->waiting, op,
+                                    NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
     op->handler = ngx_http_idempotency_watch_looked;
 
     if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
@@ -269,9 +291,11 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 {
     ngx_msec_t                     delay;
     ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
     ngx_http_idempotency_watch_t  *watch;
 
-    ctx = op->data;
+    cover = op->data;
+    ctx = cover->ctx;
     watch = ctx->watch;
 
     watch->asking = NULL;
@@ -281,6 +305,7 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 
     case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
         watch->op.attempt = 0;
+        cover->taken = 1;
         ngx_http_idempotency_ready(ctx);
         break;
 
@@ -320,9 +345,9 @@ static void
 ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
     ngx_http_idempotency_found_t *found)
 {
-    u_char                      *p;
-    ngx_queue_t                 *q, *next;
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_queue_t                   *q, *next;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
 
     for (q = ngx_queue_head(&watch->waiters);
          q != ngx_queue_sentinel(&watch->waiters);
@@ -330,34 +355,54 @@ ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
     {
         next = ngx_queue_next(q);
         ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, queue);
+        cover = ctx->waiting;
 
         if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
-            && ngx_http_idempotency_same_request(ctx, &found->claim))
+            && ngx_http_idempotency_same_request(cover, &found->claim))
         {
             continue;
         }
 
-        if (&ctx->op.found != found) {
-            ctx->op.result = NGX_HTTP_IDEMPOTENCY_FOUND;
-            ctx->op.start = ngx_current_msec;
-            ctx->op.found = *found;
-
-            if (found->response.len) {
-                p = ngx_pnalloc(ctx->request->pool, found->response.len);
-
-                if (p == NULL) {
-                    ctx->op.result = NGX_HTTP_IDEMPOTENCY_ERROR;
-                    ctx->op.error = "no memory for the response";
-
-                } else {
-                    ngx_memcpy(p, found->response.data, found->response.len);
-                    ctx->op.found.response.data = p;
-                }
-            }
+        if (&cover->op.found != found
+            && ngx_http_idempotency_watch_copy(ctx, &cover->op, found)
+               != NGX_OK)
+        {
+            cover->op.result = NGX_HTTP_IDEMPOTENCY_ERROR;
+            cover->op.error = "no memory for the response";
         }
 
         ngx_http_idempotency_ready(ctx);
     }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_watch_copy(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_found_t *found)
+{
+    ngx_pool_t  *pool;
+
+    pool = ctx->request->pool;
+
+    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
+    op->start = ngx_current_msec;
+    op->found = *found;
+
+    if (found->response.len) {
+        op->found.response.data = ngx_pstrdup(pool, &found->response);
+        if (op->found.response.data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (found->details.len) {
+        op->found.details.data = ngx_pstrdup(pool, &found->details);
+        if (op->found.details.data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
 
 
@@ -373,7 +418,7 @@ ngx_http_idempotency_watch_leave(ngx_http_idempotency_ctx_t *ctx)
 
     if (watch->asking == ctx) {
         watch->asking = NULL;
-        ngx_http_idempotency_store_cancel(&ctx->op);
+        ngx_http_idempotency_store_cancel(&ctx->waiting->op);
     }
 
     if (watch->busy) {
@@ -417,6 +462,8 @@ ngx_http_idempotency_ready(ngx_http_idempotency_ctx_t *ctx)
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_BEGIN,
                                "the record changed");
+
+    ctx->waiting->asked = 1;
 
     ctx->ready = 1;
     ngx_queue_insert_tail(&ngx_http_idempotency_ready_queue, &ctx->queue);

@@ -55,6 +55,7 @@ typedef struct {
     ngx_http_idempotency_reason_e   reason;     /* of an unusable record    */
     ngx_http_idempotency_claim_t    claim;
     ngx_str_t                       response;   /* encoded, in op->pool     */
+    ngx_str_t                       details;    /* as op->details, or empty */
     ngx_msec_t                      left;       /* of the lease if it is in
                                                    progress, of its life
                                                    otherwise                */
@@ -75,6 +76,8 @@ struct ngx_http_idempotency_op_s {
 
     /* begin and renew */
     ngx_http_idempotency_claim_t   *claim;
+    ngx_str_t                       details;    /* kept beside the claim, if
+                                                   there is room; may be empty */
     ngx_msec_t                      lease;
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
@@ -85,6 +88,8 @@ struct ngx_http_idempotency_op_s {
 
     /* begin under hold, commit */
     ngx_msec_t                      ttl;
+    ngx_msec_t                      grace;      /* after the ttl a begin still
+                                                   learns that it expired   */
 
     /* commit */
     ngx_http_idempotency_state_e    state;      /* completed or unusable    */
@@ -98,6 +103,8 @@ struct ngx_http_idempotency_op_s {
     const char                     *error;      /* for the log              */
     unsigned                        abandoned:1; /* acquired from a holder
                                                    whose lease ran out      */
+    unsigned                        expired:1;  /* acquired; there was one, and
+                                                   it expired within grace  */
 
     ngx_pool_t                     *pool;       /* for op->found            */
     ngx_log_t                      *log;

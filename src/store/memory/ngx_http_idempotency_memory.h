@@ -52,12 +52,16 @@ struct ngx_http_idempotency_node_s {
     ngx_http_idempotency_node_t    *next;        /* in its bucket           */
     ngx_http_idempotency_chunk_t   *chunks;
     uint64_t                        waiting;     /* workers to be woken     */
+    u_char                         *details;     /* beside the claim        */
     ngx_msec_t                      expires;
+    ngx_msec_t                      fresh_until; /* then only its expiry is
+                                                    remembered              */
     ngx_msec_t                      lease_until;
     u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
     u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
     ngx_http_idempotency_claim_t    claim;
     uint32_t                        size;        /* of the response         */
+    uint32_t                        details_len;
     uint8_t                         state;
     uint8_t                         reason;
     uint8_t                         hold;
@@ -128,6 +132,10 @@ void ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node);
 ngx_int_t ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_chain_t *in, size_t size);
+void ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node);
+void ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_str_t *details);
 void ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node,
     u_char *p);
 void ngx_http_idempotency_zone_purge(ngx_http_idempotency_memory_t *m,

@@ -43,8 +43,6 @@ static ngx_uint_t ngx_http_idempotency_zone_purge_one(
     ngx_http_idempotency_memory_t *m);
 static ngx_uint_t ngx_http_idempotency_zone_evict(
     ngx_http_idempotency_memory_t *m);
-static void ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node);
 static size_t ngx_http_idempotency_chunk_size(size_t size);
 
 
@@ -299,6 +297,7 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
     *p = node->next;
 
     ngx_http_idempotency_zone_drop(m, node);
+    ngx_http_idempotency_zone_details(m, node, NULL);
     ngx_rbtree_delete(&m->zone->expiry, &node->expiry);
     ngx_slab_free_locked(m->shpool, node);
 
@@ -373,6 +372,34 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
     ngx_queue_insert_tail(&m->zone->completed, &node->completed);
 
     return NGX_OK;
+}
+
+
+/*
+ * Sets or takes away what stands beside the claim.  Nothing gives way for it,
+ * and without room there is none.
+ */
+
+void
+ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_str_t *details)
+{
+    if (node->details) {
+        ngx_slab_free_locked(m->shpool, node->details);
+        node->details = NULL;
+        node->details_len = 0;
+    }
+
+    if (details == NULL || details->len == 0) {
+        return;
+    }
+
+    node->details = ngx_slab_alloc_locked(m->shpool, details->len);
+
+    if (node->details) {
+        node->details_len = (uint32_t) details->len;
+        ngx_memcpy(node->details, details->data, details->len);
+    }
 }
 
 
@@ -518,7 +545,7 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_memory_t *m)
 
 /* takes the response, or a part of it, from a record */
 
-static void
+void
 ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node)
 {
