@@ -80,11 +80,19 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
     ctx->held_last = &ctx->held;
     ctx->held_size = 0;
     ctx->body_crc = 0;
+    ctx->app_off = 0;
+    ctx->app_ttl = 0;
 
     ngx_memzero(&ctx->response, sizeof(ngx_http_idempotency_response_t));
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_HOLD,
                                "a response has come");
+
+    /* first of all: also what can't be held may have a word for us in it */
+
+    if (ngx_http_idempotency_capture_head(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     if (ngx_http_idempotency_endless(r)) {
         ngx_http_idempotency_let_through(r, ctx,
@@ -94,10 +102,6 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 
     ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
                                                   "idempotency_max_response");
-
-    if (ngx_http_idempotency_capture_head(r, ctx) != NGX_OK) {
-        return NGX_ERROR;
-    }
 
     if (ctx->held_size > ctx->max_response
         || (r->headers_out.content_length_n > 0
@@ -363,8 +367,11 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
 {
     ngx_http_idempotency_outcome_e  outcome;
 
-    outcome = ctx->app_off ? NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE
-                           : ngx_http_idempotency_outcome(r, ctx, 1);
+    outcome = ngx_http_idempotency_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP && ctx->app_off) {
+        outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+    }
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
