@@ -423,6 +423,15 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
+    /* the length of these, if they have one, is not that of their body */
+
+    if (ctx->response.body_len == 0
+        && (ctx->response.status == NGX_HTTP_NO_CONTENT
+            || ctx->response.status == NGX_HTTP_NOT_MODIFIED))
+    {
+        ctx->response.header_only = 1;
+    }
+
     outcome = ngx_http_idempotency_outcome(r, ctx, 1);
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP && ctx->app_off) {
