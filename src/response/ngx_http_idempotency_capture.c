@@ -27,6 +27,7 @@ static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_idempotency_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_capture_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
 static ngx_int_t ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
@@ -63,6 +64,7 @@ ngx_http_idempotency_capture_init(void)
 static ngx_int_t
 ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 {
+    ngx_uint_t                   header_only;
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
@@ -103,9 +105,11 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
     ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
                                                   "idempotency_max_response");
 
+    header_only = ngx_http_idempotency_header_only(r);
+
     if (ctx->held_size > ctx->max_response
         || (r->headers_out.content_length_n > 0
-            && r->method != NGX_HTTP_HEAD
+            && !header_only
             && r->headers_out.content_length_n
                > (off_t) (ctx->max_response - ctx->held_size)))
     {
@@ -121,7 +125,7 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 
     r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
 
-    if (r->method == NGX_HTTP_HEAD) {
+    if (header_only) {
 
         /* no body will come, and with that no last buffer */
 
@@ -190,6 +194,25 @@ ngx_http_idempotency_endless(ngx_http_request_t *r)
             return 1;
         }
     }
+}
+
+
+/*
+ * Some handlers say themselves that their header is all (dav, "return 204"),
+ * others are told so by the header filter, which comes after us.  An upstream
+ * still ends its empty body.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_header_only(ngx_http_request_t *r)
+{
+    if (r->method == NGX_HTTP_HEAD || r->header_only) {
+        return 1;
+    }
+
+    return r->headers_out.status_line.len == 0
+           && (r->headers_out.status == NGX_HTTP_NO_CONTENT
+               || r->headers_out.status == NGX_HTTP_NOT_MODIFIED);
 }
 
 
