@@ -188,6 +188,17 @@ ngx_http_idempotency_read_body(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    if (r->method == NGX_HTTP_PUT && r->content_handler == NULL) {
+
+        /* dav makes the file of the body, and would have read it like this */
+
+        r->request_body_in_file_only = 1;
+        r->request_body_in_persistent_file = 1;
+        r->request_body_in_clean_file = 1;
+        r->request_body_file_group_access = 1;
+        r->request_body_file_log_level = 0;
+    }
+
     /* whatever proxy_request_buffering says: the body counts as a whole */
 
     rc = ngx_http_read_client_request_body(r,
