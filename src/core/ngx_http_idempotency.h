@@ -387,6 +387,8 @@ void ngx_http_idempotency_wait_init(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_restore_method(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._outcome.c */
 

@@ -25,9 +25,9 @@ static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
 
 
-/* methods after which nginx tries no next peer anyway, and HEAD */
+/* methods after which nginx tries no next peer anyway */
 #define NGX_HTTP_IDEMPOTENCY_SPARED                                           \
-    (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH|NGX_HTTP_HEAD)
+    (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH)
 
 
 ngx_int_t
@@ -118,6 +118,21 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
     }
 
     return rc;
+}
+
+
+/*
+ * A response has come, so that there is no next peer any more: the filters are
+ * to find the method as it was.
+ */
+
+void
+ngx_http_idempotency_restore_method(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    if (ctx->upstream_finalize) {
+        r->method = ctx->method;
+    }
 }
 
 

@@ -76,6 +76,8 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
         return ngx_http_next_header_filter(r);
     }
 
+    ngx_http_idempotency_restore_method(r, ctx);
+
     /* held already: this is another response in place of that */
 
     ctx->held = NULL;
