@@ -330,6 +330,12 @@ struct ngx_http_idempotency_ctx_s {
     uint64_t                             original_time;
     ngx_str_t                            found_details;
 
+    unsigned                             uri_changes:4; /* of the request, and
+                                                        whether an error_page
+                                                        had led here, when it
+                                                        came to ctx->conf   */
+    unsigned                             error_page:1;
+    unsigned                             recursive:1; /* error_pages there  */
     unsigned                             admitted:1;
     unsigned                             key_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
@@ -349,6 +355,8 @@ ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
     ngx_http_request_t *r);
 ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
+void ngx_http_idempotency_arrive(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_loc_conf_t *conf);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
@@ -359,6 +367,7 @@ extern ngx_str_t  ngx_http_idempotency_status_names[];
 
 /* core/..._handler.c */
 
+ngx_int_t ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_access_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_precontent_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_park(ngx_http_request_t *r);

@@ -90,7 +90,6 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
     ngx_memzero(ctx, sizeof(ngx_http_idempotency_ctx_t));
 
     ctx->request = r;
-    ctx->conf = conf;
     ctx->arrival = ngx_current_msec;
     ctx->held_last = &ctx->held;
 
@@ -101,7 +100,53 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
 
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
+    ngx_http_idempotency_arrive(r, ctx, conf);
+
     return ctx;
+}
+
+
+/*
+ * The request is in the location of "conf", and has not begun.  If it came
+ * from another one, where it had come past the rewrites, then it was refused
+ * there, and an error_page leads it; or it was sent on by a module.  Refused,
+ * it must not find here what it was kept from: the record would be the same.
+ */
+
+void
+ngx_http_idempotency_arrive(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_loc_conf_t *conf)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (ctx->conf) {
+
+        if (ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT
+            || ctx->uri_changes == r->uri_changes)
+        {
+            return;
+        }
+
+        if (ctx->recursive || (r->error_page && !ctx->error_page)) {
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                       "an error_page of a refused request");
+            return;
+        }
+
+        if (conf->store == NULL) {
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                       "sent to where it is off");
+            return;
+        }
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    ctx->conf = conf;
+    ctx->admitted = 0;
+    ctx->uri_changes = r->uri_changes;
+    ctx->error_page = r->error_page;
+    ctx->recursive = clcf->recursive_error_pages;
 }
 
 

@@ -2,8 +2,9 @@
 /*
  * The way of a request from its arrival to the content handler.
  *
- * In the access phase it is admitted: no store is touched there, since a
- * client that is about to be refused gets that far.  In pre-content, after
+ * Before the access phase its context is made, and in it it is admitted: no
+ * store is touched there, since a client that is about to be refused gets that
+ * far; nor is it later, where an error_page may lead it.  In pre-content, after
  * every access check, the body is read, the record is begun, and the request
  * runs, waits, is replayed or refused.  ngx_http_idempotency_run() is the one
  * function that advances it; whatever was asked asynchronously runs
@@ -23,9 +24,40 @@
 
 static ngx_int_t ngx_http_idempotency_run(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+static ngx_uint_t ngx_http_idempotency_discarded(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_read_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_body_handler(ngx_http_request_t *r);
+
+
+/*
+ * Before anything that may refuse the request has had its say: what comes to
+ * another location later on is known to have been here.
+ */
+
+ngx_int_t
+ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_ctx_t       *ctx;
+    ngx_http_idempotency_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf->store == NULL || r != r->main || r->post_action) {
+        return NGX_DECLINED;
+    }
+
+    ctx = ngx_http_idempotency_get_ctx(r);
+
+    if (ctx) {
+        ngx_http_idempotency_arrive(r, ctx, conf);
+
+    } else if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return NGX_DECLINED;
+}
 
 
 /*
@@ -47,13 +79,12 @@ ngx_http_idempotency_access_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_idempotency_get_ctx(r)) {
-        return NGX_DECLINED;
-    }
+    ctx = ngx_http_idempotency_get_ctx(r);
 
-    ctx = ngx_http_idempotency_create_ctx(r, conf);
-    if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (ctx == NULL || ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT
+        || ctx->admitted)
+    {
+        return NGX_DECLINED;
     }
 
     rc = ngx_http_idempotency_admit(r, ctx);
@@ -75,17 +106,13 @@ ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
     ctx = ngx_http_idempotency_get_ctx(r);
 
     if (ctx == NULL) {
-        conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-        if (conf->store == NULL) {
-            return NGX_DECLINED;
-        }
-
-        ctx = ngx_http_idempotency_create_ctx(r, conf);
-        if (ctx == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
+        /* preaccess made one wherever it is on */
+        return NGX_DECLINED;
     }
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    ngx_http_idempotency_arrive(r, ctx, conf);
 
     return ngx_http_idempotency_run(r, ctx);
 }
@@ -116,6 +143,12 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
         }
 
         if (ctx->phase == NGX_HTTP_IDEMPOTENCY_PASS) {
+            return NGX_DECLINED;
+        }
+
+        if (ngx_http_idempotency_discarded(r)) {
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                       "the body was discarded");
             return NGX_DECLINED;
         }
 
@@ -172,6 +205,41 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
     default:
         return NGX_DECLINED;
     }
+}
+
+
+/*
+ * A body that is too large is thrown away before any phase of ours, and an
+ * error_page may lead here all the same.  What is left of the request is not
+ * what the client means by its key.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_discarded(ngx_http_request_t *r)
+{
+    ngx_table_elt_t  *length;
+
+    if (r->request_body) {
+        return 0;
+    }
+
+    if (r->discard_body) {
+        return 1;
+    }
+
+#if (NGX_HTTP_V2)
+
+    if (r->stream && r->stream->skip_data) {
+        return 1;
+    }
+
+#endif
+
+    length = r->headers_in.content_length;
+
+    return length
+           && ngx_atoof(length->value.data, length->value.len)
+              != r->headers_in.content_length_n;
 }
 
 
