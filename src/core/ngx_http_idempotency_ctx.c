@@ -134,8 +134,8 @@ ngx_http_idempotency_arrive(ngx_http_request_t *r,
         }
 
         if (conf->store == NULL) {
-            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
-                                       "sent to where it is off");
+            /* sent to where it is off: what it came with holds */
+            ctx->uri_changes = r->uri_changes;
             return;
         }
     }
