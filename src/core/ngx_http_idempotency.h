@@ -345,6 +345,8 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             admitted:1;
     unsigned                             key_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
+    unsigned                             handled:1;  /* a content handler of a
+                                                        location was called */
     unsigned                             app_off:1;  /* X-Idempotency-Store */
     unsigned                             foreign:1;  /* another identity's
                                                         record: tell nothing */

@@ -91,6 +91,7 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
+    ctx->handled = 1;
 
     rc = ctx->content_handler(r);
 
