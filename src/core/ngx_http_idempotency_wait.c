@@ -121,7 +121,8 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
                                     NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
     }
 
-    if (ngx_http_idempotency_waiters_enter(cover->id, (ngx_msec_t) left,
+    if (ngx_http_idempotency_waiters_enter(&ctx->conf->store->name, cover->id,
+                                           (ngx_msec_t) left,
                                            ctx->conf->max_waiters)
         != NGX_OK)
     {
@@ -189,7 +190,8 @@ ngx_http_idempotency_wait_end(ngx_http_idempotency_ctx_t *ctx,
         ctx->wait_time = ngx_current_msec - ctx->wait_start;
         ngx_http_idempotency_metrics_wait(ctx->conf->store, result,
                                           ctx->wait_time);
-        ngx_http_idempotency_waiters_leave(ctx->waiting->id);
+        ngx_http_idempotency_waiters_leave(&ctx->conf->store->name,
+                                           ctx->waiting->id);
     }
 
     if (ctx->ready) {
