@@ -337,8 +337,8 @@ struct ngx_http_idempotency_ctx_s {
 
     unsigned                             uri_changes:4; /* of the request, and
                                                         whether an error_page
-                                                        had led here, when it
-                                                        came to ctx->conf   */
+                                                        had led it, when it
+                                                        came where it is    */
     unsigned                             error_page:1;
     unsigned                             recursive:1; /* error_pages there  */
     unsigned                             figured:1;  /* in the metrics      */
@@ -364,7 +364,7 @@ ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
 ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
 void ngx_http_idempotency_arrive(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_loc_conf_t *conf);
+    ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,

@@ -50,7 +50,7 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     ctx = ngx_http_idempotency_get_ctx(r);
 
     if (ctx) {
-        ngx_http_idempotency_arrive(r, ctx, conf);
+        ngx_http_idempotency_arrive(r, ctx);
 
     } else if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -96,8 +96,7 @@ ngx_http_idempotency_access_handler(ngx_http_request_t *r)
 ngx_int_t
 ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
 {
-    ngx_http_idempotency_ctx_t       *ctx;
-    ngx_http_idempotency_loc_conf_t  *conf;
+    ngx_http_idempotency_ctx_t  *ctx;
 
     if (r != r->main) {
         return NGX_DECLINED;
@@ -110,9 +109,7 @@ ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-    ngx_http_idempotency_arrive(r, ctx, conf);
+    ngx_http_idempotency_arrive(r, ctx);
 
     return ngx_http_idempotency_run(r, ctx);
 }
