@@ -34,12 +34,13 @@ ngx_http_idempotency_commit(ngx_http_request_t *r,
     ngx_http_idempotency_op_t     *op;
     ngx_http_idempotency_cover_t  *cover;
 
-    ngx_http_idempotency_execute_done(ctx);
-
     response = ngx_http_idempotency_encode(r, ctx, &size);
     if (response == NULL) {
+        /* the lock is left to the end of the request */
         return NGX_ERROR;
     }
+
+    ngx_http_idempotency_execute_done(ctx);
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_COMMIT,
                                "the response is complete");
