@@ -309,6 +309,8 @@ struct ngx_http_idempotency_ctx_s {
 
     /* executing */
     ngx_http_handler_pt                  content_handler;
+    ngx_http_event_handler_pt            read_event_handler;
+                                                     /* of the upstream     */
     void                               (*upstream_finalize)(
                                                       ngx_http_request_t *r,
                                                       ngx_int_t rc);
@@ -405,6 +407,8 @@ ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_restore_method(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_execute_let_go(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._outcome.c */

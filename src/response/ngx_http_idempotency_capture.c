@@ -412,6 +412,8 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
                                "it can't be held");
 
+    ngx_http_idempotency_execute_let_go(r, ctx);
+
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
 }
 
