@@ -76,6 +76,11 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
         status = state->status;
     }
 
+    if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
+        /* it runs from now on, and there will be no other status */
+        return NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP;
+    }
+
     if (ngx_http_idempotency_status_kept(ctx->conf->keep_status, status)) {
         return NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP;
     }
