@@ -17,6 +17,8 @@
 
 static char *ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
     ngx_http_idempotency_key_format_t *format, ngx_str_t *value);
+static ngx_uint_t ngx_http_idempotency_conf_is_name(ngx_str_t *value,
+    ngx_uint_t method);
 static char *ngx_http_idempotency_conf_status(ngx_conf_t *cf,
     ngx_http_idempotency_statuses_t *statuses, ngx_str_t *value);
 
@@ -228,9 +230,8 @@ ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    u_char        ch;
     ngx_str_t    *value, *name;
-    ngx_uint_t    i, k, methods;
+    ngx_uint_t    i, methods;
     ngx_array_t **names;
 
     names = (ngx_array_t **) (p + cmd->offset);
@@ -251,19 +252,7 @@ ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        for (k = 0; k < value[i].len; k++) {
-            ch = value[i].data[k];
-
-            if ((ch >= 'A' && ch <= 'Z') || ch == '-' || ch == '_') {
-                continue;
-            }
-
-            if (!methods && ((ch >= 'a' && ch <= 'z')
-                             || (ch >= '0' && ch <= '9')))
-            {
-                continue;
-            }
-
+        if (!ngx_http_idempotency_conf_is_name(&value[i], methods)) {
             return ngx_http_idempotency_conf_invalid(cf, &value[i],
                          methods ? "it is a method, in capitals: POST"
                                  : "it is the name of a header");
@@ -278,6 +267,31 @@ ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_conf_is_name(ngx_str_t *value, ngx_uint_t method)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    for (i = 0; i < value->len; i++) {
+        ch = value->data[i];
+
+        if ((ch >= 'A' && ch <= 'Z') || ch == '-' || ch == '_') {
+            continue;
+        }
+
+        if (!method && ((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')))
+        {
+            continue;
+        }
+
+        return 0;
+    }
+
+    return value->len != 0;
 }
 
 
@@ -535,6 +549,11 @@ ngx_http_idempotency_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it is \"off\", or the name of a header and "
                              "\"max=<time>\"");
+    }
+
+    if (!ngx_http_idempotency_conf_is_name(&value[1], 0)) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is the name of a header");
     }
 
     if (value[2].len <= 4 || ngx_strncmp(value[2].data, "max=", 4) != 0) {
