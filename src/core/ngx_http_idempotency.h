@@ -174,6 +174,7 @@ typedef struct {
     ngx_http_complex_value_t            *documentation;
     ngx_str_t                            group_name;
     ngx_uint_t                           group;          /* of figures      */
+    ngx_uint_t                           stats;          /* how to serve them */
 } ngx_http_idempotency_loc_conf_t;
 
 
@@ -489,6 +490,8 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 
 /* core/..._conf.c, ..._conf_body.c, ..._conf_store.c, ..._directives.c */
 

@@ -19,6 +19,8 @@
 
 static ngx_int_t ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static size_t ngx_http_idempotency_metrics_label(u_char *dst,
+    ngx_str_t *name);
 static void ngx_http_idempotency_metrics_observe(
     ngx_http_idempotency_histogram_t *h, uint64_t usec);
 
@@ -95,6 +97,27 @@ ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
+/* a name as it may stand between quotes, in any format */
+
+static size_t
+ngx_http_idempotency_metrics_label(u_char *dst, ngx_str_t *name)
+{
+    size_t  i, len;
+
+    len = ngx_min(name->len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+
+    for (i = 0; i < len; i++) {
+        dst[i] = name->data[i];
+
+        if (dst[i] < 0x20 || dst[i] > 0x7e || dst[i] == '"' || dst[i] == '\\') {
+            dst[i] = '_';
+        }
+    }
+
+    return len;
+}
+
+
 /*
  * Called once the zone is there, by whoever starts first: master at start and
  * reload.  A name that finds no place is counted with the last.
@@ -103,18 +126,19 @@ ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 void
 ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 {
+    u_char                           name[NGX_HTTP_IDEMPOTENCY_METRICS_NAME];
     size_t                           len;
     ngx_uint_t                       i;
     ngx_http_idempotency_metrics_t  *m;
 
-    len = ngx_min(store->name.len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+    len = ngx_http_idempotency_metrics_label(name, &store->name);
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_STORES - 1; i++) {
         m = &ngx_http_idempotency_metrics->stores[i];
 
         if (m->len == 0
             || (m->len == len
-                && ngx_memcmp(m->name, store->name.data, len) == 0))
+                && ngx_memcmp(m->name, name, len) == 0))
         {
             break;
         }
@@ -123,7 +147,7 @@ ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
     m = &ngx_http_idempotency_metrics->stores[i];
 
     if (m->len == 0) {
-        ngx_memcpy(m->name, store->name.data, len);
+        ngx_memcpy(m->name, name, len);
         m->len = len;
     }
 
@@ -132,25 +156,26 @@ ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 
 
 ngx_uint_t
-ngx_http_idempotency_metrics_group(ngx_str_t *name)
+ngx_http_idempotency_metrics_group(ngx_str_t *group)
 {
+    u_char      name[NGX_HTTP_IDEMPOTENCY_METRICS_NAME];
     size_t      len;
     ngx_uint_t  i;
 
-    len = ngx_min(name->len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+    len = ngx_http_idempotency_metrics_label(name, group);
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_GROUPS; i++) {
 
         if (ngx_http_idempotency_metrics->groups[i].len == 0) {
-            ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name,
-                       name->data, len);
+            ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name, name,
+                       len);
             ngx_http_idempotency_metrics->groups[i].len = len;
             return i;
         }
 
         if (ngx_http_idempotency_metrics->groups[i].len == len
             && ngx_memcmp(ngx_http_idempotency_metrics->groups[i].name,
-                          name->data, len)
+                          name, len)
                == 0)
         {
             return i;

@@ -96,7 +96,7 @@ ngx_int_t ngx_http_idempotency_metrics_zone(ngx_conf_t *cf);
 void ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store);
 
 /* a number for a group, the same in all locations that name it */
-ngx_uint_t ngx_http_idempotency_metrics_group(ngx_str_t *name);
+ngx_uint_t ngx_http_idempotency_metrics_group(ngx_str_t *group);
 
 void ngx_http_idempotency_metrics_request(ngx_http_idempotency_store_t *store,
     ngx_uint_t group, ngx_uint_t status);

@@ -125,6 +125,14 @@ struct ngx_http_idempotency_op_s {
 
 
 typedef struct {
+    ngx_uint_t   records[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];   /* by state  */
+    size_t       bytes;
+    size_t       size;
+    ngx_uint_t   evicted;
+} ngx_http_idempotency_store_stats_t;
+
+
+typedef struct {
     ngx_str_t    name;                           /* in idempotency_store    */
 
     /* configuration: a block of directives, then the whole */
@@ -157,6 +165,10 @@ typedef struct {
     ngx_int_t  (*release)(ngx_http_idempotency_op_t *op);
     ngx_int_t  (*watch)(ngx_http_idempotency_op_t *op);
     void       (*cancel)(ngx_http_idempotency_op_t *op);
+
+    /* what it holds now, if it knows; may be NULL */
+    ngx_int_t  (*stats)(ngx_http_idempotency_store_t *s,
+                        ngx_http_idempotency_store_stats_t *stats);
 } ngx_http_idempotency_backend_t;
 
 

@@ -43,6 +43,9 @@ static ngx_int_t ngx_http_idempotency_memory_release(
 static ngx_int_t ngx_http_idempotency_memory_watch(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_stats(
+    ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_stats_t *stats);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
@@ -67,7 +70,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
     ngx_http_idempotency_memory_commit,
     ngx_http_idempotency_memory_release,
     ngx_http_idempotency_memory_watch,
-    ngx_http_idempotency_memory_cancel
+    ngx_http_idempotency_memory_cancel,
+    ngx_http_idempotency_memory_stats
 };
 
 
@@ -201,15 +205,15 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
 
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    node->state = (uint8_t) op->state;
-    node->reason = (uint8_t) op->reason;
+    ngx_http_idempotency_zone_state(m, node, op->state, op->reason);
 
     if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
         && ngx_http_idempotency_zone_put(m, node, op->response, op->size)
            != NGX_OK)
     {
-        node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-        node->reason = NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
+        ngx_http_idempotency_zone_state(m, node,
+                                        NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                        NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
     }
 
@@ -315,6 +319,28 @@ ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op)
 }
 
 
+static ngx_int_t
+ngx_http_idempotency_memory_stats(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_stats_t *stats)
+{
+    ngx_http_idempotency_memory_t  *m;
+
+    m = store->conf;
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    ngx_memcpy(stats->records, m->zone->states, sizeof(stats->records));
+
+    stats->bytes = m->shm_zone->shm.size - m->shpool->pfree * ngx_pagesize;
+    stats->size = m->shm_zone->shm.size;
+    stats->evicted = m->zone->evicted;
+
+    ngx_shmtx_unlock(&m->shpool->mutex);
+
+    return NGX_OK;
+}
+
+
 /* a new record, with the lock on it */
 
 static ngx_http_idempotency_node_t *
@@ -342,8 +368,9 @@ static void
 ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
 {
-    node->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
-    node->reason = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
+    ngx_http_idempotency_zone_state(m, node, NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+
     node->hold = op->hold;
     node->claim = *op->claim;
 

@@ -264,8 +264,22 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_memory_t *m, u_char *id,
     ngx_rbtree_insert(&m->zone->expiry, &node->expiry);
 
     m->zone->records++;
+    m->zone->states[node->state]++;
 
     return node;
+}
+
+
+void
+ngx_http_idempotency_zone_state(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
+    ngx_http_idempotency_reason_e reason)
+{
+    m->zone->states[node->state]--;
+    m->zone->states[state]++;
+
+    node->state = (uint8_t) state;
+    node->reason = (uint8_t) reason;
 }
 
 
@@ -296,12 +310,13 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
 
     *p = node->next;
 
+    m->zone->records--;
+    m->zone->states[node->state]--;
+
     ngx_http_idempotency_zone_drop(m, node);
     ngx_http_idempotency_zone_details(m, node, NULL);
     ngx_rbtree_delete(&m->zone->expiry, &node->expiry);
     ngx_slab_free_locked(m->shpool, node);
-
-    m->zone->records--;
 }
 
 
@@ -538,8 +553,8 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_memory_t *m)
 
     ngx_http_idempotency_zone_drop(m, node);
 
-    node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-    node->reason = NGX_HTTP_IDEMPOTENCY_REASON_EVICTED;
+    ngx_http_idempotency_zone_state(m, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_EVICTED);
 
     m->zone->evicted++;
 
