@@ -285,6 +285,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       offsetof(ngx_http_idempotency_loc_conf_t, documentation),
       NULL },
 
+    { ngx_string("idempotency_dry_run"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, dry_run),
+      NULL },
+
     { ngx_string("idempotency_group"),
       NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,

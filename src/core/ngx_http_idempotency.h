@@ -171,6 +171,7 @@ typedef struct {
     size_t                               compress_min;
     ngx_flag_t                           headers;
     ngx_flag_t                           error_body;
+    ngx_flag_t                           dry_run;
     ngx_http_complex_value_t            *documentation;
     ngx_str_t                            group_name;
     ngx_uint_t                           group;          /* of figures      */
@@ -370,6 +371,8 @@ void ngx_http_idempotency_arrive(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
+ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
     ngx_http_idempotency_time_t *t, const char *directive);
 size_t ngx_http_idempotency_size(ngx_http_request_t *r,

@@ -112,6 +112,7 @@ ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf)
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->headers = NGX_CONF_UNSET;
     conf->error_body = NGX_CONF_UNSET;
+    conf->dry_run = NGX_CONF_UNSET;
     conf->documentation = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -194,6 +195,7 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
     ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
     if (conf->store == NULL) {

@@ -158,6 +158,23 @@ ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
 
 
 /*
+ * Under idempotency_dry_run: what would have become of the request is in
+ * "status", and it goes on as if this module were not there.
+ */
+
+ngx_int_t
+ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status)
+{
+    ctx->status = status;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, "dry run");
+
+    return NGX_DECLINED;
+}
+
+
+/*
  * The request ends, in order or not: nobody may call us for it any more, and
  * what it was holder of must not stay locked.  It runs before the access log
  * is written, and after the upstream has said how much it was sent.

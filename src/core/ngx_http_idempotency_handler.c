@@ -168,6 +168,10 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
                 return rc;
             }
 
+            if (ctx->phase == NGX_HTTP_IDEMPOTENCY_PASS) {
+                return NGX_DECLINED;
+            }
+
             if (ngx_http_idempotency_cover(r, ctx) != NGX_OK) {
                 return NGX_HTTP_INTERNAL_SERVER_ERROR;
             }

@@ -100,6 +100,11 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
 
     ctx = cover->ctx;
 
+    if (ctx->conf->dry_run) {
+        return ngx_http_idempotency_dry_run(ctx,
+                                            NGX_HTTP_IDEMPOTENCY_STATUS_BUSY);
+    }
+
     if (!ctx->waited) {
         ctx->wait_start = ngx_current_msec;
         ctx->wait_until = ngx_current_msec

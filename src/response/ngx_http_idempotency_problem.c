@@ -108,6 +108,10 @@ ngx_http_idempotency_refuse(ngx_http_request_t *r,
 
     p = &ngx_http_idempotency_problems[problem];
 
+    if (ctx->conf->dry_run) {
+        return ngx_http_idempotency_dry_run(ctx, p->status);
+    }
+
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REFUSE, p->code);
 
     ctx->problem = problem;

@@ -59,6 +59,12 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    if (ctx->conf->dry_run) {
+        ctx->original_time = response.time;
+        return ngx_http_idempotency_dry_run(ctx,
+                                        NGX_HTTP_IDEMPOTENCY_STATUS_REPLAYED);
+    }
+
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REPLAY,
                                "there is a response");
 
