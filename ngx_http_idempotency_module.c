@@ -20,6 +20,7 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -299,6 +300,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       offsetof(ngx_http_idempotency_loc_conf_t, group_name),
       NULL },
 
+    { ngx_string("idempotency_log"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_log,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_stats"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
       ngx_http_idempotency_conf_stats,
@@ -447,6 +455,10 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
 
     ngx_http_idempotency_wait_init(cycle);
 
+    if (ngx_http_idempotency_log_init_process(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
@@ -482,5 +494,6 @@ ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
+    ngx_http_idempotency_log_exit_process(cycle);
     ngx_http_idempotency_digest_exit();
 }

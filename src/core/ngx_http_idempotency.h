@@ -36,6 +36,10 @@
 #define NGX_HTTP_IDEMPOTENCY_BUFFERED  0x08
 
 
+/* where events go: observe/..._log.c */
+typedef struct ngx_http_idempotency_log_s  ngx_http_idempotency_log_t;
+
+
 /* a directive's value that may differ by request */
 
 typedef struct {
@@ -122,6 +126,7 @@ typedef struct {
     ngx_array_t                      stores;     /* of ..._store_t *        */
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
+    ngx_queue_t                      logs;       /* of ..._log_t            */
 } ngx_http_idempotency_main_conf_t;
 
 
@@ -173,6 +178,7 @@ typedef struct {
     ngx_flag_t                           error_body;
     ngx_flag_t                           dry_run;
     ngx_http_complex_value_t            *documentation;
+    ngx_http_idempotency_log_t          *log;
     ngx_str_t                            group_name;
     ngx_uint_t                           group;          /* of figures      */
     ngx_uint_t                           stats;          /* how to serve them */

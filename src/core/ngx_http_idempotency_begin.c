@@ -20,6 +20,7 @@
 #include <openssl/crypto.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -154,6 +155,9 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
         if (cover->op.abandoned) {
             ngx_http_idempotency_metrics_count(ctx->conf->store,
                                        NGX_HTTP_IDEMPOTENCY_COUNT_ABANDONED);
+            ngx_http_idempotency_event(ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_ABANDONED,
+                                   NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                           "idempotency: a lease ran out without an outcome, "
@@ -161,6 +165,12 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
                           (size_t) 8, cover->id);
         }
     }
+
+    ngx_http_idempotency_event(ctx,
+                               ctx->expired
+                                   ? NGX_HTTP_IDEMPOTENCY_EVENT_KEY_EXPIRED
+                                   : NGX_HTTP_IDEMPOTENCY_EVENT_KEY_CREATED,
+                               NULL);
 
     return ngx_http_idempotency_execute(r, ctx);
 }
@@ -405,6 +415,9 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
                   op->result == NGX_HTTP_IDEMPOTENCY_FULL
                       ? "" : (op->error ? op->error : "no answer"),
                   pass ? "runs unprotected" : "is refused");
+
+    ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                               op->error);
 
     if (!pass) {
         return ngx_http_idempotency_refuse(r, ctx,

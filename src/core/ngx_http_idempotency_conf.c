@@ -69,6 +69,8 @@ ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
         return NULL;
     }
 
+    ngx_queue_init(&mcf->logs);
+
     return mcf;
 }
 
@@ -113,6 +115,7 @@ ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf)
     conf->headers = NGX_CONF_UNSET;
     conf->error_body = NGX_CONF_UNSET;
     conf->dry_run = NGX_CONF_UNSET;
+    conf->log = NGX_CONF_UNSET_PTR;
     conf->documentation = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -196,6 +199,7 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
     ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
     if (conf->store == NULL) {
@@ -213,6 +217,12 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (ngx_http_idempotency_body_options(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
+    }
+
+    /* what happens to a store is told in the log of the first who uses it */
+
+    if (conf->store->log == NULL) {
+        conf->store->log = conf->log;
     }
 
     if (ngx_http_idempotency_group(cf, conf, prev) != NGX_OK) {

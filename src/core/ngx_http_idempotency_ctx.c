@@ -12,6 +12,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -217,6 +218,7 @@ ngx_http_idempotency_ctx_cleanup(void *data)
         ctx->figured = 1;
         ngx_http_idempotency_metrics_request(ctx->conf->store,
                                              ctx->conf->group, ctx->status);
+        ngx_http_idempotency_outcome_event(ctx);
     }
 }
 

@@ -16,6 +16,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -248,6 +249,9 @@ ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
 
         ngx_http_idempotency_metrics_count(op->store,
                                       NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "renew");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: the lease of a running request was lost "

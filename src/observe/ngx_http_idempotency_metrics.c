@@ -245,6 +245,14 @@ ngx_http_idempotency_metrics_lock_held(ngx_http_idempotency_store_t *store,
 }
 
 
+void
+ngx_http_idempotency_metrics_dropped(void)
+{
+    (void) ngx_atomic_fetch_add(&ngx_http_idempotency_metrics->events_dropped,
+                                1);
+}
+
+
 static void
 ngx_http_idempotency_metrics_observe(ngx_http_idempotency_histogram_t *h,
     uint64_t usec)

@@ -81,6 +81,7 @@ struct ngx_http_idempotency_metrics_s {
 typedef struct {
     uint32_t                          magic;
     uint32_t                          version;
+    ngx_atomic_t                      events_dropped;
     ngx_http_idempotency_metrics_t    stores[
                                         NGX_HTTP_IDEMPOTENCY_METRICS_STORES];
     struct {
@@ -107,6 +108,9 @@ void ngx_http_idempotency_metrics_wait(ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_waited_e result, ngx_msec_t msec);
 void ngx_http_idempotency_metrics_lock_held(
     ngx_http_idempotency_store_t *store, ngx_msec_t msec);
+
+/* a line of the event log was lost */
+void ngx_http_idempotency_metrics_dropped(void);
 
 /* a clock for what takes less than a millisecond */
 uint64_t ngx_http_idempotency_metrics_clock(void);

@@ -185,6 +185,15 @@ ngx_http_idempotency_stats_prometheus(ngx_http_idempotency_text_t *t,
         "nginx_idempotency_waiters %ui\n",
         ngx_http_idempotency_waiters_all());
 
+    if (mcf->stores.nelts) {
+        ngx_http_idempotency_text(t,
+            "# HELP nginx_idempotency_events_dropped_total Writes of the "
+            "event log that failed, and lines it had no room for.\n"
+            "# TYPE nginx_idempotency_events_dropped_total counter\n"
+            "nginx_idempotency_events_dropped_total %uA\n",
+            ngx_http_idempotency_metrics_read()->events_dropped);
+    }
+
     store = mcf->stores.elts;
 
     for (f = ngx_http_idempotency_families; f->name; f++) {

@@ -14,6 +14,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -196,6 +197,9 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
 
         ngx_http_idempotency_metrics_count(op->store,
                                       NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "commit");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a response was not stored, the lock had "
@@ -213,6 +217,9 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
     default:
         ngx_http_idempotency_metrics_count(op->store,
                                  NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                   op->error);
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: commit in store \"%V\" failed: %s, "

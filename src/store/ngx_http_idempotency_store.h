@@ -177,6 +177,7 @@ struct ngx_http_idempotency_store_s {
     const ngx_http_idempotency_backend_t   *backend;
     void                                   *conf;     /* the backend's      */
     ngx_http_idempotency_metrics_t         *metrics;
+    struct ngx_http_idempotency_log_s      *log;      /* of its events      */
     u_char                                 *file;     /* where it was declared */
     ngx_uint_t                              line;
 };
