@@ -58,6 +58,7 @@ ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
     u_char                        *p, *last;
     u_char                         line[NGX_HTTP_IDEMPOTENCY_EVENT_LEN];
     u_char                         hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_uint_t                     status;
     ngx_http_request_t            *r;
     ngx_http_idempotency_log_t    *log;
     ngx_http_idempotency_level_e   level;
@@ -94,8 +95,13 @@ ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
                                           ctx->conf->group_name.data,
                                           ctx->conf->group_name.len);
 
-    p = ngx_slprintf(p, last, ",\"status\":%ui,\"duration_ms\":%M",
-                     r->err_status ? r->err_status : r->headers_out.status,
+    status = r->err_status ? r->err_status : r->headers_out.status;
+
+    if (status) {
+        p = ngx_slprintf(p, last, ",\"status\":%ui", status);
+    }
+
+    p = ngx_slprintf(p, last, ",\"duration_ms\":%M",
                      ngx_current_msec - ctx->arrival);
 
     if (ctx->status) {
