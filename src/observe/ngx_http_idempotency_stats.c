@@ -17,6 +17,8 @@
 #include "core/ngx_http_idempotency.h"
 #include "observe/ngx_http_idempotency_stats.h"
 
+#include "ngx_http_idempotency_stats_html.h"
+
 
 #define NGX_HTTP_IDEMPOTENCY_TEXT_SIZE  16384
 #define NGX_HTTP_IDEMPOTENCY_TEXT_LINE  1024
@@ -25,6 +27,11 @@
 static ngx_int_t ngx_http_idempotency_stats_handler(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idempotency_stats_format(ngx_http_request_t *r,
     ngx_http_idempotency_loc_conf_t *conf);
+static ngx_uint_t ngx_http_idempotency_stats_named(ngx_str_t *name);
+static ngx_int_t ngx_http_idempotency_stats_csp(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idempotency_stats_hash(const char *open,
+    const char *close, u_char *text);
+static ngx_int_t ngx_http_idempotency_stats_page(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idempotency_stats_accepts(ngx_http_request_t *r,
     const char *type);
 
@@ -45,11 +52,24 @@ const char  *ngx_http_idempotency_state_names[] = {
 typedef enum {
     NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT = 0,
     NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS,
-    NGX_HTTP_IDEMPOTENCY_STATS_JSON
+    NGX_HTTP_IDEMPOTENCY_STATS_JSON,
+    NGX_HTTP_IDEMPOTENCY_STATS_HTML
 } ngx_http_idempotency_stats_e;
 
 
-/* idempotency_stats [prometheus | json] */
+static ngx_conf_enum_t  ngx_http_idempotency_stats_formats[] = {
+    { ngx_string("prometheus"), NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS },
+    { ngx_string("json"), NGX_HTTP_IDEMPOTENCY_STATS_JSON },
+    { ngx_string("html"), NGX_HTTP_IDEMPOTENCY_STATS_HTML },
+    { ngx_null_string, 0 }
+};
+
+
+/* the page's own script and style, by their hash, and nothing else */
+static ngx_str_t  ngx_http_idempotency_stats_policy;
+
+
+/* idempotency_stats [prometheus | json | html] */
 
 char *
 ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -61,19 +81,20 @@ ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (cf->args->nelts == 1) {
-        ilcf->stats = NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT;
+    ilcf->stats = NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT;
 
-    } else if (ngx_http_idempotency_conf_is(&value[1], "prometheus")) {
-        ilcf->stats = NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS;
+    if (cf->args->nelts == 2) {
+        ilcf->stats = ngx_http_idempotency_stats_named(&value[1]);
 
-    } else if (ngx_http_idempotency_conf_is(&value[1], "json")) {
-        ilcf->stats = NGX_HTTP_IDEMPOTENCY_STATS_JSON;
+        if (ilcf->stats == NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT) {
+            return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is \"prometheus\", \"json\" or \"html\", "
+                             "or nothing: then it is what the client accepts");
+        }
+    }
 
-    } else {
-        return ngx_http_idempotency_conf_invalid(cf, &value[1],
-                             "it is \"prometheus\" or \"json\", or nothing: "
-                             "then it is what the client accepts");
+    if (ngx_http_idempotency_stats_csp(cf) != NGX_OK) {
+        return NGX_CONF_ERROR;
     }
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
@@ -83,10 +104,102 @@ ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+static ngx_uint_t
+ngx_http_idempotency_stats_named(ngx_str_t *name)
+{
+    ngx_conf_enum_t  *e;
+
+    for (e = ngx_http_idempotency_stats_formats; e->name.len; e++) {
+        if (e->name.len == name->len
+            && ngx_strncmp(e->name.data, name->data, name->len) == 0)
+        {
+            return e->value;
+        }
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT;
+}
+
+
+/*
+ * The page is shown under a policy that allows it nothing but itself.  Its
+ * script and style stand in it, so they are allowed by their SHA-256.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_stats_csp(ngx_conf_t *cf)
+{
+    u_char  *p, script[64], style[64];
+
+    if (ngx_http_idempotency_stats_policy.len) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idempotency_stats_hash("<script>", "</script>", script)
+            != NGX_OK
+        || ngx_http_idempotency_stats_hash("<style>", "</style>", style)
+            != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    p = ngx_pnalloc(cf->pool, 512);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idempotency_stats_policy.data = p;
+    ngx_http_idempotency_stats_policy.len = ngx_sprintf(p,
+        "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'", script, style)
+        - p;
+
+    return NGX_OK;
+}
+
+
+/* of what stands between two tags of the page, in Base64 */
+
+static ngx_int_t
+ngx_http_idempotency_stats_hash(const char *open, const char *close,
+    u_char *text)
+{
+    u_char     *page, *start, *end;
+    u_char      hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_str_t   src, dst;
+
+    page = (u_char *) ngx_http_idempotency_stats_html;
+
+    start = (u_char *) ngx_strstr(page, open);
+    end = (u_char *) ngx_strstr(page, close);
+
+    if (start == NULL || end == NULL) {
+        return NGX_ERROR;
+    }
+
+    start += ngx_strlen(open);
+
+    if (EVP_Digest(start, end - start, hash, NULL, EVP_sha256(), NULL) != 1) {
+        return NGX_ERROR;
+    }
+
+    src.data = hash;
+    src.len = sizeof(hash);
+    dst.data = text;
+
+    ngx_encode_base64(&dst, &src);
+    text[dst.len] = '\0';
+
+    return NGX_OK;
+}
+
+
 static ngx_int_t
 ngx_http_idempotency_stats_handler(ngx_http_request_t *r)
 {
     ngx_int_t                          rc;
+    ngx_str_t                          value;
     ngx_uint_t                         format;
     ngx_http_idempotency_text_t        t;
     ngx_http_idempotency_loc_conf_t   *conf;
@@ -111,6 +224,16 @@ ngx_http_idempotency_stats_handler(ngx_http_request_t *r)
     t.last = &t.first;
 
     format = ngx_http_idempotency_stats_format(r, conf);
+
+    ngx_str_set(&value, "no-store");
+
+    if (ngx_http_idempotency_add_header(r, "Cache-Control", &value) == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (format == NGX_HTTP_IDEMPOTENCY_STATS_HTML) {
+        return ngx_http_idempotency_stats_page(r);
+    }
 
     if (format == NGX_HTTP_IDEMPOTENCY_STATS_JSON) {
         ngx_str_set(&r->headers_out.content_type, "application/json");
@@ -144,22 +267,65 @@ ngx_http_idempotency_stats_handler(ngx_http_request_t *r)
 }
 
 
+static ngx_int_t
+ngx_http_idempotency_stats_page(ngx_http_request_t *r)
+{
+    ngx_int_t  rc;
+    ngx_str_t  page;
+
+    if (ngx_http_idempotency_add_header(r, "Content-Security-Policy",
+                                        &ngx_http_idempotency_stats_policy)
+        == NULL)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    page.data = (u_char *) ngx_http_idempotency_stats_html;
+    page.len = ngx_http_idempotency_stats_html_len;
+
+    ngx_str_set(&r->headers_out.content_type, "text/html; charset=utf-8");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = NGX_HTTP_OK;
+    r->headers_out.content_length_n = page.len;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_idempotency_output(r, &page);
+}
+
+
 static ngx_uint_t
 ngx_http_idempotency_stats_format(ngx_http_request_t *r,
     ngx_http_idempotency_loc_conf_t *conf)
 {
-    ngx_str_t  value;
+    ngx_str_t   value;
+    ngx_uint_t  named;
 
-    if (conf->stats != NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT) {
+    /* the page of a location asks the same location for its figures */
+
+    if (conf->stats != NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT
+        && (conf->stats != NGX_HTTP_IDEMPOTENCY_STATS_HTML || r->args.len == 0))
+    {
         return conf->stats;
     }
 
     if (ngx_http_arg(r, (u_char *) "format", 6, &value) == NGX_OK) {
-        if (ngx_http_idempotency_conf_is(&value, "json")) {
-            return NGX_HTTP_IDEMPOTENCY_STATS_JSON;
-        }
+        named = ngx_http_idempotency_stats_named(&value);
 
-        return NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS;
+        if (named != NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT) {
+            return named;
+        }
+    }
+
+    /* a browser says what it likes best first; others know what they want */
+
+    if (ngx_http_idempotency_stats_accepts(r, "text/html")) {
+        return NGX_HTTP_IDEMPOTENCY_STATS_HTML;
     }
 
     if (ngx_http_idempotency_stats_accepts(r, "application/json")) {
