@@ -333,10 +333,16 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
     size_t                          left, room, n, len;
     ngx_http_idempotency_chunk_t   *chunk, **last;
 
-    /* nothing is evicted for what would not fit anyway */
+    /*
+     * Nothing is evicted for what would not fit anyway.  What has expired
+     * makes room first; free slots in pages that are in use count as a page.
+     */
 
-    if (size > m->shpool->pfree * ngx_pagesize + m->zone->bytes) {
-        return NGX_DECLINED;
+    while (size > (m->shpool->pfree + 1) * ngx_pagesize + m->zone->bytes) {
+
+        if (!ngx_http_idempotency_zone_purge_one(m)) {
+            return NGX_DECLINED;
+        }
     }
 
     p = node->data;
