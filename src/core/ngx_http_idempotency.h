@@ -132,6 +132,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_idempotency_store_t        *store;          /* NULL: off       */
+    unsigned                             own:1;          /* said here, and not
+                                                            inherited       */
 
     ngx_array_t                         *keys;           /* ..._key_source_t */
     ngx_http_idempotency_key_format_t   *key_format;

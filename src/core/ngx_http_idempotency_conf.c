@@ -128,6 +128,16 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idempotency_loc_conf_t  *prev = parent;
     ngx_http_idempotency_loc_conf_t  *conf = child;
 
+    ngx_http_core_loc_conf_t  *clcf;
+
+    /* what is said in a location is said in its "if" and "limit_except" */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->noname && conf->store == NGX_CONF_UNSET_PTR) {
+        conf->own = prev->own;
+    }
+
     ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,

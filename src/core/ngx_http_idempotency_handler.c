@@ -52,9 +52,19 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     if (ctx) {
         ngx_http_idempotency_arrive(r, ctx);
 
-    } else if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    } else if (conf->own || !(r->error_page || r->err_status)) {
+
+        if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
     }
+
+    /*
+     * Else it was seen in no location before, and comes from an error_page:
+     * "return" or limit_req may have refused it ahead of this, and here is the
+     * page that says so.  It is not to be stored, nor to be replaced by what
+     * is, unless this location itself was told to.
+     */
 
     return NGX_DECLINED;
 }
