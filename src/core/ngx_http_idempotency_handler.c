@@ -210,7 +210,13 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
     case NGX_HTTP_IDEMPOTENCY_HOLD:
         return ngx_http_idempotency_execute(r, ctx);
 
+    case NGX_HTTP_IDEMPOTENCY_REPLAY:
     case NGX_HTTP_IDEMPOTENCY_REFUSE:
+
+        if (r->post_action) {
+            return NGX_DECLINED;
+        }
+
         return ngx_http_idempotency_refuse_again(r, ctx);
 
     default:

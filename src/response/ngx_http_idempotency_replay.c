@@ -73,6 +73,10 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
     /* the record may be of a later request that was given this response */
     ctx->original_time = response.time;
 
+    /* should a filter fail: the error_page of that must not run it either */
+
+    ctx->refusal = NGX_HTTP_INTERNAL_SERVER_ERROR;
+
     /* what of the request is left unread must not be taken for the next one */
 
     rc = ngx_http_discard_request_body(r);
