@@ -59,7 +59,7 @@ help:
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
-	@echo "make test-valgrind  every test under valgrind; slow"
+	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

@@ -20,9 +20,12 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static ngx_int_t ngx_http_idempotency_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idempotency_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_idempotency_init_process(ngx_cycle_t *cycle);
 static void ngx_http_idempotency_exit_process(ngx_cycle_t *cycle);
 
@@ -45,6 +48,14 @@ static ngx_conf_enum_t  ngx_http_idempotency_unknown_outcome[] = {
 static ngx_conf_enum_t  ngx_http_idempotency_conflict_status[] = {
     { ngx_string("409"), NGX_HTTP_CONFLICT },
     { ngx_string("422"), NGX_HTTP_IDEMPOTENCY_UNPROCESSABLE },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_idempotency_conflict_detail[] = {
+    { ngx_string("off"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF },
+    { ngx_string("paths"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_PATHS },
+    { ngx_string("values"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES },
     { ngx_null_string, 0 }
 };
 
@@ -122,8 +133,15 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       NULL },
 
     { ngx_string("idempotency_fingerprint"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
       ngx_http_idempotency_conf_fingerprint,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_dedupe"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_dedupe,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -140,6 +158,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       ngx_http_idempotency_conf_ttl_header,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
+      NULL },
+
+    { ngx_string("idempotency_expired_grace"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_time,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, expired_grace),
       NULL },
 
     { ngx_string("idempotency_lease"),
@@ -205,9 +230,23 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       offsetof(ngx_http_idempotency_loc_conf_t, conflict_status),
       &ngx_http_idempotency_conflict_status },
 
+    { ngx_string("idempotency_conflict_detail"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, conflict_detail),
+      &ngx_http_idempotency_conflict_detail },
+
     { ngx_string("idempotency_replay_status"),
       NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idempotency_conf_replay_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_replay_json"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE2,
+      ngx_http_idempotency_conf_replay_json,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -217,6 +256,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       ngx_http_idempotency_conf_names,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idempotency_loc_conf_t, hide_headers),
+      NULL },
+
+    { ngx_string("idempotency_compress"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idempotency_conf_compress,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("idempotency_headers"),
@@ -238,6 +284,34 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       ngx_http_idempotency_conf_value,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idempotency_loc_conf_t, documentation),
+      NULL },
+
+    { ngx_string("idempotency_dry_run"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, dry_run),
+      NULL },
+
+    { ngx_string("idempotency_group"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, group_name),
+      NULL },
+
+    { ngx_string("idempotency_log"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_log,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_stats"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_stats,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
       ngx_null_command
@@ -265,7 +339,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     ngx_http_idempotency_commands,         /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
+    ngx_http_idempotency_init_module,      /* init module */
     ngx_http_idempotency_init_process,     /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
@@ -292,6 +366,13 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idempotency_preaccess_handler;
+
     h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
     if (h == NULL) {
         return NGX_ERROR;
@@ -309,7 +390,45 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
     ngx_http_idempotency_capture_init();
     ngx_http_idempotency_body_init();
 
-    return ngx_http_idempotency_waiters_zone(cf);
+    if (ngx_http_idempotency_waiters_zone(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idempotency_metrics_zone(cf);
+}
+
+
+/* the zones are there, and no worker is yet */
+
+static ngx_int_t
+ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                         i;
+    ngx_http_idempotency_store_t     **store;
+    ngx_http_idempotency_loc_conf_t  **conf;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    if (mcf == NULL || mcf->stores.nelts == 0) {
+        return NGX_OK;
+    }
+
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        ngx_http_idempotency_metrics_bind(store[i]);
+    }
+
+    conf = mcf->locations.elts;
+
+    for (i = 0; i < mcf->locations.nelts; i++) {
+        conf[i]->group =
+                    ngx_http_idempotency_metrics_group(&conf[i]->group_name);
+    }
+
+    return NGX_OK;
 }
 
 
@@ -335,6 +454,10 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_idempotency_wait_init(cycle);
+
+    if (ngx_http_idempotency_log_init_process(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     store = mcf->stores.elts;
 
@@ -371,5 +494,6 @@ ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
+    ngx_http_idempotency_log_exit_process(cycle);
     ngx_http_idempotency_digest_exit();
 }

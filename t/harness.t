@@ -338,3 +338,19 @@ qr/\[emerg\] .*unknown directive "proxy_pass_nowhere" in .*nginx\.conf:\d+/
     }
 --- client
 is(http_get('/')->body, "lua\n", 'Lua');
+
+
+
+=== TEST 11: a Redis of its own
+--- config
+--- client
+my $redis = start_redis('--maxmemory', '50mb');
+
+is($redis->command('SET', 'a', "b\r\nc"), 'OK', 'set');
+is($redis->command('GET', 'a'), "b\r\nc", 'get');
+is($redis->command('GET', 'none'), undef, 'nothing there');
+is_deeply($redis->command('MGET', 'a', 'none'), [ "b\r\nc", undef ], 'a list');
+ok(!eval { $redis->command('NONSENSE') }, 'an error');
+
+$redis->stop;
+ok(!eval { $redis->command('PING') }, 'gone');

@@ -15,6 +15,8 @@
 
 #include "record/ngx_http_idempotency_record.h"
 #include "request/ngx_http_idempotency_digest.h"
+#include "request/canonical/ngx_http_idempotency_form.h"
+#include "request/canonical/ngx_http_idempotency_json.h"
 #include "request/ngx_http_idempotency_key.h"
 #include "request/ngx_http_idempotency_multipart.h"
 #include "store/ngx_http_idempotency_store.h"
@@ -34,6 +36,10 @@
 #define NGX_HTTP_IDEMPOTENCY_BUFFERED  0x08
 
 
+/* where events go: observe/..._log.c */
+typedef struct ngx_http_idempotency_log_s  ngx_http_idempotency_log_t;
+
+
 /* a directive's value that may differ by request */
 
 typedef struct {
@@ -48,17 +54,54 @@ typedef struct {
 } ngx_http_idempotency_size_t;
 
 
+/* where a key may come from */
+
 typedef struct {
     ngx_http_complex_value_t         value;
     ngx_str_t                        header;     /* of "$http_...": its name,
                                                     '_' for '-'              */
+    ngx_int_t                        member;     /* of "json:...": its number
+                                                    among those wanted, or -1 */
 } ngx_http_idempotency_key_source_t;
+
+
+/* a rule for derived keys */
+
+typedef struct {
+    ngx_array_t                     *members;    /* ngx_uint_t: numbers of
+                                                    wanted JSON members;
+                                                    NULL: the whole request */
+    ngx_str_t                        name;       /* "body", or the members  */
+    ngx_msec_t                       window;
+    unsigned                         always:1;   /* also beside a key       */
+} ngx_http_idempotency_dedupe_t;
 
 
 typedef enum {
     NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW = 0,
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_JSON,
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_FORM,
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_MULTIPART,
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_AUTO,
     NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
 } ngx_http_idempotency_fingerprint_e;
+
+
+/* idempotency_fingerprint */
+
+typedef struct {
+    ngx_http_idempotency_fingerprint_e   mode;
+    ngx_array_t                         *excluded;   /* ngx_str_t           */
+    unsigned                             unordered:1;
+} ngx_http_idempotency_canonical_t;
+
+
+/* idempotency_replay_json */
+
+typedef struct {
+    ngx_str_t                        member;
+    ngx_http_complex_value_t         value;
+} ngx_http_idempotency_replay_member_t;
 
 
 typedef enum {
@@ -81,6 +124,9 @@ typedef struct {
 
 typedef struct {
     ngx_array_t                      stores;     /* of ..._store_t *        */
+    ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
+                                                    it is on                */
+    ngx_queue_t                      logs;       /* of ..._log_t            */
 } ngx_http_idempotency_main_conf_t;
 
 
@@ -99,12 +145,20 @@ typedef struct {
 
     ngx_http_complex_value_t            *scope;
     ngx_array_t                         *identity;       /* complex values  */
-    ngx_uint_t                           fingerprint;
+    ngx_http_idempotency_canonical_t    *fingerprint;
     uint32_t                             scheme;
+    ngx_array_t                         *dedupe;         /* ..._dedupe_t    */
+    ngx_array_t                         *wanted;         /* ngx_str_t: JSON
+                                                            members that keys
+                                                            come from       */
+    ngx_uint_t                           conflict_detail;
+    ngx_http_idempotency_json_options_t  json;
+    ngx_http_idempotency_form_options_t  form;
 
     ngx_http_idempotency_time_t          ttl;
     ngx_str_t                            ttl_header;     /* '_' for '-'     */
     ngx_msec_t                           ttl_header_max;
+    ngx_http_idempotency_time_t          expired_grace;
     ngx_http_idempotency_time_t          lease;
     ngx_http_idempotency_time_t          wait;
     ngx_int_t                            max_waiters;
@@ -116,10 +170,18 @@ typedef struct {
     ngx_uint_t                           unknown_outcome;
     ngx_uint_t                           conflict_status;
     ngx_int_t                            replay_status;  /* 0: original     */
-    ngx_array_t                         *hide_headers;   /* ngx_str_t, lower */
+    ngx_array_t                         *replay_json;    /* ..._member_t    */
+    ngx_array_t                         *hide_headers;   /* ngx_str_t       */
+    ngx_flag_t                           compress;
+    size_t                               compress_min;
     ngx_flag_t                           headers;
     ngx_flag_t                           error_body;
+    ngx_flag_t                           dry_run;
     ngx_http_complex_value_t            *documentation;
+    ngx_http_idempotency_log_t          *log;
+    ngx_str_t                            group_name;
+    ngx_uint_t                           group;          /* of figures      */
+    ngx_uint_t                           stats;          /* how to serve them */
 } ngx_http_idempotency_loc_conf_t;
 
 
@@ -182,15 +244,40 @@ typedef enum {
 typedef struct {
     EVP_MD_CTX                          *digest;     /* NULL: not reading   */
     ngx_http_idempotency_multipart_t    *multipart;
-    unsigned                             late:1;     /* read before us      */
+    ngx_http_idempotency_json_t         *json;
+    ngx_http_idempotency_form_t         *form;
+    ngx_http_idempotency_fingerprint_e   kind;       /* what "hash" is of   */
     u_char                               hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    unsigned                             late:1;     /* read before us      */
+    unsigned                             parsed:1;   /* it is JSON          */
 } ngx_http_idempotency_body_t;
 
 
 typedef struct ngx_http_idempotency_watch_s  ngx_http_idempotency_watch_t;
+typedef struct ngx_http_idempotency_ctx_s    ngx_http_idempotency_ctx_t;
 
+
+/*
+ * One record that covers a request: that of its key, or one derived from what
+ * it is.  Mostly there is one.  They are asked for in order of their ids.
+ */
 
 typedef struct {
+    ngx_http_idempotency_ctx_t          *ctx;
+    u_char                               id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    ngx_http_idempotency_claim_t         claim;
+    ngx_str_t                            details;
+    ngx_msec_t                           window;     /* of a derived one    */
+    ngx_http_idempotency_op_t            op;         /* begin, then commit  */
+    ngx_http_idempotency_op_t            renewal;
+    unsigned                             derived:1;
+    unsigned                             asked:1;
+    unsigned                             taken:1;    /* the lock is ours    */
+    unsigned                             lost:1;     /* not any more        */
+} ngx_http_idempotency_cover_t;
+
+
+struct ngx_http_idempotency_ctx_s {
     ngx_http_request_t                  *request;
     ngx_http_idempotency_loc_conf_t     *conf;       /* of the location where
                                                         it was admitted     */
@@ -200,29 +287,38 @@ typedef struct {
     /* who and what */
     ngx_str_t                            sent_key;   /* with its quotes     */
     ngx_str_t                            key;
-    u_char                               id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
-    u_char                               token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
-    ngx_http_idempotency_claim_t         claim;
     ngx_http_idempotency_body_t          body;
     ngx_msec_t                           arrival;
     ngx_msec_t                           ttl;
     ngx_msec_t                           lease;
+    ngx_msec_t                           grace;
 
     /* the store */
-    ngx_http_idempotency_op_t            op;         /* begin, then commit  */
-    ngx_http_idempotency_op_t            renewal;
+    u_char                               token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
+    ngx_http_idempotency_cover_t        *covers;
+    ngx_uint_t                           ncovers;
+    ngx_http_idempotency_cover_t        *primary;    /* the key's, or the
+                                                        first derived one   */
+    ngx_http_idempotency_cover_t        *replayed;   /* a derived one that has
+                                                        the response        */
     ngx_event_t                          renew;
+    ngx_msec_t                           held_since; /* the locks           */
     ngx_msec_t                           store_time;
+    ngx_uint_t                           commits;    /* under way           */
 
     /* waiting */
     ngx_http_idempotency_watch_t        *watch;
+    ngx_http_idempotency_cover_t        *waiting;    /* for which of them   */
     ngx_queue_t                          queue;      /* in watch->waiters   */
     ngx_event_t                          deadline;
     ngx_msec_t                           wait_start;
+    ngx_msec_t                           wait_until;
     ngx_msec_t                           wait_time;
 
     /* executing */
     ngx_http_handler_pt                  content_handler;
+    ngx_http_event_handler_pt            read_event_handler;
+                                                     /* of the upstream     */
     void                               (*upstream_finalize)(
                                                       ngx_http_request_t *r,
                                                       ngx_int_t rc);
@@ -247,10 +343,20 @@ typedef struct {
     ngx_uint_t                           refusal;    /* HTTP status         */
     ngx_msec_t                           retry_after;
     uint64_t                             original_time;
+    ngx_str_t                            found_details;
 
+    unsigned                             uri_changes:4; /* of the request, and
+                                                        whether an error_page
+                                                        had led it, when it
+                                                        came where it is    */
+    unsigned                             error_page:1;
+    unsigned                             recursive:1; /* error_pages there  */
+    unsigned                             figured:1;  /* in the metrics      */
     unsigned                             admitted:1;
-    unsigned                             asked:1;    /* begin               */
-    unsigned                             lost:1;     /* the lease           */
+    unsigned                             key_in_body:1;
+    unsigned                             expired:1;  /* there was a record  */
+    unsigned                             handled:1;  /* a content handler of a
+                                                        location was called */
     unsigned                             app_off:1;  /* X-Idempotency-Store */
     unsigned                             foreign:1;  /* another identity's
                                                         record: tell nothing */
@@ -258,7 +364,7 @@ typedef struct {
     unsigned                             counted:1;  /* among the waiters   */
     unsigned                             ready:1;    /* to be resumed       */
     unsigned                             retryable:1;
-} ngx_http_idempotency_ctx_t;
+};
 
 
 /* core/..._ctx.c */
@@ -267,8 +373,12 @@ ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
     ngx_http_request_t *r);
 ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
+void ngx_http_idempotency_arrive(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
+ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
     ngx_http_idempotency_time_t *t, const char *directive);
 size_t ngx_http_idempotency_size(ngx_http_request_t *r,
@@ -277,19 +387,27 @@ extern ngx_str_t  ngx_http_idempotency_status_names[];
 
 /* core/..._handler.c */
 
+ngx_int_t ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_access_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_precontent_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_park(ngx_http_request_t *r);
 void ngx_http_idempotency_resume(ngx_http_request_t *r);
-void ngx_http_idempotency_op_prepare(ngx_http_idempotency_ctx_t *ctx,
+
+/* core/..._begin.c */
+
+ngx_int_t ngx_http_idempotency_begin(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind);
-ngx_uint_t ngx_http_idempotency_same_request(ngx_http_idempotency_ctx_t *ctx,
-    ngx_http_idempotency_claim_t *claim);
+ngx_msec_t ngx_http_idempotency_commit_ttl(
+    ngx_http_idempotency_cover_t *cover);
+ngx_uint_t ngx_http_idempotency_same_request(
+    ngx_http_idempotency_cover_t *cover, ngx_http_idempotency_claim_t *claim);
 
 /* core/..._wait.c */
 
 ngx_int_t ngx_http_idempotency_wait(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
+    ngx_http_idempotency_cover_t *cover);
 void ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_wait_init(ngx_cycle_t *cycle);
 
@@ -298,6 +416,10 @@ void ngx_http_idempotency_wait_init(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_restore_method(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_execute_let_go(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._outcome.c */
 
@@ -313,6 +435,7 @@ ngx_http_idempotency_outcome_e ngx_http_idempotency_outcome(
 void ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_outcome_e outcome,
     ngx_http_idempotency_reason_e reason);
+void ngx_http_idempotency_release(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_abandon(ngx_http_idempotency_ctx_t *ctx);
 
 /* request/ */
@@ -325,8 +448,16 @@ ngx_int_t ngx_http_idempotency_body_finish(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_init(void);
-ngx_int_t ngx_http_idempotency_identify(ngx_http_request_t *r,
+ngx_int_t ngx_http_idempotency_admit_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+uint64_t ngx_http_idempotency_arrival_time(ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_cover(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, u_char *hash);
+ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
+    u_char *hash);
 uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
 ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
@@ -337,7 +468,11 @@ void ngx_http_idempotency_capture_init(void);
 ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found);
+    ngx_http_idempotency_cover_t *cover);
+ngx_int_t ngx_http_idempotency_commit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_restore_head(ngx_http_request_t *r,
     ngx_http_idempotency_response_t *response);
 ngx_int_t ngx_http_idempotency_output(ngx_http_request_t *r,
@@ -346,6 +481,14 @@ ngx_int_t ngx_http_idempotency_refuse(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_problem_e problem);
 ngx_int_t ngx_http_idempotency_refuse_again(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_diff_summary(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_str_t *text);
+ngx_int_t ngx_http_idempotency_replay_json(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_str_t *body);
+ngx_int_t ngx_http_idempotency_deflate(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t **body);
+ngx_int_t ngx_http_idempotency_inflate(ngx_http_request_t *r,
+    ngx_http_idempotency_response_t *response, ngx_str_t *body);
 ngx_table_elt_t *ngx_http_idempotency_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
@@ -356,15 +499,17 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 
-/* core/..._conf.c and core/..._directives.c */
+/* core/..._conf.c, ..._conf_body.c, ..._conf_store.c, ..._directives.c */
 
 void *ngx_http_idempotency_create_main_conf(ngx_conf_t *cf);
 void *ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent,
     void *child);
-ngx_http_idempotency_store_t *ngx_http_idempotency_find_store(
-    ngx_http_idempotency_main_conf_t *mcf, ngx_str_t *name);
+ngx_int_t ngx_http_idempotency_body_options(ngx_conf_t *cf,
+    ngx_http_idempotency_loc_conf_t *conf);
 
 char *ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf);
 char *ngx_http_idempotency_conf_store(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -391,6 +536,16 @@ char *ngx_http_idempotency_conf_time(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_size(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_replay_json(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idempotency_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right);
+char *ngx_http_idempotency_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t *cv);
 char *ngx_http_idempotency_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_keep_status(ngx_conf_t *cf,
@@ -398,6 +553,10 @@ char *ngx_http_idempotency_conf_keep_status(ngx_conf_t *cf,
 char *ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 
+
+#define ngx_http_idempotency_conf_is(value, text)                             \
+    ((value)->len == sizeof(text) - 1                                         \
+     && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
 
 #define ngx_http_idempotency_status_kept(s, code)                             \
     ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)

@@ -24,6 +24,9 @@ static char *ngx_http_idempotency_default_values(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf);
 static char *ngx_http_idempotency_default_names(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf);
+static ngx_int_t ngx_http_idempotency_group(ngx_conf_t *cf,
+    ngx_http_idempotency_loc_conf_t *conf,
+    ngx_http_idempotency_loc_conf_t *prev);
 static ngx_uint_t ngx_http_idempotency_early(
     ngx_http_idempotency_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idempotency_request_only(ngx_str_t *value);
@@ -39,6 +42,13 @@ static ngx_http_idempotency_key_format_t  ngx_http_idempotency_key_default = {
 };
 
 
+static ngx_http_idempotency_canonical_t
+    ngx_http_idempotency_canonical_default =
+{
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW, NULL, 0
+};
+
+
 void *
 ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
 {
@@ -51,10 +61,15 @@ ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
 
     if (ngx_array_init(&mcf->stores, cf->pool, 2,
                        sizeof(ngx_http_idempotency_store_t *))
-        != NGX_OK)
+        != NGX_OK
+        || ngx_array_init(&mcf->locations, cf->pool, 8,
+                          sizeof(ngx_http_idempotency_loc_conf_t *))
+           != NGX_OK)
     {
         return NULL;
     }
+
+    ngx_queue_init(&mcf->logs);
 
     return mcf;
 }
@@ -78,7 +93,12 @@ ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf)
     conf->bypass = NGX_CONF_UNSET_PTR;
     conf->scope = NGX_CONF_UNSET_PTR;
     conf->identity = NGX_CONF_UNSET_PTR;
-    conf->fingerprint = NGX_CONF_UNSET_UINT;
+    conf->fingerprint = NGX_CONF_UNSET_PTR;
+    conf->dedupe = NGX_CONF_UNSET_PTR;
+    conf->conflict_detail = NGX_CONF_UNSET_UINT;
+    conf->expired_grace.value = NGX_CONF_UNSET_MSEC;
+    conf->replay_json = NGX_CONF_UNSET_PTR;
+    conf->compress = NGX_CONF_UNSET;
     conf->ttl.value = NGX_CONF_UNSET_MSEC;
     conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
     conf->lease.value = NGX_CONF_UNSET_MSEC;
@@ -94,6 +114,8 @@ ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf)
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->headers = NGX_CONF_UNSET;
     conf->error_body = NGX_CONF_UNSET;
+    conf->dry_run = NGX_CONF_UNSET;
+    conf->log = NGX_CONF_UNSET_PTR;
     conf->documentation = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -115,8 +137,30 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
     ngx_conf_merge_ptr_value(conf->identity, prev->identity, NULL);
-    ngx_conf_merge_uint_value(conf->fingerprint, prev->fingerprint,
-                              NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW);
+    ngx_conf_merge_ptr_value(conf->fingerprint, prev->fingerprint,
+                             &ngx_http_idempotency_canonical_default);
+    ngx_conf_merge_uint_value(conf->conflict_detail, prev->conflict_detail,
+                              NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF);
+    ngx_http_idempotency_merge_time(&conf->expired_grace,
+                                    &prev->expired_grace, 0);
+    ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
+
+    if (conf->compress == NGX_CONF_UNSET) {
+        conf->compress = prev->compress;
+        conf->compress_min = prev->compress_min;
+    }
+
+    if (conf->compress == NGX_CONF_UNSET) {
+        conf->compress = 0;
+    }
+
+    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
+        conf->dedupe = prev->dedupe;
+    }
+
+    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
+        conf->dedupe = NULL;
+    }
 
     ngx_http_idempotency_merge_time(&conf->ttl, &prev->ttl,
                                     NGX_HTTP_IDEMPOTENCY_TTL);
@@ -154,6 +198,8 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
     ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
     if (conf->store == NULL) {
@@ -169,10 +215,64 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
+    if (ngx_http_idempotency_body_options(cf, conf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    /* what happens to a store is told in the log of the first who uses it */
+
+    if (conf->store->log == NULL) {
+        conf->store->log = conf->log;
+    }
+
+    if (ngx_http_idempotency_group(cf, conf, prev) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     conf->early = ngx_http_idempotency_early(conf);
     conf->scheme = ngx_http_idempotency_scheme(conf);
 
     return NGX_CONF_OK;
+}
+
+
+/*
+ * The label of the location in figures: as named, or the name of its server.
+ * It gets a number when the figures are there, after the configuration.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_group(ngx_conf_t *cf,
+    ngx_http_idempotency_loc_conf_t *conf,
+    ngx_http_idempotency_loc_conf_t *prev)
+{
+    ngx_http_core_srv_conf_t           *cscf;
+    ngx_http_idempotency_loc_conf_t   **p;
+    ngx_http_idempotency_main_conf_t   *mcf;
+
+    if (conf->group_name.len == 0) {
+        conf->group_name = prev->group_name;
+    }
+
+    if (conf->group_name.len == 0) {
+        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+        conf->group_name = cscf->server_name;
+    }
+
+    if (conf->group_name.len == 0) {
+        ngx_str_set(&conf->group_name, "_");
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    p = ngx_array_push(&mcf->locations);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    *p = conf;
+
+    return NGX_OK;
 }
 
 
@@ -253,6 +353,7 @@ ngx_http_idempotency_default_keys(ngx_conf_t *cf,
     }
 
     source->value = *(ngx_http_complex_value_t *) values.elts;
+    source->member = -1;
     ngx_str_set(&source->header, "idempotency_key");
 
     return NGX_CONF_OK;
@@ -380,7 +481,9 @@ ngx_http_idempotency_early(ngx_http_idempotency_loc_conf_t *conf)
     source = conf->keys->elts;
 
     for (i = 0; i < conf->keys->nelts; i++) {
-        if (!ngx_http_idempotency_request_only(&source[i].value.value)) {
+        if (source[i].member >= 0
+            || !ngx_http_idempotency_request_only(&source[i].value.value))
+        {
             return 0;
         }
     }
@@ -440,25 +543,4 @@ ngx_http_idempotency_request_only(ngx_str_t *value)
     }
 
     return 1;
-}
-
-
-ngx_http_idempotency_store_t *
-ngx_http_idempotency_find_store(ngx_http_idempotency_main_conf_t *mcf,
-    ngx_str_t *name)
-{
-    ngx_uint_t                      i;
-    ngx_http_idempotency_store_t  **store;
-
-    store = mcf->stores.elts;
-
-    for (i = 0; i < mcf->stores.nelts; i++) {
-        if (store[i]->name.len == name->len
-            && ngx_strncmp(store[i]->name.data, name->data, name->len) == 0)
-        {
-            return store[i];
-        }
-    }
-
-    return NULL;
 }

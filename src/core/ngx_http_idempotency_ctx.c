@@ -12,6 +12,8 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static void ngx_http_idempotency_ctx_cleanup(void *data);
@@ -90,7 +92,6 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
     ngx_memzero(ctx, sizeof(ngx_http_idempotency_ctx_t));
 
     ctx->request = r;
-    ctx->conf = conf;
     ctx->arrival = ngx_current_msec;
     ctx->held_last = &ctx->held;
 
@@ -99,9 +100,48 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
     hcln->handler = ngx_http_idempotency_ctx_cleanup;
     hcln->data = ctx;
 
+    ctx->conf = conf;
+    ctx->uri_changes = r->uri_changes;
+
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
+    ngx_http_idempotency_arrive(r, ctx);
+
     return ctx;
+}
+
+
+/*
+ * The request may have come here from another location, before it has begun.
+ * Then it was refused there, and an error_page leads it: it must not find here
+ * what it was kept from, for the record would be the same, nor take the lock.
+ * Or a module sent it on, as ngx.exec() of Lua does: then it stays covered, as
+ * it was where it came from.  With recursive_error_pages the two look alike.
+ */
+
+void
+ngx_http_idempotency_arrive(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT) {
+        return;
+    }
+
+    if (ctx->uri_changes != r->uri_changes
+        && (ctx->recursive || (r->error_page && !ctx->error_page)))
+    {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                   "an error_page of a refused request");
+        return;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    ctx->uri_changes = r->uri_changes;
+    ctx->error_page = r->error_page;
+    ctx->recursive = clcf->recursive_error_pages;
 }
 
 
@@ -119,6 +159,23 @@ ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
 
 
 /*
+ * Under idempotency_dry_run: what would have become of the request is in
+ * "status", and it goes on as if this module were not there.
+ */
+
+ngx_int_t
+ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status)
+{
+    ctx->status = status;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, "dry run");
+
+    return NGX_DECLINED;
+}
+
+
+/*
  * The request ends, in order or not: nobody may call us for it any more, and
  * what it was holder of must not stay locked.  It runs before the access log
  * is written, and after the upstream has said how much it was sent.
@@ -129,21 +186,18 @@ ngx_http_idempotency_ctx_cleanup(void *data)
 {
     ngx_http_idempotency_ctx_t  *ctx = data;
 
+    ngx_uint_t  i;
+
     switch (ctx->phase) {
 
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
-        ngx_http_idempotency_store_cancel(&ctx->op);
 
-        if (ctx->ready) {
-            ngx_http_idempotency_wait_cancel(ctx);
-
-            if (ctx->op.result == NGX_HTTP_IDEMPOTENCY_ACQUIRED) {
-                ngx_http_idempotency_settle(ctx,
-                                        NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE,
-                                        NGX_HTTP_IDEMPOTENCY_REASON_NONE);
-            }
+        for (i = 0; i < ctx->ncovers; i++) {
+            ngx_http_idempotency_store_cancel(&ctx->covers[i].op);
         }
 
+        ngx_http_idempotency_wait_cancel(ctx);
+        ngx_http_idempotency_release(ctx);
         break;
 
     case NGX_HTTP_IDEMPOTENCY_WAIT:
@@ -159,6 +213,13 @@ ngx_http_idempotency_ctx_cleanup(void *data)
         /* a commit that is under way keeps the request alive: r->blocked */
         break;
     }
+
+    if (ctx->status != NGX_HTTP_IDEMPOTENCY_STATUS_NONE && !ctx->figured) {
+        ctx->figured = 1;
+        ngx_http_idempotency_metrics_request(ctx->conf->store,
+                                             ctx->conf->group, ctx->status);
+        ngx_http_idempotency_outcome_event(ctx);
+    }
 }
 
 
@@ -167,12 +228,17 @@ ngx_http_idempotency_ctx_free(void *data)
 {
     ngx_http_idempotency_ctx_t  *ctx = data;
 
+    ngx_uint_t  i;
+
     /* the rest of what could still call us; mostly there is none of it */
 
     ngx_http_idempotency_ctx_cleanup(ctx);
     ngx_http_idempotency_execute_done(ctx);
     ngx_http_idempotency_body_cleanup(ctx);
-    ngx_http_idempotency_store_cancel(&ctx->op);
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idempotency_store_cancel(&ctx->covers[i].op);
+    }
 
     ctx->phase = NGX_HTTP_IDEMPOTENCY_PASS;
 }

@@ -15,222 +15,12 @@
 #include "core/ngx_http_idempotency.h"
 
 
-static char *ngx_http_idempotency_conf_store_directive(ngx_conf_t *cf,
-    ngx_command_t *dummy, void *conf);
-static ngx_http_idempotency_store_t *ngx_http_idempotency_conf_get_store(
-    ngx_conf_t *cf, ngx_str_t *name);
 static char *ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
     ngx_http_idempotency_key_format_t *format, ngx_str_t *value);
+static ngx_uint_t ngx_http_idempotency_conf_is_name(ngx_str_t *value,
+    ngx_uint_t method);
 static char *ngx_http_idempotency_conf_status(ngx_conf_t *cf,
     ngx_http_idempotency_statuses_t *statuses, ngx_str_t *value);
-static char *ngx_http_idempotency_conf_invalid(ngx_conf_t *cf,
-    ngx_str_t *value, const char *right);
-static char *ngx_http_idempotency_conf_complex(ngx_conf_t *cf,
-    ngx_str_t *value, ngx_http_complex_value_t *cv);
-
-
-#define ngx_http_idempotency_conf_is(value, text)                             \
-    ((value)->len == sizeof(text) - 1                                         \
-     && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
-
-
-/* idempotency_store <name> <backend> { ... } */
-
-char *
-ngx_http_idempotency_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    char                          *rv;
-    ngx_str_t                     *value;
-    ngx_conf_t                     save;
-    ngx_http_idempotency_store_t  *store;
-
-    value = cf->args->elts;
-
-    if (ngx_http_idempotency_conf_is(&value[1], "on")
-        || ngx_http_idempotency_conf_is(&value[1], "off"))
-    {
-        return ngx_http_idempotency_conf_invalid(cf, &value[1],
-                   "a store can't be named so, since \"idempotency on\" and "
-                   "\"idempotency off\" mean something else");
-    }
-
-    store = ngx_http_idempotency_conf_get_store(cf, &value[1]);
-    if (store == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    if (store->backend) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "idempotency_store \"%V\" is already declared in "
-                           "%s:%ui", &value[1], store->file, store->line);
-        return NGX_CONF_ERROR;
-    }
-
-    store->backend = ngx_http_idempotency_backend(&value[2]);
-
-    if (store->backend == NULL) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "unknown kind of store \"%V\" in "
-                           "\"idempotency_store\" directive: there is %V",
-                           &value[2], ngx_http_idempotency_backend_names());
-        return NGX_CONF_ERROR;
-    }
-
-    store->file = cf->conf_file->file.name.data;
-    store->line = cf->conf_file->line;
-
-    store->conf = store->backend->create_conf(cf, store);
-    if (store->conf == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    save = *cf;
-
-    cf->handler = ngx_http_idempotency_conf_store_directive;
-    cf->handler_conf = (void *) store;
-
-    rv = ngx_conf_parse(cf, NULL);
-
-    *cf = save;
-
-    return rv;
-}
-
-
-static char *
-ngx_http_idempotency_conf_store_directive(ngx_conf_t *cf,
-    ngx_command_t *dummy, void *conf)
-{
-    char                          *rv;
-    ngx_str_t                     *value;
-    ngx_http_idempotency_store_t  *store;
-
-    store = conf;
-    value = cf->args->elts;
-
-    rv = store->backend->directive(cf, store);
-
-    if (rv == NGX_CONF_OK || rv == NGX_CONF_ERROR) {
-        return rv;
-    }
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"%V\" directive %s",
-                       &value[0], rv);
-    return NGX_CONF_ERROR;
-}
-
-
-/* a store may be named before it is declared */
-
-static ngx_http_idempotency_store_t *
-ngx_http_idempotency_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
-{
-    ngx_http_idempotency_store_t      *store, **p;
-    ngx_http_idempotency_main_conf_t  *mcf;
-
-    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
-
-    store = ngx_http_idempotency_find_store(mcf, name);
-
-    if (store) {
-        return store;
-    }
-
-    store = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_store_t));
-    if (store == NULL) {
-        return NULL;
-    }
-
-    p = ngx_array_push(&mcf->stores);
-    if (p == NULL) {
-        return NULL;
-    }
-
-    *p = store;
-
-    store->name = *name;
-    store->file = cf->conf_file->file.name.data;
-    store->line = cf->conf_file->line;
-
-    return store;
-}
-
-
-char *
-ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf)
-{
-    ngx_http_idempotency_main_conf_t  *mcf = conf;
-
-    char                           *rv;
-    ngx_str_t                       memory = ngx_string("memory");
-    ngx_uint_t                      i;
-    ngx_http_idempotency_store_t   *store;
-
-    for (i = 0; i < mcf->stores.nelts; i++) {
-        store = ((ngx_http_idempotency_store_t **) mcf->stores.elts)[i];
-
-        if (store->backend == NULL) {
-
-            if (!ngx_http_idempotency_conf_is(&store->name, "default")) {
-                ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                              "unknown store \"%V\" in \"idempotency\" "
-                              "directive in %s:%ui: declare it with "
-                              "\"idempotency_store %V ...\" in the http "
-                              "block, or say \"on\" for the embedded one",
-                              &store->name, store->file, store->line,
-                              &store->name);
-                return NGX_CONF_ERROR;
-            }
-
-            store->backend = ngx_http_idempotency_backend(&memory);
-
-            store->conf = store->backend->create_conf(cf, store);
-            if (store->conf == NULL) {
-                return NGX_CONF_ERROR;
-            }
-        }
-
-        rv = store->backend->init_conf(cf, store);
-
-        if (rv != NGX_CONF_OK) {
-            return rv;
-        }
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-/* idempotency on | off | <store> */
-
-char *
-ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
-{
-    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
-
-    ngx_str_t  *value, name;
-
-    if (ilcf->store != NGX_CONF_UNSET_PTR) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-    name = value[1];
-
-    if (ngx_http_idempotency_conf_is(&name, "off")) {
-        ilcf->store = NULL;
-        return NGX_CONF_OK;
-    }
-
-    if (ngx_http_idempotency_conf_is(&name, "on")) {
-        ngx_str_set(&name, "default");
-    }
-
-    ilcf->store = ngx_http_idempotency_conf_get_store(cf, &name);
-
-    return ilcf->store ? NGX_CONF_OK : NGX_CONF_ERROR;
-}
 
 
 /* idempotency_key <value> ... */
@@ -267,6 +57,24 @@ ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         ngx_memzero(source, sizeof(ngx_http_idempotency_key_source_t));
 
         name = value[i];
+        source->member = -1;
+
+        if (name.len > 5 && ngx_strncmp(name.data, "json:", 5) == 0) {
+
+            if (ngx_http_script_variables_count(&name)
+                || ngx_strlchr(name.data, name.data + name.len, ','))
+            {
+                return ngx_http_idempotency_conf_invalid(cf, &name,
+                             "it is \"json:\" and the name of one member, "
+                             "without variables");
+            }
+
+            /* its number is known when all that want one are */
+
+            source->value.value = name;
+            source->member = 0;
+            continue;
+        }
 
         if (ngx_http_idempotency_conf_complex(cf, &value[i], &source->value)
             != NGX_CONF_OK)
@@ -422,9 +230,8 @@ ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    u_char        ch;
     ngx_str_t    *value, *name;
-    ngx_uint_t    i, k, methods;
+    ngx_uint_t    i, methods;
     ngx_array_t **names;
 
     names = (ngx_array_t **) (p + cmd->offset);
@@ -445,19 +252,7 @@ ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        for (k = 0; k < value[i].len; k++) {
-            ch = value[i].data[k];
-
-            if ((ch >= 'A' && ch <= 'Z') || ch == '-' || ch == '_') {
-                continue;
-            }
-
-            if (!methods && ((ch >= 'a' && ch <= 'z')
-                             || (ch >= '0' && ch <= '9')))
-            {
-                continue;
-            }
-
+        if (!ngx_http_idempotency_conf_is_name(&value[i], methods)) {
             return ngx_http_idempotency_conf_invalid(cf, &value[i],
                          methods ? "it is a method, in capitals: POST"
                                  : "it is the name of a header");
@@ -472,6 +267,31 @@ ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_conf_is_name(ngx_str_t *value, ngx_uint_t method)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    for (i = 0; i < value->len; i++) {
+        ch = value->data[i];
+
+        if ((ch >= 'A' && ch <= 'Z') || ch == '-' || ch == '_') {
+            continue;
+        }
+
+        if (!method && ((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')))
+        {
+            continue;
+        }
+
+        return 0;
+    }
+
+    return value->len != 0;
 }
 
 
@@ -701,37 +521,6 @@ ngx_http_idempotency_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
-/* idempotency_fingerprint raw | off */
-
-char *
-ngx_http_idempotency_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
-{
-    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
-
-    ngx_str_t  *value;
-
-    if (ilcf->fingerprint != NGX_CONF_UNSET_UINT) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_http_idempotency_conf_is(&value[1], "raw")) {
-        ilcf->fingerprint = NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW;
-
-    } else if (ngx_http_idempotency_conf_is(&value[1], "off")) {
-        ilcf->fingerprint = NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF;
-
-    } else {
-        return ngx_http_idempotency_conf_invalid(cf, &value[1],
-                             "it is \"raw\" or \"off\"");
-    }
-
-    return NGX_CONF_OK;
-}
-
-
 /* idempotency_ttl_header <name> max=<time> */
 
 char *
@@ -760,6 +549,11 @@ ngx_http_idempotency_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it is \"off\", or the name of a header and "
                              "\"max=<time>\"");
+    }
+
+    if (!ngx_http_idempotency_conf_is_name(&value[1], 0)) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is the name of a header");
     }
 
     if (value[2].len <= 4 || ngx_strncmp(value[2].data, "max=", 4) != 0) {
@@ -919,7 +713,7 @@ ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
-static char *
+char *
 ngx_http_idempotency_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
     const char *right)
 {
@@ -935,7 +729,7 @@ ngx_http_idempotency_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
-static char *
+char *
 ngx_http_idempotency_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv)
 {

@@ -16,6 +16,8 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static ngx_int_t ngx_http_idempotency_content_handler(ngx_http_request_t *r);
@@ -25,9 +27,9 @@ static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
 
 
-/* methods after which nginx tries no next peer anyway, and HEAD */
+/* methods after which nginx tries no next peer anyway */
 #define NGX_HTTP_IDEMPOTENCY_SPARED                                           \
-    (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH|NGX_HTTP_HEAD)
+    (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH)
 
 
 ngx_int_t
@@ -39,6 +41,7 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
                                    "the lock is ours");
 
         ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED;
+        ctx->held_since = ngx_current_msec;
 
         ctx->renew.handler = ngx_http_idempotency_renew_handler;
         ctx->renew.data = ctx;
@@ -65,11 +68,19 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
 void
 ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx)
 {
+    ngx_uint_t  i;
+
     if (ctx->renew.timer_set) {
         ngx_del_timer(&ctx->renew);
+
+        ngx_http_idempotency_metrics_lock_held(ctx->conf->store,
+                                               ngx_current_msec
+                                               - ctx->held_since);
     }
 
-    ngx_http_idempotency_store_cancel(&ctx->renewal);
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idempotency_store_cancel(&ctx->covers[i].renewal);
+    }
 }
 
 
@@ -81,6 +92,7 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
+    ctx->handled = 1;
 
     rc = ctx->content_handler(r);
 
@@ -94,10 +106,16 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
 
     /*
      * In place of the upstream's checks of the client's connection.  The held
-     * response is never written to it, so that it is not missed.
+     * response is never written to it, so that it is not missed.  One that is
+     * let through gets them back.
      */
 
-    r->read_event_handler = ngx_http_block_reading;
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE
+        || ctx->phase == NGX_HTTP_IDEMPOTENCY_HOLD)
+    {
+        ctx->read_event_handler = r->read_event_handler;
+        r->read_event_handler = ngx_http_block_reading;
+    }
 
     if (ctx->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE) {
         r->write_event_handler = ngx_http_request_empty_handler;
@@ -114,6 +132,47 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
     }
 
     return rc;
+}
+
+
+/*
+ * A response has come, so that there is no next peer any more: the filters are
+ * to find the method as it was.
+ */
+
+void
+ngx_http_idempotency_restore_method(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    if (ctx->upstream_finalize) {
+        r->method = ctx->method;
+    }
+}
+
+
+/* nothing is held any more: a client that goes away may end the upstream */
+
+void
+ngx_http_idempotency_execute_let_go(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_event_t  *rev;
+
+    if (ctx->read_event_handler == NULL
+        || r->upstream == NULL || r->upstream->cleanup == NULL)
+    {
+        return;
+    }
+
+    r->read_event_handler = ctx->read_event_handler;
+    ctx->read_event_handler = NULL;
+
+    rev = r->connection->read;
+
+    if (rev->ready) {
+        /* it may be gone already */
+        ngx_post_event(rev, &ngx_posted_events);
+    }
 }
 
 
@@ -140,23 +199,32 @@ ngx_http_idempotency_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 static void
 ngx_http_idempotency_renew_handler(ngx_event_t *ev)
 {
-    ngx_http_idempotency_op_t   *op;
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_uint_t                     i;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
 
     ctx = ev->data;
-    op = &ctx->renewal;
 
-    if (op->pending) {
-        /* the last one is still under way */
-        ngx_add_timer(ev, ctx->lease / 3);
-        return;
-    }
+    ngx_add_timer(ev, ctx->lease / 3);
 
-    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_RENEW);
-    op->handler = ngx_http_idempotency_renewed;
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+        op = &cover->renewal;
 
-    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
-        ngx_http_idempotency_renewed(op);
+        /* the last one may still be under way */
+
+        if (!cover->taken || cover->lost || op->pending) {
+            continue;
+        }
+
+        ngx_http_idempotency_op_prepare(cover, op,
+                                        NGX_HTTP_IDEMPOTENCY_OP_RENEW);
+        op->handler = ngx_http_idempotency_renewed;
+
+        if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+            ngx_http_idempotency_renewed(op);
+        }
     }
 }
 
@@ -164,31 +232,38 @@ ngx_http_idempotency_renew_handler(ngx_event_t *ev)
 static void
 ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
 {
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_http_idempotency_cover_t  *cover;
 
-    ctx = op->data;
+    cover = op->data;
 
     switch (op->result) {
 
     case NGX_HTTP_IDEMPOTENCY_OK:
+        ngx_http_idempotency_metrics_count(op->store,
+                                       NGX_HTTP_IDEMPOTENCY_COUNT_RENEWALS);
         break;
 
     case NGX_HTTP_IDEMPOTENCY_LOST:
 
-        ctx->lost = 1;
+        cover->lost = 1;
+
+        ngx_http_idempotency_metrics_count(op->store,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "renew");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: the lease of a running request was lost "
-                      "to another one, record %*xs", (size_t) 8, ctx->id);
-        return;
+                      "to another one, record %*xs", (size_t) 8, cover->id);
+        break;
 
     default:
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a lease could not be renewed in store "
                       "\"%V\": %s, record %*xs", &op->store->name,
-                      op->error ? op->error : "no room", (size_t) 8, ctx->id);
+                      op->error ? op->error : "no room",
+                      (size_t) 8, cover->id);
         break;
     }
-
-    ngx_add_timer(&ctx->renew, ctx->lease / 3);
 }

@@ -2,8 +2,9 @@
 /*
  * The way of a request from its arrival to the content handler.
  *
- * In the access phase it is admitted: no store is touched there, since a
- * client that is about to be refused gets that far.  In pre-content, after
+ * Before the access phase its context is made, and in it it is admitted: no
+ * store is touched there, since a client that is about to be refused gets that
+ * far; nor is it later, where an error_page may lead it.  In pre-content, after
  * every access check, the body is read, the record is begun, and the request
  * runs, waits, is replayed or refused.  ngx_http_idempotency_run() is the one
  * function that advances it; whatever was asked asynchronously runs
@@ -18,27 +19,45 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include <openssl/crypto.h>
-
 #include "core/ngx_http_idempotency.h"
 
 
 static ngx_int_t ngx_http_idempotency_run(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+static ngx_uint_t ngx_http_idempotency_discarded(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_read_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_body_handler(ngx_http_request_t *r);
-static ngx_int_t ngx_http_idempotency_begin(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
-static void ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op);
-static ngx_int_t ngx_http_idempotency_found(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found);
-static ngx_int_t ngx_http_idempotency_unusable(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found);
-static ngx_int_t ngx_http_idempotency_store_error(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_op_t *op);
-static ngx_msec_t ngx_http_idempotency_ttl(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
+
+
+/*
+ * Before anything that may refuse the request has had its say: what comes to
+ * another location later on is known to have been here.
+ */
+
+ngx_int_t
+ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_ctx_t       *ctx;
+    ngx_http_idempotency_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf->store == NULL || r != r->main || r->post_action) {
+        return NGX_DECLINED;
+    }
+
+    ctx = ngx_http_idempotency_get_ctx(r);
+
+    if (ctx) {
+        ngx_http_idempotency_arrive(r, ctx);
+
+    } else if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return NGX_DECLINED;
+}
 
 
 /*
@@ -60,13 +79,12 @@ ngx_http_idempotency_access_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_idempotency_get_ctx(r)) {
-        return NGX_DECLINED;
-    }
+    ctx = ngx_http_idempotency_get_ctx(r);
 
-    ctx = ngx_http_idempotency_create_ctx(r, conf);
-    if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (ctx == NULL || ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT
+        || ctx->admitted)
+    {
+        return NGX_DECLINED;
     }
 
     rc = ngx_http_idempotency_admit(r, ctx);
@@ -78,8 +96,7 @@ ngx_http_idempotency_access_handler(ngx_http_request_t *r)
 ngx_int_t
 ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
 {
-    ngx_http_idempotency_ctx_t       *ctx;
-    ngx_http_idempotency_loc_conf_t  *conf;
+    ngx_http_idempotency_ctx_t  *ctx;
 
     if (r != r->main) {
         return NGX_DECLINED;
@@ -88,17 +105,11 @@ ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
     ctx = ngx_http_idempotency_get_ctx(r);
 
     if (ctx == NULL) {
-        conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-        if (conf->store == NULL) {
-            return NGX_DECLINED;
-        }
-
-        ctx = ngx_http_idempotency_create_ctx(r, conf);
-        if (ctx == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
+        /* preaccess made one wherever it is on */
+        return NGX_DECLINED;
     }
+
+    ngx_http_idempotency_arrive(r, ctx);
 
     return ngx_http_idempotency_run(r, ctx);
 }
@@ -132,6 +143,12 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
             return NGX_DECLINED;
         }
 
+        if (ngx_http_idempotency_discarded(r)) {
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                       "the body was discarded");
+            return NGX_DECLINED;
+        }
+
         return ngx_http_idempotency_read_body(r, ctx);
 
     case NGX_HTTP_IDEMPOTENCY_READ_BODY:
@@ -143,6 +160,31 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
         return NGX_DECLINED;
 
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
+
+        if (ctx->ncovers == 0) {
+            rc = ngx_http_idempotency_admit_body(r, ctx);
+
+            if (rc != NGX_OK) {
+                return rc;
+            }
+
+            if (ctx->phase == NGX_HTTP_IDEMPOTENCY_PASS) {
+                return NGX_DECLINED;
+            }
+
+            if (ngx_http_idempotency_cover(r, ctx) != NGX_OK) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+
+            if (ctx->ncovers == 0) {
+                ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+
+                ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                           "there is no key");
+                return NGX_DECLINED;
+            }
+        }
+
         return ngx_http_idempotency_begin(r, ctx);
 
     case NGX_HTTP_IDEMPOTENCY_WAIT:
@@ -167,6 +209,41 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
 }
 
 
+/*
+ * A body that is too large is thrown away before any phase of ours, and an
+ * error_page may lead here all the same.  What is left of the request is not
+ * what the client means by its key.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_discarded(ngx_http_request_t *r)
+{
+    ngx_table_elt_t  *length;
+
+    if (r->request_body) {
+        return 0;
+    }
+
+    if (r->discard_body) {
+        return 1;
+    }
+
+#if (NGX_HTTP_V2)
+
+    if (r->stream && r->stream->skip_data) {
+        return 1;
+    }
+
+#endif
+
+    length = r->headers_in.content_length;
+
+    return length
+           && ngx_atoof(length->value.data, length->value.len)
+              != r->headers_in.content_length_n;
+}
+
+
 static ngx_int_t
 ngx_http_idempotency_read_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
@@ -178,6 +255,17 @@ ngx_http_idempotency_read_body(ngx_http_request_t *r,
 
     if (ngx_http_idempotency_body_start(r, ctx) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (r->method == NGX_HTTP_PUT && r->content_handler == NULL) {
+
+        /* dav makes the file of the body, and would have read it like this */
+
+        r->request_body_in_file_only = 1;
+        r->request_body_in_persistent_file = 1;
+        r->request_body_in_clean_file = 1;
+        r->request_body_file_group_access = 1;
+        r->request_body_file_log_level = 0;
     }
 
     /* whatever proxy_request_buffering says: the body counts as a whole */
@@ -204,9 +292,7 @@ ngx_http_idempotency_body_handler(ngx_http_request_t *r)
     /* the content handler is to find it, even after a redirect */
     r->preserve_body = 1;
 
-    if (ngx_http_idempotency_body_finish(r, ctx) != NGX_OK
-        || ngx_http_idempotency_identify(r, ctx) != NGX_OK)
-    {
+    if (ngx_http_idempotency_body_finish(r, ctx) != NGX_OK) {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
@@ -216,72 +302,6 @@ ngx_http_idempotency_body_handler(ngx_http_request_t *r)
 
     r->write_event_handler = ngx_http_core_run_phases;
     ngx_http_core_run_phases(r);
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_begin(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
-{
-    ngx_http_idempotency_op_t  *op;
-
-    op = &ctx->op;
-
-    if (op->pending) {
-        return NGX_AGAIN;
-    }
-
-    if (!ctx->asked) {
-        ctx->lease = ngx_http_idempotency_time(r, &ctx->conf->lease,
-                                               "idempotency_lease");
-        ctx->lease = ngx_max(ctx->lease, NGX_HTTP_IDEMPOTENCY_LEASE_MIN);
-        ctx->ttl = ngx_http_idempotency_ttl(r, ctx);
-
-        ngx_http_idempotency_token(ctx->token);
-        ngx_http_idempotency_op_prepare(ctx, op,
-                                        NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
-
-        op->handler = ngx_http_idempotency_begin_handler;
-
-        ctx->asked = 1;
-
-        if (ngx_http_idempotency_store_submit(op) == NGX_AGAIN) {
-            return ngx_http_idempotency_park(r);
-        }
-    }
-
-    ctx->store_time += ngx_current_msec - op->start;
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
-
-        if (op->abandoned) {
-            ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                          "idempotency: a lease of %M ms ran out without an "
-                          "outcome, the request runs again, record %*xs",
-                          ctx->lease, (size_t) 8, ctx->id);
-        }
-
-        return ngx_http_idempotency_execute(r, ctx);
-
-    case NGX_HTTP_IDEMPOTENCY_FOUND:
-        return ngx_http_idempotency_found(r, ctx, &op->found);
-
-    default: /* NGX_HTTP_IDEMPOTENCY_FULL, NGX_HTTP_IDEMPOTENCY_ERROR */
-        return ngx_http_idempotency_store_error(r, ctx, op);
-    }
-}
-
-
-static void
-ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op)
-{
-    ngx_http_idempotency_ctx_t  *ctx;
-
-    ctx = op->data;
-
-    ngx_http_idempotency_resume(ctx->request);
 }
 
 
@@ -323,193 +343,4 @@ ngx_http_idempotency_resume(ngx_http_request_t *r)
     ngx_http_core_run_phases(r);
 
     ngx_http_run_posted_requests(c);
-}
-
-
-/* fills an operation of this request's; claims and times as it has them */
-
-void
-ngx_http_idempotency_op_prepare(ngx_http_idempotency_ctx_t *ctx,
-    ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind)
-{
-    op->kind = kind;
-    op->store = ctx->conf->store;
-    op->claim = &ctx->claim;
-    op->lease = ctx->lease;
-    op->ttl = ctx->ttl;
-    op->hold = (ctx->conf->unknown_outcome
-                == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD);
-    op->pool = ctx->request->pool;
-    op->log = ctx->request->connection->log;
-    op->data = ctx;
-
-    ngx_memcpy(op->id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
-    ngx_memcpy(op->token, ctx->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
-}
-
-
-/*
- * A record is there.  Whose it is comes first, then whether it is of the same
- * request; only then what became of that.
- */
-
-static ngx_int_t
-ngx_http_idempotency_found(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found)
-{
-    ctx->original_time = found->claim.time;
-
-    if (!ngx_http_idempotency_same_request(ctx, &found->claim)) {
-        return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_CONFLICT);
-    }
-
-    switch (found->state) {
-
-    case NGX_HTTP_IDEMPOTENCY_COMPLETED:
-        return ngx_http_idempotency_replay(r, ctx, found);
-
-    case NGX_HTTP_IDEMPOTENCY_UNUSABLE:
-        return ngx_http_idempotency_unusable(r, ctx, found);
-
-    default: /* NGX_HTTP_IDEMPOTENCY_IN_PROGRESS */
-        return ngx_http_idempotency_wait(r, ctx);
-    }
-}
-
-
-/*
- * A fingerprint that was made by another scheme can't be compared: a changed
- * configuration is not taken for a changed request.  Who asks always can.
- */
-
-ngx_uint_t
-ngx_http_idempotency_same_request(ngx_http_idempotency_ctx_t *ctx,
-    ngx_http_idempotency_claim_t *claim)
-{
-    if (CRYPTO_memcmp(claim->identity, ctx->claim.identity,
-                      NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
-        != 0)
-    {
-        ctx->foreign = 1;
-        return 0;
-    }
-
-    return claim->scheme != ctx->claim.scheme
-           || CRYPTO_memcmp(claim->fingerprint, ctx->claim.fingerprint,
-                            NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
-              == 0;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_unusable(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found)
-{
-    switch (found->reason) {
-
-    case NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN:
-
-        /* under "lease" the record lives as long as the lease */
-
-        if (ctx->conf->unknown_outcome != NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD) {
-            ctx->retryable = 1;
-            ctx->retry_after = found->left;
-        }
-
-        return ngx_http_idempotency_refuse(r, ctx,
-                                        NGX_HTTP_IDEMPOTENCY_PROBLEM_OUTCOME_UNKNOWN);
-
-    case NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE:
-        return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_TOO_LARGE);
-
-    default:
-        return ngx_http_idempotency_refuse(r, ctx,
-                                       NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_NOT_KEPT);
-    }
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_store_error(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_op_t *op)
-{
-    ngx_uint_t  pass;
-
-    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS);
-
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idempotency: store \"%V\" %s%s, the request %s",
-                  &ctx->conf->store->name,
-                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                      ? "is full" : "failed: ",
-                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                      ? "" : (op->error ? op->error : "no answer"),
-                  pass ? "runs unprotected" : "is refused");
-
-    if (!pass) {
-        return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
-    }
-
-    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNPROTECTED;
-
-    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
-                               "the store failed");
-
-    return NGX_DECLINED;
-}
-
-
-/* the client's own wish counts up to the configured limit */
-
-static ngx_msec_t
-ngx_http_idempotency_ttl(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
-{
-    ngx_int_t                         n;
-    ngx_uint_t                        count;
-    ngx_msec_t                        ttl;
-    ngx_table_elt_t                  *h;
-    ngx_http_idempotency_loc_conf_t  *conf;
-
-    conf = ctx->conf;
-
-    ttl = ngx_http_idempotency_time(r, &conf->ttl, "idempotency_ttl");
-
-    if (ttl == 0) {
-        ttl = NGX_HTTP_IDEMPOTENCY_TTL;
-    }
-
-    if (conf->ttl_header.len == 0) {
-        return ttl;
-    }
-
-    h = ngx_http_idempotency_request_header(r, &conf->ttl_header, &count);
-
-    if (count != 1) {
-        return ttl;
-    }
-
-    n = ngx_atoi(h->value.data, h->value.len);
-
-    if (n == NGX_ERROR) {
-
-        /* more digits than a number can have: still the limit */
-
-        for (n = 0; n < (ngx_int_t) h->value.len; n++) {
-            if (h->value.data[n] < '0' || h->value.data[n] > '9') {
-                return ttl;
-            }
-        }
-
-        return h->value.len ? conf->ttl_header_max : ttl;
-    }
-
-    if (n == 0) {
-        return ttl;
-    }
-
-    return ngx_min((ngx_msec_t) n, conf->ttl_header_max);
 }

@@ -20,6 +20,9 @@
 
 
 static ngx_int_t ngx_http_idempotency_last_sent(ngx_http_request_t *r);
+static void ngx_http_idempotency_settle_one(
+    ngx_http_idempotency_cover_t *cover, ngx_http_idempotency_op_e kind,
+    ngx_http_idempotency_reason_e reason, ngx_msec_t ttl);
 
 
 /* "complete": the response that goes to the client is whole */
@@ -45,13 +48,12 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
 
         if (!complete) {
             /* another kind of handler: who knows what it did */
-            return ctx->content_handler
-                   ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
-                   : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+            return ctx->handled ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+                                : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
         }
 
-        if (ctx->content_handler == NULL && r->err_status >= 400) {
-            /* an error of nginx's own */
+        if (!ctx->handled && r->err_status >= 400) {
+            /* an error of nginx's own, as of try_files */
             return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
         }
 
@@ -72,6 +74,11 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
 
     if (state->status) {
         status = state->status;
+    }
+
+    if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
+        /* it runs from now on, and there will be no other status */
+        return NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP;
     }
 
     if (ngx_http_idempotency_status_kept(ctx->conf->keep_status, status)) {
@@ -125,7 +132,7 @@ ngx_http_idempotency_last_sent(ngx_http_request_t *r)
 
 
 /*
- * Ends the record without a response.  KEEP: it ran, and "reason" says why
+ * Ends the records without a response.  KEEP: it ran, and "reason" says why
  * there is none.
  */
 
@@ -135,33 +142,27 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_reason_e reason)
 {
     ngx_msec_t                     ttl;
-    ngx_uint_t                     release;
-    ngx_http_idempotency_op_t     *op;
-    ngx_http_idempotency_claim_t  *claim;
+    ngx_uint_t                     i, policy;
+    ngx_http_idempotency_cover_t  *cover;
 
     ngx_http_idempotency_execute_done(ctx);
 
-    release = 0;
-    ttl = ctx->ttl;
+    policy = ctx->conf->unknown_outcome;
 
     switch (outcome) {
 
     case NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE:
         ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_RELEASED;
-        release = 1;
-        break;
+        ngx_http_idempotency_release(ctx);
+        return;
 
     case NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN:
         ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN;
         reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
 
-        if (ctx->conf->unknown_outcome == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
-            release = 1;
-
-        } else if (ctx->conf->unknown_outcome
-                   == NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE)
-        {
-            ttl = ctx->lease;
+        if (policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
+            ngx_http_idempotency_release(ctx);
+            return;
         }
 
         break;
@@ -173,23 +174,79 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
         }
     }
 
-    op = ngx_http_idempotency_op_detached(ctx->conf->store,
-                                   release ? NGX_HTTP_IDEMPOTENCY_OP_RELEASE
-                                           : NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
-                                   ctx->id, ctx->token);
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+
+        if (!cover->taken) {
+            continue;
+        }
+
+        ttl = ngx_http_idempotency_commit_ttl(cover);
+
+        if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+            && policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE)
+        {
+            ttl = ctx->lease;
+        }
+
+        cover->taken = 0;
+        ngx_http_idempotency_settle_one(cover,
+                                        NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
+                                        reason, ttl);
+    }
+}
+
+
+/* gives back every lock that was taken */
+
+void
+ngx_http_idempotency_release(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t                     i;
+    ngx_http_idempotency_cover_t  *cover;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+
+        if (!cover->taken) {
+            continue;
+        }
+
+        cover->taken = 0;
+        cover->asked = 0;
+
+        ngx_http_idempotency_settle_one(cover,
+                                        NGX_HTTP_IDEMPOTENCY_OP_RELEASE,
+                                        NGX_HTTP_IDEMPOTENCY_REASON_NONE,
+                                        ctx->ttl);
+    }
+}
+
+
+static void
+ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_op_e kind, ngx_http_idempotency_reason_e reason,
+    ngx_msec_t ttl)
+{
+    ngx_http_idempotency_op_t   *op;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    op = ngx_http_idempotency_op_detached(ctx->conf->store, kind, cover->id,
+                                          ctx->token);
     if (op == NULL) {
         return;
     }
 
-    claim = ngx_palloc(op->pool, sizeof(ngx_http_idempotency_claim_t));
-    if (claim == NULL) {
+    op->claim = ngx_palloc(op->pool, sizeof(ngx_http_idempotency_claim_t));
+    if (op->claim == NULL) {
         ngx_destroy_pool(op->pool);
         return;
     }
 
-    *claim = ctx->claim;
+    *op->claim = cover->claim;
 
-    op->claim = claim;
     op->lease = ctx->lease;
     op->ttl = ttl;
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;

@@ -19,6 +19,8 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_WATCHES  256
@@ -43,14 +45,19 @@ struct ngx_http_idempotency_watch_s {
      && !(watch)->look.posted && !(watch)->look.timer_set)
 
 
+static void ngx_http_idempotency_wait_end(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_waited_e result);
 static ngx_http_idempotency_watch_t *ngx_http_idempotency_watch_get(
-    ngx_http_idempotency_ctx_t *ctx);
+    ngx_http_idempotency_cover_t *cover);
 static void ngx_http_idempotency_watch_arm(ngx_http_idempotency_watch_t *watch);
 static void ngx_http_idempotency_watch_handler(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_watch_look(ngx_event_t *ev);
 static void ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_watch_share(
     ngx_http_idempotency_watch_t *watch, ngx_http_idempotency_found_t *found);
+static ngx_int_t ngx_http_idempotency_watch_copy(
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_op_t *op,
+    ngx_http_idempotency_found_t *found);
 static void ngx_http_idempotency_watch_leave(ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_watch_free(
     ngx_http_idempotency_watch_t *watch);
@@ -85,41 +92,70 @@ ngx_http_idempotency_wait_init(ngx_cycle_t *cycle)
 
 ngx_int_t
 ngx_http_idempotency_wait(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
+    ngx_http_idempotency_cover_t *cover)
 {
     ngx_int_t                      rc;
-    ngx_msec_t                     time;
+    ngx_msec_int_t                 left;
+    ngx_http_idempotency_ctx_t    *ctx;
     ngx_http_idempotency_watch_t  *watch;
 
-    if (!ctx->waited) {
-        time = ngx_http_idempotency_time(r, &ctx->conf->wait,
-                                         "idempotency_wait");
-        if (time == 0) {
-            return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_CONCURRENT_REQUEST);
-        }
+    ctx = cover->ctx;
 
-        if (ngx_http_idempotency_waiters_enter(ctx->id, time,
-                                               ctx->conf->max_waiters)
-            != NGX_OK)
-        {
-            return ngx_http_idempotency_refuse(r, ctx,
-                                        NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS);
-        }
-
-        ctx->waited = 1;
-        ctx->counted = 1;
-        ctx->wait_start = ngx_current_msec;
-
-        ctx->deadline.handler = ngx_http_idempotency_deadline_handler;
-        ctx->deadline.data = ctx;
-        ctx->deadline.log = r->connection->log;
-
-        /* not cancelable: it also keeps a worker that is to quit */
-        ngx_add_timer(&ctx->deadline, time);
+    if (ctx->conf->dry_run) {
+        return ngx_http_idempotency_dry_run(ctx,
+                                            NGX_HTTP_IDEMPOTENCY_STATUS_BUSY);
     }
 
-    watch = ngx_http_idempotency_watch_get(ctx);
+    if (!ctx->waited) {
+        ctx->wait_start = ngx_current_msec;
+        ctx->wait_until = ngx_current_msec
+                          + ngx_http_idempotency_time(r, &ctx->conf->wait,
+                                                      "idempotency_wait");
+
+        if (ctx->wait_until == ctx->wait_start) {
+            return ngx_http_idempotency_refuse(r, ctx,
+                              NGX_HTTP_IDEMPOTENCY_PROBLEM_CONCURRENT_REQUEST);
+        }
+    }
+
+    /* however often it is put off, and by whichever record */
+
+    left = (ngx_msec_int_t) (ctx->wait_until - ngx_current_msec);
+
+    if (left <= 0) {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
+    }
+
+    if (ngx_http_idempotency_waiters_enter(&ctx->conf->store->name, cover->id,
+                                           (ngx_msec_t) left,
+                                           ctx->conf->max_waiters)
+        != NGX_OK)
+    {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS);
+    }
+
+    if (!ctx->waited) {
+        ngx_http_idempotency_event(ctx,
+                                  NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_CONTENTION,
+                                  NULL);
+    }
+
+    ctx->waited = 1;
+    ctx->counted = 1;
+    ctx->waiting = cover;
+    cover->asked = 0;
+
+    ctx->deadline.handler = ngx_http_idempotency_deadline_handler;
+    ctx->deadline.data = ctx;
+    ctx->deadline.log = r->connection->log;
+
+    /* not cancelable: it also keeps a worker that is to quit */
+
+    ngx_add_timer(&ctx->deadline, (ngx_msec_t) left);
+
+    watch = ngx_http_idempotency_watch_get(cover);
     if (watch == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -144,10 +180,18 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
 }
 
 
-/* a waiter is done waiting: it was answered, refused, or is gone */
+/* a waiter is gone, or could not be put aside */
 
 void
 ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_wait_end(ctx, NGX_HTTP_IDEMPOTENCY_WAITED_GONE);
+}
+
+
+static void
+ngx_http_idempotency_wait_end(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_waited_e result)
 {
     if (ctx->deadline.timer_set) {
         ngx_del_timer(&ctx->deadline);
@@ -156,7 +200,10 @@ ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
     if (ctx->counted) {
         ctx->counted = 0;
         ctx->wait_time = ngx_current_msec - ctx->wait_start;
-        ngx_http_idempotency_waiters_leave(ctx->id);
+        ngx_http_idempotency_metrics_wait(ctx->conf->store, result,
+                                          ctx->wait_time);
+        ngx_http_idempotency_waiters_leave(&ctx->conf->store->name,
+                                           ctx->waiting->id);
     }
 
     if (ctx->ready) {
@@ -171,18 +218,19 @@ ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
 
 
 static ngx_http_idempotency_watch_t *
-ngx_http_idempotency_watch_get(ngx_http_idempotency_ctx_t *ctx)
+ngx_http_idempotency_watch_get(ngx_http_idempotency_cover_t *cover)
 {
     ngx_queue_t                   *q, *bucket;
     ngx_http_idempotency_watch_t  *watch;
 
-    bucket = &ngx_http_idempotency_watches[ctx->id[0]];
+    bucket = &ngx_http_idempotency_watches[cover->id[0]];
 
     for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
         watch = ngx_queue_data(q, ngx_http_idempotency_watch_t, link);
 
-        if (watch->op.store == ctx->conf->store
-            && ngx_memcmp(watch->op.id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN)
+        if (watch->op.store == cover->ctx->conf->store
+            && ngx_memcmp(watch->op.id, cover->id,
+                          NGX_HTTP_IDEMPOTENCY_ID_LEN)
                == 0)
         {
             return watch;
@@ -198,11 +246,11 @@ ngx_http_idempotency_watch_get(ngx_http_idempotency_ctx_t *ctx)
     ngx_queue_insert_head(bucket, &watch->link);
 
     watch->op.kind = NGX_HTTP_IDEMPOTENCY_OP_WATCH;
-    watch->op.store = ctx->conf->store;
+    watch->op.store = cover->ctx->conf->store;
     watch->op.log = ngx_cycle->log;
     watch->op.handler = ngx_http_idempotency_watch_handler;
     watch->op.data = watch;
-    ngx_memcpy(watch->op.id, ctx->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    ngx_memcpy(watch->op.id, cover->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
 
     watch->look.handler = ngx_http_idempotency_watch_look;
     watch->look.data = watch;
@@ -253,9 +301,10 @@ ngx_http_idempotency_watch_look(ngx_event_t *ev)
 
     watch->asking = ctx;
 
-    op = &ctx->op;
+    op = &ctx->waiting->op;
 
-    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
+    ngx_http_idempotency_op_prepare(ctx->waiting, op,
+                                    NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
     op->handler = ngx_http_idempotency_watch_looked;
 
     if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
@@ -269,9 +318,11 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 {
     ngx_msec_t                     delay;
     ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
     ngx_http_idempotency_watch_t  *watch;
 
-    ctx = op->data;
+    cover = op->data;
+    ctx = cover->ctx;
     watch = ctx->watch;
 
     watch->asking = NULL;
@@ -281,6 +332,7 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 
     case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
         watch->op.attempt = 0;
+        cover->taken = 1;
         ngx_http_idempotency_ready(ctx);
         break;
 
@@ -320,9 +372,9 @@ static void
 ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
     ngx_http_idempotency_found_t *found)
 {
-    u_char                      *p;
-    ngx_queue_t                 *q, *next;
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_queue_t                   *q, *next;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
 
     for (q = ngx_queue_head(&watch->waiters);
          q != ngx_queue_sentinel(&watch->waiters);
@@ -330,34 +382,54 @@ ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
     {
         next = ngx_queue_next(q);
         ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, queue);
+        cover = ctx->waiting;
 
         if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
-            && ngx_http_idempotency_same_request(ctx, &found->claim))
+            && ngx_http_idempotency_same_request(cover, &found->claim))
         {
             continue;
         }
 
-        if (&ctx->op.found != found) {
-            ctx->op.result = NGX_HTTP_IDEMPOTENCY_FOUND;
-            ctx->op.start = ngx_current_msec;
-            ctx->op.found = *found;
-
-            if (found->response.len) {
-                p = ngx_pnalloc(ctx->request->pool, found->response.len);
-
-                if (p == NULL) {
-                    ctx->op.result = NGX_HTTP_IDEMPOTENCY_ERROR;
-                    ctx->op.error = "no memory for the response";
-
-                } else {
-                    ngx_memcpy(p, found->response.data, found->response.len);
-                    ctx->op.found.response.data = p;
-                }
-            }
+        if (&cover->op.found != found
+            && ngx_http_idempotency_watch_copy(ctx, &cover->op, found)
+               != NGX_OK)
+        {
+            cover->op.result = NGX_HTTP_IDEMPOTENCY_ERROR;
+            cover->op.error = "no memory for the response";
         }
 
         ngx_http_idempotency_ready(ctx);
     }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_watch_copy(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_found_t *found)
+{
+    ngx_pool_t  *pool;
+
+    pool = ctx->request->pool;
+
+    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
+    op->start = ngx_current_msec;
+    op->found = *found;
+
+    if (found->response.len) {
+        op->found.response.data = ngx_pstrdup(pool, &found->response);
+        if (op->found.response.data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (found->details.len) {
+        op->found.details.data = ngx_pstrdup(pool, &found->details);
+        if (op->found.details.data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
 
 
@@ -373,7 +445,7 @@ ngx_http_idempotency_watch_leave(ngx_http_idempotency_ctx_t *ctx)
 
     if (watch->asking == ctx) {
         watch->asking = NULL;
-        ngx_http_idempotency_store_cancel(&ctx->op);
+        ngx_http_idempotency_store_cancel(&ctx->waiting->op);
     }
 
     if (watch->busy) {
@@ -413,10 +485,15 @@ ngx_http_idempotency_watch_free(ngx_http_idempotency_watch_t *watch)
 static void
 ngx_http_idempotency_ready(ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_http_idempotency_wait_cancel(ctx);
+    ngx_http_idempotency_wait_end(ctx,
+                                  ctx->waiting->taken
+                                      ? NGX_HTTP_IDEMPOTENCY_WAITED_ACQUIRED
+                                      : NGX_HTTP_IDEMPOTENCY_WAITED_ANSWERED);
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_BEGIN,
                                "the record changed");
+
+    ctx->waiting->asked = 1;
 
     ctx->ready = 1;
     ngx_queue_insert_tail(&ngx_http_idempotency_ready_queue, &ctx->queue);
@@ -450,7 +527,7 @@ ngx_http_idempotency_deadline_handler(ngx_event_t *ev)
 
     ctx = ev->data;
 
-    ngx_http_idempotency_wait_cancel(ctx);
+    ngx_http_idempotency_wait_end(ctx, NGX_HTTP_IDEMPOTENCY_WAITED_TIMEOUT);
 
     ngx_http_idempotency_resume(ctx->request);
 }

@@ -153,8 +153,9 @@ ngx_http_idempotency_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEMPOTENCY_VAR_RECORD:
 
-        if (ctx->claim.time) {
-            return ngx_http_idempotency_variable_hex(r, v, ctx->id,
+        if (ctx->primary) {
+            return ngx_http_idempotency_variable_hex(r, v,
+                                                ctx->primary->id,
                                                 NGX_HTTP_IDEMPOTENCY_ID_LEN);
         }
 
@@ -162,9 +163,9 @@ ngx_http_idempotency_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEMPOTENCY_VAR_FINGERPRINT:
 
-        if (ctx->claim.time) {
+        if (ctx->primary) {
             return ngx_http_idempotency_variable_hex(r, v,
-                                       ctx->claim.fingerprint,
+                                       ctx->primary->claim.fingerprint,
                                        NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN);
         }
 
@@ -203,10 +204,11 @@ ngx_http_idempotency_variable(ngx_http_request_t *r,
     default: /* NGX_HTTP_IDEMPOTENCY_VAR_AGE */
 
         if (ctx->original_time && !ctx->foreign
-            && ctx->claim.time >= ctx->original_time)
+            && ctx->primary->claim.time >= ctx->original_time)
         {
             return ngx_http_idempotency_variable_seconds(r, v,
-                       (ngx_msec_t) (ctx->claim.time - ctx->original_time));
+                                   (ngx_msec_t) (ctx->primary->claim.time
+                                                 - ctx->original_time));
         }
     }
 

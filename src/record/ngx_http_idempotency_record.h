@@ -93,8 +93,8 @@ typedef struct {
     ngx_str_t                       status_line;     /* "200 OK", or empty */
     uint64_t                        time;            /* as in the claim   */
     int64_t                         content_length;  /* of a response that
-                                                        had no body: HEAD;
-                                                        -1: the body's    */
+                                                        has no body: HEAD,
+                                                        204, 304; or -1   */
     ngx_http_idempotency_header_t  *headers;
     ngx_uint_t                      nheaders;
     size_t                          body_len;        /* as stored         */

@@ -20,64 +20,69 @@ static ngx_uint_t ngx_http_idempotency_covered(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idempotency_bypassed(ngx_http_request_t *r,
     ngx_http_idempotency_loc_conf_t *conf);
 static ngx_int_t ngx_http_idempotency_key(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body);
+static ngx_int_t ngx_http_idempotency_key_check(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_key_member(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_int_t i);
 
 
 ngx_int_t
 ngx_http_idempotency_admit(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    u_char      *buf;
     ngx_int_t    rc;
     const char  *why;
 
     why = "the method is not covered";
+    rc = NGX_DECLINED;
 
     if (ngx_http_idempotency_covered(r, ctx->conf)) {
-
         why = "bypassed";
         rc = ngx_http_idempotency_bypassed(r, ctx->conf);
-
-        if (rc == NGX_OK) {
-
-            why = "there is no key";
-            rc = ngx_http_idempotency_key(r, ctx);
-
-            if (rc == NGX_OK) {
-                goto parse;
-            }
-        }
-
-        if (rc != NGX_DECLINED) {
-            return rc;
-        }
     }
 
-    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
-    ctx->admitted = 1;
-
-    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
-
-    return NGX_OK;
-
-parse:
-
-    buf = ngx_pnalloc(r->pool, ctx->sent_key.len);
-    if (buf == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (rc == NGX_OK) {
+        why = "there is no key";
+        rc = ngx_http_idempotency_key(r, ctx, 0);
     }
 
-    if (ngx_http_idempotency_key_parse(ctx->conf->key_format, &ctx->sent_key,
-                                       buf, &ctx->key, &ctx->reason)
-        != NGX_OK)
-    {
-        return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    if (rc == NGX_DECLINED) {
+
+        /* unless it was refused, in a dry run */
+
+        if (ctx->phase != NGX_HTTP_IDEMPOTENCY_PASS) {
+            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
+        }
+
+    } else if (rc != NGX_OK) {
+        return rc;
     }
 
     ctx->admitted = 1;
 
     return NGX_OK;
+}
+
+
+/* the body was read: it may have the key */
+
+ngx_int_t
+ngx_http_idempotency_admit_body(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    if (!ctx->key_in_body) {
+        return NGX_OK;
+    }
+
+    rc = ngx_http_idempotency_key(r, ctx, 1);
+
+    /* without one, the derived keys may still cover it */
+
+    return (rc == NGX_DECLINED) ? NGX_OK : rc;
 }
 
 
@@ -137,12 +142,14 @@ ngx_http_idempotency_bypassed(ngx_http_request_t *r,
 /*
  * The first value that is not empty.  A header that is there but empty was
  * sent by somebody who meant a key: that is an error, not a request without.
+ * NGX_DECLINED if there is none; NGX_OK also if the body must be seen first.
  */
 
 static ngx_int_t
 ngx_http_idempotency_key(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body)
 {
+    ngx_int_t                           rc;
     ngx_uint_t                          i, n, empty;
     ngx_http_idempotency_key_source_t  *source;
 
@@ -151,13 +158,29 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
 
     for (i = 0; i < ctx->conf->keys->nelts; i++) {
 
+        if (source[i].member >= 0) {
+
+            if (!body) {
+                ctx->key_in_body = 1;
+                return NGX_OK;
+            }
+
+            rc = ngx_http_idempotency_key_member(r, ctx, source[i].member);
+
+            if (rc != NGX_DECLINED) {
+                return rc;
+            }
+
+            continue;
+        }
+
         if (source[i].header.len) {
             (void) ngx_http_idempotency_request_header(r, &source[i].header,
                                                        &n);
             if (n > 1) {
                 ctx->reason = "was sent more than once";
                 return ngx_http_idempotency_refuse(r, ctx,
-                                            NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
             }
 
             empty |= n;
@@ -170,22 +193,99 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
         }
 
         if (ctx->sent_key.len) {
-            return NGX_OK;
+            return ngx_http_idempotency_key_check(r, ctx);
         }
     }
 
     if (empty) {
         ctx->reason = "is empty";
         return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
     }
 
     if (ctx->conf->required) {
         return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_MISSING);
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_MISSING);
     }
 
-    return NGX_DECLINED;
+    return (ctx->conf->dedupe && !body) ? NGX_OK : NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_key_check(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    u_char  *buf;
+
+    buf = ngx_pnalloc(r->pool, ctx->sent_key.len);
+    if (buf == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ngx_http_idempotency_key_parse(ctx->conf->key_format, &ctx->sent_key,
+                                       buf, &ctx->key, &ctx->reason)
+        != NGX_OK)
+    {
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    return NGX_OK;
+}
+
+
+/* a top-level member of a JSON body: a string or a number is a key */
+
+static ngx_int_t
+ngx_http_idempotency_key_member(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_int_t i)
+{
+    const ngx_http_idempotency_json_member_t  *member;
+
+    if (!ctx->body.parsed) {
+        return NGX_DECLINED;
+    }
+
+    member = ngx_http_idempotency_json_member(ctx->body.json, i);
+
+    if (member->count > 1) {
+        ctx->reason = "was sent more than once";
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    switch (member->kind) {
+
+    case NGX_HTTP_IDEMPOTENCY_JSON_NONE:
+    case NGX_HTTP_IDEMPOTENCY_JSON_NULL:
+        return NGX_DECLINED;
+
+    case NGX_HTTP_IDEMPOTENCY_JSON_STRING:
+    case NGX_HTTP_IDEMPOTENCY_JSON_NUMBER:
+        break;
+
+    default:
+        ctx->reason = "is neither a string nor a number";
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    if (member->value.len == 0) {
+        ctx->reason = "is empty";
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    ctx->sent_key.len = member->value.len;
+    ctx->sent_key.data = ngx_pnalloc(r->pool, member->value.len);
+    if (ctx->sent_key.data == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_memcpy(ctx->sent_key.data, member->value.data, member->value.len);
+
+    return ngx_http_idempotency_key_check(r, ctx);
 }
 
 

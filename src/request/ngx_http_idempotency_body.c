@@ -5,7 +5,8 @@
  * another module had read the body before, it is hashed from there.
  *
  * Started and finished by the handler; feeds the digest, through the
- * multipart reader where the boundary must not count.
+ * multipart reader where the boundary must not count, and the walkers of JSON
+ * and forms where those are wanted.
  */
 
 
@@ -25,6 +26,16 @@ static ngx_int_t ngx_http_idempotency_body_chain(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
 static ngx_int_t ngx_http_idempotency_body_file(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *b);
+static ngx_http_idempotency_fingerprint_e ngx_http_idempotency_body_mode(
+    ngx_http_idempotency_fingerprint_e mode, ngx_str_t *type);
+static ngx_int_t ngx_http_idempotency_body_parsers(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_fingerprint_e mode);
+static ngx_http_idempotency_json_options_t *ngx_http_idempotency_body_secret(
+    ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_body_canonical(
+    ngx_http_idempotency_body_t *body);
+static void *ngx_http_idempotency_body_alloc(void *data, size_t size);
+static void ngx_http_idempotency_body_free(void *data, void *p);
 static void ngx_http_idempotency_body_feed(ngx_http_idempotency_ctx_t *ctx,
     u_char *p, size_t len);
 static void ngx_http_idempotency_body_multipart_update(void *data,
@@ -44,28 +55,43 @@ ngx_http_idempotency_body_init(void)
 }
 
 
+/*
+ * The raw digest is made in any case: what does not parse counts raw, and
+ * when that shows, its beginning has passed by.
+ */
+
 ngx_int_t
 ngx_http_idempotency_body_start(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_str_t                     boundary;
-    ngx_http_idempotency_body_t  *body;
+    ngx_str_t                            boundary, *type;
+    ngx_http_idempotency_body_t         *body;
+    ngx_http_idempotency_loc_conf_t     *conf;
+    ngx_http_idempotency_fingerprint_e   mode;
 
-    if (ctx->conf->fingerprint == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF) {
+    conf = ctx->conf;
+    body = &ctx->body;
+
+    type = r->headers_in.content_type ? &r->headers_in.content_type->value
+                                      : NULL;
+
+    mode = ngx_http_idempotency_body_mode(conf->fingerprint->mode, type);
+
+    if (mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
+        && conf->dedupe == NULL && !ctx->key_in_body)
+    {
         return NGX_OK;
     }
 
-    body = &ctx->body;
+    body->kind = mode;
 
     body->digest = ngx_http_idempotency_digest_get();
     if (body->digest == NULL) {
         return NGX_ERROR;
     }
 
-    if (r->headers_in.content_type
-        && ngx_http_idempotency_multipart_boundary(
-               &r->headers_in.content_type->value, &boundary)
-           == NGX_OK)
+    if (type
+        && ngx_http_idempotency_multipart_boundary(type, &boundary) == NGX_OK)
     {
         body->multipart = ngx_palloc(r->pool,
                                     sizeof(ngx_http_idempotency_multipart_t));
@@ -78,11 +104,180 @@ ngx_http_idempotency_body_start(ngx_http_request_t *r,
                               body->digest);
     }
 
+    if (ngx_http_idempotency_body_parsers(r, ctx, mode) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     /* read already, by a module of an earlier phase: no filter will see it */
 
     body->late = (r->request_body != NULL);
 
     return NGX_OK;
+}
+
+
+/* "auto" is what the media type says */
+
+static ngx_http_idempotency_fingerprint_e
+ngx_http_idempotency_body_mode(ngx_http_idempotency_fingerprint_e mode,
+    ngx_str_t *type)
+{
+    size_t   len;
+    u_char  *p;
+
+    if (mode != NGX_HTTP_IDEMPOTENCY_FINGERPRINT_AUTO) {
+        return mode;
+    }
+
+    if (type == NULL) {
+        return NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW;
+    }
+
+    p = type->data;
+
+    for (len = 0; len < type->len; len++) {
+        if (p[len] == ';' || p[len] == ' ' || p[len] == '\t') {
+            break;
+        }
+    }
+
+    if ((len == 16 && ngx_strncasecmp(p, (u_char *) "application/json", 16)
+                      == 0)
+        || (len > 5
+            && ngx_strncasecmp(p + len - 5, (u_char *) "+json", 5) == 0))
+    {
+        return NGX_HTTP_IDEMPOTENCY_FINGERPRINT_JSON;
+    }
+
+    if (len == 33
+        && ngx_strncasecmp(p, (u_char *) "application/x-www-form-urlencoded",
+                           33)
+           == 0)
+    {
+        return NGX_HTTP_IDEMPOTENCY_FINGERPRINT_FORM;
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW;
+}
+
+
+/*
+ * JSON is walked also where only a member of it is wanted, or the paths that
+ * a conflict could name.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_body_parsers(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_fingerprint_e mode)
+{
+    EVP_MD_CTX                           *md;
+    ngx_http_idempotency_body_t          *body;
+    ngx_http_idempotency_canon_mem_t      mem;
+    ngx_http_idempotency_json_options_t  *options;
+
+    body = &ctx->body;
+    options = &ctx->conf->json;
+
+    if (mode != NGX_HTTP_IDEMPOTENCY_FINGERPRINT_JSON
+        && mode != NGX_HTTP_IDEMPOTENCY_FINGERPRINT_FORM
+        && options->nwanted == 0
+        && options->detail == NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF)
+    {
+        return NGX_OK;
+    }
+
+    md = ngx_http_idempotency_digest_scratch();
+    if (md == NULL) {
+        return NGX_ERROR;
+    }
+
+    mem.alloc = ngx_http_idempotency_body_alloc;
+    mem.free = ngx_http_idempotency_body_free;
+    mem.data = r->connection->log;
+
+    if (mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_FORM) {
+        body->form = ngx_http_idempotency_form_create(&ctx->conf->form, &mem,
+                                                      md);
+        if (body->form == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (options->nwanted == 0) {
+            return NGX_OK;
+        }
+    }
+
+    if (options->detail != NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF) {
+        options = ngx_http_idempotency_body_secret(r, ctx);
+        if (options == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    body->json = ngx_http_idempotency_json_create(options, &mem, md);
+
+    return body->json ? NGX_OK : NGX_ERROR;
+}
+
+
+/*
+ * The hashes of paths are keyed by what a store does not have: who asks, and
+ * the key itself.
+ */
+
+static ngx_http_idempotency_json_options_t *
+ngx_http_idempotency_body_secret(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    u_char                               *secret;
+    u_char                                identity[
+                                            NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_str_t                             fields[4];
+    ngx_http_idempotency_json_options_t  *options;
+
+    options = ngx_palloc(r->pool, sizeof(ngx_http_idempotency_json_options_t)
+                                  + NGX_HTTP_IDEMPOTENCY_JSON_SECRET_LEN);
+    if (options == NULL) {
+        return NULL;
+    }
+
+    *options = ctx->conf->json;
+    secret = (u_char *) (options + 1);
+    options->secret = secret;
+
+    ngx_str_set(&fields[0], "conflict_detail");
+
+    fields[1].data = identity;
+    fields[1].len = sizeof(identity);
+
+    if (ngx_http_idempotency_identity(r, ctx, identity) != NGX_OK
+        || ngx_http_complex_value(r, ctx->conf->scope, &fields[2]) != NGX_OK)
+    {
+        return NULL;
+    }
+
+    /* empty if it is in the body: then it is not known yet */
+    fields[3] = ctx->key;
+
+    if (ngx_http_idempotency_digest_fields(secret, fields, 4) != NGX_OK) {
+        return NULL;
+    }
+
+    return options;
+}
+
+
+static void *
+ngx_http_idempotency_body_alloc(void *data, size_t size)
+{
+    return ngx_alloc(size, data);
+}
+
+
+static void
+ngx_http_idempotency_body_free(void *data, void *p)
+{
+    ngx_free(p);
 }
 
 
@@ -132,6 +327,57 @@ ngx_http_idempotency_body_finish(ngx_http_request_t *r,
     ngx_http_idempotency_digest_done(body->digest, body->hash);
     body->digest = NULL;
 
+    return ngx_http_idempotency_body_canonical(body);
+}
+
+
+/* the digest of what was parsed, if it was, in place of the raw one */
+
+static ngx_int_t
+ngx_http_idempotency_body_canonical(ngx_http_idempotency_body_t *body)
+{
+    u_char     hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_int_t  rc;
+
+    rc = NGX_DECLINED;
+
+    if (body->form) {
+        rc = ngx_http_idempotency_form_done(body->form, hash);
+
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        if (rc == NGX_OK) {
+            ngx_memcpy(body->hash, hash, sizeof(hash));
+        }
+    }
+
+    if (body->json) {
+        switch (ngx_http_idempotency_json_done(body->json, hash)) {
+
+        case NGX_ERROR:
+            return NGX_ERROR;
+
+        case NGX_OK:
+            body->parsed = 1;
+
+            if (body->kind == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_JSON) {
+                ngx_memcpy(body->hash, hash, sizeof(hash));
+                rc = NGX_OK;
+            }
+
+            break;
+
+        default: /* NGX_DECLINED */
+            break;
+        }
+    }
+
+    if (rc != NGX_OK) {
+        body->kind = NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW;
+    }
+
     return NGX_OK;
 }
 
@@ -139,9 +385,23 @@ ngx_http_idempotency_body_finish(ngx_http_request_t *r,
 void
 ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx)
 {
-    if (ctx->body.digest) {
-        ngx_http_idempotency_digest_put(ctx->body.digest);
-        ctx->body.digest = NULL;
+    ngx_http_idempotency_body_t  *body;
+
+    body = &ctx->body;
+
+    if (body->digest) {
+        ngx_http_idempotency_digest_put(body->digest);
+        body->digest = NULL;
+    }
+
+    if (body->json) {
+        ngx_http_idempotency_json_destroy(body->json);
+        body->json = NULL;
+    }
+
+    if (body->form) {
+        ngx_http_idempotency_form_destroy(body->form);
+        body->form = NULL;
     }
 }
 
@@ -216,6 +476,16 @@ ngx_http_idempotency_body_feed(ngx_http_idempotency_ctx_t *ctx, u_char *p,
 
     } else {
         ngx_http_idempotency_digest_update(ctx->body.digest, p, len);
+    }
+
+    /* what they say stays said until the body is finished */
+
+    if (ctx->body.json) {
+        (void) ngx_http_idempotency_json_feed(ctx->body.json, p, len);
+    }
+
+    if (ctx->body.form) {
+        (void) ngx_http_idempotency_form_feed(ctx->body.form, p, len);
     }
 }
 

@@ -20,6 +20,7 @@ static EVP_MD       *ngx_http_idempotency_sha256;
 static EVP_MD_CTX   *ngx_http_idempotency_digests[
                                           NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT];
 static ngx_uint_t    ngx_http_idempotency_ndigests;
+static EVP_MD_CTX   *ngx_http_idempotency_scratch;
 
 /* a random half for the process, and a count: unique, at no cost */
 static u_char        ngx_http_idempotency_token_base[8];
@@ -66,6 +67,9 @@ ngx_http_idempotency_digest_exit(void)
             ngx_http_idempotency_digests[--ngx_http_idempotency_ndigests]);
     }
 
+    EVP_MD_CTX_free(ngx_http_idempotency_scratch);
+    ngx_http_idempotency_scratch = NULL;
+
 #if (OPENSSL_VERSION_NUMBER >= 0x30000000L)
     EVP_MD_free(ngx_http_idempotency_sha256);
 #endif
@@ -109,6 +113,17 @@ ngx_http_idempotency_digest_put(EVP_MD_CTX *md)
     }
 
     EVP_MD_CTX_free(md);
+}
+
+
+EVP_MD_CTX *
+ngx_http_idempotency_digest_scratch(void)
+{
+    if (ngx_http_idempotency_scratch == NULL) {
+        ngx_http_idempotency_scratch = ngx_http_idempotency_digest_get();
+    }
+
+    return ngx_http_idempotency_scratch;
 }
 
 

@@ -28,6 +28,9 @@ void ngx_http_idempotency_digest_exit(void);
 EVP_MD_CTX *ngx_http_idempotency_digest_get(void);
 void ngx_http_idempotency_digest_put(EVP_MD_CTX *md);
 
+/* one for all whose use of it ends with their call; NULL without memory */
+EVP_MD_CTX *ngx_http_idempotency_digest_scratch(void);
+
 void ngx_http_idempotency_digest_update(EVP_MD_CTX *md, const void *p,
     size_t len);
 void ngx_http_idempotency_digest_field(EVP_MD_CTX *md, const u_char *p,

@@ -1,10 +1,10 @@
 
 /*
- * What a request is, in hashes: the id of its record, its fingerprint, and
- * who asks.  Every string goes in with its length.
+ * What a request is, in hashes: its fingerprint, and who asks.  Every string
+ * goes in with its length.
  *
- * Scope and identity are evaluated here and not before: they may be what an
- * access check has set.  Called once the body is read.
+ * The identity is evaluated here and not before: it may be what an access
+ * check has set.  Called for the records that are to cover the request.
  */
 
 
@@ -15,60 +15,13 @@
 #include "core/ngx_http_idempotency.h"
 
 
-static ngx_int_t ngx_http_idempotency_record_id(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
-static ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *hash);
-static ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *identity);
 static ngx_int_t ngx_http_idempotency_media_type(ngx_http_request_t *r,
     ngx_str_t *type);
 
 
+/* who asks */
+
 ngx_int_t
-ngx_http_idempotency_identify(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
-{
-    u_char       identity[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
-    ngx_time_t  *tp;
-
-    if (ngx_http_idempotency_record_id(r, ctx) != NGX_OK
-        || ngx_http_idempotency_identity(r, ctx, identity) != NGX_OK
-        || ngx_http_idempotency_fingerprint(r, ctx, identity) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(ctx->claim.identity, identity,
-               NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN);
-
-    tp = ngx_timeofday();
-
-    ctx->claim.scheme = ctx->conf->scheme;
-    ctx->claim.time = (uint64_t) tp->sec * 1000 + tp->msec
-                      - (ngx_current_msec - ctx->arrival);
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_record_id(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
-{
-    ngx_str_t  fields[2];
-
-    if (ngx_http_complex_value(r, ctx->conf->scope, &fields[0]) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    fields[1] = ctx->key;
-
-    return ngx_http_idempotency_digest_fields(ctx->id, fields, 2);
-}
-
-
-static ngx_int_t
 ngx_http_idempotency_identity(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, u_char *hash)
 {
@@ -101,22 +54,26 @@ ngx_http_idempotency_identity(ngx_http_request_t *r,
 
 
 /*
- * With "idempotency_fingerprint off" the key alone decides what a request is;
- * who asks still counts.
+ * What the request is.  With "idempotency_fingerprint off" the key alone
+ * decides that; who asks still counts.  "whole": with the body even so, for a
+ * key that is derived from it.
  */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *identity)
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
+    u_char *hash)
 {
-    ngx_str_t  fields[6];
+    u_char     kind;
+    ngx_str_t  fields[7];
 
     fields[0].data = identity;
     fields[0].len = NGX_HTTP_IDEMPOTENCY_HASH_LEN;
 
-    if (ctx->conf->fingerprint == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF) {
-        return ngx_http_idempotency_digest_fields(ctx->claim.fingerprint,
-                                                  fields, 1);
+    if (ctx->conf->fingerprint->mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
+        && !whole)
+    {
+        return ngx_http_idempotency_digest_fields(hash, fields, 1);
     }
 
     fields[1] = r->method_name;
@@ -127,11 +84,17 @@ ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    fields[5].data = ctx->body.hash;
-    fields[5].len = NGX_HTTP_IDEMPOTENCY_HASH_LEN;
+    /* a body that did not parse must not be taken for one that did */
 
-    return ngx_http_idempotency_digest_fields(ctx->claim.fingerprint, fields,
-                                              6);
+    kind = (u_char) ctx->body.kind;
+
+    fields[5].data = &kind;
+    fields[5].len = 1;
+
+    fields[6].data = ctx->body.hash;
+    fields[6].len = NGX_HTTP_IDEMPOTENCY_HASH_LEN;
+
+    return ngx_http_idempotency_digest_fields(hash, fields, 7);
 }
 
 
@@ -213,10 +176,38 @@ ngx_http_idempotency_media_type(ngx_http_request_t *r, ngx_str_t *type)
 }
 
 
-/* a number for the way in which fingerprints are made here */
+/*
+ * A number for the way in which fingerprints are made here: the same on every
+ * host with the same configuration.
+ */
 
 uint32_t
 ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf)
 {
-    return (uint32_t) conf->fingerprint + 1;
+    u_char                             how[2];
+    uint32_t                           crc;
+    ngx_str_t                         *name;
+    ngx_uint_t                         i;
+    ngx_http_idempotency_canonical_t  *canonical;
+
+    canonical = conf->fingerprint;
+
+    how[0] = (u_char) canonical->mode;
+    how[1] = (u_char) canonical->unordered;
+
+    ngx_crc32_init(crc);
+    ngx_crc32_update(&crc, how, 2);
+
+    if (canonical->excluded) {
+        name = canonical->excluded->elts;
+
+        for (i = 0; i < canonical->excluded->nelts; i++) {
+            ngx_crc32_update(&crc, name[i].data, name[i].len);
+            ngx_crc32_update(&crc, (u_char *) ",", 1);
+        }
+    }
+
+    ngx_crc32_final(crc);
+
+    return crc;
 }

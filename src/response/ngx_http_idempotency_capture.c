@@ -8,7 +8,7 @@
  * streams through untouched.
  *
  * The filters are called by nginx for every response; they call the outcome
- * to know what becomes of the record, and the store to commit it.
+ * to know what becomes of the record, and the commit.
  */
 
 
@@ -27,6 +27,7 @@ static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_idempotency_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_capture_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
 static ngx_int_t ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
@@ -39,12 +40,9 @@ static ngx_int_t ngx_http_idempotency_truncated(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static ngx_int_t ngx_http_idempotency_complete(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
-static ngx_int_t ngx_http_idempotency_commit(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idempotency_own_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
-static void ngx_http_idempotency_commit_handler(
-    ngx_http_idempotency_op_t *op);
-static void ngx_http_idempotency_committed(ngx_http_idempotency_ctx_t *ctx);
-static ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idempotency_pass_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 
 
@@ -66,6 +64,7 @@ ngx_http_idempotency_capture_init(void)
 static ngx_int_t
 ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 {
+    ngx_uint_t                   header_only;
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
@@ -77,40 +76,48 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
         return ngx_http_next_header_filter(r);
     }
 
+    ngx_http_idempotency_restore_method(r, ctx);
+
     /* held already: this is another response in place of that */
 
     ctx->held = NULL;
     ctx->held_last = &ctx->held;
     ctx->held_size = 0;
     ctx->body_crc = 0;
+    ctx->app_off = 0;
+    ctx->app_ttl = 0;
 
     ngx_memzero(&ctx->response, sizeof(ngx_http_idempotency_response_t));
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_HOLD,
                                "a response has come");
 
-    if (ngx_http_idempotency_endless(r)) {
-        ngx_http_idempotency_let_through(r, ctx,
-                                         NGX_HTTP_IDEMPOTENCY_REASON_STREAM);
-        return ngx_http_next_header_filter(r);
-    }
-
-    ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
-                                                  "idempotency_max_response");
+    /* first of all: also what can't be held may have a word for us in it */
 
     if (ngx_http_idempotency_capture_head(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
+    if (ngx_http_idempotency_endless(r)) {
+        ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_STREAM);
+        return ngx_http_idempotency_pass_header(r, ctx);
+    }
+
+    ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
+                                                  "idempotency_max_response");
+
+    header_only = ngx_http_idempotency_header_only(r);
+
     if (ctx->held_size > ctx->max_response
         || (r->headers_out.content_length_n > 0
-            && r->method != NGX_HTTP_HEAD
+            && !header_only
             && r->headers_out.content_length_n
                > (off_t) (ctx->max_response - ctx->held_size)))
     {
         ngx_http_idempotency_let_through(r, ctx,
                                       NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE);
-        return ngx_http_next_header_filter(r);
+        return ngx_http_idempotency_pass_header(r, ctx);
     }
 
     /* the range filters stand on both sides of this one */
@@ -120,7 +127,7 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 
     r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
 
-    if (r->method == NGX_HTTP_HEAD) {
+    if (header_only) {
 
         /* no body will come, and with that no last buffer */
 
@@ -139,6 +146,7 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 static ngx_uint_t
 ngx_http_idempotency_endless(ngx_http_request_t *r)
 {
+    size_t            len;
     ngx_str_t        *type;
     ngx_uint_t        i;
     ngx_list_part_t  *part;
@@ -149,11 +157,13 @@ ngx_http_idempotency_endless(ngx_http_request_t *r)
     }
 
     type = &r->headers_out.content_type;
+    len = sizeof("text/event-stream") - 1;
 
-    if (type->len >= sizeof("text/event-stream") - 1
-        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream",
-                           sizeof("text/event-stream") - 1)
-           == 0)
+    if (type->len >= len
+        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream", len)
+           == 0
+        && (type->len == len
+            || type->data[len] == ';' || type->data[len] == ' '))
     {
         return 1;
     }
@@ -189,6 +199,25 @@ ngx_http_idempotency_endless(ngx_http_request_t *r)
             return 1;
         }
     }
+}
+
+
+/*
+ * Some handlers say themselves that their header is all (dav, "return 204"),
+ * others are told so by the header filter, which comes after us.  An upstream
+ * still ends its empty body.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_header_only(ngx_http_request_t *r)
+{
+    if (r->method == NGX_HTTP_HEAD || r->header_only) {
+        return 1;
+    }
+
+    return r->headers_out.status_line.len == 0
+           && (r->headers_out.status == NGX_HTTP_NO_CONTENT
+               || r->headers_out.status == NGX_HTTP_NOT_MODIFIED);
 }
 
 
@@ -366,8 +395,11 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
 {
     ngx_http_idempotency_outcome_e  outcome;
 
-    outcome = ctx->app_off ? NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE
-                           : ngx_http_idempotency_outcome(r, ctx, 1);
+    outcome = ngx_http_idempotency_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP && ctx->app_off) {
+        outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+    }
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
@@ -375,13 +407,15 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
                       "is refused, record %*xs",
                       reason == NGX_HTTP_IDEMPOTENCY_REASON_STREAM
                           ? "an endless stream, not" : "too large",
-                      (size_t) 8, ctx->id);
+                      (size_t) 8, ctx->primary->id);
     }
 
     ngx_http_idempotency_settle(ctx, outcome, reason);
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
                                "it can't be held");
+
+    ngx_http_idempotency_execute_let_go(r, ctx);
 
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
 }
@@ -419,6 +453,15 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
+    /* the length of these, if they have one, is not that of their body */
+
+    if (ctx->response.body_len == 0
+        && (ctx->response.status == NGX_HTTP_NO_CONTENT
+            || ctx->response.status == NGX_HTTP_NOT_MODIFIED))
+    {
+        ctx->response.header_only = 1;
+    }
+
     outcome = ngx_http_idempotency_outcome(r, ctx, 1);
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP && ctx->app_off) {
@@ -440,156 +483,40 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
 }
 
 
+/* what an execution says in its header, besides the application's words */
+
 static ngx_int_t
-ngx_http_idempotency_commit(ngx_http_request_t *r,
+ngx_http_idempotency_own_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    size_t                            size;
-    ngx_buf_t                        *b;
-    ngx_chain_t                      *cl;
-    ngx_http_idempotency_op_t        *op;
-    ngx_http_idempotency_response_t  *response;
+    ngx_str_t  value;
 
-    ngx_http_idempotency_execute_done(ctx);
+    if (!ctx->expired || !ctx->conf->headers) {
+        return NGX_OK;
+    }
 
-    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_COMMIT,
-                               "the response is complete");
+    ngx_str_set(&value, "true");
 
-    response = &ctx->response;
+    return ngx_http_idempotency_add_header(r, "X-Idempotency-Expired", &value)
+           ? NGX_OK : NGX_ERROR;
+}
 
-    response->time = ctx->claim.time;
-    response->plain_len = response->body_len;
 
-    size = ngx_http_idempotency_head_size(response);
-
-    b = ngx_create_temp_buf(r->pool, size);
-    cl = ngx_alloc_chain_link(r->pool);
-
-    if (b == NULL || cl == NULL) {
+static ngx_int_t
+ngx_http_idempotency_pass_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    if (ngx_http_idempotency_own_headers(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    b->last = ngx_http_idempotency_head_encode(b->last, response,
-                                               ctx->body_crc);
-    cl->buf = b;
-    cl->next = ctx->held;
-
-    op = &ctx->op;
-
-    ngx_http_idempotency_op_prepare(ctx, op, NGX_HTTP_IDEMPOTENCY_OP_COMMIT);
-
-    op->handler = ngx_http_idempotency_commit_handler;
-    op->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
-    op->reason = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
-    op->response = cl;
-    op->size = size + response->body_len;
-
-    if (ctx->app_ttl) {
-        op->ttl = ctx->app_ttl;
-    }
-
-    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
-        ngx_http_idempotency_committed(ctx);
-        return ngx_http_idempotency_send(r, ctx);
-    }
-
-    /* the request stays until the store has answered, client or no client */
-
-    r->main->blocked++;
-    r->aio = 1;
-
-    return NGX_AGAIN;
-}
-
-
-static void
-ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
-{
-    ngx_connection_t            *c;
-    ngx_http_request_t          *r;
-    ngx_http_idempotency_ctx_t  *ctx;
-
-    ctx = op->data;
-    r = ctx->request;
-    c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    r->main->blocked--;
-    r->aio = 0;
-
-    ngx_http_idempotency_committed(ctx);
-
-    if (!c->error && ngx_http_idempotency_send(r, ctx) == NGX_ERROR) {
-        c->error = 1;
-    }
-
-#if (nginx_version >= 1025004)
-
-    if (r->main->terminated) {
-        c->write->handler(c->write);
-        return;
-    }
-
-#endif
-
-    if (r->done) {
-        c->write->handler(c->write);
-        return;
-    }
-
-    r->write_event_handler(r);
-
-    ngx_http_run_posted_requests(c);
-}
-
-
-static void
-ngx_http_idempotency_committed(ngx_http_idempotency_ctx_t *ctx)
-{
-    ngx_http_idempotency_op_t  *op;
-
-    op = &ctx->op;
-
-    ctx->store_time += ngx_current_msec - op->start;
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEMPOTENCY_OK:
-        break;
-
-    case NGX_HTTP_IDEMPOTENCY_LOST:
-        ctx->lost = 1;
-
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a response was not stored, the lock had "
-                      "been lost to another request, record %*xs",
-                      (size_t) 8, ctx->id);
-        break;
-
-    case NGX_HTTP_IDEMPOTENCY_FULL:
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: there is no room for a response in store "
-                      "\"%V\", its retry is refused, record %*xs",
-                      &op->store->name, (size_t) 8, ctx->id);
-        break;
-
-    default:
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: commit in store \"%V\" failed: %s, "
-                      "record %*xs", &op->store->name,
-                      op->error ? op->error : "no answer",
-                      (size_t) 8, ctx->id);
-        break;
-    }
-
-    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND, "committed");
+    return ngx_http_next_header_filter(r);
 }
 
 
 /* what was held, to the client */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idempotency_send(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
@@ -597,7 +524,7 @@ ngx_http_idempotency_send(ngx_http_request_t *r,
 
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
 
-    rc = ngx_http_next_header_filter(r);
+    rc = ngx_http_idempotency_pass_header(r, ctx);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;

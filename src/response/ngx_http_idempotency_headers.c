@@ -112,6 +112,10 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         kept->value = r->headers_out.content_type;
     }
 
+    if (ngx_http_idempotency_last_modified(r, &headers) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     part = &r->headers_out.headers.part;
     h = part->elts;
 
@@ -153,10 +157,6 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         kept->kind = ngx_http_idempotency_header_kind(r, &h[i]);
         kept->name = h[i].key;
         kept->value = h[i].value;
-    }
-
-    if (ngx_http_idempotency_last_modified(r, &headers) != NGX_OK) {
-        return NGX_ERROR;
     }
 
     response = &ctx->response;
@@ -286,7 +286,10 @@ ngx_http_idempotency_store_header(ngx_http_request_t *r,
 }
 
 
-/* what a static file has as a time only is kept as the header it becomes */
+/*
+ * What a static file has as a time only is kept as the header it becomes: it
+ * stands before those of the list, and other statuses do not get it.
+ */
 
 static ngx_int_t
 ngx_http_idempotency_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
@@ -295,6 +298,13 @@ ngx_http_idempotency_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
 
     if (r->headers_out.last_modified
         || r->headers_out.last_modified_time == -1)
+    {
+        return NGX_OK;
+    }
+
+    if (r->headers_out.status != NGX_HTTP_OK
+        && r->headers_out.status != NGX_HTTP_PARTIAL_CONTENT
+        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
     {
         return NGX_OK;
     }

@@ -108,6 +108,10 @@ ngx_http_idempotency_refuse(ngx_http_request_t *r,
 
     p = &ngx_http_idempotency_problems[problem];
 
+    if (ctx->conf->dry_run) {
+        return ngx_http_idempotency_dry_run(ctx, p->status);
+    }
+
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REFUSE, p->code);
 
     ctx->problem = problem;
@@ -257,6 +261,7 @@ ngx_http_idempotency_problem_body(ngx_http_request_t *r,
 {
     u_char                                *p, *detail;
     size_t                                 len, escaped;
+    ngx_str_t                              diff;
     const char                            *reason;
     const ngx_http_idempotency_problem_t  *problem;
 
@@ -278,7 +283,15 @@ ngx_http_idempotency_problem_body(ngx_http_request_t *r,
     escaped = documentation->len
               + ngx_escape_json(NULL, documentation->data, documentation->len);
 
-    len = 2 * len + 2 * ngx_strlen(problem->title) + escaped + 512;
+    ngx_str_null(&diff);
+
+    if (ctx->found_details.len && !ctx->foreign
+        && ngx_http_idempotency_diff_summary(r, ctx, &diff) == NGX_ERROR)
+    {
+        return NGX_ERROR;
+    }
+
+    len = 2 * len + 2 * ngx_strlen(problem->title) + escaped + diff.len + 512;
 
     text->data = ngx_pnalloc(r->pool, len);
     if (text->data == NULL) {
@@ -312,6 +325,10 @@ ngx_http_idempotency_problem_body(ngx_http_request_t *r,
         p = ngx_cpymem(p, "\"original_time\":\"", 17);
         p = ngx_http_idempotency_iso_time(p, ctx->original_time);
         *p++ = '"';
+    }
+
+    if (diff.len) {
+        p = ngx_sprintf(p, ",\"diff_summary\":%V", &diff);
     }
 
     p = ngx_cpymem(p, "}}}\n", 4);

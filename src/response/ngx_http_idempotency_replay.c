@@ -27,22 +27,24 @@ static ngx_int_t ngx_http_idempotency_replay_headers(ngx_http_request_t *r,
 
 ngx_int_t
 ngx_http_idempotency_replay(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_found_t *found)
+    ngx_http_idempotency_cover_t *cover)
 {
     ngx_int_t                         rc;
     ngx_str_t                         body;
     const char                       *reason;
+    ngx_http_idempotency_ctx_t       *ctx;
     ngx_http_idempotency_response_t   response;
 
+    ctx = cover->ctx;
     reason = NULL;
 
-    rc = ngx_http_idempotency_replay_decode(r, found, &response, &body,
-                                            &reason);
+    rc = ngx_http_idempotency_replay_decode(r, &cover->op.found, &response,
+                                            &body, &reason);
     if (rc == NGX_DECLINED) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "idempotency: store \"%V\" has a record that can't be "
                       "read: %s, record %*xs", &ctx->conf->store->name,
-                      reason ? reason : "unknown", (size_t) 8, ctx->id);
+                      reason ? reason : "unknown", (size_t) 8, cover->id);
 
         /*
          * Whatever idempotency_on_store_error says: it ran, and to run it
@@ -57,10 +59,19 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    if (ctx->conf->dry_run) {
+        ctx->original_time = response.time;
+        return ngx_http_idempotency_dry_run(ctx,
+                                        NGX_HTTP_IDEMPOTENCY_STATUS_REPLAYED);
+    }
+
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REPLAY,
                                "there is a response");
 
     ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_REPLAYED;
+
+    /* the record may be of a later request that was given this response */
+    ctx->original_time = response.time;
 
     /* what of the request is left unread must not be taken for the next one */
 
@@ -72,6 +83,12 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
 
     if (ngx_http_idempotency_restore_head(r, &response) != NGX_OK
         || ngx_http_idempotency_replay_headers(r, ctx) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->conf->replay_json && !response.header_only
+        && ngx_http_idempotency_replay_json(r, ctx, &body) == NGX_ERROR)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -110,6 +127,7 @@ ngx_http_idempotency_replay_decode(ngx_http_request_t *r,
     ngx_http_idempotency_response_t *response, ngx_str_t *body,
     const char **reason)
 {
+    ngx_int_t   rc;
     ngx_uint_t  n;
 
     ngx_memzero(response, sizeof(ngx_http_idempotency_response_t));
@@ -136,8 +154,13 @@ ngx_http_idempotency_replay_decode(ngx_http_request_t *r,
     }
 
     if (response->compressed) {
-        *reason = "its body is compressed";
-        return NGX_DECLINED;
+        rc = ngx_http_idempotency_inflate(r, response, body);
+
+        if (rc == NGX_DECLINED) {
+            *reason = "its body can't be decompressed";
+        }
+
+        return rc;
     }
 
     return NGX_OK;

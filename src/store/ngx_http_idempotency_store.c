@@ -10,12 +10,17 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 #include "store/ngx_http_idempotency_store.h"
 #include "store/memory/ngx_http_idempotency_memory.h"
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_OP_POOL_SIZE  1024
+
+/* an operation that took longer is an event of its own */
+#define NGX_HTTP_IDEMPOTENCY_SLOW          100
 
 
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
@@ -83,6 +88,7 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
     backend = op->store->backend;
 
     op->start = ngx_current_msec;
+    op->clock = ngx_http_idempotency_metrics_clock();
     op->error = NULL;
 
     switch (op->kind) {
@@ -109,6 +115,10 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
 
     op->pending = (rc == NGX_AGAIN);
 
+    if (rc == NGX_OK) {
+        ngx_http_idempotency_metrics_operation(op);
+    }
+
     return rc;
 }
 
@@ -117,6 +127,17 @@ void
 ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op)
 {
     op->pending = 0;
+
+    ngx_http_idempotency_metrics_operation(op);
+
+    if (op->kind != NGX_HTTP_IDEMPOTENCY_OP_WATCH
+        && ngx_current_msec - op->start >= NGX_HTTP_IDEMPOTENCY_SLOW)
+    {
+        ngx_http_idempotency_store_event(op->store,
+                                    NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_SLOW,
+                                    ngx_http_idempotency_op_names[op->kind]);
+    }
+
     op->handler(op);
 }
 

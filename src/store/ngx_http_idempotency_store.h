@@ -27,6 +27,9 @@
 typedef struct ngx_http_idempotency_store_s  ngx_http_idempotency_store_t;
 typedef struct ngx_http_idempotency_op_s     ngx_http_idempotency_op_t;
 
+/* its figures: observe/..._metrics.h */
+typedef struct ngx_http_idempotency_metrics_s  ngx_http_idempotency_metrics_t;
+
 
 typedef enum {
     NGX_HTTP_IDEMPOTENCY_OP_BEGIN = 0,
@@ -55,6 +58,7 @@ typedef struct {
     ngx_http_idempotency_reason_e   reason;     /* of an unusable record    */
     ngx_http_idempotency_claim_t    claim;
     ngx_str_t                       response;   /* encoded, in op->pool     */
+    ngx_str_t                       details;    /* as op->details, or empty */
     ngx_msec_t                      left;       /* of the lease if it is in
                                                    progress, of its life
                                                    otherwise                */
@@ -75,6 +79,8 @@ struct ngx_http_idempotency_op_s {
 
     /* begin and renew */
     ngx_http_idempotency_claim_t   *claim;
+    ngx_str_t                       details;    /* kept beside the claim, if
+                                                   there is room; may be empty */
     ngx_msec_t                      lease;
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
@@ -85,6 +91,8 @@ struct ngx_http_idempotency_op_s {
 
     /* begin under hold, commit */
     ngx_msec_t                      ttl;
+    ngx_msec_t                      grace;      /* after the ttl a begin still
+                                                   learns that it expired   */
 
     /* commit */
     ngx_http_idempotency_state_e    state;      /* completed or unusable    */
@@ -98,12 +106,15 @@ struct ngx_http_idempotency_op_s {
     const char                     *error;      /* for the log              */
     unsigned                        abandoned:1; /* acquired from a holder
                                                    whose lease ran out      */
+    unsigned                        expired:1;  /* acquired; there was one, and
+                                                   it expired within grace  */
 
     ngx_pool_t                     *pool;       /* for op->found            */
     ngx_log_t                      *log;
     ngx_http_idempotency_op_pt      handler;
     void                           *data;       /* the asker's              */
     ngx_msec_t                      start;
+    uint64_t                        clock;      /* the same, microseconds   */
     unsigned                        pending:1;  /* the handler will be called */
 
     /* the backend's own, while it is pending */
@@ -111,6 +122,14 @@ struct ngx_http_idempotency_op_s {
     ngx_event_t                     timer;
     void                           *state_data;
 };
+
+
+typedef struct {
+    ngx_uint_t   records[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];   /* by state  */
+    size_t       bytes;
+    size_t       size;
+    ngx_uint_t   evicted;
+} ngx_http_idempotency_store_stats_t;
 
 
 typedef struct {
@@ -146,6 +165,10 @@ typedef struct {
     ngx_int_t  (*release)(ngx_http_idempotency_op_t *op);
     ngx_int_t  (*watch)(ngx_http_idempotency_op_t *op);
     void       (*cancel)(ngx_http_idempotency_op_t *op);
+
+    /* what it holds now, if it knows; may be NULL */
+    ngx_int_t  (*stats)(ngx_http_idempotency_store_t *s,
+                        ngx_http_idempotency_store_stats_t *stats);
 } ngx_http_idempotency_backend_t;
 
 
@@ -153,6 +176,8 @@ struct ngx_http_idempotency_store_s {
     ngx_str_t                               name;
     const ngx_http_idempotency_backend_t   *backend;
     void                                   *conf;     /* the backend's      */
+    ngx_http_idempotency_metrics_t         *metrics;
+    struct ngx_http_idempotency_log_s      *log;      /* of its events      */
     u_char                                 *file;     /* where it was declared */
     ngx_uint_t                              line;
 };

@@ -9,7 +9,7 @@
 #define _CANON_H_INCLUDED_
 
 
-#include "request/ngx_http_idempotency_canon.h"
+#include "request/canonical/ngx_http_idempotency_canon.h"
 #include "unit.h"
 
 

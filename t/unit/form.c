@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_form.c src/request/ngx_http_idempotency_canon.c ; libs: -lcrypto */
+/* sources: src/request/canonical/ngx_http_idempotency_form.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lcrypto */
 
 /*
  * A form as it counts: which pairs are the same, which are not, which bodies
@@ -11,7 +11,7 @@
 
 #include <time.h>
 
-#include "request/ngx_http_idempotency_form.h"
+#include "request/canonical/ngx_http_idempotency_form.h"
 #include "canon.h"
 
 

@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_json.c src/request/ngx_http_idempotency_json_walk.c src/request/ngx_http_idempotency_json_strict.c src/request/ngx_http_idempotency_json_paths.c src/request/ngx_http_idempotency_json_diff.c src/request/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * A JSON body as it counts: which pairs are the same, which are not, which
@@ -129,6 +129,13 @@ static text_t  declined[] = {
     { S("1 2"), "two documents" },
     { S("{}{}"), "two documents, without a space" },
     { S("{} x"), "garbage behind" },
+    { S("{}\""), "a quote behind" },
+    { S("{\"a\":1}\"x"), "a string behind, without its end" },
+    { S("[] \"\\\""), "a string behind, with an escaped end" },
+    { S("1\"x"), "a string behind a number" },
+    { S("{} tru"), "a literal behind, cut short" },
+    { S("{} -"), "a minus behind" },
+    { S("{} 1."), "half a number behind" },
     { S("[1]]"), "a bracket too many" },
     { S("[1"), "a bracket too few" },
     { S("[1}"), "the wrong bracket" },

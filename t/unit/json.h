@@ -9,8 +9,8 @@
 #define _JSON_H_INCLUDED_
 
 
-#include "request/ngx_http_idempotency_json.h"
-#include "request/ngx_http_idempotency_json_paths.h"
+#include "request/canonical/ngx_http_idempotency_json.h"
+#include "request/canonical/ngx_http_idempotency_json_paths.h"
 #include "canon.h"
 
 

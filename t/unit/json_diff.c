@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_json.c src/request/ngx_http_idempotency_json_walk.c src/request/ngx_http_idempotency_json_strict.c src/request/ngx_http_idempotency_json_paths.c src/request/ngx_http_idempotency_json_diff.c src/request/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * What differs between two JSON documents: the paths that are told, their
@@ -361,7 +361,7 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
     broken(3, 3, good.len, "an entry too few");
     broken(3, 1, good.len, "an entry too many");
     broken(9, 200, good.len, "a path longer than the list");
-    broken(10, 'x', good.len, "a path without its slash");
+    broken(22, 'x', good.len, "a path without its slash");
     broken(11, '9', good.len, "not in order");
     broken(0, 1, good.len - 1, "a byte short");
     broken(0, 1, 7, "not a head");

@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_json.c src/request/ngx_http_idempotency_json_walk.c src/request/ngx_http_idempotency_json_strict.c src/request/ngx_http_idempotency_json_paths.c src/request/ngx_http_idempotency_json_diff.c src/request/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * Random pairs of JSON documents: their digests are equal exactly when the
@@ -17,6 +17,7 @@
 
 #define PAIRS      100000
 #define DIFFS      20000
+#define TAILS      20000
 
 
 static u_char  texts[2][TEXT_MAX];
@@ -182,18 +183,71 @@ test_diffs(ngx_http_idempotency_json_options_t *options, const char *name)
 }
 
 
+/*
+ * A container ends with its last bracket: less is no JSON, and nor is more,
+ * unless it is white space.
+ */
+
+static void
+test_tails(ngx_http_idempotency_json_options_t *options)
+{
+    node_t      *n;
+    u_char       digest[DIGEST_LEN], *p;
+    size_t       len, tail;
+    ngx_uint_t   i, space, wrong[3];
+
+    static u_char  bytes[] = " \t\r\n \"\"\\/{}[]:,-+.eE01tfnu\0\v\xc3\xa9";
+
+    ngx_memzero(wrong, sizeof(wrong));
+
+    for (i = 0; i < TAILS; i++) {
+
+        do {
+            nnodes = 0;
+            n = make(DEPTH);
+        } while (n->type != ARRAY && n->type != OBJECT);
+
+        p = texts[0];
+        len = write_text(p, n);
+
+        while (p[len - 1] != ']' && p[len - 1] != '}') {
+            len--;
+        }
+
+        wrong[0] += (run(options, p, unit_below(len), -1, digest)
+                     != NGX_DECLINED);
+
+        space = 1;
+
+        for (tail = 1 + unit_below(3); tail; tail--) {
+            p[len] = bytes[unit_below(sizeof(bytes) - 1)];
+            space &= (strchr(" \t\r\n", p[len]) != NULL && p[len]);
+            len++;
+        }
+
+        wrong[space ? 2 : 1] += (run(options, p, len, -1, digest)
+                                 != (space ? NGX_OK : NGX_DECLINED));
+    }
+
+    ok(wrong[0] == 0, "%d documents cut short are no JSON", TAILS);
+    ok(wrong[1] == 0, "nor are they with something behind");
+    ok(wrong[2] == 0, "but with white space behind they are");
+}
+
+
 int
 main(void)
 {
     ngx_http_idempotency_json_options_t  options;
 
-    plan(13);
+    plan(16);
     unit_seed();
     md_init();
 
     options_init(&options);
     test_pairs(&options, "plain");
     test_diffs(&options, "plain");
+    test_tails(&options);
 
     options.unordered = 1;
     test_pairs(&options, "arrays unordered");

@@ -43,10 +43,15 @@ static ngx_int_t ngx_http_idempotency_memory_release(
 static ngx_int_t ngx_http_idempotency_memory_watch(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_stats(
+    ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_stats_t *stats);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
-static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_node_t *node,
-    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_lease(
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_unlock(
@@ -65,7 +70,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
     ngx_http_idempotency_memory_commit,
     ngx_http_idempotency_memory_release,
     ngx_http_idempotency_memory_watch,
-    ngx_http_idempotency_memory_cancel
+    ngx_http_idempotency_memory_cancel,
+    ngx_http_idempotency_memory_stats
 };
 
 
@@ -107,7 +113,16 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
     {
         op->abandoned = !ngx_http_idempotency_memory_ours(node, op);
 
-        ngx_http_idempotency_memory_hold(node, op);
+        ngx_http_idempotency_memory_hold(m, node, op);
+        op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+
+    } else if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+               && (ngx_msec_int_t) (node->fresh_until - ngx_current_msec) <= 0)
+    {
+        op->expired = 1;
+
+        ngx_http_idempotency_zone_drop(m, node);
+        ngx_http_idempotency_memory_hold(m, node, op);
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
     } else {
@@ -142,7 +157,7 @@ ngx_http_idempotency_memory_renew(ngx_http_idempotency_op_t *op)
     } else if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
                && ngx_http_idempotency_memory_ours(node, op))
     {
-        ngx_http_idempotency_memory_hold(node, op);
+        ngx_http_idempotency_memory_lease(node, op);
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
     } else {
@@ -190,19 +205,21 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
 
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    node->state = (uint8_t) op->state;
-    node->reason = (uint8_t) op->reason;
+    ngx_http_idempotency_zone_state(m, node, op->state, op->reason);
 
     if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
         && ngx_http_idempotency_zone_put(m, node, op->response, op->size)
            != NGX_OK)
     {
-        node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-        node->reason = NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
+        ngx_http_idempotency_zone_state(m, node,
+                                        NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                        NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
     }
 
-    ngx_http_idempotency_zone_expire(m, node, ngx_current_msec + op->ttl);
+    node->fresh_until = ngx_current_msec + op->ttl;
+
+    ngx_http_idempotency_zone_expire(m, node, node->fresh_until + op->grace);
 
     waiting = node->waiting;
     node->waiting = 0;
@@ -302,6 +319,28 @@ ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op)
 }
 
 
+static ngx_int_t
+ngx_http_idempotency_memory_stats(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_stats_t *stats)
+{
+    ngx_http_idempotency_memory_t  *m;
+
+    m = store->conf;
+
+    ngx_shmtx_lock(&m->shpool->mutex);
+
+    ngx_memcpy(stats->records, m->zone->states, sizeof(stats->records));
+
+    stats->bytes = m->shm_zone->shm.size - m->shpool->pfree * ngx_pagesize;
+    stats->size = m->shm_zone->shm.size;
+    stats->evicted = m->zone->evicted;
+
+    ngx_shmtx_unlock(&m->shpool->mutex);
+
+    return NGX_OK;
+}
+
+
 /* a new record, with the lock on it */
 
 static ngx_http_idempotency_node_t *
@@ -316,25 +355,40 @@ ngx_http_idempotency_memory_lay(ngx_http_idempotency_memory_t *m,
     node = ngx_http_idempotency_zone_insert(m, op->id, expires);
 
     if (node) {
-        ngx_http_idempotency_memory_hold(node, op);
+        ngx_http_idempotency_memory_hold(m, node, op);
     }
 
     return node;
 }
 
 
+/* the lock on a record, in place of whatever was there */
+
 static void
-ngx_http_idempotency_memory_hold(ngx_http_idempotency_node_t *node,
+ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_zone_state(m, node, NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+
+    node->hold = op->hold;
+    node->claim = *op->claim;
+
+    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+    ngx_http_idempotency_zone_details(m, node, &op->details);
+
+    ngx_http_idempotency_memory_lease(node, op);
+}
+
+
+static void
+ngx_http_idempotency_memory_lease(ngx_http_idempotency_node_t *node,
     ngx_http_idempotency_op_t *op)
 {
     ngx_msec_t  expires;
 
-    node->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
-    node->hold = op->hold;
-    node->claim = *op->claim;
     node->lease_until = ngx_current_msec + op->lease;
-
-    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 
     /*
      * A while longer than the lease, so that who takes over knows that it was
@@ -366,6 +420,16 @@ ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
     found->left = node->expires - ngx_current_msec;
     found->verify = 0;
     found->response.len = 0;
+    found->details.len = 0;
+
+    if (node->details_len) {
+        found->details.data = ngx_pnalloc(op->pool, node->details_len);
+
+        if (found->details.data) {
+            found->details.len = node->details_len;
+            ngx_memcpy(found->details.data, node->details, node->details_len);
+        }
+    }
 
     if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
         left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
@@ -380,6 +444,8 @@ ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
 
         return;
     }
+
+    found->left = node->fresh_until - ngx_current_msec;
 
     if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
         return;

@@ -48,16 +48,20 @@ struct ngx_http_idempotency_chunk_s {
 
 struct ngx_http_idempotency_node_s {
     ngx_rbtree_node_t               expiry;      /* key: when to look at it */
-    ngx_queue_t                     completed;   /* if it has a response    */
+    ngx_queue_t                     completed;   /* if it has chunks        */
     ngx_http_idempotency_node_t    *next;        /* in its bucket           */
     ngx_http_idempotency_chunk_t   *chunks;
     uint64_t                        waiting;     /* workers to be woken     */
+    u_char                         *details;     /* beside the claim        */
     ngx_msec_t                      expires;
+    ngx_msec_t                      fresh_until; /* then only its expiry is
+                                                    remembered              */
     ngx_msec_t                      lease_until;
     u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
     u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
     ngx_http_idempotency_claim_t    claim;
     uint32_t                        size;        /* of the response         */
+    uint32_t                        details_len;
     uint8_t                         state;
     uint8_t                         reason;
     uint8_t                         hold;
@@ -88,7 +92,8 @@ typedef struct {
 
     ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
 
-    ngx_uint_t                      records;
+    ngx_uint_t                      records;     /* all, and by their state */
+    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
     size_t                          bytes;       /* of responses, in chunks */
     ngx_uint_t                      evicted;
 } ngx_http_idempotency_zone_t;
@@ -122,12 +127,19 @@ ngx_http_idempotency_node_t *ngx_http_idempotency_zone_find(
     ngx_http_idempotency_memory_t *m, u_char *id);
 ngx_http_idempotency_node_t *ngx_http_idempotency_zone_insert(
     ngx_http_idempotency_memory_t *m, u_char *id, ngx_msec_t expires);
+void ngx_http_idempotency_zone_state(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
+    ngx_http_idempotency_reason_e reason);
 void ngx_http_idempotency_zone_expire(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_msec_t expires);
 void ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node);
 ngx_int_t ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_chain_t *in, size_t size);
+void ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node);
+void ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_str_t *details);
 void ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node,
     u_char *p);
 void ngx_http_idempotency_zone_purge(ngx_http_idempotency_memory_t *m,

@@ -43,8 +43,6 @@ static ngx_uint_t ngx_http_idempotency_zone_purge_one(
     ngx_http_idempotency_memory_t *m);
 static ngx_uint_t ngx_http_idempotency_zone_evict(
     ngx_http_idempotency_memory_t *m);
-static void ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node);
 static size_t ngx_http_idempotency_chunk_size(size_t size);
 
 
@@ -266,8 +264,22 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_memory_t *m, u_char *id,
     ngx_rbtree_insert(&m->zone->expiry, &node->expiry);
 
     m->zone->records++;
+    m->zone->states[node->state]++;
 
     return node;
+}
+
+
+void
+ngx_http_idempotency_zone_state(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
+    ngx_http_idempotency_reason_e reason)
+{
+    m->zone->states[node->state]--;
+    m->zone->states[state]++;
+
+    node->state = (uint8_t) state;
+    node->reason = (uint8_t) reason;
 }
 
 
@@ -298,11 +310,13 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
 
     *p = node->next;
 
+    m->zone->records--;
+    m->zone->states[node->state]--;
+
     ngx_http_idempotency_zone_drop(m, node);
+    ngx_http_idempotency_zone_details(m, node, NULL);
     ngx_rbtree_delete(&m->zone->expiry, &node->expiry);
     ngx_slab_free_locked(m->shpool, node);
-
-    m->zone->records--;
 }
 
 
@@ -370,9 +384,41 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
         left -= n;
     }
 
-    ngx_queue_insert_tail(&m->zone->completed, &node->completed);
+    /* what fits into the node itself leaves no room by going */
+
+    if (node->chunks) {
+        ngx_queue_insert_tail(&m->zone->completed, &node->completed);
+    }
 
     return NGX_OK;
+}
+
+
+/*
+ * Sets or takes away what stands beside the claim.  Nothing gives way for it,
+ * and without room there is none.
+ */
+
+void
+ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_str_t *details)
+{
+    if (node->details) {
+        ngx_slab_free_locked(m->shpool, node->details);
+        node->details = NULL;
+        node->details_len = 0;
+    }
+
+    if (details == NULL || details->len == 0) {
+        return;
+    }
+
+    node->details = ngx_slab_alloc_locked(m->shpool, details->len);
+
+    if (node->details) {
+        node->details_len = (uint32_t) details->len;
+        ngx_memcpy(node->details, details->data, details->len);
+    }
 }
 
 
@@ -507,8 +553,8 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_memory_t *m)
 
     ngx_http_idempotency_zone_drop(m, node);
 
-    node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-    node->reason = NGX_HTTP_IDEMPOTENCY_REASON_EVICTED;
+    ngx_http_idempotency_zone_state(m, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_EVICTED);
 
     m->zone->evicted++;
 
@@ -518,7 +564,7 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_memory_t *m)
 
 /* takes the response, or a part of it, from a record */
 
-static void
+void
 ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node)
 {

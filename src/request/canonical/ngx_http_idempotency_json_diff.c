@@ -7,7 +7,7 @@
  */
 
 
-#include "request/ngx_http_idempotency_json_paths.h"
+#include "request/canonical/ngx_http_idempotency_json_paths.h"
 
 
 typedef struct {

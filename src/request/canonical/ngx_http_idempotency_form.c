@@ -6,7 +6,7 @@
  */
 
 
-#include "request/ngx_http_idempotency_form.h"
+#include "request/canonical/ngx_http_idempotency_form.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_FORM_UNIT  3        /* group, name, value    */

@@ -33,7 +33,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "request/ngx_http_idempotency_canon.h"
+#include "request/canonical/ngx_http_idempotency_canon.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_JSON_SIZE        (1024 * 1024)

@@ -6,7 +6,7 @@
  */
 
 
-#include "request/ngx_http_idempotency_json_strict.h"
+#include "request/canonical/ngx_http_idempotency_json_strict.h"
 
 
 static ngx_int_t ngx_http_idempotency_json_strict_utf8(
@@ -38,6 +38,9 @@ ngx_http_idempotency_json_strict(ngx_http_idempotency_json_strict_t *s,
 
             if (ch == '\\') {
                 s->state = NGX_HTTP_IDEMPOTENCY_JSON_ESCAPE;
+
+            } else if (ch == '"') {
+                s->quoted = !s->quoted;
             }
 
             rc = (ch == '\v' || ch == '\f') ? NGX_DECLINED : NGX_OK;

@@ -5,7 +5,7 @@
  */
 
 
-#include "request/ngx_http_idempotency_json_paths.h"
+#include "request/canonical/ngx_http_idempotency_json_paths.h"
 
 
 static void ngx_http_idempotency_json_paths_push(

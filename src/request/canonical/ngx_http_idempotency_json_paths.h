@@ -30,7 +30,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "request/ngx_http_idempotency_json.h"
+#include "request/canonical/ngx_http_idempotency_json.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_JSON_PATHS_VERSION  1

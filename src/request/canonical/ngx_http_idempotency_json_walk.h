@@ -15,9 +15,9 @@
 
 #include <yajl/yajl_parse.h>
 
-#include "request/ngx_http_idempotency_canon.h"
-#include "request/ngx_http_idempotency_json.h"
-#include "request/ngx_http_idempotency_json_paths.h"
+#include "request/canonical/ngx_http_idempotency_canon.h"
+#include "request/canonical/ngx_http_idempotency_json.h"
+#include "request/canonical/ngx_http_idempotency_json_paths.h"
 
 
 /* an open container */

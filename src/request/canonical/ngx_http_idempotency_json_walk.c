@@ -10,7 +10,7 @@
  */
 
 
-#include "request/ngx_http_idempotency_json_walk.h"
+#include "request/canonical/ngx_http_idempotency_json_walk.h"
 
 
 static int ngx_http_idempotency_json_null(void *data);
@@ -403,8 +403,10 @@ ngx_http_idempotency_json_end(void *data)
         }
 
         if (leaf) {
+
+            /* the path is its own still: no child has set another */
+
             w->folded = 0;
-            w->paths->path_len = f->path;
 
             if (ngx_http_idempotency_json_leaf(w, f->base) != NGX_OK) {
                 return ngx_http_idempotency_json_stop(w, NGX_ERROR);

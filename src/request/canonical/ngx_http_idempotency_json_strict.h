@@ -7,12 +7,13 @@
  *     "?", and "\ud800\u0041" into some other character;
  *   - UTF-8 that is longer than it need be, encodes a surrogate, or lies
  *     beyond U+10FFFF: yajl checks only how many bytes follow which;
- *   - vertical tab and form feed as white space.
+ *   - vertical tab and form feed as white space;
+ *   - a string behind the document that does not end: {}"anything.
  *
  * Each would let two different texts, or one that is no JSON, pass as the
- * same document.  Everything else is left to yajl.  There is no need to know
- * where a string begins: a backslash or a byte above 0x7f outside of strings
- * is an error to yajl anyway.  Pure; called by the JSON walker.
+ * same document.  Everything else is left to yajl.  A backslash or a byte
+ * above 0x7f is taken as if it were in a string: outside of one, it is an
+ * error to yajl anyway.  Pure; called by the JSON walker.
  */
 
 
@@ -42,6 +43,8 @@ typedef struct {
     u_char                              lead;      /* byte whose follower
                                                       has a limited range */
     unsigned                            high:1;    /* low half must come  */
+    unsigned                            quoted:1;  /* in a string: at the
+                                                      end, not to be      */
 } ngx_http_idempotency_json_strict_t;
 
 

@@ -6,7 +6,7 @@
  */
 
 
-#include "request/ngx_http_idempotency_canon.h"
+#include "request/canonical/ngx_http_idempotency_canon.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_CANON_HASHED     0xff

@@ -8,8 +8,8 @@
 
 #include <setjmp.h>
 
-#include "request/ngx_http_idempotency_json_strict.h"
-#include "request/ngx_http_idempotency_json_walk.h"
+#include "request/canonical/ngx_http_idempotency_json_strict.h"
+#include "request/canonical/ngx_http_idempotency_json_walk.h"
 
 
 /* in front of each block that yajl has; a union, to keep blocks aligned */
@@ -139,6 +139,11 @@ ngx_http_idempotency_json_done(ngx_http_idempotency_json_t *j, u_char *digest)
         || ngx_http_idempotency_json_parse_held(j) != NGX_OK
         || ngx_http_idempotency_json_parse(j, NULL, 0) != NGX_OK)
     {
+        return j->rc;
+    }
+
+    if (j->strict.quoted) {
+        j->rc = NGX_DECLINED;
         return j->rc;
     }
 

@@ -1,0 +1,486 @@
+
+/*
+ * Begin: taking the lock on each record that covers the request, or finding
+ * what is there, and what follows from that.
+ *
+ * Records are asked for one after the other, in order of their ids, so that
+ * two requests with records in common do not take them crosswise; one that
+ * can't be had gives back those that were taken.  The record of the key has
+ * the last word: a derived record only adds to what it says.
+ *
+ * Called by the handler; calls the store, and whoever goes on from there:
+ * execution, waiting, replay, refusal.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include <openssl/crypto.h>
+
+#include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
+
+
+/* a derived record outlives its commit by that much, however short its window */
+#define NGX_HTTP_IDEMPOTENCY_DERIVED_MIN  5000
+
+
+static void ngx_http_idempotency_begin_start(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_begun(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_found(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover);
+static ngx_int_t ngx_http_idempotency_unusable(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover);
+static void ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_found_t *found);
+static ngx_int_t ngx_http_idempotency_store_error(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover);
+static ngx_msec_t ngx_http_idempotency_ttl(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_http_idempotency_begin(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t                     i;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_cover_t  *cover;
+
+    if (ctx->lease == 0) {
+        ngx_http_idempotency_begin_start(r, ctx);
+    }
+
+    for (i = 0; i < ctx->ncovers; i++) {
+
+        cover = &ctx->covers[i];
+        op = &cover->op;
+
+        if (op->pending) {
+            return NGX_AGAIN;
+        }
+
+        if (!cover->asked) {
+            ngx_http_idempotency_op_prepare(cover, op,
+                                            NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
+            op->handler = ngx_http_idempotency_begin_handler;
+
+            cover->asked = 1;
+
+            if (ngx_http_idempotency_store_submit(op) == NGX_AGAIN) {
+                return ngx_http_idempotency_park(r);
+            }
+        }
+
+        if (cover->taken || cover == ctx->replayed) {
+            continue;
+        }
+
+        ctx->store_time += ngx_current_msec - op->start;
+
+        switch (op->result) {
+
+        case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
+            cover->taken = 1;
+            break;
+
+        case NGX_HTTP_IDEMPOTENCY_FOUND:
+
+            if (cover != ctx->primary
+                && op->found.state == NGX_HTTP_IDEMPOTENCY_COMPLETED
+                && ngx_http_idempotency_same_request(cover, &op->found.claim))
+            {
+                /* it has the response, if the key's record does not object */
+
+                if (ctx->replayed == NULL) {
+                    ctx->replayed = cover;
+                }
+
+                break;
+            }
+
+            return ngx_http_idempotency_found(r, cover);
+
+        default: /* NGX_HTTP_IDEMPOTENCY_FULL, NGX_HTTP_IDEMPOTENCY_ERROR */
+            return ngx_http_idempotency_store_error(r, cover);
+        }
+    }
+
+    return ngx_http_idempotency_begun(r, ctx);
+}
+
+
+static void
+ngx_http_idempotency_begin_start(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ctx->lease = ngx_http_idempotency_time(r, &ctx->conf->lease,
+                                           "idempotency_lease");
+    ctx->lease = ngx_max(ctx->lease, NGX_HTTP_IDEMPOTENCY_LEASE_MIN);
+    ctx->ttl = ngx_http_idempotency_ttl(r, ctx);
+    ctx->grace = ngx_http_idempotency_time(r, &ctx->conf->expired_grace,
+                                           "idempotency_expired_grace");
+
+    ngx_http_idempotency_token(ctx->token);
+}
+
+
+/* every record was asked for, and none stands in the way */
+
+static ngx_int_t
+ngx_http_idempotency_begun(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t                     i;
+    ngx_http_idempotency_cover_t  *cover;
+
+    if (ctx->replayed) {
+        ngx_http_idempotency_adopt(ctx, &ctx->replayed->op.found);
+        ngx_http_idempotency_release(ctx);
+
+        return ngx_http_idempotency_found(r, ctx->replayed);
+    }
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+
+        ctx->expired |= cover->op.expired;
+
+        if (cover->op.abandoned) {
+            ngx_http_idempotency_metrics_count(ctx->conf->store,
+                                       NGX_HTTP_IDEMPOTENCY_COUNT_ABANDONED);
+            ngx_http_idempotency_event(ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_ABANDONED,
+                                   NULL);
+
+            ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                          "idempotency: a lease ran out without an outcome, "
+                          "the request runs again, record %*xs",
+                          (size_t) 8, cover->id);
+        }
+    }
+
+    ngx_http_idempotency_event(ctx,
+                               ctx->expired
+                                   ? NGX_HTTP_IDEMPOTENCY_EVENT_KEY_EXPIRED
+                                   : NGX_HTTP_IDEMPOTENCY_EVENT_KEY_CREATED,
+                               NULL);
+
+    return ngx_http_idempotency_execute(r, ctx);
+}
+
+
+static void
+ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_cover_t  *cover;
+
+    cover = op->data;
+
+    ngx_http_idempotency_resume(cover->ctx->request);
+}
+
+
+/* fills an operation; claims and times as the request has them */
+
+void
+ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    op->kind = kind;
+    op->store = ctx->conf->store;
+    op->claim = &cover->claim;
+    op->details = cover->details;
+    op->lease = ctx->lease;
+    op->ttl = cover->derived ? cover->window + ctx->lease : ctx->ttl;
+    op->grace = cover->derived ? 0 : ctx->grace;
+    op->hold = (ctx->conf->unknown_outcome
+                == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD);
+    op->abandoned = 0;
+    op->expired = 0;
+    op->pool = ctx->request->pool;
+    op->log = ctx->request->connection->log;
+    op->data = cover;
+
+    ngx_memcpy(op->id, cover->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    ngx_memcpy(op->token, ctx->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+}
+
+
+/*
+ * For how long a record that is committed now is kept.  A derived one lives
+ * until the later of arrival + window and commit + 5 s.
+ */
+
+ngx_msec_t
+ngx_http_idempotency_commit_ttl(ngx_http_idempotency_cover_t *cover)
+{
+    ngx_msec_int_t  left;
+
+    if (!cover->derived) {
+        return cover->ctx->app_ttl ? cover->ctx->app_ttl : cover->ctx->ttl;
+    }
+
+    left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window
+                             - ngx_current_msec);
+
+    return (ngx_msec_t) ngx_max(left, NGX_HTTP_IDEMPOTENCY_DERIVED_MIN);
+}
+
+
+/*
+ * A record is there.  Whose it is comes first, then whether it is of the same
+ * request; only then what became of that.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_found(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover)
+{
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_found_t  *found;
+
+    ctx = cover->ctx;
+    found = &cover->op.found;
+
+    ngx_http_idempotency_release(ctx);
+
+    ctx->original_time = found->claim.time;
+
+    if (!ngx_http_idempotency_same_request(cover, &found->claim)) {
+        ctx->found_details = found->details;
+        return ngx_http_idempotency_refuse(r, ctx,
+                                        NGX_HTTP_IDEMPOTENCY_PROBLEM_CONFLICT);
+    }
+
+    switch (found->state) {
+
+    case NGX_HTTP_IDEMPOTENCY_COMPLETED:
+        return ngx_http_idempotency_replay(r, cover);
+
+    case NGX_HTTP_IDEMPOTENCY_UNUSABLE:
+        return ngx_http_idempotency_unusable(r, cover);
+
+    default: /* NGX_HTTP_IDEMPOTENCY_IN_PROGRESS */
+        return ngx_http_idempotency_wait(r, cover);
+    }
+}
+
+
+/*
+ * A fingerprint that was made by another scheme can't be compared: a changed
+ * configuration is not taken for a changed request.  Who asks always can.
+ */
+
+ngx_uint_t
+ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_claim_t *claim)
+{
+    if (CRYPTO_memcmp(claim->identity, cover->claim.identity,
+                      NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
+        != 0)
+    {
+        cover->ctx->foreign = 1;
+        return 0;
+    }
+
+    return claim->scheme != cover->claim.scheme
+           || CRYPTO_memcmp(claim->fingerprint, cover->claim.fingerprint,
+                            NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
+              == 0;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_unusable(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    switch (cover->op.found.reason) {
+
+    case NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN:
+
+        /* under "lease" the record lives as long as the lease */
+
+        if (ctx->conf->unknown_outcome != NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD) {
+            ctx->retryable = 1;
+            ctx->retry_after = cover->op.found.left;
+        }
+
+        return ngx_http_idempotency_refuse(r, ctx,
+                                 NGX_HTTP_IDEMPOTENCY_PROBLEM_OUTCOME_UNKNOWN);
+
+    case NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE:
+        return ngx_http_idempotency_refuse(r, ctx,
+                              NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_TOO_LARGE);
+
+    default:
+        return ngx_http_idempotency_refuse(r, ctx,
+                               NGX_HTTP_IDEMPOTENCY_PROBLEM_RESPONSE_NOT_KEPT);
+    }
+}
+
+
+/*
+ * A replay through a derived record: the same response goes into the record
+ * of the key, with the key's own fingerprint and TTL, so that the key replays
+ * when the window is over.
+ */
+
+static void
+ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_found_t *found)
+{
+    ngx_buf_t                     *b;
+    ngx_chain_t                   *cl;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_cover_t  *cover;
+
+    cover = ctx->primary;
+
+    if (!cover->taken) {
+        return;
+    }
+
+    op = ngx_http_idempotency_op_detached(ctx->conf->store,
+                                          NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
+                                          cover->id, ctx->token);
+    if (op == NULL) {
+        return;
+    }
+
+    op->claim = ngx_palloc(op->pool, sizeof(ngx_http_idempotency_claim_t));
+    b = ngx_create_temp_buf(op->pool, ngx_max(found->response.len, 1));
+    cl = ngx_alloc_chain_link(op->pool);
+
+    if (op->claim == NULL || b == NULL || cl == NULL) {
+        ngx_destroy_pool(op->pool);
+        return;
+    }
+
+    *op->claim = cover->claim;
+
+    b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
+
+    cl->buf = b;
+    cl->next = NULL;
+
+    op->lease = ctx->lease;
+    op->ttl = ngx_http_idempotency_commit_ttl(cover);
+    op->grace = ctx->grace;
+    op->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
+    op->reason = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
+    op->response = cl;
+    op->size = found->response.len;
+
+    cover->taken = 0;
+
+    ngx_http_idempotency_op_detach(op);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_store_error(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover)
+{
+    ngx_uint_t                   pass;
+    ngx_http_idempotency_op_t   *op;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    op = &cover->op;
+    ctx = cover->ctx;
+
+    ngx_http_idempotency_release(ctx);
+
+    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS);
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idempotency: store \"%V\" %s%s, the request %s",
+                  &ctx->conf->store->name,
+                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
+                      ? "is full" : "failed: ",
+                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
+                      ? "" : (op->error ? op->error : "no answer"),
+                  pass ? "runs unprotected" : "is refused");
+
+    ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                               op->error);
+
+    if (!pass) {
+        return ngx_http_idempotency_refuse(r, ctx,
+                               NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
+    }
+
+    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNPROTECTED;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                               "the store failed");
+
+    return NGX_DECLINED;
+}
+
+
+/* the client's own wish counts up to the configured limit */
+
+static ngx_msec_t
+ngx_http_idempotency_ttl(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t                         n;
+    ngx_uint_t                        count;
+    ngx_msec_t                        ttl;
+    ngx_table_elt_t                  *h;
+    ngx_http_idempotency_loc_conf_t  *conf;
+
+    conf = ctx->conf;
+
+    ttl = ngx_http_idempotency_time(r, &conf->ttl, "idempotency_ttl");
+
+    if (ttl == 0) {
+        ttl = NGX_HTTP_IDEMPOTENCY_TTL;
+    }
+
+    if (conf->ttl_header.len == 0) {
+        return ttl;
+    }
+
+    h = ngx_http_idempotency_request_header(r, &conf->ttl_header, &count);
+
+    if (count != 1) {
+        return ttl;
+    }
+
+    n = ngx_atoi(h->value.data, h->value.len);
+
+    if (n == NGX_ERROR) {
+
+        /* more digits than a number can have: still the limit */
+
+        for (n = 0; n < (ngx_int_t) h->value.len; n++) {
+            if (h->value.data[n] < '0' || h->value.data[n] > '9') {
+                return ttl;
+            }
+        }
+
+        return h->value.len ? conf->ttl_header_max : ttl;
+    }
+
+    if (n == 0) {
+        return ttl;
+    }
+
+    return ngx_min((ngx_msec_t) n, conf->ttl_header_max);
+}

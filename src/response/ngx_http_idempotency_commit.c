@@ -1,0 +1,231 @@
+
+/*
+ * Commit: a complete response goes into every record that covers the request,
+ * then to the client.
+ *
+ * The request is kept until the store has answered, even if its client is
+ * gone.  Called by the capture; calls the record's encoding and the store,
+ * and the capture again to send.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
+
+
+static ngx_chain_t *ngx_http_idempotency_encode(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, size_t *size);
+static void ngx_http_idempotency_commit_handler(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op);
+
+
+ngx_int_t
+ngx_http_idempotency_commit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    size_t                         size;
+    ngx_uint_t                     i;
+    ngx_chain_t                   *response;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_cover_t  *cover;
+
+    response = ngx_http_idempotency_encode(r, ctx, &size);
+    if (response == NULL) {
+        /* the lock is left to the end of the request */
+        return NGX_ERROR;
+    }
+
+    ngx_http_idempotency_execute_done(ctx);
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_COMMIT,
+                               "the response is complete");
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+        op = &cover->op;
+
+        if (!cover->taken) {
+            continue;
+        }
+
+        cover->taken = 0;
+
+        ngx_http_idempotency_op_prepare(cover, op,
+                                        NGX_HTTP_IDEMPOTENCY_OP_COMMIT);
+
+        op->handler = ngx_http_idempotency_commit_handler;
+        op->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
+        op->reason = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
+        op->ttl = ngx_http_idempotency_commit_ttl(cover);
+        op->response = response;
+        op->size = size;
+
+        if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+            ngx_http_idempotency_committed(op);
+
+        } else {
+            ctx->commits++;
+        }
+    }
+
+    if (ctx->commits == 0) {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
+                                   "committed");
+        return ngx_http_idempotency_send(r, ctx);
+    }
+
+    r->main->blocked++;
+    r->aio = 1;
+
+    return NGX_AGAIN;
+}
+
+
+static ngx_chain_t *
+ngx_http_idempotency_encode(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, size_t *size)
+{
+    ngx_buf_t                        *b;
+    ngx_chain_t                      *cl, *body;
+    ngx_http_idempotency_response_t  *response;
+
+    response = &ctx->response;
+
+    response->time = ctx->primary->claim.time;
+    response->plain_len = response->body_len;
+
+    body = ctx->held;
+
+    if (ctx->conf->compress && response->body_len >= ctx->conf->compress_min
+        && ngx_http_idempotency_deflate(r, ctx, &body) == NGX_ERROR)
+    {
+        return NULL;
+    }
+
+    *size = ngx_http_idempotency_head_size(response);
+
+    b = ngx_create_temp_buf(r->pool, *size);
+    cl = ngx_alloc_chain_link(r->pool);
+
+    if (b == NULL || cl == NULL) {
+        return NULL;
+    }
+
+    b->last = ngx_http_idempotency_head_encode(b->last, response,
+                                               ctx->body_crc);
+    cl->buf = b;
+    cl->next = body;
+
+    *size += response->body_len;
+
+    return cl;
+}
+
+
+static void
+ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
+{
+    ngx_connection_t              *c;
+    ngx_http_request_t            *r;
+    ngx_http_idempotency_ctx_t    *ctx;
+    ngx_http_idempotency_cover_t  *cover;
+
+    cover = op->data;
+    ctx = cover->ctx;
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ngx_http_idempotency_committed(op);
+
+    if (--ctx->commits) {
+        return;
+    }
+
+    r->main->blocked--;
+    r->aio = 0;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND, "committed");
+
+    if (!c->error && ngx_http_idempotency_send(r, ctx) == NGX_ERROR) {
+        c->error = 1;
+    }
+
+#if (nginx_version >= 1025004)
+
+    if (r->main->terminated) {
+        c->write->handler(c->write);
+        return;
+    }
+
+#endif
+
+    if (r->done) {
+        c->write->handler(c->write);
+        return;
+    }
+
+    r->write_event_handler(r);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_cover_t  *cover;
+
+    cover = op->data;
+
+    cover->ctx->store_time += ngx_current_msec - op->start;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_OK:
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_LOST:
+        cover->lost = 1;
+
+        ngx_http_idempotency_metrics_count(op->store,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "commit");
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: a response was not stored, the lock had "
+                      "been lost to another request, record %*xs",
+                      (size_t) 8, cover->id);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_FULL:
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: there is no room for a response in store "
+                      "\"%V\", its retry is refused, record %*xs",
+                      &op->store->name, (size_t) 8, cover->id);
+        break;
+
+    default:
+        ngx_http_idempotency_metrics_count(op->store,
+                                 NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                   op->error);
+
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s, "
+                      "record %*xs", &op->store->name,
+                      op->error ? op->error : "no answer",
+                      (size_t) 8, cover->id);
+        break;
+    }
+}

@@ -1,0 +1,258 @@
+
+/*
+ * What differs: the paths of a JSON body that a conflict names
+ * (idempotency_conflict_detail).
+ *
+ * The list of the original comes from the store, and is not trusted: every
+ * text of it goes out as a JSON string.  Called by the refusal; calls the
+ * comparison of paths.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+#include "request/canonical/ngx_http_idempotency_json_paths.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_DIFF_MAX  20
+
+
+typedef struct {
+    ngx_pool_t   *pool;
+    u_char       *last;
+    u_char       *end;
+    ngx_uint_t    n;
+    ngx_uint_t    values;
+} ngx_http_idempotency_diff_t;
+
+
+/* a text of n bytes, each escaped to six at most, with quotes */
+#define ngx_http_idempotency_diff_room(n)  (6 * (n) + 2)
+
+#define NGX_HTTP_IDEMPOTENCY_DIFF_ENTRY                                       \
+    (ngx_http_idempotency_diff_room(NGX_HTTP_IDEMPOTENCY_JSON_PATH_MAX)       \
+     + 2 * ngx_http_idempotency_diff_room(NGX_HTTP_IDEMPOTENCY_JSON_TEXT_MAX) \
+     + sizeof("{\"path\":,\"change\":\"changed\",\"old\":,\"new\":},"))
+
+
+static ngx_int_t ngx_http_idempotency_diff_entry(void *data,
+    const ngx_http_idempotency_json_diff_t *diff);
+static u_char *ngx_http_idempotency_diff_text(u_char *p,
+    const ngx_str_t *text, ngx_uint_t cut);
+static u_char *ngx_http_idempotency_diff_string(u_char *p,
+    const ngx_str_t *text);
+static ngx_uint_t ngx_http_idempotency_diff_scalar(const ngx_str_t *text);
+
+
+/* "text" is a JSON array, or empty if nothing can be named */
+
+ngx_int_t
+ngx_http_idempotency_diff_summary(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_str_t *text)
+{
+    u_char                       *start;
+    ngx_int_t                     rc;
+    ngx_uint_t                    more;
+    ngx_http_idempotency_diff_t   d;
+
+    if (ctx->primary->details.len == 0) {
+        return NGX_OK;
+    }
+
+    start = ngx_pnalloc(r->pool, NGX_HTTP_IDEMPOTENCY_DIFF_MAX
+                                 * NGX_HTTP_IDEMPOTENCY_DIFF_ENTRY + 64);
+    if (start == NULL) {
+        return NGX_ERROR;
+    }
+
+    d.last = start;
+    d.n = 0;
+    d.values = (ctx->conf->conflict_detail
+                == NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES);
+
+    *d.last++ = '[';
+
+    more = 0;
+
+    rc = ngx_http_idempotency_json_diff(&ctx->found_details,
+                                        &ctx->primary->details,
+                                        NGX_HTTP_IDEMPOTENCY_DIFF_MAX,
+                                        ngx_http_idempotency_diff_entry, &d,
+                                        &more);
+    if (rc != NGX_OK || d.n == 0) {
+        return NGX_OK;
+    }
+
+    *d.last++ = ']';
+
+    if (more) {
+        d.last = ngx_cpymem(d.last, ",\"diff_more\":true", 17);
+    }
+
+    text->data = start;
+    text->len = d.last - start;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_diff_entry(void *data,
+    const ngx_http_idempotency_json_diff_t *diff)
+{
+    ngx_http_idempotency_diff_t  *d = data;
+
+    u_char      *p;
+
+    static const char  *changes[] = { "changed", "added", "removed" };
+
+    p = d->last;
+
+    if (d->n++) {
+        *p++ = ',';
+    }
+
+    p = ngx_cpymem(p, "{\"path\":", 8);
+    p = ngx_http_idempotency_diff_string(p, &diff->path);
+    p = ngx_sprintf(p, ",\"change\":\"%s\"", changes[diff->change]);
+
+    if (d->values && diff->old_text.data) {
+        p = ngx_cpymem(p, ",\"old\":", 7);
+        p = ngx_http_idempotency_diff_text(p, &diff->old_text, diff->old_cut);
+    }
+
+    if (d->values && diff->new_text.data) {
+        p = ngx_cpymem(p, ",\"new\":", 7);
+        p = ngx_http_idempotency_diff_text(p, &diff->new_text, diff->new_cut);
+    }
+
+    *p++ = '}';
+
+    d->last = p;
+
+    return NGX_OK;
+}
+
+
+/*
+ * A number, true, false or null as it is; a string was kept with its quotes
+ * and escapes, and may have been cut, or tampered with: it goes out as the
+ * string of what is between its quotes.
+ */
+
+static u_char *
+ngx_http_idempotency_diff_text(u_char *p, const ngx_str_t *text,
+    ngx_uint_t cut)
+{
+    if (!cut && ngx_http_idempotency_diff_scalar(text)) {
+        return ngx_cpymem(p, text->data, text->len);
+    }
+
+    return ngx_http_idempotency_diff_string(p, text);
+}
+
+
+static u_char *
+ngx_http_idempotency_diff_string(u_char *p, const ngx_str_t *text)
+{
+    u_char  *src, *last;
+
+    *p++ = '"';
+
+    src = text->data;
+    last = src + text->len;
+
+    for ( /* void */ ; src < last; src++) {
+
+        if (*src < 0x20 || *src == 0x7f) {
+            p = ngx_sprintf(p, "\\u%04xd", (int) *src);
+            continue;
+        }
+
+        if (*src == '"' || *src == '\\') {
+            *p++ = '\\';
+        }
+
+        *p++ = *src;
+    }
+
+    *p++ = '"';
+
+    return p;
+}
+
+
+/* whether it may stand in JSON as it is */
+
+static ngx_uint_t
+ngx_http_idempotency_diff_scalar(const ngx_str_t *text)
+{
+    size_t   i;
+    u_char  *p;
+
+    p = text->data;
+
+    if (text->len == 0) {
+        return 0;
+    }
+
+    if ((text->len == 4 && (ngx_strncmp(p, "true", 4) == 0
+                            || ngx_strncmp(p, "null", 4) == 0))
+        || (text->len == 5 && ngx_strncmp(p, "false", 5) == 0))
+    {
+        return 1;
+    }
+
+    if (p[0] == '"') {
+
+        /* well formed: closed at its end, and every escape one of JSON's */
+
+        for (i = 1; i < text->len; i++) {
+
+            if (p[i] < 0x20) {
+                return 0;
+            }
+
+            if (p[i] == '"') {
+                return i == text->len - 1;
+            }
+
+            if (p[i] == '\\') {
+                i++;
+
+                if (i < text->len && p[i] == 'u') {
+
+                    if (text->len - i <= 4
+                        || ngx_hextoi(&p[i + 1], 4) == NGX_ERROR)
+                    {
+                        return 0;
+                    }
+
+                    i += 4;
+                    continue;
+                }
+
+                if (i == text->len || p[i] == '\0'
+                    || ngx_strchr("\"\\/bfnrt", p[i]) == NULL)
+                {
+                    return 0;
+                }
+            }
+        }
+
+        return 0;
+    }
+
+    for (i = 0; i < text->len; i++) {
+        if (!((p[i] >= '0' && p[i] <= '9') || p[i] == '-' || p[i] == '+'
+              || p[i] == '.' || p[i] == 'e' || p[i] == 'E'))
+        {
+            return 0;
+        }
+    }
+
+    return (p[0] >= '0' && p[0] <= '9') || p[0] == '-';
+}

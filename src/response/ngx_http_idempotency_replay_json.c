@@ -1,0 +1,355 @@
+
+/*
+ * Members that a replay sets in the JSON object it answers with
+ * (idempotency_replay_json).
+ *
+ * The body is parsed and written again by yajl: the order of members and the
+ * text of numbers stay, white space and the form of escapes may not.  A body
+ * that is not a JSON object is left as it is.  Called by the replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include <yajl/yajl_gen.h>
+#include <yajl/yajl_parse.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+typedef struct {
+    yajl_gen                               gen;
+    ngx_http_idempotency_replay_member_t  *member;
+    ngx_str_t                             *value;
+    ngx_uint_t                             nmembers;
+    ngx_uint_t                             depth;
+    ngx_uint_t                             skip;     /* depth of a member that
+                                                        is set anew, and its
+                                                        value left out     */
+    ngx_uint_t                             object;
+} ngx_http_idempotency_rewrite_t;
+
+
+static ngx_int_t ngx_http_idempotency_rewrite(
+    ngx_http_idempotency_rewrite_t *w, ngx_str_t *body);
+static void ngx_http_idempotency_rewrite_set(
+    ngx_http_idempotency_rewrite_t *w);
+static ngx_uint_t ngx_http_idempotency_is_json(ngx_str_t *value);
+static int ngx_http_idempotency_rewrite_skipped(
+    ngx_http_idempotency_rewrite_t *w);
+static int ngx_http_idempotency_rewrite_null(void *data);
+static int ngx_http_idempotency_rewrite_boolean(void *data, int value);
+static int ngx_http_idempotency_rewrite_number(void *data, const char *p,
+    size_t len);
+static int ngx_http_idempotency_rewrite_string(void *data,
+    const unsigned char *p, size_t len);
+static int ngx_http_idempotency_rewrite_start_map(void *data);
+static int ngx_http_idempotency_rewrite_map_key(void *data,
+    const unsigned char *p, size_t len);
+static int ngx_http_idempotency_rewrite_end_map(void *data);
+static int ngx_http_idempotency_rewrite_start_array(void *data);
+static int ngx_http_idempotency_rewrite_end_array(void *data);
+
+
+static yajl_callbacks  ngx_http_idempotency_rewrite_callbacks = {
+    ngx_http_idempotency_rewrite_null,
+    ngx_http_idempotency_rewrite_boolean,
+    NULL,
+    NULL,
+    ngx_http_idempotency_rewrite_number,
+    ngx_http_idempotency_rewrite_string,
+    ngx_http_idempotency_rewrite_start_map,
+    ngx_http_idempotency_rewrite_map_key,
+    ngx_http_idempotency_rewrite_end_map,
+    ngx_http_idempotency_rewrite_start_array,
+    ngx_http_idempotency_rewrite_end_array
+};
+
+
+#define ngx_http_idempotency_rewrite_ok(rc)  ((rc) == yajl_gen_status_ok)
+
+
+/* NGX_OK whether or not it was rewritten; NGX_ERROR: no memory */
+
+ngx_int_t
+ngx_http_idempotency_replay_json(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_str_t *body)
+{
+    size_t                           len;
+    ngx_int_t                        rc;
+    ngx_uint_t                       i;
+    const unsigned char             *text;
+    ngx_http_idempotency_rewrite_t   w;
+
+    /* what the application itself encoded is not ours to open */
+
+    if (r->headers_out.content_encoding || body->len == 0) {
+        return NGX_OK;
+    }
+
+    ngx_memzero(&w, sizeof(ngx_http_idempotency_rewrite_t));
+
+    w.member = ctx->conf->replay_json->elts;
+    w.nmembers = ctx->conf->replay_json->nelts;
+
+    w.value = ngx_palloc(r->pool, w.nmembers * sizeof(ngx_str_t));
+    if (w.value == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < w.nmembers; i++) {
+        if (ngx_http_complex_value(r, &w.member[i].value, &w.value[i])
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    w.gen = yajl_gen_alloc(NULL);
+    if (w.gen == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_idempotency_rewrite(&w, body);
+
+    if (rc == NGX_OK && ngx_http_idempotency_rewrite_ok(
+                                       yajl_gen_get_buf(w.gen, &text, &len)))
+    {
+        body->data = ngx_pnalloc(r->pool, len);
+
+        if (body->data == NULL) {
+            yajl_gen_free(w.gen);
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(body->data, text, len);
+        body->len = len;
+    }
+
+    yajl_gen_free(w.gen);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_rewrite(ngx_http_idempotency_rewrite_t *w,
+    ngx_str_t *body)
+{
+    yajl_handle  parser;
+    yajl_status  status;
+
+    parser = yajl_alloc(&ngx_http_idempotency_rewrite_callbacks, NULL, w);
+    if (parser == NULL) {
+        return NGX_DECLINED;
+    }
+
+    status = yajl_parse(parser, body->data, body->len);
+
+    if (status == yajl_status_ok) {
+        status = yajl_complete_parse(parser);
+    }
+
+    yajl_free(parser);
+
+    return (status == yajl_status_ok && w->object) ? NGX_OK : NGX_DECLINED;
+}
+
+
+/* at the end of the object, in the order of the directives */
+
+static void
+ngx_http_idempotency_rewrite_set(ngx_http_idempotency_rewrite_t *w)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < w->nmembers; i++) {
+        (void) yajl_gen_string(w->gen, w->member[i].member.data,
+                               w->member[i].member.len);
+
+        if (ngx_http_idempotency_is_json(&w->value[i])) {
+            (void) yajl_gen_number(w->gen, (char *) w->value[i].data,
+                                   w->value[i].len);
+        } else {
+            (void) yajl_gen_string(w->gen, w->value[i].data,
+                                   w->value[i].len);
+        }
+    }
+}
+
+
+/* true, 17, "text" or {"a":1} as they are; all else is a string */
+
+static ngx_uint_t
+ngx_http_idempotency_is_json(ngx_str_t *value)
+{
+    yajl_handle  parser;
+    yajl_status  status;
+
+    if (value->len == 0) {
+        return 0;
+    }
+
+    parser = yajl_alloc(NULL, NULL, NULL);
+    if (parser == NULL) {
+        return 0;
+    }
+
+    status = yajl_parse(parser, value->data, value->len);
+
+    if (status == yajl_status_ok) {
+        status = yajl_complete_parse(parser);
+    }
+
+    yajl_free(parser);
+
+    return status == yajl_status_ok;
+}
+
+
+static int
+ngx_http_idempotency_rewrite_skipped(ngx_http_idempotency_rewrite_t *w)
+{
+    if (w->skip == 0) {
+        return 0;
+    }
+
+    /* the value of the member itself ends the leaving out */
+
+    if (w->depth == w->skip) {
+        w->skip = 0;
+    }
+
+    return 1;
+}
+
+
+static int
+ngx_http_idempotency_rewrite_null(void *data)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    return ngx_http_idempotency_rewrite_skipped(w)
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_null(w->gen));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_boolean(void *data, int value)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    return ngx_http_idempotency_rewrite_skipped(w)
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_bool(w->gen, value));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_number(void *data, const char *p, size_t len)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    return ngx_http_idempotency_rewrite_skipped(w)
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_number(w->gen, p,
+                                                              len));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_string(void *data, const unsigned char *p,
+    size_t len)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    return ngx_http_idempotency_rewrite_skipped(w)
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_string(w->gen, p,
+                                                              len));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_start_map(void *data)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    if (w->depth++ == 0) {
+        w->object = 1;
+    }
+
+    return w->skip
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_map_open(w->gen));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_map_key(void *data, const unsigned char *p,
+    size_t len)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    ngx_uint_t  i;
+
+    if (w->skip) {
+        return 1;
+    }
+
+    if (w->depth == 1) {
+        for (i = 0; i < w->nmembers; i++) {
+            if (w->member[i].member.len == len
+                && ngx_memcmp(w->member[i].member.data, p, len) == 0)
+            {
+                w->skip = w->depth;
+                return 1;
+            }
+        }
+    }
+
+    return ngx_http_idempotency_rewrite_ok(yajl_gen_string(w->gen, p, len));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_end_map(void *data)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    w->depth--;
+
+    if (ngx_http_idempotency_rewrite_skipped(w)) {
+        return 1;
+    }
+
+    if (w->depth == 0) {
+        ngx_http_idempotency_rewrite_set(w);
+    }
+
+    return ngx_http_idempotency_rewrite_ok(yajl_gen_map_close(w->gen));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_start_array(void *data)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    if (w->depth++ == 0) {
+        return 0;
+    }
+
+    return w->skip
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_array_open(w->gen));
+}
+
+
+static int
+ngx_http_idempotency_rewrite_end_array(void *data)
+{
+    ngx_http_idempotency_rewrite_t  *w = data;
+
+    w->depth--;
+
+    return ngx_http_idempotency_rewrite_skipped(w)
+           || ngx_http_idempotency_rewrite_ok(yajl_gen_array_close(w->gen));
+}
