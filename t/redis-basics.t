@@ -65,6 +65,8 @@ __DATA__
 --- config eval: $::location
 --- client
 twice('the first ever');
+http_post('/status/503', 'x', { 'Idempotency-Key' => new_key() });
+wait_for(sub { $::redis->command('DBSIZE') == 1 });
 
 my %key = ('Idempotency-Key' => new_key());
 

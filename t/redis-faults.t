@@ -535,7 +535,7 @@ my @cases = (
     [ 'no response', { %good, b => '' }, qr/its response is missing/ ],
     [ 'no reason', { %good, s => 3 }, qr/its reason is corrupt/ ],
     [ 'a strange reason', { %good, s => 3, r => 99 }, qr/its reason is/ ],
-    [ 'no lease', { %good, s => 1, g => 'x' }, qr/its lease is corrupt/ ],
+    [ 'no lease', { %good, s => 1, g => 'x' }, qr/its lease or ttl is corrupt/ ],
     [ 'no expiry', sub { $::redis->command('HSET', $name, %good) },
       qr/it has no expiry/ ],
 );
