@@ -35,6 +35,8 @@ stores_agree();
 variables_agree();
 statuses_agree();
 errors_agree();
+figures_agree();
+events_agree();
 links_lead_somewhere();
 examples_are_taken();
 
@@ -355,6 +357,7 @@ sub defaults_agree {
         idempotency_fingerprint => lc(($merge =~ /canonical_default\s*=\s*
                                         \{\s*\w+_FINGERPRINT_([A-Z]+)/x)[0]),
         idempotency_dedupe      => 'off',
+        idempotency_log         => 'off',
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
         idempotency_replay_status => 'original',
@@ -475,6 +478,31 @@ sub errors_agree {
 }
 
 
+sub figures_agree {
+    my ($body) = text('src/observe/ngx_http_idempotency_stats_prometheus.c')
+                 =~ /ngx_http_idempotency_families\[\] = \{(.*?)^\};/ms;
+
+    my @families;
+    push @families, [ "`$1`", $2 ] while $body =~ /\{ "(\w+)", "(\w+)",/g;
+
+    is_deeply([ map { [ @$_[0, 1] ] } rows($reference, 'metric') ],
+              \@families, 'every metric, and no other');
+}
+
+
+sub events_agree {
+    my ($body) = text('src/observe/ngx_http_idempotency_events.c')
+                 =~ /ngx_http_idempotency_events\[\] = \{(.*?)^\};/ms;
+
+    my @events;
+    push @events, [ "`$1`", lc $2 ]
+        while $body =~ /\{ "([\w.]+)", \w+_LEVEL_([A-Z]+) \}/g;
+
+    is_deeply([ map { [ @$_[0, 1] ] } rows($reference, 'event') ], \@events,
+              'every event, and no other');
+}
+
+
 # within the documents, and to files of the tree
 
 sub links_lead_somewhere {
@@ -524,6 +552,7 @@ sub examples_are_taken {
             my ($where) = $example =~ /^# (nginx\.conf|http|server|location)$/m;
 
             if (!defined $where) {
+                next if $file !~ /^README|directives/;
                 fail("$file:$line: the example says where it belongs");
                 next;
             }
