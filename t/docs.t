@@ -316,7 +316,7 @@ sub words {
 
     my $body = body_of($setter) or return;
 
-    for my $helper ($body =~ /(ngx_http_idempotency_conf_\w+)\(/g) {
+    for my $helper ($body =~ /(ngx_http_idempotency_(?:conf|stats)_\w+)\(/g) {
         next if $helper =~ /_(?:is|invalid|complex)$/;
         $body .= body_of($helper);
     }
@@ -429,6 +429,10 @@ sub measure {
 sub stores_agree {
     is_deeply([ sort keys %in_store ], [ sort keys %store ],
               'docs/directives.md has every kind of store, and no other');
+
+    is($documented{idempotency_store}{syntax},
+       '`idempotency_store <name> ' . join(' | ', backends()) . ' { … }`',
+       'idempotency_store: its kinds');
 
     my ($chapter) = $readme =~ /^## Stores\n(.*?)(?=^## )/ms;
 
