@@ -205,7 +205,11 @@ ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_memzero(dedupe, sizeof(ngx_http_idempotency_dedupe_t));
 
     if (!ngx_http_idempotency_conf_is(&value[1], "body")
-        && (value[1].len <= 5 || ngx_strncmp(value[1].data, "json:", 5) != 0))
+        && (value[1].len <= 5
+            || ngx_strncmp(value[1].data, "json:", 5) != 0
+            || value[1].data[5] == ','
+            || value[1].data[value[1].len - 1] == ','
+            || ngx_strstr(value[1].data, ",,")))
     {
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it is \"body\", or \"json:\" and the names of "
