@@ -289,6 +289,8 @@ struct ngx_http_idempotency_ctx_s {
                                                         first derived one   */
     ngx_http_idempotency_cover_t        *replayed;   /* a derived one that has
                                                         the response        */
+    ngx_http_idempotency_cover_t        *blocked;    /* a derived one that
+                                                        can't be had        */
     ngx_event_t                          renew;
     ngx_msec_t                           store_time;
     ngx_uint_t                           commits;    /* under way           */
