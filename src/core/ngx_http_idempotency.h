@@ -68,7 +68,7 @@ typedef struct {
                                                     wanted JSON members;
                                                     NULL: the whole request */
     ngx_str_t                        name;       /* "body", or the members  */
-    ngx_msec_t                       window;
+    ngx_http_idempotency_time_t      window;
     unsigned                         always:1;   /* also beside a key       */
 } ngx_http_idempotency_dedupe_t;
 

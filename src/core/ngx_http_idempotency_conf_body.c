@@ -226,7 +226,7 @@ ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
         }
     }
 
-    if (dedupe->window == 0) {
+    if (dedupe->window.value == 0 && dedupe->window.complex == NULL) {
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it takes \"window=<time>\" as well, as "
                              "window=100ms");
@@ -257,10 +257,21 @@ ngx_http_idempotency_conf_dedupe_option(ngx_conf_t *cf,
         s.data = value->data + 7;
         s.len = value->len - 7;
 
+        if (ngx_http_script_variables_count(&s)) {
+            dedupe->window.complex = ngx_palloc(cf->pool,
+                                            sizeof(ngx_http_complex_value_t));
+            if (dedupe->window.complex == NULL) {
+                return NGX_CONF_ERROR;
+            }
+
+            return ngx_http_idempotency_conf_complex(cf, &s,
+                                                     dedupe->window.complex);
+        }
+
         n = ngx_parse_time(&s, 0);
 
         if (n != NGX_ERROR && n > 0) {
-            dedupe->window = (ngx_msec_t) n;
+            dedupe->window.value = (ngx_msec_t) n;
             return NGX_CONF_OK;
         }
     }
