@@ -577,7 +577,13 @@ for my $n (1 .. 3) {
 
 
 
-=== TEST 9: where it is configured
+=== TEST 9: where it is configured, and for which requests
+--- http_config
+    map $uri $window {
+        ~/long/  60s;
+        ~/odd/   often;
+        ~/zero/  0;
+    }
 --- config
     idempotency         $TEST_STORE;
     idempotency_dedupe  body window=60s;
@@ -596,6 +602,10 @@ for my $n (1 .. 3) {
         idempotency_dedupe  json:url window=60s;
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /map/ {
+        idempotency_dedupe  body window=$window;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /get/ {
         idempotency_methods  PUT;
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -611,6 +621,15 @@ is($twice->('/own/ok', 'x'), 'run 2', 'its own in place of it');
 is($twice->('/own/ok?op=url', '{"url":1}', { json_type() }),
    'run 1 replayed', 'its own');
 is($twice->('/get/ok', 'x'), 'run 2', 'a method that is not covered');
+
+# a window that differs by request; without one there is no derived key
+
+is($twice->('/map/long/ok', 'x'), 'run 1 replayed', 'a variable');
+is($twice->('/map/ok', 'x'), 'run 2', 'of no value');
+is($twice->('/map/zero/ok', 'x'), 'run 2', 'of no time');
+error_log_unlike(qr/\[error\]/, 'which is no error');
+is($twice->('/map/odd/ok', 'x'), 'run 2', 'of another value');
+error_log_like(qr/"idempotency_dedupe" evaluates to "often"/, 'which is');
 
 
 
