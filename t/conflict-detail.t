@@ -424,3 +424,74 @@ for my $what (qw(default paths values)) {
     ok(!stored("key_$what"), "$what: the key is not");
     ok(!stored("credential_$what"), "$what: the credential is not");
 }
+
+
+
+=== TEST 8: of a record that somebody has written to
+--- store: redis
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_conflict_detail  values;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $redis = bless { port => $ENV{TEST_NGINX_REDIS_PORT} },
+                  'IdempotencyTest::Redis';
+
+# the head of the list as it was written, and entries of path, hash, whether
+# the text was cut, and text
+
+my $list = sub {
+    my ($head, @entries) = @_;
+
+    return substr($head, 0, 2) . pack('n', scalar @entries)
+           . substr($head, 4, 4)
+           . join '', map { pack 'n/a* a8 C n/a*', $_->[0], 'x' x 8,
+                                 $_->[2] || 0, $_->[1] } @entries;
+};
+
+my %tampered = (
+    'no number'        => [ [ '/a', '1e' ] ],
+    'minus'            => [ [ '/a', '-' ] ],
+    'two numbers'      => [ [ '/a', '1,2' ] ],
+    'an end'           => [ [ '/a', '1}]' ] ],
+    'an open string'   => [ [ '/a', '"x' ] ],
+    'a bad escape'     => [ [ '/a', '"\\q"' ] ],
+    'no UTF-8'         => [ [ '/a', "\"\xff\xc3\"" ] ],
+    'no UTF-8, cut'    => [ [ '/a', "\"\xe2\x82", 1 ] ],
+    'overlong'         => [ [ '/a', "\"\xc0\xaf\xe0\x80\xaf", 1 ] ],
+    'a surrogate'      => [ [ '/a', "\"\xed\xa0\x80", 1 ] ],
+    'no such plane'    => [ [ '/a', "\"\xf4\x90\x80\x80\xf8", 1 ] ],
+    'no continuation'  => [ [ '/a', "\"\xc3\xff", 1 ] ],
+    'a path'           => [ [ "/\"\\\x00\xff\xe9", '1' ] ],
+    'a long path'      => [ [ '/' . "\x01" x 60_000, '1' ] ],
+    'a long text'      => [ [ '/a', "\x01" x 60_000, 1 ] ],
+    'many of the longest' => [ map { [ '/' . "\x01" x 507 . sprintf('%04d', $_),
+                                       "\x01" x 256, 1 ] } 1 .. 200 ],
+    'nothing'          => [],
+);
+
+for my $what (sort keys %tampered) {
+    $redis->command('FLUSHALL');
+
+    my %h = ('Idempotency-Key' => new_key(),
+             'Content-Type' => 'application/json');
+
+    http_post('/ok', '{"a":1}', \%h);
+
+    my ($key) = @{ $redis->command('KEYS', '*') };
+    my $d = $redis->command('HGET', $key, 'd');
+
+    ok(defined $d, "$what: there are details");
+    $redis->command('HSET', $key, 'd', $list->($d, @{ $tampered{$what} }));
+
+    my $r = http_post('/ok', '{"a":2}', \%h);
+
+    is($r->status, 409, "$what: a conflict");
+    my $text = eval { json()->decode($r->body) };
+    is(ref $text, 'HASH', "$what: is JSON") or diag($@, $r->body);
+}
+
+is(http_post('/ok', '{}', { 'Idempotency-Key' => new_key() })->status, 200,
+   'and nginx goes on');
