@@ -72,7 +72,7 @@ typedef struct {
                                                     wanted JSON members;
                                                     NULL: the whole request */
     ngx_str_t                        name;       /* "body", or the members  */
-    ngx_msec_t                       window;
+    ngx_http_idempotency_time_t      window;
     unsigned                         always:1;   /* also beside a key       */
 } ngx_http_idempotency_dedupe_t;
 
@@ -303,6 +303,8 @@ struct ngx_http_idempotency_ctx_s {
                                                         first derived one   */
     ngx_http_idempotency_cover_t        *replayed;   /* a derived one that has
                                                         the response        */
+    ngx_http_idempotency_cover_t        *blocked;    /* a derived one that
+                                                        can't be had        */
     ngx_event_t                          renew;
     ngx_msec_t                           held_since; /* the locks           */
     ngx_msec_t                           store_time;

@@ -6,7 +6,8 @@
  * Records are asked for one after the other, in order of their ids, so that
  * two requests with records in common do not take them crosswise; one that
  * can't be had gives back those that were taken.  The record of the key has
- * the last word: a derived record only adds to what it says.
+ * the last word: a derived record only adds to what it says, so that one is
+ * asked for even where a derived one stands in the way.
  *
  * Called by the handler; calls the store, and whoever goes on from there:
  * execution, waiting, replay, refusal.
@@ -62,6 +63,10 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
         cover = &ctx->covers[i];
         op = &cover->op;
 
+        if (ctx->blocked && cover != ctx->primary) {
+            continue;
+        }
+
         if (op->pending) {
             return NGX_AGAIN;
         }
@@ -92,8 +97,12 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
 
         case NGX_HTTP_IDEMPOTENCY_FOUND:
 
-            if (cover != ctx->primary
-                && op->found.state == NGX_HTTP_IDEMPOTENCY_COMPLETED
+            if (cover == ctx->primary) {
+                ctx->blocked = NULL;
+                return ngx_http_idempotency_found(r, cover);
+            }
+
+            if (op->found.state == NGX_HTTP_IDEMPOTENCY_COMPLETED
                 && ngx_http_idempotency_same_request(cover, &op->found.claim))
             {
                 /* it has the response, if the key's record does not object */
@@ -105,9 +114,11 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
                 break;
             }
 
-            return ngx_http_idempotency_found(r, cover);
+            ctx->blocked = cover;
+            break;
 
         default: /* NGX_HTTP_IDEMPOTENCY_FULL, NGX_HTTP_IDEMPOTENCY_ERROR */
+            ctx->blocked = NULL;
             return ngx_http_idempotency_store_error(r, cover);
         }
     }
@@ -131,7 +142,7 @@ ngx_http_idempotency_begin_start(ngx_http_request_t *r,
 }
 
 
-/* every record was asked for, and none stands in the way */
+/* the record of the key does not object; a derived one may */
 
 static ngx_int_t
 ngx_http_idempotency_begun(ngx_http_request_t *r,
@@ -139,6 +150,13 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
 {
     ngx_uint_t                     i;
     ngx_http_idempotency_cover_t  *cover;
+
+    cover = ctx->blocked;
+
+    if (cover) {
+        ctx->blocked = NULL;
+        return ngx_http_idempotency_found(r, cover);
+    }
 
     if (ctx->replayed) {
         ngx_http_idempotency_adopt(ctx, &ctx->replayed->op.found);
@@ -351,7 +369,12 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     cover = ctx->primary;
 
-    if (!cover->taken) {
+    /*
+     * Not so a derived record: this request is not the one that ran, and who
+     * shares the one member with it may share none with the other
+     */
+
+    if (!cover->taken || cover->derived) {
         return;
     }
 

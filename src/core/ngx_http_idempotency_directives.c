@@ -59,9 +59,9 @@ ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         name = value[i];
         source->member = -1;
 
-        if (name.len > 5 && ngx_strncmp(name.data, "json:", 5) == 0) {
+        if (ngx_strncmp(name.data, "json:", 5) == 0) {
 
-            if (ngx_http_script_variables_count(&name)
+            if (name.len == 5 || ngx_http_script_variables_count(&name)
                 || ngx_strlchr(name.data, name.data + name.len, ','))
             {
                 return ngx_http_idempotency_conf_invalid(cf, &name,

@@ -143,7 +143,10 @@ ngx_http_idempotency_cover_key(ngx_http_idempotency_ctx_t *ctx,
 }
 
 
-/* NGX_DECLINED if the rule does not apply: the body has no such member */
+/*
+ * NGX_DECLINED if the rule does not apply: the body has no such member, or the
+ * window is one of no time.
+ */
 
 static ngx_int_t
 ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
@@ -153,6 +156,12 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
     u_char       whole[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
     ngx_int_t    rc;
     EVP_MD_CTX  *md;
+
+    cover->window = ngx_http_idempotency_time(r, &dedupe->window,
+                                              "idempotency_dedupe");
+    if (cover->window == 0) {
+        return NGX_DECLINED;
+    }
 
     if (dedupe->members == NULL
         && ngx_http_idempotency_fingerprint(r, ctx, 1, identity, whole)
@@ -192,7 +201,6 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
                NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN);
 
     cover->claim.scheme = NGX_HTTP_IDEMPOTENCY_SCHEME_DERIVED;
-    cover->window = dedupe->window;
     cover->derived = 1;
 
     return NGX_OK;
