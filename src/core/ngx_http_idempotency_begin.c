@@ -178,9 +178,9 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
                                    NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                          "idempotency: a lease ran out without an outcome, "
-                          "the request runs again, record %*xs",
-                          (size_t) 8, cover->id);
+                          "idempotency: a lease of %M ms ran out without an "
+                          "outcome, the request runs again, record %*xs",
+                          ctx->lease, (size_t) 8, cover->id);
         }
     }
 
