@@ -589,3 +589,31 @@ $h2->data($id, 'lo', 1);
 is_replay($h2->response($id), $first, 'in two frames');
 
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 90: locations with other fingerprints do not replay each other
+--- config
+    location /a {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /b {
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  json;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /c {
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  off;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/a/ok?op=a', '{}', \%key)->body, "run 1\n", 'ran');
+is(http_post('/b/ok?op=b', '{}', \%key)->status, 409,
+   'another operation, though its fingerprint is of another kind');
+is(http_post('/c/ok?op=c', '{}', \%key)->body, "run 1\n",
+   'where the key alone decides, it does');
+is(app_count($_), $_ eq 'a' ? 1 : 0, "executions of $_") for qw(a b c);

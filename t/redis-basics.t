@@ -143,7 +143,7 @@ my %f = @{ $::redis->command('HGETALL', $name) };
 is($f{v}, 1, 'its version');
 is($f{s}, 1, 'in progress');
 is(length $f{t}, 16, 'the token');
-is(length $f{c}, 61, 'the claim');
+is(length $f{c}, 69, 'the claim');
 is($f{b}, undef, 'no response yet');
 
 my $left = $::redis->command('PTTL', $name);

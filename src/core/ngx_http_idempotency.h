@@ -462,6 +462,7 @@ ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
 ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
+ngx_int_t ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target);
 uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
 ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);

@@ -296,14 +296,17 @@ ngx_http_idempotency_found(ngx_http_request_t *r,
 
 
 /*
- * A fingerprint that was made by another scheme can't be compared: a changed
- * configuration is not taken for a changed request.  Who asks always can.
+ * A fingerprint that was made by another scheme can't be compared as a whole:
+ * a changed configuration is not taken for a changed request.  Who asks always
+ * can be, and for which operation, unless the key alone is to decide that.
  */
 
 ngx_uint_t
 ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_claim_t *claim)
 {
+    ngx_http_idempotency_fingerprint_e  mode;
+
     if (CRYPTO_memcmp(claim->identity, cover->claim.identity,
                       NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
         != 0)
@@ -312,9 +315,17 @@ ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
         return 0;
     }
 
-    return claim->scheme != cover->claim.scheme
-           || CRYPTO_memcmp(claim->fingerprint, cover->claim.fingerprint,
-                            NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
+    if (claim->scheme == cover->claim.scheme) {
+        return CRYPTO_memcmp(claim->fingerprint, cover->claim.fingerprint,
+                             NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
+               == 0;
+    }
+
+    mode = cover->ctx->conf->fingerprint->mode;
+
+    return mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
+           || CRYPTO_memcmp(claim->target, cover->claim.target,
+                            NGX_HTTP_IDEMPOTENCY_TARGET_LEN)
               == 0;
 }
 

@@ -38,10 +38,14 @@ ngx_str_t  ngx_http_idempotency_status_names[] = {
 };
 
 
+#if (NGX_DEBUG)
+
 static const char  *ngx_http_idempotency_phase_names[] = {
     "admit", "read body", "begin", "wait", "execute", "hold", "commit",
     "send", "replay", "refuse", "pass"
 };
+
+#endif
 
 
 ngx_http_idempotency_ctx_t *

@@ -55,7 +55,7 @@ ngx_http_idempotency_waiters_zone(ngx_conf_t *cf)
 {
     ngx_shm_zone_t  *shm_zone;
 
-    static ngx_str_t  name = ngx_string("idempotency_waiters");
+    static ngx_str_t  name = ngx_string("idempotency:waiters");
 
     /* the slab pool needs a page or two beside the table */
 

@@ -41,7 +41,7 @@ ngx_http_idempotency_metrics_zone(ngx_conf_t *cf)
 {
     ngx_shm_zone_t  *shm_zone;
 
-    static ngx_str_t  name = ngx_string("idempotency_metrics");
+    static ngx_str_t  name = ngx_string("idempotency:metrics");
 
     shm_zone = ngx_shared_memory_add(cf, &name,
                                sizeof(ngx_http_idempotency_metrics_shared_t)

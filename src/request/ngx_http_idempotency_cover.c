@@ -68,7 +68,8 @@ ngx_http_idempotency_cover(ngx_http_request_t *r,
         if (ngx_http_idempotency_cover_key(ctx, &scope, cover) != NGX_OK
             || ngx_http_idempotency_fingerprint(r, ctx, 0, identity,
                                                 cover->claim.fingerprint)
-               != NGX_OK)
+               != NGX_OK
+            || ngx_http_idempotency_target(r, cover->claim.target) != NGX_OK)
         {
             return NGX_ERROR;
         }

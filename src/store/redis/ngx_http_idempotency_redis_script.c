@@ -3,8 +3,9 @@
  * The scripts: an operation as the command that runs one, and a reply as the
  * result of the operation.
  *
- * A script is called by its SHA-1; a server that does not know it yet, or any
- * more, is asked with the script itself.  Every call carries a tag that comes
+ * A script is sent as it is until the server has answered it once on that
+ * connection, then called by its SHA-1; a server that does not know it any
+ * more is asked with the script itself.  Every call carries a tag that comes
  * back in the reply: one that does not match is not ours.  Whatever is read
  * from a record is checked here, before anybody sees it.
  *
@@ -165,7 +166,14 @@ ngx_http_idempotency_redis_script_encode(
 
     p = ngx_http_idempotency_redis_put_count(p, 2 + 1 + script->args);
 
-    if (call->eval) {
+    /*
+     * Whole until the server has shown that it has the script: a call that is
+     * asked again would come behind what was sent meanwhile
+     */
+
+    call->whole = call->eval || !(call->conn->known & (1 << op->kind));
+
+    if (call->whole) {
         p = ngx_http_idempotency_redis_put(p, "EVAL", 4);
         p = ngx_http_idempotency_redis_put(p, script->text, *script->len);
 
@@ -270,9 +278,10 @@ ngx_http_idempotency_redis_script_result(
 
     if (reply->type == REDIS_REPLY_ERROR) {
 
-        if (!call->eval && reply->len >= 8
+        if (!call->whole && reply->len >= 8
             && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0)
         {
+            call->conn->known = 0;
             return NGX_AGAIN;
         }
 
@@ -287,6 +296,8 @@ ngx_http_idempotency_redis_script_result(
     {
         return NGX_ERROR;
     }
+
+    call->conn->known |= 1 << op->kind;
 
     switch (op->kind) {
 
