@@ -203,6 +203,10 @@ for my $name (sort keys %broken) {
 
 other('parsed and not', '{"a":1}', '{"a":1}}', @o);
 
+# not even bytes that are just what is hashed of the parsed one
+
+other('the encoding of it', '{"a":1}', "jsono\x06s\x01an\x011", @o);
+
 # two that only differ in what a kind parser would replace
 
 other('invalid UTF-8', "{\"a\":\"\xff\"}", "{\"a\":\"\xfe\"}", @o);
