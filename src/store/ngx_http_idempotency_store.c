@@ -12,6 +12,7 @@
 
 #include "store/ngx_http_idempotency_store.h"
 #include "store/memory/ngx_http_idempotency_memory.h"
+#include "store/redis/ngx_http_idempotency_redis.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_OP_POOL_SIZE  1024
@@ -22,6 +23,7 @@ static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
 
 static const ngx_http_idempotency_backend_t  *ngx_http_idempotency_backends[] = {
     &ngx_http_idempotency_memory_backend,
+    &ngx_http_idempotency_redis_backend,
     NULL
 };
 

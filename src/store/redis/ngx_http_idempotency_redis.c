@@ -1,0 +1,523 @@
+
+/*
+ * The backend of the Redis store: operations, the time they have, and how
+ * they end.
+ *
+ * An operation is handed to the connection of its record as a call, and has
+ * "timeout" for all of it, connecting included.  All of them may be asked
+ * twice: the token says whose a lock is.  A begin that is given up after it
+ * was sent is followed by a release of its token on the same connection, for
+ * as long as its lease could last.
+ *
+ * While Redis can't be reached, a begin and a watch fail at once after a few
+ * attempts; a renewal, a commit and a release use the time they have, since
+ * the application ran.
+ *
+ * Called through the table of stores; calls the connection, and the watches.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idempotency_redis.h"
+
+
+/* releases of given-up begins that may be outstanding; beyond, leases end */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_CLEANUPS  4096
+
+
+static ngx_int_t ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+static void ngx_http_idempotency_redis_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+static ngx_int_t ngx_http_idempotency_redis_ask_op(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_redis_watch(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_redis_cancel(ngx_http_idempotency_op_t *op);
+static ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_route(
+    ngx_http_idempotency_redis_t *redis, u_char *id);
+static void ngx_http_idempotency_redis_replied(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static void ngx_http_idempotency_redis_timeout(ngx_event_t *ev);
+static void ngx_http_idempotency_redis_fail(ngx_http_idempotency_op_t *op,
+    const char *error);
+static void ngx_http_idempotency_redis_leave(ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_redis_complete(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_redis_undo(ngx_http_idempotency_op_t *op);
+
+
+const ngx_http_idempotency_backend_t  ngx_http_idempotency_redis_backend = {
+    ngx_string("redis"),
+    ngx_http_idempotency_redis_create_conf,
+    ngx_http_idempotency_redis_directive,
+    ngx_http_idempotency_redis_init_conf,
+    ngx_http_idempotency_redis_init_process,
+    ngx_http_idempotency_redis_exit_process,
+    ngx_http_idempotency_redis_ask_op,       /* begin   */
+    ngx_http_idempotency_redis_ask_op,       /* renew   */
+    ngx_http_idempotency_redis_ask_op,       /* commit  */
+    ngx_http_idempotency_redis_ask_op,       /* release */
+    ngx_http_idempotency_redis_watch,
+    ngx_http_idempotency_redis_cancel
+};
+
+
+/* a release of our own, after a begin that was given up */
+#define ngx_http_idempotency_redis_is_undo(op)                                \
+    ((op)->data == (op)->store->conf)
+
+/* the application did not run yet: nothing is lost by failing soon */
+#define ngx_http_idempotency_redis_impatient(op)                              \
+    ((op)->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN                              \
+     || (op)->kind == NGX_HTTP_IDEMPOTENCY_OP_WATCH)
+
+
+static ngx_int_t
+ngx_http_idempotency_redis_ask_op(ngx_http_idempotency_op_t *op)
+{
+    if (ngx_http_idempotency_redis_submit(op)) {
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idempotency_redis_is_undo(op)) {
+        ngx_http_idempotency_redis_conf(op)->cleanups--;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_redis_watch(ngx_http_idempotency_op_t *op)
+{
+    /* before it is asked: a wake-up may be faster than the reply */
+
+    ngx_http_idempotency_redis_watch_enter(op);
+
+    if (ngx_http_idempotency_redis_submit(op)) {
+        return NGX_AGAIN;
+    }
+
+    ngx_http_idempotency_redis_watch_leave(op);
+
+    return NGX_OK;
+}
+
+
+/* NULL: the operation failed already, op->result says so */
+
+ngx_http_idempotency_redis_call_t *
+ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_call_t  *call;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    redis = ngx_http_idempotency_redis_conf(op);
+    conn = ngx_http_idempotency_redis_route(redis, op->id);
+
+    op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+    op->state_data = NULL;
+
+    if (conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP
+        && (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF
+            || conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTING)
+        && ngx_http_idempotency_redis_impatient(op))
+    {
+        op->error = (char *) conn->error;
+        return NULL;
+    }
+
+    call = ngx_http_idempotency_redis_call(conn);
+    if (call == NULL) {
+        op->error = "no memory for a call";
+        return NULL;
+    }
+
+    call->op = op;
+    call->handler = ngx_http_idempotency_redis_replied;
+
+    op->state_data = call;
+
+    /* not cancelable: a worker that is to quit waits for it */
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = ngx_http_idempotency_redis_timeout;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+
+    ngx_add_timer(&op->timer, redis->timeout);
+
+    return call;
+}
+
+
+/*
+ * One node for now.  Of its connections a record has always the same: what
+ * is asked of it is done in order.
+ */
+
+static ngx_http_idempotency_redis_conn_t *
+ngx_http_idempotency_redis_route(ngx_http_idempotency_redis_t *redis,
+    u_char *id)
+{
+    ngx_http_idempotency_redis_node_t  *node;
+
+    node = redis->node;
+
+    return &node->conns[id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1] % node->nconns];
+}
+
+
+static void
+ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
+    redisReply *reply)
+{
+    ngx_int_t                           rc;
+    ngx_uint_t                          repeated;
+    ngx_http_idempotency_op_t          *op;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    op = call->op;
+    conn = call->conn;
+
+    if (op == NULL) {
+        ngx_http_idempotency_redis_call_free(call);
+        return;
+    }
+
+    rc = ngx_http_idempotency_redis_script_result(call, reply);
+
+    if (rc == NGX_AGAIN) {
+        call->eval = 1;
+        ngx_http_idempotency_redis_call_retry(call);
+        return;
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_http_idempotency_redis_drop(conn,
+                                        "a reply does not fit its command");
+        return;
+    }
+
+    repeated = (call->tries > (call->eval ? 2 : 1));
+
+    ngx_http_idempotency_redis_leave(op);
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEMPOTENCY_OP_BEGIN:
+
+        if (repeated && (op->result == NGX_HTTP_IDEMPOTENCY_ERROR
+                         || op->result == NGX_HTTP_IDEMPOTENCY_FULL))
+        {
+            /* refused now; the first try may have got through */
+            ngx_http_idempotency_redis_undo(op);
+        }
+
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_OP_COMMIT:
+    case NGX_HTTP_IDEMPOTENCY_OP_RELEASE:
+
+        /* faster than the message, and without it */
+
+        ngx_http_idempotency_redis_wake(ngx_http_idempotency_redis_conf(op),
+                                        op->id);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_OP_WATCH:
+
+        if (op->result == NGX_HTTP_IDEMPOTENCY_OK && op->found.left) {
+            ngx_http_idempotency_redis_watch_wait(op);
+            return;
+        }
+
+        break;
+
+    default:
+        break;
+    }
+
+    ngx_http_idempotency_redis_complete(op);
+}
+
+
+static void
+ngx_http_idempotency_redis_timeout(ngx_event_t *ev)
+{
+    ngx_msec_t                          since, over;
+    ngx_uint_t                          silent;
+    ngx_http_idempotency_op_t          *op;
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_call_t  *call;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    op = ev->data;
+    redis = ngx_http_idempotency_redis_conf(op);
+    call = op->state_data;
+    conn = call->conn;
+
+    /* a server that still talks is only slow: its replies stay in order */
+
+    silent = 0;
+
+    if (call->sent) {
+        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
+                ? conn->heard : call->time;
+        silent = (ngx_current_msec - since >= redis->timeout / 2);
+    }
+
+    over = ngx_current_msec - op->start;
+
+    if (ngx_http_idempotency_redis_is_undo(op) && over < op->lease) {
+
+        /* nobody waits for it: it may take longer, but keeps no worker */
+
+        ev->cancelable = 1;
+        ngx_add_timer(ev, ngx_min(op->lease - over, redis->timeout));
+
+        if (silent) {
+            ngx_http_idempotency_redis_drop(conn, "no reply within %M ms",
+                                            redis->timeout);
+        }
+
+        return;
+    }
+
+    ngx_http_idempotency_redis_fail(op, call->sent || conn->error[0] == '\0'
+                                        ? "no reply in time"
+                                        : (char *) conn->error);
+
+    if (silent) {
+        ngx_http_idempotency_redis_drop(conn, "no reply within %M ms",
+                                        redis->timeout);
+    }
+
+    ngx_http_idempotency_redis_complete(op);
+}
+
+
+/*
+ * The connection is in vain for the time being.  What was asked before the
+ * application ran is told so; the rest waits.
+ */
+
+void
+ngx_http_idempotency_redis_refuse_waiting(
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_queue_t                        *q;
+    ngx_http_idempotency_op_t          *op;
+    ngx_http_idempotency_redis_call_t  *call;
+
+again:
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+        op = call->op;
+
+        if (ngx_http_idempotency_redis_impatient(op)) {
+            ngx_http_idempotency_redis_fail(op, (char *) conn->error);
+            ngx_http_idempotency_redis_complete(op);
+
+            /* whoever that was may have changed the queue */
+            goto again;
+        }
+    }
+}
+
+
+static void
+ngx_http_idempotency_redis_fail(ngx_http_idempotency_op_t *op,
+    const char *error)
+{
+    ngx_uint_t                          tried;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    call = op->state_data;
+    tried = call->tries;
+
+    op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+    op->error = error;
+
+    ngx_http_idempotency_redis_leave(op);
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN && tried) {
+        ngx_http_idempotency_redis_undo(op);
+    }
+}
+
+
+static void
+ngx_http_idempotency_redis_cancel(ngx_http_idempotency_op_t *op)
+{
+    ngx_uint_t                          tried;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    call = op->state_data;
+    tried = call ? call->tries : 0;
+
+    ngx_http_idempotency_redis_leave(op);
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_WATCH) {
+        ngx_http_idempotency_redis_watch_leave(op);
+
+    } else if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN && tried) {
+        ngx_http_idempotency_redis_undo(op);
+    }
+}
+
+
+/*
+ * An operation and its call part.  A call that is under way stays, since its
+ * reply will come; one that was not sent is not.
+ */
+
+static void
+ngx_http_idempotency_redis_leave(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_call_t  *call;
+
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+
+    if (op->timer.posted) {
+        ngx_delete_posted_event(&op->timer);
+    }
+
+    call = op->state_data;
+
+    if (call == NULL) {
+        return;
+    }
+
+    op->state_data = NULL;
+    call->op = NULL;
+
+    if (!call->sent || call->replied) {
+        ngx_http_idempotency_redis_call_free(call);
+    }
+}
+
+
+static void
+ngx_http_idempotency_redis_complete(ngx_http_idempotency_op_t *op)
+{
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_WATCH) {
+        ngx_http_idempotency_redis_watch_leave(op);
+    }
+
+    if (ngx_http_idempotency_redis_is_undo(op)) {
+        ngx_http_idempotency_redis_conf(op)->cleanups--;
+
+        if (op->result == NGX_HTTP_IDEMPOTENCY_LOST) {
+            /* it found somebody else's record */
+            op->result = NGX_HTTP_IDEMPOTENCY_OK;
+        }
+    }
+
+    ngx_http_idempotency_store_complete(op);
+}
+
+
+/* the begin may have taken the lock, and nobody will use it */
+
+static void
+ngx_http_idempotency_redis_undo(ngx_http_idempotency_op_t *begin)
+{
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = ngx_http_idempotency_redis_conf(begin);
+
+    if (redis->cleanups >= NGX_HTTP_IDEMPOTENCY_REDIS_CLEANUPS) {
+        return;
+    }
+
+    op = ngx_http_idempotency_op_detached(begin->store,
+                                          NGX_HTTP_IDEMPOTENCY_OP_RELEASE,
+                                          begin->id, begin->token);
+    if (op == NULL) {
+        return;
+    }
+
+    redis->cleanups++;
+
+    op->data = redis;
+    op->lease = begin->lease;
+
+    ngx_http_idempotency_op_detach(op);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store)
+{
+    ngx_uint_t                          i;
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    redis = store->conf;
+
+    node = ngx_pcalloc(cycle->pool, sizeof(ngx_http_idempotency_redis_node_t));
+    if (node == NULL) {
+        return NGX_ERROR;
+    }
+
+    /* one more: the subscriber */
+
+    node->conns = ngx_pcalloc(cycle->pool,
+                              (redis->connections + 1)
+                              * sizeof(ngx_http_idempotency_redis_conn_t));
+    if (node->conns == NULL) {
+        return NGX_ERROR;
+    }
+
+    node->redis = redis;
+    node->addrs = redis->url.addrs;
+    node->naddrs = redis->url.naddrs;
+    node->nconns = redis->connections;
+
+    for (i = 0; i <= node->nconns; i++) {
+        ngx_http_idempotency_redis_conn_init(&node->conns[i], node);
+    }
+
+    redis->node = node;
+    redis->subscriber = &node->conns[node->nconns];
+    redis->subscriber->subscriber = 1;
+
+    ngx_http_idempotency_redis_script_init();
+    ngx_http_idempotency_redis_watch_init(redis);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idempotency_redis_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store)
+{
+    ngx_uint_t                     i;
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = store->conf;
+
+    if (redis->node == NULL) {
+        return;
+    }
+
+    for (i = 0; i <= redis->node->nconns; i++) {
+        ngx_http_idempotency_redis_close(&redis->node->conns[i]);
+    }
+}

@@ -1,0 +1,218 @@
+
+/*
+ * Waiters.  A watch says in the record that somebody waits; then the commit
+ * or the release publishes the record's key, and the one subscriber of each
+ * worker wakes those of its own that wait for it.  A message may get lost, or
+ * be forged: a watch also looks by itself now and then, more often while
+ * there is no subscriber, and to be woken for nothing does no harm.
+ *
+ * A watch is entered before it is asked in Redis, so that a message that is
+ * faster than the reply finds it.
+ *
+ * Called by the backend, and by the subscriber's connection with messages.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idempotency_redis.h"
+
+
+/* how often to look when nobody can tell, and when somebody should */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MIN  10
+#define NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX  1000
+
+
+static void ngx_http_idempotency_redis_watch_post(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_redis_watch_handler(ngx_event_t *ev);
+
+
+void
+ngx_http_idempotency_redis_watch_init(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES; i++) {
+        ngx_queue_init(&redis->watches[i]);
+    }
+}
+
+
+void
+ngx_http_idempotency_redis_watch_enter(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    redis = ngx_http_idempotency_redis_conf(op);
+    conn = redis->subscriber;
+
+    ngx_queue_insert_tail(&redis->watches[op->id[0]], &op->queue);
+    redis->nwatches++;
+
+    if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED) {
+        ngx_http_idempotency_redis_flush(conn);
+
+    } else if (conn->connection) {
+        ngx_http_idempotency_redis_idle(conn);
+    }
+}
+
+
+void
+ngx_http_idempotency_redis_watch_leave(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    redis = ngx_http_idempotency_redis_conf(op);
+    conn = redis->subscriber;
+
+    ngx_queue_remove(&op->queue);
+    redis->nwatches--;
+
+    if (conn->connection) {
+        ngx_http_idempotency_redis_idle(conn);
+    }
+}
+
+
+/* it is in progress, for op->found.left at most */
+
+void
+ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t                     next;
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = ngx_http_idempotency_redis_conf(op);
+
+    next = NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX;
+
+    if (redis->subscriber->state != NGX_HTTP_IDEMPOTENCY_REDIS_READY) {
+        next = NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MIN << ngx_min(op->attempt, 8);
+        next = ngx_min(next, NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX);
+    }
+
+    next = next - next / 4 + ngx_random() % (next / 4 + 1);
+    next = ngx_min(next, op->found.left + 1);
+
+    op->timer.handler = ngx_http_idempotency_redis_watch_handler;
+    op->timer.cancelable = 1;
+
+    ngx_add_timer(&op->timer, next);
+}
+
+
+/* the record changed, as far as we know */
+
+void
+ngx_http_idempotency_redis_wake(ngx_http_idempotency_redis_t *redis,
+    u_char *id)
+{
+    ngx_queue_t                *q, *head;
+    ngx_http_idempotency_op_t  *op;
+
+    head = &redis->watches[id[0]];
+
+    for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
+        op = ngx_queue_data(q, ngx_http_idempotency_op_t, queue);
+
+        if (ngx_memcmp(op->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN) == 0) {
+            ngx_http_idempotency_redis_watch_post(op);
+        }
+    }
+}
+
+
+void
+ngx_http_idempotency_redis_wake_all(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_uint_t    i;
+    ngx_queue_t  *q, *head;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES; i++) {
+        head = &redis->watches[i];
+
+        for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
+            ngx_http_idempotency_redis_watch_post(
+                       ngx_queue_data(q, ngx_http_idempotency_op_t, queue));
+        }
+    }
+}
+
+
+/* posted: whoever wakes may be in the middle of a request */
+
+static void
+ngx_http_idempotency_redis_watch_post(ngx_http_idempotency_op_t *op)
+{
+    op->timer.handler = ngx_http_idempotency_redis_watch_handler;
+
+    ngx_post_event(&op->timer, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idempotency_redis_watch_handler(ngx_event_t *ev)
+{
+    ngx_http_idempotency_op_t  *op;
+
+    op = ev->data;
+
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    /* if it is still being asked, the reply is nobody's */
+
+    op->store->backend->cancel(op);
+
+    ngx_http_idempotency_store_complete(op);
+}
+
+
+/* { "message", channel, key of the record } */
+
+ngx_int_t
+ngx_http_idempotency_redis_message(ngx_http_idempotency_redis_conn_t *conn,
+    redisReply *reply)
+{
+    u_char                         id[NGX_HTTP_IDEMPOTENCY_ID_LEN], *p;
+    ngx_int_t                      n;
+    ngx_str_t                      kind, key;
+    ngx_uint_t                     i;
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = conn->node->redis;
+
+    if (ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK
+        || kind.len != 7
+        || ngx_strncmp(kind.data, "message", 7) != 0
+        || ngx_http_idempotency_redis_field(reply, 2, &key) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (key.len != redis->prefix.len + 2 * NGX_HTTP_IDEMPOTENCY_ID_LEN) {
+        /* somebody else's */
+        return NGX_OK;
+    }
+
+    p = key.data + redis->prefix.len;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_ID_LEN; i++, p += 2) {
+        n = ngx_hextoi(p, 2);
+
+        if (n == NGX_ERROR) {
+            return NGX_OK;
+        }
+
+        id[i] = (u_char) n;
+    }
+
+    ngx_http_idempotency_redis_wake(redis, id);
+
+    return NGX_OK;
+}
