@@ -20,9 +20,11 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static ngx_int_t ngx_http_idempotency_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idempotency_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_idempotency_init_process(ngx_cycle_t *cycle);
 static void ngx_http_idempotency_exit_process(ngx_cycle_t *cycle);
 
@@ -283,6 +285,13 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       offsetof(ngx_http_idempotency_loc_conf_t, documentation),
       NULL },
 
+    { ngx_string("idempotency_group"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, group_name),
+      NULL },
+
       ngx_null_command
 };
 
@@ -308,7 +317,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     ngx_http_idempotency_commands,         /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
+    ngx_http_idempotency_init_module,      /* init module */
     ngx_http_idempotency_init_process,     /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
@@ -359,7 +368,45 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
     ngx_http_idempotency_capture_init();
     ngx_http_idempotency_body_init();
 
-    return ngx_http_idempotency_waiters_zone(cf);
+    if (ngx_http_idempotency_waiters_zone(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idempotency_metrics_zone(cf);
+}
+
+
+/* the zones are there, and no worker is yet */
+
+static ngx_int_t
+ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                         i;
+    ngx_http_idempotency_store_t     **store;
+    ngx_http_idempotency_loc_conf_t  **conf;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    if (mcf == NULL || mcf->stores.nelts == 0) {
+        return NGX_OK;
+    }
+
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        ngx_http_idempotency_metrics_bind(store[i]);
+    }
+
+    conf = mcf->locations.elts;
+
+    for (i = 0; i < mcf->locations.nelts; i++) {
+        conf[i]->group =
+                    ngx_http_idempotency_metrics_group(&conf[i]->group_name);
+    }
+
+    return NGX_OK;
 }
 
 

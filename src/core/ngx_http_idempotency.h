@@ -120,6 +120,8 @@ typedef struct {
 
 typedef struct {
     ngx_array_t                      stores;     /* of ..._store_t *        */
+    ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
+                                                    it is on                */
 } ngx_http_idempotency_main_conf_t;
 
 
@@ -170,6 +172,8 @@ typedef struct {
     ngx_flag_t                           headers;
     ngx_flag_t                           error_body;
     ngx_http_complex_value_t            *documentation;
+    ngx_str_t                            group_name;
+    ngx_uint_t                           group;          /* of figures      */
 } ngx_http_idempotency_loc_conf_t;
 
 
@@ -290,6 +294,7 @@ struct ngx_http_idempotency_ctx_s {
     ngx_http_idempotency_cover_t        *replayed;   /* a derived one that has
                                                         the response        */
     ngx_event_t                          renew;
+    ngx_msec_t                           held_since; /* the locks           */
     ngx_msec_t                           store_time;
     ngx_uint_t                           commits;    /* under way           */
 
@@ -336,9 +341,12 @@ struct ngx_http_idempotency_ctx_s {
                                                         came to ctx->conf   */
     unsigned                             error_page:1;
     unsigned                             recursive:1; /* error_pages there  */
+    unsigned                             figured:1;  /* in the metrics      */
     unsigned                             admitted:1;
     unsigned                             key_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
+    unsigned                             handled:1;  /* a content handler of a
+                                                        location was called */
     unsigned                             app_off:1;  /* X-Idempotency-Store */
     unsigned                             foreign:1;  /* another identity's
                                                         record: tell nothing */

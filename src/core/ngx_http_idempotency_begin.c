@@ -20,6 +20,7 @@
 #include <openssl/crypto.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 /* a derived record outlives its commit by that much, however short its window */
@@ -151,6 +152,9 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
         ctx->expired |= cover->op.expired;
 
         if (cover->op.abandoned) {
+            ngx_http_idempotency_metrics_count(ctx->conf->store,
+                                       NGX_HTTP_IDEMPOTENCY_COUNT_ABANDONED);
+
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                           "idempotency: a lease ran out without an outcome, "
                           "the request runs again, record %*xs",

@@ -24,6 +24,9 @@ static char *ngx_http_idempotency_default_values(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf);
 static char *ngx_http_idempotency_default_names(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf);
+static ngx_int_t ngx_http_idempotency_group(ngx_conf_t *cf,
+    ngx_http_idempotency_loc_conf_t *conf,
+    ngx_http_idempotency_loc_conf_t *prev);
 static ngx_uint_t ngx_http_idempotency_early(
     ngx_http_idempotency_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idempotency_request_only(ngx_str_t *value);
@@ -58,7 +61,10 @@ ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
 
     if (ngx_array_init(&mcf->stores, cf->pool, 2,
                        sizeof(ngx_http_idempotency_store_t *))
-        != NGX_OK)
+        != NGX_OK
+        || ngx_array_init(&mcf->locations, cf->pool, 8,
+                          sizeof(ngx_http_idempotency_loc_conf_t *))
+           != NGX_OK)
     {
         return NULL;
     }
@@ -207,10 +213,54 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
+    if (ngx_http_idempotency_group(cf, conf, prev) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     conf->early = ngx_http_idempotency_early(conf);
     conf->scheme = ngx_http_idempotency_scheme(conf);
 
     return NGX_CONF_OK;
+}
+
+
+/*
+ * The label of the location in figures: as named, or the name of its server.
+ * It gets a number when the figures are there, after the configuration.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_group(ngx_conf_t *cf,
+    ngx_http_idempotency_loc_conf_t *conf,
+    ngx_http_idempotency_loc_conf_t *prev)
+{
+    ngx_http_core_srv_conf_t           *cscf;
+    ngx_http_idempotency_loc_conf_t   **p;
+    ngx_http_idempotency_main_conf_t   *mcf;
+
+    if (conf->group_name.len == 0) {
+        conf->group_name = prev->group_name;
+    }
+
+    if (conf->group_name.len == 0) {
+        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+        conf->group_name = cscf->server_name;
+    }
+
+    if (conf->group_name.len == 0) {
+        ngx_str_set(&conf->group_name, "_");
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    p = ngx_array_push(&mcf->locations);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    *p = conf;
+
+    return NGX_OK;
 }
 
 

@@ -12,6 +12,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static void ngx_http_idempotency_ctx_cleanup(void *data);
@@ -200,6 +201,12 @@ ngx_http_idempotency_ctx_cleanup(void *data)
     default:
         /* a commit that is under way keeps the request alive: r->blocked */
         break;
+    }
+
+    if (ctx->status != NGX_HTTP_IDEMPOTENCY_STATUS_NONE && !ctx->figured) {
+        ctx->figured = 1;
+        ngx_http_idempotency_metrics_request(ctx->conf->store,
+                                             ctx->conf->group, ctx->status);
     }
 }
 

@@ -16,6 +16,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static ngx_int_t ngx_http_idempotency_content_handler(ngx_http_request_t *r);
@@ -39,6 +40,7 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
                                    "the lock is ours");
 
         ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED;
+        ctx->held_since = ngx_current_msec;
 
         ctx->renew.handler = ngx_http_idempotency_renew_handler;
         ctx->renew.data = ctx;
@@ -69,6 +71,10 @@ ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx)
 
     if (ctx->renew.timer_set) {
         ngx_del_timer(&ctx->renew);
+
+        ngx_http_idempotency_metrics_lock_held(ctx->conf->store,
+                                               ngx_current_msec
+                                               - ctx->held_since);
     }
 
     for (i = 0; i < ctx->ncovers; i++) {
@@ -85,6 +91,7 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
+    ctx->handled = 1;
 
     rc = ctx->content_handler(r);
 
@@ -199,11 +206,16 @@ ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
     switch (op->result) {
 
     case NGX_HTTP_IDEMPOTENCY_OK:
+        ngx_http_idempotency_metrics_count(op->store,
+                                       NGX_HTTP_IDEMPOTENCY_COUNT_RENEWALS);
         break;
 
     case NGX_HTTP_IDEMPOTENCY_LOST:
 
         cover->lost = 1;
+
+        ngx_http_idempotency_metrics_count(op->store,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: the lease of a running request was lost "

@@ -48,13 +48,12 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
 
         if (!complete) {
             /* another kind of handler: who knows what it did */
-            return ctx->content_handler
-                   ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
-                   : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+            return ctx->handled ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+                                : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
         }
 
-        if (ctx->content_handler == NULL && r->err_status >= 400) {
-            /* an error of nginx's own */
+        if (!ctx->handled && r->err_status >= 400) {
+            /* an error of nginx's own, as of try_files */
             return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
         }
 

@@ -19,6 +19,7 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_WATCHES  256
@@ -43,6 +44,8 @@ struct ngx_http_idempotency_watch_s {
      && !(watch)->look.posted && !(watch)->look.timer_set)
 
 
+static void ngx_http_idempotency_wait_end(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_waited_e result);
 static ngx_http_idempotency_watch_t *ngx_http_idempotency_watch_get(
     ngx_http_idempotency_cover_t *cover);
 static void ngx_http_idempotency_watch_arm(ngx_http_idempotency_watch_t *watch);
@@ -118,7 +121,8 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
                                     NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
     }
 
-    if (ngx_http_idempotency_waiters_enter(cover->id, (ngx_msec_t) left,
+    if (ngx_http_idempotency_waiters_enter(&ctx->conf->store->name, cover->id,
+                                           (ngx_msec_t) left,
                                            ctx->conf->max_waiters)
         != NGX_OK)
     {
@@ -164,10 +168,18 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
 }
 
 
-/* a waiter is done waiting: it was answered, refused, or is gone */
+/* a waiter is gone, or could not be put aside */
 
 void
 ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_wait_end(ctx, NGX_HTTP_IDEMPOTENCY_WAITED_GONE);
+}
+
+
+static void
+ngx_http_idempotency_wait_end(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_waited_e result)
 {
     if (ctx->deadline.timer_set) {
         ngx_del_timer(&ctx->deadline);
@@ -176,7 +188,10 @@ ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx)
     if (ctx->counted) {
         ctx->counted = 0;
         ctx->wait_time = ngx_current_msec - ctx->wait_start;
-        ngx_http_idempotency_waiters_leave(ctx->waiting->id);
+        ngx_http_idempotency_metrics_wait(ctx->conf->store, result,
+                                          ctx->wait_time);
+        ngx_http_idempotency_waiters_leave(&ctx->conf->store->name,
+                                           ctx->waiting->id);
     }
 
     if (ctx->ready) {
@@ -458,7 +473,10 @@ ngx_http_idempotency_watch_free(ngx_http_idempotency_watch_t *watch)
 static void
 ngx_http_idempotency_ready(ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_http_idempotency_wait_cancel(ctx);
+    ngx_http_idempotency_wait_end(ctx,
+                                  ctx->waiting->taken
+                                      ? NGX_HTTP_IDEMPOTENCY_WAITED_ACQUIRED
+                                      : NGX_HTTP_IDEMPOTENCY_WAITED_ANSWERED);
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_BEGIN,
                                "the record changed");
@@ -497,7 +515,7 @@ ngx_http_idempotency_deadline_handler(ngx_event_t *ev)
 
     ctx = ev->data;
 
-    ngx_http_idempotency_wait_cancel(ctx);
+    ngx_http_idempotency_wait_end(ctx, NGX_HTTP_IDEMPOTENCY_WAITED_TIMEOUT);
 
     ngx_http_idempotency_resume(ctx->request);
 }

@@ -25,7 +25,7 @@
 
 
 typedef struct {
-    u_char                             id[16];    /* half of it will do     */
+    u_char                             id[16];    /* see ..._waiters_id()   */
     ngx_msec_t                         until;
     ngx_int_t                          n;
 } ngx_http_idempotency_waiters_entry_t;
@@ -40,6 +40,8 @@ typedef struct {
 
 static ngx_int_t ngx_http_idempotency_waiters_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static void ngx_http_idempotency_waiters_id(u_char *dst, ngx_str_t *store,
+    u_char *id);
 static ngx_http_idempotency_waiters_entry_t *
     ngx_http_idempotency_waiters_entry(u_char *id, ngx_uint_t add);
 
@@ -95,8 +97,10 @@ ngx_http_idempotency_waiters_init(ngx_shm_zone_t *shm_zone, void *data)
 
 
 ngx_int_t
-ngx_http_idempotency_waiters_enter(u_char *id, ngx_msec_t time, ngx_int_t max)
+ngx_http_idempotency_waiters_enter(ngx_str_t *store, u_char *id,
+    ngx_msec_t time, ngx_int_t max)
 {
+    u_char                                 key[16];
     ngx_int_t                              rc;
     ngx_msec_t                             until;
     ngx_http_idempotency_waiters_entry_t  *e;
@@ -104,9 +108,11 @@ ngx_http_idempotency_waiters_enter(u_char *id, ngx_msec_t time, ngx_int_t max)
     rc = NGX_OK;
     until = ngx_current_msec + time;
 
+    ngx_http_idempotency_waiters_id(key, store, id);
+
     ngx_shmtx_lock(&ngx_http_idempotency_waiters_pool->mutex);
 
-    e = ngx_http_idempotency_waiters_entry(id, 1);
+    e = ngx_http_idempotency_waiters_entry(key, 1);
 
     if (e) {
         if (e->n >= max) {
@@ -131,19 +137,39 @@ ngx_http_idempotency_waiters_enter(u_char *id, ngx_msec_t time, ngx_int_t max)
 
 
 void
-ngx_http_idempotency_waiters_leave(u_char *id)
+ngx_http_idempotency_waiters_leave(ngx_str_t *store, u_char *id)
 {
+    u_char                                 key[16];
     ngx_http_idempotency_waiters_entry_t  *e;
+
+    ngx_http_idempotency_waiters_id(key, store, id);
 
     ngx_shmtx_lock(&ngx_http_idempotency_waiters_pool->mutex);
 
-    e = ngx_http_idempotency_waiters_entry(id, 0);
+    e = ngx_http_idempotency_waiters_entry(key, 0);
 
     if (e && e->n > 0) {
         e->n--;
     }
 
     ngx_shmtx_unlock(&ngx_http_idempotency_waiters_pool->mutex);
+}
+
+
+/* a record is one of its store: half of its id will do, and the name of that */
+
+static void
+ngx_http_idempotency_waiters_id(u_char *dst, ngx_str_t *store, u_char *id)
+{
+    uint32_t  n, crc;
+
+    ngx_memcpy(dst, id, 16);
+
+    crc = ngx_crc32_short(store->data, store->len);
+
+    ngx_memcpy(&n, dst, sizeof(uint32_t));
+    n ^= crc;
+    ngx_memcpy(dst, &n, sizeof(uint32_t));
 }
 
 

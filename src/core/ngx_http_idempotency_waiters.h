@@ -16,9 +16,9 @@
 ngx_int_t ngx_http_idempotency_waiters_zone(ngx_conf_t *cf);
 
 /* NGX_DECLINED if there are "max" already */
-ngx_int_t ngx_http_idempotency_waiters_enter(u_char *id, ngx_msec_t time,
-    ngx_int_t max);
-void ngx_http_idempotency_waiters_leave(u_char *id);
+ngx_int_t ngx_http_idempotency_waiters_enter(ngx_str_t *store,
+    u_char *id, ngx_msec_t time, ngx_int_t max);
+void ngx_http_idempotency_waiters_leave(ngx_str_t *store, u_char *id);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_WAITERS_H_INCLUDED_ */

@@ -14,6 +14,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 static ngx_chain_t *ngx_http_idempotency_encode(ngx_http_request_t *r,
@@ -192,6 +193,9 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
     case NGX_HTTP_IDEMPOTENCY_LOST:
         cover->lost = 1;
 
+        ngx_http_idempotency_metrics_count(op->store,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a response was not stored, the lock had "
                       "been lost to another request, record %*xs",
@@ -206,6 +210,9 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
         break;
 
     default:
+        ngx_http_idempotency_metrics_count(op->store,
+                                 NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: commit in store \"%V\" failed: %s, "
                       "record %*xs", &op->store->name,

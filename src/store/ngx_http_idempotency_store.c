@@ -10,6 +10,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "observe/ngx_http_idempotency_metrics.h"
 #include "store/ngx_http_idempotency_store.h"
 #include "store/memory/ngx_http_idempotency_memory.h"
 #include "store/redis/ngx_http_idempotency_redis.h"
@@ -83,6 +84,7 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
     backend = op->store->backend;
 
     op->start = ngx_current_msec;
+    op->clock = ngx_http_idempotency_metrics_clock();
     op->error = NULL;
 
     switch (op->kind) {
@@ -109,6 +111,10 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
 
     op->pending = (rc == NGX_AGAIN);
 
+    if (rc == NGX_OK) {
+        ngx_http_idempotency_metrics_operation(op);
+    }
+
     return rc;
 }
 
@@ -117,6 +123,9 @@ void
 ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op)
 {
     op->pending = 0;
+
+    ngx_http_idempotency_metrics_operation(op);
+
     op->handler(op);
 }
 

@@ -27,6 +27,9 @@
 typedef struct ngx_http_idempotency_store_s  ngx_http_idempotency_store_t;
 typedef struct ngx_http_idempotency_op_s     ngx_http_idempotency_op_t;
 
+/* its figures: observe/..._metrics.h */
+typedef struct ngx_http_idempotency_metrics_s  ngx_http_idempotency_metrics_t;
+
 
 typedef enum {
     NGX_HTTP_IDEMPOTENCY_OP_BEGIN = 0,
@@ -111,6 +114,7 @@ struct ngx_http_idempotency_op_s {
     ngx_http_idempotency_op_pt      handler;
     void                           *data;       /* the asker's              */
     ngx_msec_t                      start;
+    uint64_t                        clock;      /* the same, microseconds   */
     unsigned                        pending:1;  /* the handler will be called */
 
     /* the backend's own, while it is pending */
@@ -160,6 +164,7 @@ struct ngx_http_idempotency_store_s {
     ngx_str_t                               name;
     const ngx_http_idempotency_backend_t   *backend;
     void                                   *conf;     /* the backend's      */
+    ngx_http_idempotency_metrics_t         *metrics;
     u_char                                 *file;     /* where it was declared */
     ngx_uint_t                              line;
 };

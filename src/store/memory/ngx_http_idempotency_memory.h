@@ -48,7 +48,7 @@ struct ngx_http_idempotency_chunk_s {
 
 struct ngx_http_idempotency_node_s {
     ngx_rbtree_node_t               expiry;      /* key: when to look at it */
-    ngx_queue_t                     completed;   /* if it has a response    */
+    ngx_queue_t                     completed;   /* if it has chunks        */
     ngx_http_idempotency_node_t    *next;        /* in its bucket           */
     ngx_http_idempotency_chunk_t   *chunks;
     uint64_t                        waiting;     /* workers to be woken     */

@@ -369,7 +369,11 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
         left -= n;
     }
 
-    ngx_queue_insert_tail(&m->zone->completed, &node->completed);
+    /* what fits into the node itself leaves no room by going */
+
+    if (node->chunks) {
+        ngx_queue_insert_tail(&m->zone->completed, &node->completed);
+    }
 
     return NGX_OK;
 }

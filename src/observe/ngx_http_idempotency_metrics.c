@@ -1,0 +1,255 @@
+
+/*
+ * The figures of all workers.  The zone keeps them by the names of stores and
+ * groups, so that a reload with another order of them goes on counting where
+ * it was.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "observe/ngx_http_idempotency_metrics.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_METRICS_MAGIC    0x49444d31      /* "IDM1" */
+#define NGX_HTTP_IDEMPOTENCY_METRICS_VERSION  1
+
+
+static ngx_int_t ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static void ngx_http_idempotency_metrics_observe(
+    ngx_http_idempotency_histogram_t *h, uint64_t usec);
+
+
+/* upper bounds of the buckets, microseconds; one more is for all above */
+
+const uint64_t  ngx_http_idempotency_metrics_bounds[] = {
+    50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000,
+    1000000, 5000000, 10000000, 60000000
+};
+
+
+static ngx_http_idempotency_metrics_shared_t  *ngx_http_idempotency_metrics;
+
+
+ngx_int_t
+ngx_http_idempotency_metrics_zone(ngx_conf_t *cf)
+{
+    ngx_shm_zone_t  *shm_zone;
+
+    static ngx_str_t  name = ngx_string("idempotency_metrics");
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                               sizeof(ngx_http_idempotency_metrics_shared_t)
+                               + 16 * ngx_pagesize,
+                               (void *) &ngx_http_core_module);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_idempotency_metrics_init;
+    shm_zone->data = &ngx_http_idempotency_metrics;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_slab_pool_t                        *shpool;
+    ngx_http_idempotency_metrics_shared_t  *shared;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (shpool->data == NULL) {
+        shared = ngx_slab_calloc(shpool,
+                               sizeof(ngx_http_idempotency_metrics_shared_t));
+        if (shared == NULL) {
+            return NGX_ERROR;
+        }
+
+        shared->magic = NGX_HTTP_IDEMPOTENCY_METRICS_MAGIC;
+        shared->version = NGX_HTTP_IDEMPOTENCY_METRICS_VERSION;
+
+        shpool->data = shared;
+    }
+
+    shared = shpool->data;
+
+    if (shared->magic != NGX_HTTP_IDEMPOTENCY_METRICS_MAGIC
+        || shared->version != NGX_HTTP_IDEMPOTENCY_METRICS_VERSION)
+    {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "zone \"%V\" was laid out by another version of "
+                      "ngx_http_idempotency_module: restart nginx",
+                      &shm_zone->shm.name);
+        return NGX_ERROR;
+    }
+
+    ngx_http_idempotency_metrics = shared;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Called once the zone is there, by whoever starts first: master at start and
+ * reload.  A name that finds no place is counted with the last.
+ */
+
+void
+ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
+{
+    size_t                           len;
+    ngx_uint_t                       i;
+    ngx_http_idempotency_metrics_t  *m;
+
+    len = ngx_min(store->name.len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_STORES - 1; i++) {
+        m = &ngx_http_idempotency_metrics->stores[i];
+
+        if (m->len == 0
+            || (m->len == len
+                && ngx_memcmp(m->name, store->name.data, len) == 0))
+        {
+            break;
+        }
+    }
+
+    m = &ngx_http_idempotency_metrics->stores[i];
+
+    if (m->len == 0) {
+        ngx_memcpy(m->name, store->name.data, len);
+        m->len = len;
+    }
+
+    store->metrics = m;
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_metrics_group(ngx_str_t *name)
+{
+    size_t      len;
+    ngx_uint_t  i;
+
+    len = ngx_min(name->len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_GROUPS; i++) {
+
+        if (ngx_http_idempotency_metrics->groups[i].len == 0) {
+            ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name,
+                       name->data, len);
+            ngx_http_idempotency_metrics->groups[i].len = len;
+            return i;
+        }
+
+        if (ngx_http_idempotency_metrics->groups[i].len == len
+            && ngx_memcmp(ngx_http_idempotency_metrics->groups[i].name,
+                          name->data, len)
+               == 0)
+        {
+            return i;
+        }
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_METRICS_OTHER;
+}
+
+
+void
+ngx_http_idempotency_metrics_request(ngx_http_idempotency_store_t *store,
+    ngx_uint_t group, ngx_uint_t status)
+{
+    (void) ngx_atomic_fetch_add(&store->metrics->requests[group][status], 1);
+}
+
+
+void
+ngx_http_idempotency_metrics_count(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_count_e what)
+{
+    (void) ngx_atomic_fetch_add(&store->metrics->counts[what], 1);
+}
+
+
+void
+ngx_http_idempotency_metrics_operation(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_metrics_t  *m;
+
+    m = op->store->metrics;
+
+    /* a store within another has none: it is counted where it was asked for */
+
+    if (m == NULL) {
+        return;
+    }
+
+    (void) ngx_atomic_fetch_add(&m->operations[op->kind][op->result], 1);
+
+    /* a watch takes as long as others run */
+
+    if (op->kind != NGX_HTTP_IDEMPOTENCY_OP_WATCH) {
+        ngx_http_idempotency_metrics_observe(&m->operation[op->kind],
+                                       ngx_http_idempotency_metrics_clock()
+                                       - op->clock);
+    }
+}
+
+
+void
+ngx_http_idempotency_metrics_wait(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_waited_e result, ngx_msec_t msec)
+{
+    ngx_http_idempotency_metrics_observe(&store->metrics->wait[result],
+                                         (uint64_t) msec * 1000);
+}
+
+
+void
+ngx_http_idempotency_metrics_lock_held(ngx_http_idempotency_store_t *store,
+    ngx_msec_t msec)
+{
+    ngx_http_idempotency_metrics_observe(&store->metrics->lock_held,
+                                         (uint64_t) msec * 1000);
+}
+
+
+static void
+ngx_http_idempotency_metrics_observe(ngx_http_idempotency_histogram_t *h,
+    uint64_t usec)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_BUCKETS; i++) {
+        if (usec <= ngx_http_idempotency_metrics_bounds[i]) {
+            break;
+        }
+    }
+
+    (void) ngx_atomic_fetch_add(&h->buckets[i], 1);
+    (void) ngx_atomic_fetch_add(&h->sum, (ngx_atomic_int_t) usec);
+}
+
+
+uint64_t
+ngx_http_idempotency_metrics_clock(void)
+{
+    struct timespec  ts;
+
+    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+
+ngx_http_idempotency_metrics_shared_t *
+ngx_http_idempotency_metrics_read(void)
+{
+    return ngx_http_idempotency_metrics;
+}
