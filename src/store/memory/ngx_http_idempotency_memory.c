@@ -66,7 +66,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
     ngx_http_idempotency_memory_commit,
     ngx_http_idempotency_memory_release,
     ngx_http_idempotency_memory_watch,
-    ngx_http_idempotency_memory_cancel
+    ngx_http_idempotency_memory_cancel,
+    0
 };
 
 

@@ -102,7 +102,10 @@ ngx_http_idempotency_zone_add(ngx_conf_t *cf,
     ngx_shm_zone_t   *zone;
     ngx_list_part_t  *part;
 
-    /* nginx itself would quietly make a zone of another size anew */
+    /*
+     * nginx itself would quietly make a zone of another size anew: nothing is
+     * lost by that in one that may forget
+     */
 
     part = &cf->cycle->old_cycle->shared_memory.part;
     zone = part->elts;
@@ -119,7 +122,8 @@ ngx_http_idempotency_zone_add(ngx_conf_t *cf,
             i = 0;
         }
 
-        if (zone[i].tag == ngx_http_idempotency_zone_tag
+        if (z->full != NGX_HTTP_IDEMPOTENCY_FULL_FORGET
+            && zone[i].tag == ngx_http_idempotency_zone_tag
             && zone[i].shm.name.len == z->name.len
             && ngx_strncmp(zone[i].shm.name.data, z->name.data, z->name.len)
                == 0

@@ -62,7 +62,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_redis_backend = {
     ngx_http_idempotency_redis_ask_op,       /* commit  */
     ngx_http_idempotency_redis_ask_op,       /* release */
     ngx_http_idempotency_redis_watch,
-    ngx_http_idempotency_redis_cancel
+    ngx_http_idempotency_redis_cancel,
+    1                                        /* remote  */
 };
 
 
