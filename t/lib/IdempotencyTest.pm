@@ -72,7 +72,7 @@ BEGIN {
         app_closed app_parked app_last app_reset app_control
         nginx_master nginx_workers nginx_reload edit_config kill_worker
         error_log error_log_like error_log_unlike access_log access_log_like
-        wait_for start_redis
+        wait_for start_redis start_redis_proxy free_port
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -142,13 +142,14 @@ use Test::More ();
 
 use IdempotencyTest::Client;
 use IdempotencyTest::H2;
+use IdempotencyTest::Redis;
 
 my $Module = $ENV{IDEMPOTENCY_MODULE}
              || "$Root/build/ngx_http_idempotency_module.so";
 my $Store = $ENV{IDEMPOTENCY_STORE} || 'memory';
 my $StockModules = '/usr/lib/nginx/modules';
 
-my ($App, $Redis, @Redises, $FailedBefore, $Ended, %Leaving);
+my ($App, $Redis, $FailedBefore, $Ended, %Leaving);
 
 # servers on loopback only: the template writes "listen $ServerPort"
 $Test::Nginx::Util::ServerPort = "127.0.0.1:$port";
@@ -898,30 +899,21 @@ sub start_redis
     my @options = @_;
 
     my $number = free_port();
-    my $dir = "$Root/build/servroot/$Name.$$.redis$number";
-    File::Path::make_path($dir);
 
-    my $pid = fork;
-    die "fork: $!\n" if !defined $pid;
+    return IdempotencyTest::Redis->start(port => $number,
+        options => \@options,
+        dir => "$Root/build/servroot/$Name.$$.redis$number");
+}
 
-    if ($pid == 0) {
-        open STDIN, '<', '/dev/null';
-        open STDOUT, '>', "$dir/log";
-        open STDERR, '>&', \*STDOUT;
-        exec 'setpriv', '--pdeathsig', 'KILL', 'redis-server',
-            '--bind', '127.0.0.1', '--port', $number, '--dir', $dir,
-            '--save', '', '--appendonly', 'no', '--daemonize', 'no', @options
-            or POSIX::_exit(127);
-    }
 
-    my $self = bless { pid => $pid, port => $number, dir => $dir },
-                     'IdempotencyTest::Redis';
-    push @Redises, $self;
+# A proxy before it: ->tell('lose') and more, see IdempotencyTest/Redis.pm.
 
-    wait_for(sub { is_listening($number) || !is_alive($pid) }, 10);
-    die "redis-server does not start\n" if !is_alive($pid);
+sub start_redis_proxy
+{
+    my $redis = shift;
 
-    return $self;
+    return IdempotencyTest::RedisProxy->start(port => free_port(),
+                                              to => $redis->{port});
 }
 
 
@@ -935,7 +927,7 @@ END {
         IdempotencyTest::Client::close_all();
         stop_nginx();
 
-        $_->stop for @Redises;
+        IdempotencyTest::Redis::stop_all();
 
         if ($App) {
             close $App->{stdin};
@@ -949,68 +941,6 @@ END {
     }
 
     $? = $status;
-}
-
-
-package IdempotencyTest::Redis;
-
-use strict;
-use warnings;
-
-# one command, its arguments as given; the reply as Redis sent it, in Perl form
-
-sub command
-{
-    my ($self, @args) = @_;
-
-    my $s = IO::Socket::INET->new(PeerAddr => '127.0.0.1', Proto => 'tcp',
-                                  PeerPort => $self->{port}, Timeout => 5)
-        or die "redis: $!\n";
-
-    print $s '*' . @args . "\r\n",
-             map { '$' . length($_) . "\r\n$_\r\n" } @args;
-    $s->flush;
-
-    return read_reply($s);
-}
-
-
-sub read_reply
-{
-    my $s = shift;
-
-    my $line = <$s>;
-    die "redis: no reply\n" if !defined $line;
-
-    $line =~ s/\r\n$//;
-    my $type = substr $line, 0, 1, '';
-
-    return $line if $type eq '+' || $type eq ':';
-    die "redis: $line\n" if $type eq '-';
-
-    return undef if $line < 0;
-
-    if ($type eq '$') {
-        read $s, my $data, $line + 2;
-        return substr $data, 0, $line;
-    }
-
-    return [ map { read_reply($s) } 1 .. $line ];
-}
-
-
-sub stop
-{
-    my ($self, $signal) = @_;
-
-    return if $self->{stopped}++;
-
-    kill $signal || 'TERM', $self->{pid};
-    IdempotencyTest::wait_for(sub { !IdempotencyTest::is_alive($self->{pid}) },
-                              3)
-        or kill KILL => $self->{pid};
-    waitpid $self->{pid}, 0;
-    File::Path::remove_tree($self->{dir});
 }
 
 1;

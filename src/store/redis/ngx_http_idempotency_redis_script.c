@@ -358,6 +358,7 @@ ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
         : ngx_http_idempotency_redis_error_is(reply, "READONLY")
             ? "the server is a replica: "
         : ngx_http_idempotency_redis_error_is(reply, "NOAUTH")
+          || ngx_http_idempotency_redis_error_is(reply, "unauthenticated")
             ? "the server wants a password: "
         : ngx_http_idempotency_redis_error_is(reply, "NOPERM")
             ? "the user may not do that: "

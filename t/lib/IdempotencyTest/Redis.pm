@@ -1,0 +1,372 @@
+package IdempotencyTest::Redis;
+
+# A Redis of a test's own: start, stop, freeze, restart, ask.  And a proxy
+# before it that can be told to spoil what the server answers, so that a test
+# has the failures of a network at the moment it wants them.
+#
+# Both die with the test.  See README.md beside this directory.
+
+use strict;
+use warnings;
+
+use File::Path ();
+use IO::Select;
+use IO::Socket::INET;
+use POSIX ();
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
+
+our @All;
+
+
+# port, dir: where; options: more for redis-server
+
+sub start
+{
+    my ($class, %o) = @_;
+
+    my $self = bless { %o }, $class;
+    push @IdempotencyTest::Redis::All, $self;
+
+    File::Path::make_path($self->{dir});
+    $self->spawn;
+
+    return $self;
+}
+
+
+sub spawn
+{
+    my ($self, %o) = @_;
+
+    my $pid = fork;
+    die "fork: $!\n" if !defined $pid;
+
+    if ($pid == 0) {
+        open STDIN, '<', '/dev/null';
+        open STDOUT, '>>', "$self->{dir}/log";
+        open STDERR, '>&', \*STDOUT;
+        exec 'setpriv', '--pdeathsig', 'KILL', 'redis-server',
+            '--bind', '127.0.0.1', '--port', $self->{port},
+            '--dir', $self->{dir}, '--save', '', '--appendonly', 'no',
+            '--daemonize', 'no', @{ $self->{options} }
+            or POSIX::_exit(127);
+    }
+
+    $self->{pid} = $pid;
+    delete $self->{stopped};
+
+    IdempotencyTest::wait_for(
+        sub { IdempotencyTest::is_listening($self->{port})
+              || !IdempotencyTest::is_alive($pid) }, 10);
+
+    die "redis-server does not start, see $self->{dir}/log\n"
+        if !IdempotencyTest::is_alive($pid);
+}
+
+
+# one command, its arguments as given; the reply as Redis sent it, in Perl form
+
+sub command
+{
+    my ($self, @args) = @_;
+
+    my $s = IO::Socket::INET->new(PeerAddr => '127.0.0.1', Proto => 'tcp',
+                                  PeerPort => $self->{port}, Timeout => 5)
+        or die "redis: $!\n";
+
+    if (my $auth = $self->{auth}) {
+        send_command($s, 'AUTH', @$auth);
+        read_reply($s);
+    }
+
+    send_command($s, @args);
+    return read_reply($s);
+}
+
+
+sub send_command
+{
+    my ($s, @args) = @_;
+
+    print $s '*' . @args . "\r\n",
+             map { '$' . length($_) . "\r\n$_\r\n" } @args;
+    $s->flush;
+}
+
+
+sub read_reply
+{
+    my $s = shift;
+
+    my $line = <$s>;
+    die "redis: no reply\n" if !defined $line;
+
+    $line =~ s/\r\n$//;
+    my $type = substr $line, 0, 1, '';
+
+    return $line if $type eq '+' || $type eq ':';
+    die "redis: $line\n" if $type eq '-';
+
+    return undef if $line < 0;
+
+    if ($type eq '$') {
+        read $s, my $data, $line + 2;
+        return substr $data, 0, $line;
+    }
+
+    return [ map { read_reply($s) } 1 .. $line ];
+}
+
+
+# How often each command was called, since reset_calls; also by scripts.  Only
+# EVALSHA and EVAL come from outside, save for the set-up of a connection.
+
+sub reset_calls { $_[0]->command('CONFIG', 'RESETSTAT') }
+
+sub calls
+{
+    my ($self) = @_;
+
+    my %calls;
+    for (split /\r\n/, $self->command('INFO', 'commandstats')) {
+        $calls{$1} = $2 if /^cmdstat_([^:]+):calls=(\d+)/;
+    }
+
+    return \%calls;
+}
+
+
+sub round_trips
+{
+    my $calls = $_[0]->calls;
+    return ($calls->{evalsha} || 0) + ($calls->{eval} || 0);
+}
+
+
+sub keys { sort @{ $_[0]->command('KEYS', $_[1] || '*') } }
+
+
+# a frozen server has its connections open, and answers nothing
+
+sub pause
+{
+    my ($self) = @_;
+
+    kill STOP => $self->{pid};
+    IdempotencyTest::wait_for(sub { $self->state eq 'T' });
+}
+
+sub resume { kill CONT => $_[0]{pid} }
+
+
+sub state
+{
+    my ($self) = @_;
+
+    open my $in, '<', "/proc/$self->{pid}/stat" or return '';
+    return (split ' ', (<$in> =~ s/.*\) //r))[0];
+}
+
+
+# what it has is lost, unless its options say otherwise
+
+sub kill_it
+{
+    my ($self, $signal) = @_;
+
+    return if $self->{stopped}++;
+
+    kill $signal || 'KILL', $self->{pid};
+    kill CONT => $self->{pid};
+    IdempotencyTest::wait_for(sub { !IdempotencyTest::is_alive($self->{pid}) },
+                              3)
+        or kill KILL => $self->{pid};
+    waitpid $self->{pid}, 0;
+}
+
+sub restart
+{
+    my ($self, $signal) = @_;
+
+    $self->kill_it($signal);
+    $self->spawn;
+}
+
+
+sub stop
+{
+    my ($self, $signal) = @_;
+
+    $self->kill_it($signal || 'TERM');
+    File::Path::remove_tree($self->{dir}) if $self->{dir};
+}
+
+sub stop_all { $_->stop for splice @IdempotencyTest::Redis::All }
+
+
+package IdempotencyTest::RedisProxy;
+
+# Passes bytes on between nginx and a server, until it is told otherwise:
+#
+#   pass      as they are
+#   tear      replies one byte at a time
+#   lose      the next reply, and closes the connection
+#   hold      no reply at all, until "pass"
+#   twice     the next reply two times
+#   garbage   bytes that are no reply, in place of the next one
+#   refuse    closes every connection as soon as it is there
+#   cut       closes all connections now, then pass
+
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
+
+our @ISA = 'IdempotencyTest::Redis';
+
+
+sub start
+{
+    my ($class, %o) = @_;
+
+    my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1',
+                                       LocalPort => $o{port}, Listen => 128,
+                                       ReuseAddr => 1, Proto => 'tcp')
+        or die "proxy: $!\n";
+
+    socketpair my $mine, my $its, Socket::AF_UNIX, Socket::SOCK_STREAM, 0
+        or die "socketpair: $!\n";
+
+    my $pid = fork;
+    die "fork: $!\n" if !defined $pid;
+
+    if ($pid == 0) {
+        close $mine;
+        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+        eval { run($listen, $its, $o{to}) };
+        print STDERR "# proxy: $@" if $@;
+        POSIX::_exit(0);
+    }
+
+    close $its;
+
+    my $self = bless { %o, pid => $pid, control => $mine }, $class;
+    push @IdempotencyTest::Redis::All, $self;
+
+    return $self;
+}
+
+
+# in force when it returns
+
+sub tell
+{
+    my ($self, $mode) = @_;
+
+    syswrite $self->{control}, "$mode\n";
+    sysread $self->{control}, my $ok, 1;
+}
+
+
+sub run
+{
+    my ($listen, $control, $to) = @_;
+
+    my $mode = 'pass';
+    my $select = IO::Select->new($listen, $control);
+    my (%peer, %is_client);
+
+    my $close = sub {
+        for my $s (@_) {
+            next if !$s;
+            $select->remove($s);
+            delete $is_client{$s};
+            delete $peer{$s};
+            close $s;
+        }
+    };
+
+    while (1) {
+        for my $s ($select->can_read) {
+
+            if ($s == $control) {
+                sysread($control, my $text, 100) or return;
+                ($mode) = $text =~ /^(\w+)/;
+
+                if ($mode eq 'cut') {
+                    for my $pair (map { [ @$_ ] } values %peer) {
+                        $close->(@$pair) if $peer{ $pair->[0] };
+                    }
+                    $mode = 'pass';
+                }
+
+                syswrite $control, '.';
+                next;
+            }
+
+            if ($s == $listen) {
+                my $client = $listen->accept or next;
+
+                my $server = $mode eq 'refuse' ? undef
+                    : IO::Socket::INET->new(PeerAddr => "127.0.0.1:$to",
+                                            Proto => 'tcp');
+                if (!$server) {
+                    close $client;
+                    next;
+                }
+
+                for ($client, $server) {
+                    setsockopt $_, IPPROTO_TCP, TCP_NODELAY, 1;
+                    $select->add($_);
+                }
+
+                $peer{$client} = [ $server, $client ];
+                $peer{$server} = [ $client, $server ];
+                $is_client{$client} = 1;
+                next;
+            }
+
+            my $pair = $peer{$s} or next;
+            my ($other) = @$pair;
+
+            my $data;
+            if (!sysread $s, $data, 65536) {
+                $close->($s, $other);
+                next;
+            }
+
+            if ($is_client{$s} || $mode eq 'pass') {
+                write_all($other, $data);
+
+            } elsif ($mode eq 'tear') {
+                write_all($other, $_) for split //, $data;
+
+            } elsif ($mode eq 'twice') {
+                write_all($other, $data . $data);
+                $mode = 'pass';
+
+            } elsif ($mode eq 'garbage') {
+                write_all($other, "HTTP/1.1 200 OK\r\n\r\n");
+                $mode = 'pass';
+
+            } elsif ($mode eq 'lose') {
+                $close->($s, $other);
+                $mode = 'pass';
+            }
+        }
+    }
+}
+
+
+sub write_all
+{
+    my ($s, $data) = @_;
+
+    while (length $data) {
+        my $n = syswrite $s, $data or return;
+        substr $data, 0, $n, '';
+    }
+}
+
+1;

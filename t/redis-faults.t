@@ -1,0 +1,690 @@
+# A Redis that fails: killed, frozen, emptied, full, a replica, or talking
+# nonsense.  Nothing runs twice, nothing hangs, and no lock is left behind.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our ($redis, $proxy, $kept);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $redis = start_redis('--loading-process-events-interval-bytes', 1024);
+    $kept = start_redis('--appendonly', 'yes', '--appendfsync', 'always');
+    $proxy = start_redis_proxy($redis);
+
+    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
+    $ENV{TEST_NGINX_KEPT_PORT} = $kept->{port};
+    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
+}
+
+add_block_preprocessor(sub {
+    if ($redis) {
+        $redis->spawn if $redis->{stopped};
+        $redis->command('CONFIG', 'SET', 'maxmemory', 0);
+        $redis->command('REPLICAOF', 'NO', 'ONE');
+        $redis->command('FLUSHALL');
+        $proxy->tell('cut');
+    }
+});
+
+our $stores = <<'_EOC_';
+    idempotency_store own redis { server 127.0.0.1:$TEST_NGINX_OWN_PORT; }
+    idempotency_store kept redis { server 127.0.0.1:$TEST_NGINX_KEPT_PORT; }
+    idempotency_store far redis { server 127.0.0.1:$TEST_NGINX_PROXY_PORT; }
+_EOC_
+
+our $locations = <<'_EOC_';
+    idempotency_max_response  2m;
+    location / {
+        idempotency  own;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /far/ {
+        idempotency  far;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /kept/ {
+        idempotency  kept;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /short/ {
+        idempotency        own;
+        idempotency_lease  1s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /plain/ {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+sub key { return { 'Idempotency-Key' => new_key() } }
+
+# the only record there is
+
+sub record
+{
+    my ($name) = $redis->keys;
+    return $name;
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: the reply to a begin is lost
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+
+for (1 .. 3) {
+    my $key = key();
+
+    $::proxy->tell('lose');
+    is(http_post("/far/ok?op=a$_", 'x', $key)->body, "run 1\n", 'ran');
+    is(http_post("/far/ok?op=a$_", 'x', $key)->body, "run 1\n", 'replayed');
+    is(app_count("a$_"), 1, 'once');
+}
+error_log_like(qr/lost the connection to Redis at \S+: the server closed it/,
+               'it was');
+--- no_error_log
+is refused
+
+
+
+=== TEST 2: the reply to a commit is lost
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/far/hold?op=a', 'x', $key);
+app_wait_parked('a');
+
+$::proxy->tell('lose');
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered');
+
+my $r = http_post('/far/hold?op=a', 'x', $key);
+is($r->body, "run 1\n", 'replayed');
+is($r->header('Idempotent-Replayed'), 'true', 'really');
+is(app_count('a'), 1, 'ran once');
+error_log_unlike(qr/failed: |was not stored/, 'the commit succeeded');
+
+
+
+=== TEST 3: the reply to a release is lost
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/far/status/503?op=a&hold=1', 'x', $key);
+app_wait_parked('a');
+
+$::proxy->tell('lose');
+app_release('a');
+is($c->read_response->status, 503, 'answered');
+ok(wait_for(sub { !record() }), 'released');
+is(http_post('/far/status/503?op=a', 'x', key())->status, 503, 'goes on');
+error_log_unlike(qr/failed: /, 'the release succeeded');
+
+
+
+=== TEST 4: killed before begin
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/ok?op=warm', 'x', key());
+$::redis->kill_it;
+
+my $key = key();
+my $start = Time::HiRes::time();
+
+for (1 .. 20) {
+    my $r = http_post('/ok?op=a', 'x', $key);
+    is($r->error_code, 'STORE_UNAVAILABLE', "refused, $_");
+    cmp_ok($r->json->{error}{retryAfterMs}, '>', 0, 'try later');
+}
+
+cmp_ok(Time::HiRes::time() - $start, '<', 5, 'does not wait each time');
+is(app_count('a'), 0, 'did not run');
+is(http_post('/plain/ok', 'x')->status, 200, 'others are served');
+
+$::redis->spawn;
+ok(wait_for(sub { http_post('/ok?op=a', 'x', $key)->status == 200 }, 10),
+   'back');
+is(app_count('a'), 1, 'ran once');
+error_log_like(qr/Redis at \S+ answers again/, 'says so');
+
+# not one line for each attempt
+cmp_ok(scalar(() = error_log() =~ /\[error\] .*to Redis at/g), '<', 3,
+       'the log is not flooded');
+
+
+
+=== TEST 5: killed between begin and commit
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+$::redis->kill_it;
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'the client has its response');
+error_log_like(qr/\[error\] .*commit in store "own" failed: /, 'says so');
+
+
+
+=== TEST 6: restarted empty between begin and commit
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+$::redis->restart;
+is(record(), undef, 'it is empty');
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'answered');
+is(http_post('/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 7: restarted empty while the holder runs: the lock is laid anew
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/short/hold?op=a', 'x', $key);
+app_wait_parked('a');
+$::redis->restart;
+ok(wait_for(sub { record() }), 'the lock is there again');
+cmp_ok($::redis->command('PTTL', record()), '>', 0, 'with a life');
+
+my $w = send_post('/short/hold?op=a', 'x', $key);
+sleep 2;
+is($w->read_response(0.1), undef, 'a second one waits');
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered');
+is($w->read_response->body, "run 1\n", 'the second one, too');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 8: restarted during commit
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/far/hold?op=a', 'x', $key);
+app_wait_parked('a');
+
+# the commit reaches Redis, which then dies with it
+$::proxy->tell('hold');
+app_release('a');
+ok(wait_for(sub { $::redis->command('HGET', record(), 's') eq '2' }),
+   'it is there');
+$::redis->restart;
+$::proxy->tell('cut');
+
+is($c->read_response->body, "run 1\n", 'answered');
+is(http_post('/far/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 9: restarted with its data
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+is(http_post('/kept/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
+
+my $held = key();
+my $c = send_post('/kept/hold?op=h', 'x', $held);
+app_wait_parked('h');
+
+$::kept->restart;
+
+is(http_post('/kept/ok?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+my $w = send_post('/kept/hold?op=h', 'x', $held);
+app_release('h');
+is($c->read_response->body, "run 1\n", 'the holder ended');
+is($w->read_response->body, "run 1\n", 'the waiter has its answer');
+is(app_count('a'), 1, 'ran once');
+is(app_count('h'), 1, 'ran once');
+
+
+
+=== TEST 10: LOADING
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/ok?op=warm', 'x', key());
+
+$::redis->command('CONFIG', 'SET', 'rdbcompression', 'no');
+$::redis->command('SET', "filler$_", 'x' x 2000) for 1 .. 100;
+$::redis->command('SAVE');
+
+push @{ $::redis->{options} }, '--key-load-delay', 20000;
+$::redis->restart;
+
+my $key = key();
+my $r = http_post('/ok?op=l', 'x', $key);
+is($r->error_code, 'STORE_UNAVAILABLE', 'refused');
+error_log_like(qr/store "own" failed: LOADING/, 'says why');
+
+splice @{ $::redis->{options} }, -2;
+unlink "$::redis->{dir}/dump.rdb";
+$::redis->restart;
+
+ok(wait_for(sub { http_post('/ok?op=l', 'x', $key)->status == 200 }, 10),
+   'later it works');
+is(app_count('l'), 1, 'ran once');
+
+
+
+=== TEST 11: frozen
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/ok?op=warm', 'x', key());
+$::redis->command('FLUSHALL');
+$::redis->pause;
+
+my $key = key();
+my $start = Time::HiRes::time();
+my @c = map { send_post("/ok?op=f$_", 'x', key()) } 1 .. 10;
+
+is(http_post('/plain/ok', 'x')->status, 200, 'others are served');
+cmp_ok(Time::HiRes::time() - $start, '<', 0.5, 'at once');
+
+is($_->read_response->error_code, 'STORE_UNAVAILABLE', 'refused') for @c;
+my $took = Time::HiRes::time() - $start;
+cmp_ok($took, '>', 0.9, 'not before its timeout');
+cmp_ok($took, '<', 2, 'and not long after');
+
+$::redis->resume;
+ok(wait_for(sub { http_post('/ok?op=b', 'x', $key)->status == 200 }),
+   'goes on');
+
+# the begins arrived at last, and so did the releases that followed
+ok(wait_for(sub { my @k = $::redis->keys; @k == 1 }), 'no lock is left');
+is(app_count('f1'), 0, 'none of them ran');
+
+
+
+=== TEST 12: frozen between begin and commit
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+$::redis->pause;
+app_release('a');
+sleep 0.3;
+$::redis->resume;
+
+is($c->read_response->body, "run 1\n", 'answered');
+is(http_post('/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 13: a client that goes away before begin is answered
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+$::redis->command('FLUSHALL');
+
+$::proxy->tell('hold');
+my $key = key();
+my $c = send_post('/far/ok?op=a', 'x', $key);
+ok(wait_for(sub { record() }), 'begin took the lock');
+$c->abort;
+ok(wait_for(sub { !record() }), 'the release followed, on the same connection');
+$::proxy->tell('cut');
+
+is(http_post('/far/ok?op=a', 'x', $key)->body, "run 1\n", 'a retry runs');
+is(app_count('a'), 1, 'once');
+
+
+
+=== TEST 14: the same, and the connection breaks as well
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+$::redis->command('FLUSHALL');
+
+$::redis->pause;
+my $key = key();
+my $c = send_post('/far/ok?op=a', 'x', $key);
+sleep 0.2;
+$c->abort;
+sleep 0.2;
+$::proxy->tell('cut');
+$::redis->resume;
+
+is(http_post('/far/ok?op=a', 'x', $key)->body, "run 1\n", 'a retry runs');
+ok(wait_for(sub { my @k = $::redis->keys; @k == 1 }), 'no lock is left');
+
+
+
+=== TEST 15: SCRIPT FLUSH in between
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+http_post('/ok?op=warm', 'x', key());
+
+$::redis->command('SCRIPT', 'FLUSH');
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+my $w = send_post('/hold?op=a', 'x', $key);
+sleep 0.2;
+$::redis->command('SCRIPT', 'FLUSH');
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'answered');
+is($w->read_response->body, "run 1\n", 'woken');
+$::redis->command('SCRIPT', 'FLUSH');
+is(http_post('/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 16: a replica
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+http_post('/ok?op=a', 'x', $key);
+
+$::redis->command('REPLICAOF', '127.0.0.1', $ENV{TEST_NGINX_DEAD_PORT});
+
+is(http_post('/ok?op=b', 'x', key())->error_code, 'STORE_UNAVAILABLE',
+   'refused');
+error_log_like(qr/store "own" failed: the server is a replica: .*READONLY/,
+               'says why');
+is(app_count('b'), 0, 'did not run');
+is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'a replay works');
+
+$::redis->command('CONFIG', 'SET', 'replica-serve-stale-data', 'no');
+is(http_post('/ok?op=a', 'x', $key)->error_code, 'STORE_UNAVAILABLE',
+   'refused');
+error_log_like(qr/store "own" failed: MASTERDOWN/, 'says why');
+
+$::redis->command('CONFIG', 'SET', 'replica-serve-stale-data', 'yes');
+$::redis->command('REPLICAOF', 'NO', 'ONE');
+is(http_post('/ok?op=b', 'x', key())->body, "run 1\n", 'a master again');
+
+
+
+=== TEST 17: full before begin
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+$::redis->command('CONFIG', 'SET', 'maxmemory', 1);
+
+is(http_post('/ok?op=a', 'x', key())->error_code, 'STORE_UNAVAILABLE',
+   'refused');
+error_log_like(qr/store "own" is full/, 'says why');
+is(app_count('a'), 0, 'did not run');
+is(record(), undef, 'nothing is left');
+
+
+
+=== TEST 18: full between begin and commit
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+
+my $w = send_post('/hold?op=a', 'x', $key);
+sleep 0.2;
+
+$::redis->command('CONFIG', 'SET', 'maxmemory', 1);
+$::redis->reset_calls;
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'the client has its response');
+my $r = $w->read_response;
+is($r->status, 507, 'a waiter');
+is($r->error_code, 'RESPONSE_NOT_KEPT', 'is told so');
+is(http_post('/hold?op=a', 'x', $key)->error_code, 'RESPONSE_NOT_KEPT',
+   'and a retry');
+is(app_count('a'), 1, 'ran once');
+error_log_like(qr/there is no room for a response in store "own"/, 'logged');
+cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
+
+
+
+=== TEST 19: full while the holder runs: its lease is renewed
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/short/hold?op=a', 'x', $key);
+app_wait_parked('a');
+$::redis->command('CONFIG', 'SET', 'maxmemory', 1);
+
+my $w = send_post('/short/hold?op=a', 'x', $key);
+sleep 3;
+is($w->read_response(0.1), undef, 'a second one still waits');
+is(app_count('a'), 1, 'did not run again');
+
+$::redis->command('CONFIG', 'SET', 'maxmemory', 0);
+my $start = Time::HiRes::time();
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered');
+is($w->read_response->body, "run 1\n", 'woken');
+cmp_ok(Time::HiRes::time() - $start, '<', 0.5, 'at once');
+
+
+
+=== TEST 20: records that are not ours, or broken
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+http_post('/ok?op=a', 'x', $key);
+
+my $name = record();
+my %good = @{ $::redis->command('HGETALL', $name) };
+
+# what to write in place of the record, and what is said of it
+my @cases = (
+    [ 'another type', sub { $::redis->command('SET', $name, 'x', 'EX', 100) },
+      qr/its key is not a hash/ ],
+    [ 'a foreign hash', { a => 1 }, qr/it is not one of ours/ ],
+    [ 'another version', { %good, v => 3 }, qr/it is of a version that/ ],
+    [ 'no number', { %good, v => 'x' }, qr/it is not one of ours/ ],
+    [ 'a short claim', { %good, c => 'abc' }, qr/its claim is corrupt/ ],
+    [ 'a strange state', { %good, s => 7 }, qr/its state is corrupt/ ],
+    [ 'an empty state', { %good, s => '' }, qr/its state is corrupt/ ],
+    [ 'no response', { %good, b => '' }, qr/its response is missing/ ],
+    [ 'no reason', { %good, s => 3 }, qr/its reason is corrupt/ ],
+    [ 'a strange reason', { %good, s => 3, r => 99 }, qr/its reason is/ ],
+    [ 'no lease', { %good, s => 1, g => 'x' }, qr/its lease is corrupt/ ],
+    [ 'no expiry', sub { $::redis->command('HSET', $name, %good) },
+      qr/it has no expiry/ ],
+);
+
+for my $case (@cases) {
+    my ($what, $record, $said) = @$case;
+
+    $::redis->command('DEL', $name);
+
+    if (ref $record eq 'CODE') {
+        $record->();
+    } else {
+        $::redis->command('HSET', $name, %$record);
+        $::redis->command('PEXPIRE', $name, 100_000);
+    }
+
+    my $r = http_post('/ok?op=a', 'x', $key);
+    is($r->error_code, 'STORE_UNAVAILABLE', $what);
+    error_log_like(qr/store "own": record [0-9a-f]{16} is not usable: $said/,
+                   "$what: in the log");
+}
+
+# every byte of a response counts
+for my $at (0, 1, 10, length($good{b}) - 1) {
+    my $bad = $good{b};
+    substr($bad, $at, 1) = chr(ord(substr $bad, $at, 1) ^ 0x41);
+
+    $::redis->command('DEL', $name);
+    $::redis->command('HSET', $name, %good, b => $bad);
+    $::redis->command('PEXPIRE', $name, 100_000);
+
+    my $r = http_post('/ok?op=a', 'x', $key);
+    cmp_ok($r->status, '>=', 500, "a changed byte at $at");
+    is($r->header('Idempotent-Replayed'), undef, 'is not replayed');
+}
+
+is(app_count('a'), 1, 'none of them ran');
+
+for my $v (0, 2) {
+    $::redis->command('DEL', $name);
+    $::redis->command('HSET', $name, %good, v => $v);
+    $::redis->command('PEXPIRE', $name, 100_000);
+    is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", "version $v is read");
+}
+
+
+
+=== TEST 21: replies torn into single bytes
+--- store: redis
+--- http_config eval: $::stores =~ s/(PROXY_PORT;)/$1 timeout 20s;/r
+--- config eval: $::locations
+--- client
+my $key = key();
+
+is(length http_post('/far/size?op=a&n=1000000', 'x', $key)->body, 1_000_000,
+   'a megabyte');
+my $whole = http_post('/far/size?op=a&n=1000000', 'x', $key);
+
+$::proxy->tell('tear');
+my $torn = http_post('/far/size?op=a&n=1000000', 'x', $key, timeout => 30);
+is($torn->header('Idempotent-Replayed'), 'true', 'replayed');
+ok($torn->body eq $whole->body, 'and whole');
+
+my $c = send_post('/far/hold?op=b', 'x', key());
+app_wait_parked('b');
+app_release('b');
+is($c->read_response->body, "run 1\n", 'a short one');
+$::proxy->tell('pass');
+
+
+
+=== TEST 22: a reply too many
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+
+my $key = key();
+$::proxy->tell('twice');
+is(http_post('/far/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
+is(http_post('/far/ok?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+
+# and one that comes while others wait for theirs
+my @keys = map { key() } 0 .. 49;
+for my $round (1, 2) {
+    $::proxy->tell('twice');
+    my @c = map { send_post("/far/echo?op=m$_", 'x', $keys[$_]) } 0 .. 49;
+
+    is(scalar(grep { $c[$_]->read_response->json->{uri} eq "/far/echo?op=m$_" }
+              0 .. 49), 50, 'each has its own');
+}
+
+is(scalar(grep { app_count("m$_") == 1 } 0 .. 49), 50, 'each ran once');
+error_log_like(qr/an unasked reply came|a reply does not fit its command/,
+               'the connection was dropped');
+
+
+
+=== TEST 23: no reply at all, but bytes
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+http_post('/far/ok?op=warm', 'x', key());
+
+$::proxy->tell('garbage');
+is(http_post('/far/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
+is(app_count('a'), 1, 'once');
+error_log_like(qr/it does not speak the protocol/, 'the connection was dropped');
+
+
+
+=== TEST 24: a server that closes every connection
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+$::proxy->tell('refuse');
+
+my $key = key();
+my $start = Time::HiRes::time();
+is(http_post('/far/ok?op=a', 'x', $key)->error_code, 'STORE_UNAVAILABLE',
+   'refused');
+cmp_ok(Time::HiRes::time() - $start, '<', 2, 'in time');
+
+$::proxy->tell('pass');
+ok(wait_for(sub { http_post('/far/ok?op=a', 'x', $key)->status == 200 }, 10),
+   'later it works');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 25: waiters while the subscriber can't connect
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/far/hold?op=a', 'x', $key);
+app_wait_parked('a');
+
+# what is there stays, the subscriber is refused
+$::proxy->tell('refuse');
+my $w = send_post('/far/hold?op=a', 'x', $key);
+sleep 0.5;
+$::proxy->tell('pass');
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'answered');
+is($w->read_response->body, "run 1\n", 'woken, or looked');

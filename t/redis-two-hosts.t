@@ -1,0 +1,236 @@
+# Two nginx instances on one Redis: what one stores the other replays, and a
+# commit on one wakes the waiters of both.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $locations = <<'_EOC_';
+    idempotency_max_waiters  1000;
+    idempotency_wait         20s;
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /short/ {
+        idempotency        $TEST_STORE;
+        idempotency_lease  1s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+our $other_port = $ENV{TEST_NGINX_PORT_2};
+
+our $other;
+
+# the same configuration, another port, another place
+
+sub start_other
+{
+    my $root = $ENV{TEST_NGINX_SERVROOT};
+    my $dir = "$root/html/other";
+
+    mkdir $_ for $dir, "$dir/logs";
+
+    open my $in, '<', "$root/conf/nginx.conf" or die $!;
+    local $/;
+    my $conf = <$in>;
+
+    $conf =~ s/\Q$root\E/$dir/g;
+    $conf =~ s/127\.0\.0\.1:\Q$port\E\b/127.0.0.1:$other_port/g;
+
+    open my $out, '>', "$dir/nginx.conf" or die $!;
+    print $out $conf;
+    close $out;
+
+    system($ENV{TEST_NGINX_BINARY}, '-p', "$dir/", '-c', "$dir/nginx.conf",
+           '-e', "$dir/logs/error.log") == 0
+        or die "the other nginx does not start\n";
+
+    wait_for(sub { -s "$dir/logs/nginx.pid" });
+    open my $pid, '<', "$dir/logs/nginx.pid" or die $!;
+
+    $other = { dir => $dir, pid => <$pid> + 0 };
+}
+
+sub stop_other
+{
+    kill QUIT => $other->{pid};
+    ok(wait_for(sub { !kill 0, $other->{pid} or waitpid $other->{pid}, 1 }, 30),
+       'the other leaves');
+
+    open my $in, '<', "$other->{dir}/logs/error.log" or die $!;
+    local $/;
+    unlike(<$in>, qr/\[(?:alert|crit|emerg)\]/, 'and has nothing to say');
+}
+
+sub median { (sort { $a <=> $b } @_)[@_ / 2] }
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: one record for both
+--- store: redis
+--- config eval: $::locations
+--- client
+start_other();
+
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/ok?op=a', 'x', \%key)->body, "run 1\n", 'ran here');
+my $r = http_post('/ok?op=a', 'x', \%key, port => $::other_port);
+is($r->body, "run 1\n", 'replayed there');
+is($r->header('Idempotent-Replayed'), 'true', 'really');
+is(http_post('/ok?op=a', 'y', \%key, port => $::other_port)->status, 409,
+   'another request is a conflict there');
+is(app_count('a'), 1, 'ran once');
+
+stop_other();
+
+
+
+=== TEST 2: a waiter on the other host is woken at once
+--- store: redis
+--- config eval: $::locations
+--- client
+start_other();
+
+my @late;
+
+for my $n (1 .. 30) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    my $c = send_post("/hold?op=w$n", 'x', \%key);
+    app_wait_parked("w$n");
+    my $w = send_post("/hold?op=w$n", 'x', \%key, port => $::other_port);
+
+    # it waits: the mark is in the record
+    my $redis = IO::Socket::INET->new("127.0.0.1:$ENV{TEST_NGINX_REDIS_PORT}");
+    wait_for(sub {
+        print $redis "KEYS idempotency:*\r\n";
+        my @k = @{ IdempotencyTest::Redis::read_reply($redis) };
+        my $waiting = 0;
+        for (@k) {
+            print $redis "HMGET $_ s q\r\n";
+            my $f = IdempotencyTest::Redis::read_reply($redis);
+            $waiting++ if $f->[0] eq '1' && !defined $f->[1];
+        }
+        $waiting == 1;
+    }) or die "nobody waits\n";
+
+    app_release("w$n");
+    is($c->read_response->status, 200, 'answered') if $n == 1;
+    $c->read_response if $n > 1;
+
+    my $start = Time::HiRes::time();
+    my $r = $w->read_response;
+    push @late, 1000 * (Time::HiRes::time() - $start);
+
+    is($r->body, "run 1\n", 'the waiter') if $n == 1;
+    is(app_count("w$n"), 1, 'ran once');
+}
+
+my $median = median(@late);
+diag(sprintf 'waiter on the other host after the holder: median %.2f ms, '
+             . 'worst %.2f ms', $median, (sort { $a <=> $b } @late)[-1]);
+cmp_ok($median, '<', 10, 'in under 10 ms');
+
+stop_other();
+
+
+
+=== TEST 3: a release lets one of them run
+--- store: redis
+--- config eval: $::locations
+--- client
+start_other();
+
+my %key = ('Idempotency-Key' => new_key());
+my $uri = '/status/503?op=r&hold=1';
+
+my $c = send_post($uri, 'x', \%key);
+app_wait_parked('r');
+
+my @w = map { send_post($uri, 'x', \%key,
+                        port => $_ % 2 ? $::other_port : $port) } 1 .. 4;
+sleep 0.5;
+
+# each turn one more runs, and one only
+for my $n (2 .. 5) {
+    app_release('r');
+    is(app_wait_parked('r', 1), 1, "run $n is there");
+    sleep 0.1;
+    is(app_count('r'), $n, "and no other");
+}
+
+app_release('r');
+is($_->read_response->status, 503, 'answered') for $c, @w;
+
+stop_other();
+
+
+
+=== TEST 4: the host of the holder dies
+--- store: redis
+--- config eval: $::locations
+--- client
+start_other();
+
+my %key = ('Idempotency-Key' => new_key());
+
+send_post('/short/hold?op=d', 'x', \%key, port => $::other_port);
+app_wait_parked('d');
+my $w = send_post('/short/hold?op=d', 'x', \%key);
+
+kill KILL => $::other->{pid}, IdempotencyTest::children($::other->{pid});
+
+is(app_wait('d', 2, 10), 2, 'its lease ran out, the waiter runs');
+app_release('d');
+is($w->read_response->body, "run 2\n", 'and is answered');
+error_log_like(qr/a lease of 1000 ms ran out without an outcome/, 'says so');
+
+
+
+=== TEST 5: many waiters of many records, on both
+--- store: redis
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+start_other();
+
+my ($records, $each) = (50, 10);
+my @keys = map { new_key() } 1 .. $records;
+
+my @holders = map { send_post("/hold?op=m$_", 'x',
+                              { 'Idempotency-Key' => $keys[$_] }) }
+              0 .. $#keys;
+app_wait_parked("m$_") for 0 .. $#keys;
+
+my $redis = bless { port => $ENV{TEST_NGINX_REDIS_PORT} },
+                  'IdempotencyTest::Redis';
+$redis->reset_calls;
+
+my @w;
+for my $n (0 .. $#keys) {
+    push @w, map { send_post("/hold?op=m$n", 'x',
+                             { 'Idempotency-Key' => $keys[$n] },
+                             port => $_ % 2 ? $::other_port : $port) }
+             1 .. $each;
+}
+sleep 0.5;
+
+# one begin each, and one watch for each record and host
+my $asked = $redis->round_trips;
+cmp_ok($asked, '<=', $records * $each + 4 * $records, "asked $asked times");
+
+app_release("m$_") for 0 .. $#keys;
+
+is(scalar(grep { $_->read_response(30)->body eq "run 1\n" } @holders, @w),
+   $records * ($each + 1), 'all answered');
+is(scalar(grep { app_count("m$_") == 1 } 0 .. $#keys), $records,
+   'each ran once');
+
+stop_other();
