@@ -311,6 +311,18 @@ ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
         break;
     }
 
+    if (again && op->start == ngx_current_msec) {
+
+        /*
+         * The backend refused it without asking, since it waits to connect
+         * again: that tells nothing, and the next probe need not wait long
+         */
+
+        again = 0;
+        sh->until = ngx_current_msec + ngx_min(b->reset,
+                                               NGX_HTTP_IDEMPOTENCY_PROBE_MIN);
+    }
+
     if (opened || again) {
         sh->state = NGX_HTTP_IDEMPOTENCY_BREAKER_OPEN;
         sh->opened = ngx_current_msec;
