@@ -219,7 +219,7 @@ $::redis->resume;
 
 app_release('a');
 is($c->read_response->status, 503, 'answered');
-ok(wait_for(sub { !$::redis->keys }), 'the lock is gone');
+ok(wait_for(sub { !(() = $::redis->keys) }), 'the lock is gone');
 
 
 
