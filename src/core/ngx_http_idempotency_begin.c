@@ -93,6 +93,7 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
 
         case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
             cover->taken = 1;
+            cover->where = op->where;
             break;
 
         case NGX_HTTP_IDEMPOTENCY_FOUND:
@@ -217,6 +218,7 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
 
     op->kind = kind;
     op->store = ctx->conf->store;
+    op->where = cover->where;
     op->claim = &cover->claim;
     op->details = cover->details;
     op->lease = ctx->lease;
@@ -406,6 +408,8 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
     }
 
     *op->claim = cover->claim;
+
+    op->where = cover->where;
 
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
