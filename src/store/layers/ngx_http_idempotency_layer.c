@@ -226,9 +226,17 @@ void
 ngx_http_idempotency_layer_exit_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store)
 {
+    ngx_http_idempotency_child_t  *child;
     ngx_http_idempotency_layer_t  *layer;
 
     layer = store->conf;
 
     layer->inner->backend->exit_process(cycle, layer->inner);
+
+    while (ngx_http_idempotency_layer_spare) {
+        child = ngx_http_idempotency_layer_spare;
+        ngx_http_idempotency_layer_spare = child->next;
+
+        ngx_free(child);
+    }
 }

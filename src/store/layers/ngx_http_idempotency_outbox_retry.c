@@ -30,7 +30,7 @@
 /* the right to try: longer than a try takes, mostly */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_OWNED     5000
 
-/* a store that answers others is tried at once, but not more often */
+/* a store that answers others is tried again, but not more often */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_HASTE     1000
 
 /* releases that may wait in a worker; beyond, leases end by themselves */
@@ -150,21 +150,26 @@ ngx_http_idempotency_outbox_arm(ngx_http_idempotency_outbox_t *o,
 void
 ngx_http_idempotency_outbox_hasten(ngx_http_idempotency_outbox_t *o)
 {
+    ngx_msec_t                         next;
     ngx_http_idempotency_outbox_sh_t  *sh;
 
     sh = ngx_http_idempotency_outbox_sh(o);
 
-    if ((ngx_msec_int_t) (sh->next - ngx_current_msec) <= 0
-        || ngx_current_msec - sh->tried < NGX_HTTP_IDEMPOTENCY_OUTBOX_HASTE)
-    {
+    next = sh->tried + NGX_HTTP_IDEMPOTENCY_OUTBOX_HASTE;
+
+    if ((ngx_msec_int_t) (next - ngx_current_msec) < 0) {
+        next = ngx_current_msec;
+    }
+
+    if ((ngx_msec_int_t) (sh->next - next) <= 0) {
         return;
     }
 
     ngx_shmtx_lock(&o->z.shpool->mutex);
-    sh->next = ngx_current_msec;
+    sh->next = next;
     ngx_shmtx_unlock(&o->z.shpool->mutex);
 
-    ngx_http_idempotency_outbox_arm(o, 1);
+    ngx_http_idempotency_outbox_arm(o, next - ngx_current_msec);
 }
 
 
