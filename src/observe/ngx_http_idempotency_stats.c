@@ -163,8 +163,8 @@ ngx_http_idempotency_stats_csp(void)
     ngx_http_idempotency_stats_policy.data = p;
     ngx_http_idempotency_stats_policy.len = ngx_sprintf(p,
         "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'", script, style)
+        "connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'", script, style)
         - p;
 
     return NGX_OK;
