@@ -455,7 +455,8 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
                   pass ? "runs unprotected" : "is refused");
 
     ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
-                               op->error);
+                               op->result == NGX_HTTP_IDEMPOTENCY_FULL
+                                   ? "no room for a record" : op->error);
 
     if (!pass) {
         return ngx_http_idempotency_refuse(r, ctx,

@@ -45,11 +45,15 @@ ngx_http_idempotency_outbox_figures(ngx_http_idempotency_store_t *store,
 
 void
 ngx_http_idempotency_stats_prometheus_layers(ngx_http_idempotency_text_t *t,
-    ngx_http_idempotency_store_t **store, ngx_uint_t n)
+    ngx_http_idempotency_main_conf_t *mcf)
 {
     ngx_int_t                               state;
-    ngx_uint_t                              i, waiting;
+    ngx_uint_t                              i, n, waiting;
+    ngx_http_idempotency_store_t          **store;
     ngx_http_idempotency_outbox_figures_t  *f;
+
+    store = mcf->stores.elts;
+    n = mcf->stores.nelts;
 
     ngx_http_idempotency_text(t,
         "# HELP nginx_idempotency_breaker_state The breaker of a store: "
