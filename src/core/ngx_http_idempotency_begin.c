@@ -25,7 +25,7 @@
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
-/* a derived record outlives its commit by that much, however short its window */
+/* a derived record outlives its commit by that, however short its window */
 #define NGX_HTTP_IDEMPOTENCY_DERIVED_MIN  5000
 
 

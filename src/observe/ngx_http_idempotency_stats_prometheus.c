@@ -21,7 +21,7 @@ typedef void (*ngx_http_idempotency_samples_pt)(
     const char *name, ngx_uint_t data);
 
 
-/* "name" and "help", "type", who writes the samples of a store, and with what */
+/* a family, and who writes the samples of a store with which "data" */
 
 typedef struct {
     const char                       *name;

@@ -26,7 +26,9 @@
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
 
 
-static const ngx_http_idempotency_backend_t  *ngx_http_idempotency_backends[] = {
+static const ngx_http_idempotency_backend_t
+    *ngx_http_idempotency_backends[] =
+{
     &ngx_http_idempotency_memory_backend,
     &ngx_http_idempotency_redis_backend,
     NULL

@@ -83,7 +83,7 @@ struct ngx_http_idempotency_op_s {
     /* begin and renew */
     ngx_http_idempotency_claim_t   *claim;
     ngx_str_t                       details;    /* kept beside the claim, if
-                                                   there is room; may be empty */
+                                                   there is room; or empty  */
     ngx_msec_t                      lease;
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
@@ -195,7 +195,7 @@ struct ngx_http_idempotency_store_s {
     ngx_http_idempotency_layers_t          *layers;   /* or NULL            */
     ngx_http_idempotency_metrics_t         *metrics;
     struct ngx_http_idempotency_log_s      *log;      /* of its events      */
-    u_char                                 *file;     /* where it was declared */
+    u_char                                 *file;     /* where declared     */
     ngx_uint_t                              line;
 };
 

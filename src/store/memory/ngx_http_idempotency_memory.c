@@ -369,7 +369,8 @@ static void
 ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
 {
-    ngx_http_idempotency_zone_state(&m->z, node, NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+    ngx_http_idempotency_zone_state(&m->z, node,
+                                    NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
                                     NGX_HTTP_IDEMPOTENCY_REASON_NONE);
 
     node->hold = op->hold;
