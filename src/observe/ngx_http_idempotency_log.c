@@ -577,8 +577,8 @@ ngx_http_idempotency_log_init_process(ngx_cycle_t *cycle)
             continue;
         }
 
-        log->buf = ngx_alloc(NGX_HTTP_IDEMPOTENCY_LOG_BUFFER, cycle->log);
-        log->spare = ngx_alloc(NGX_HTTP_IDEMPOTENCY_LOG_BUFFER, cycle->log);
+        log->buf = ngx_palloc(cycle->pool, NGX_HTTP_IDEMPOTENCY_LOG_BUFFER);
+        log->spare = ngx_palloc(cycle->pool, NGX_HTTP_IDEMPOTENCY_LOG_BUFFER);
 
         if (log->buf == NULL || log->spare == NULL) {
             return NGX_ERROR;
