@@ -342,6 +342,7 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 
     case NGX_HTTP_IDEMPOTENCY_FOUND:
         watch->op.attempt++;
+        watch->op.where = op->where;
         ngx_http_idempotency_watch_share(watch, &op->found);
         break;
 
@@ -391,6 +392,7 @@ ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
         if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
             && ngx_http_idempotency_same_request(cover, &found->claim))
         {
+            cover->where = watch->op.where;
             continue;
         }
 

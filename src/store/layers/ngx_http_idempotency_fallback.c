@@ -9,10 +9,11 @@
  * not run because that store is away for a moment.
  *
  * While the ledger may hold unexpired records, which a time in shared memory
- * tells, begin asks both, the ledger first: a record in either counts.  The
- * lock that it takes in the ledger by asking is kept until the first store
- * has answered, so that a second request for the same record waits meanwhile
- * and does not find another way; then it is given back.
+ * tells, begin asks both, the ledger first: a record in either counts.  Who
+ * then becomes the holder in the first store is the holder in both: to one
+ * worker the first store may be there, to another it is not yet, and the
+ * ledger is what all of them see.  When it is done, the ledger has a copy for
+ * a short while, which does not count as one of its records.
  *
  * Called by the core as the store; calls both.  docs/layers.md says what it
  * can't promise.
@@ -33,6 +34,13 @@
 #define NGX_HTTP_IDEMPOTENCY_FALLBACK_EXPIRED    0x04
 #define NGX_HTTP_IDEMPOTENCY_FALLBACK_FULL       0x08
 
+/* note of the copy of a commit: the first store does not have it yet */
+
+#define NGX_HTTP_IDEMPOTENCY_FALLBACK_KEPT       0x01
+
+/* how long the ledger has a copy of what is in the first store */
+#define NGX_HTTP_IDEMPOTENCY_FALLBACK_COPY       10000
+
 
 typedef struct {
     ngx_atomic_t                    until;      /* of the ledger's last record,
@@ -47,6 +55,7 @@ typedef struct {
                                                    them                     */
     ngx_http_idempotency_store_t   *declared;
     ngx_http_idempotency_store_t   *ledger;
+    ngx_http_idempotency_store_t    both;       /* only a name for op->where */
     ngx_http_idempotency_shared_t   shared;
     time_t                          logged;     /* by this worker           */
 } ngx_http_idempotency_fallback_t;
@@ -69,6 +78,16 @@ static ngx_int_t ngx_http_idempotency_fallback_begun(
 static ngx_int_t ngx_http_idempotency_fallback_instead(
     ngx_http_idempotency_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idempotency_fallback_passed(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idempotency_fallback_both(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_fallback_both_next(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idempotency_fallback_both_committed(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idempotency_fallback_copied(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idempotency_fallback_saved(
     ngx_http_idempotency_op_t *op, uintptr_t note);
 static void ngx_http_idempotency_fallback_flags(ngx_http_idempotency_op_t *op,
     uintptr_t note);
@@ -227,14 +246,20 @@ ngx_http_idempotency_fallback_begun(ngx_http_idempotency_op_t *op,
     f = ngx_http_idempotency_fallback_conf(op);
 
     if (ngx_http_idempotency_layer_answered(op)) {
+        op->where = &f->primary;
 
         if (note & NGX_HTTP_IDEMPOTENCY_FALLBACK_HELD) {
-            ngx_http_idempotency_fallback_give_back(op);
+
+            if (op->result == NGX_HTTP_IDEMPOTENCY_ACQUIRED) {
+                op->where = &f->both;
+
+            } else {
+                ngx_http_idempotency_fallback_give_back(op);
+            }
         }
 
         ngx_http_idempotency_fallback_flags(op, note);
 
-        op->where = &f->primary;
         return NGX_OK;
     }
 
@@ -316,6 +341,10 @@ ngx_http_idempotency_fallback_pass(ngx_http_idempotency_op_t *op)
 
     f = ngx_http_idempotency_fallback_conf(op);
 
+    if (op->where == &f->both) {
+        return ngx_http_idempotency_fallback_both(op);
+    }
+
     return ngx_http_idempotency_layer_ask(op,
                                           op->where == f->ledger
                                               ? f->ledger : &f->primary,
@@ -349,6 +378,115 @@ ngx_http_idempotency_fallback_passed(ngx_http_idempotency_op_t *op,
 
     default:
         break;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * Of a holder in both.  What the first store says is what counts; the ledger
+ * has its part before or after that.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_fallback_both(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_op_t        *child;
+    ngx_http_idempotency_fallback_t  *f;
+
+    f = ngx_http_idempotency_fallback_conf(op);
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+        return ngx_http_idempotency_layer_ask(op, &f->primary,
+                                 ngx_http_idempotency_fallback_both_committed,
+                                 0);
+    }
+
+    child = ngx_http_idempotency_layer_child(op, f->ledger,
+                                      ngx_http_idempotency_fallback_both_next,
+                                      0);
+    if (child == NULL) {
+        return ngx_http_idempotency_fallback_both_next(op, 0);
+    }
+
+    child->hold = 0;
+
+    return ngx_http_idempotency_layer_submit(child);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_fallback_both_next(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    ngx_http_idempotency_fallback_t  *f;
+
+    f = ngx_http_idempotency_fallback_conf(op);
+
+    return ngx_http_idempotency_layer_ask(op, &f->primary, NULL, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_fallback_both_committed(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    ngx_http_idempotency_op_t        *child;
+    ngx_http_idempotency_fallback_t  *f;
+
+    f = ngx_http_idempotency_fallback_conf(op);
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_OK:
+        child = ngx_http_idempotency_layer_child(op, f->ledger,
+                           ngx_http_idempotency_fallback_copied,
+                           op->kept ? NGX_HTTP_IDEMPOTENCY_FALLBACK_KEPT : 0);
+        if (child == NULL) {
+            return NGX_OK;
+        }
+
+        child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEMPOTENCY_FALLBACK_COPY);
+        child->grace = 0;
+
+        return ngx_http_idempotency_layer_submit(child);
+
+    case NGX_HTTP_IDEMPOTENCY_ERROR:
+
+        /* it could not even be kept for later: here it can */
+
+        ngx_http_idempotency_fallback_used(f, op->ttl + op->grace);
+
+        return ngx_http_idempotency_layer_ask(op, f->ledger,
+                                          ngx_http_idempotency_fallback_saved,
+                                          0);
+
+    default: /* NGX_HTTP_IDEMPOTENCY_LOST, NGX_HTTP_IDEMPOTENCY_FULL */
+        ngx_http_idempotency_fallback_give_back(op);
+        return NGX_OK;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_fallback_copied(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+    op->kept = (note & NGX_HTTP_IDEMPOTENCY_FALLBACK_KEPT) ? 1 : 0;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_fallback_saved(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    if (op->result != NGX_HTTP_IDEMPOTENCY_OK) {
+        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+        op->error = "no answer, and the fallback fails, too";
     }
 
     return NGX_OK;
