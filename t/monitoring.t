@@ -78,14 +78,15 @@ for my $family (values %$f) {
     }
 }
 
-# a store tells this where it has one
+# what only some kinds of store have
 
-$exposed{nginx_idempotency_breaker_state} //= { map { $_ => 1 }
-                                                qw(store instance job) };
+my %some = (breaker_state => [], outbox_records => [],
+            outbox_total => [ 'result' ], records => [ 'state' ],
+            store_bytes => [], evictions_total => []);
 
-$exposed{"nginx_idempotency_$_"} //= { map { $_ => 1 }
-                                       qw(store state instance job) }
-    for qw(records store_bytes evictions_total);
+$exposed{"nginx_idempotency_$_"} //= { map { $_ => 1 } qw(store instance job),
+                                                       @{ $some{$_} } }
+    for keys %some;
 
 my $check = sub {
     my ($where, $expr) = @_;
