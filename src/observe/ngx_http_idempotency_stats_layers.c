@@ -63,7 +63,7 @@ ngx_http_idempotency_stats_prometheus_layers(ngx_http_idempotency_text_t *t,
     for (i = 0; i < n; i++) {
         state = ngx_http_idempotency_breaker_state(store[i]);
 
-        if (state >= 0) {
+        if (state >= 0 && ngx_http_idempotency_stats_first(mcf, i)) {
             ngx_http_idempotency_text(t,
                 "nginx_idempotency_breaker_state{store=\"%*s\"} %i\n",
                 store[i]->metrics->len, store[i]->metrics->name, state);
@@ -76,7 +76,9 @@ ngx_http_idempotency_stats_prometheus_layers(ngx_http_idempotency_text_t *t,
         "# TYPE nginx_idempotency_outbox_records gauge\n");
 
     for (i = 0; i < n; i++) {
-        if (ngx_http_idempotency_outbox_figures(store[i], &waiting)) {
+        if (ngx_http_idempotency_outbox_figures(store[i], &waiting)
+            && ngx_http_idempotency_stats_first(mcf, i))
+        {
             ngx_http_idempotency_text(t,
                 "nginx_idempotency_outbox_records{store=\"%*s\"} %ui\n",
                 store[i]->metrics->len, store[i]->metrics->name, waiting);
@@ -91,7 +93,7 @@ ngx_http_idempotency_stats_prometheus_layers(ngx_http_idempotency_text_t *t,
     for (i = 0; i < n; i++) {
         f = ngx_http_idempotency_outbox_figures(store[i], &waiting);
 
-        if (f == NULL) {
+        if (f == NULL || !ngx_http_idempotency_stats_first(mcf, i)) {
             continue;
         }
 
