@@ -20,6 +20,7 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -285,11 +286,32 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       offsetof(ngx_http_idempotency_loc_conf_t, documentation),
       NULL },
 
+    { ngx_string("idempotency_dry_run"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idempotency_loc_conf_t, dry_run),
+      NULL },
+
     { ngx_string("idempotency_group"),
       NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idempotency_loc_conf_t, group_name),
+      NULL },
+
+    { ngx_string("idempotency_log"),
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idempotency_conf_log,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_stats"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
+      ngx_http_idempotency_conf_stats,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
       ngx_null_command
@@ -435,6 +457,10 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
 
     ngx_http_idempotency_wait_init(cycle);
 
+    if (ngx_http_idempotency_log_init_process(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
@@ -470,5 +496,6 @@ ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
+    ngx_http_idempotency_log_exit_process(cycle);
     ngx_http_idempotency_digest_exit();
 }

@@ -535,7 +535,7 @@ my @cases = (
     [ 'no response', { %good, b => '' }, qr/its response is missing/ ],
     [ 'no reason', { %good, s => 3 }, qr/its reason is corrupt/ ],
     [ 'a strange reason', { %good, s => 3, r => 99 }, qr/its reason is/ ],
-    [ 'no lease', { %good, s => 1, g => 'x' }, qr/its lease is corrupt/ ],
+    [ 'no lease', { %good, s => 1, g => 'x' }, qr/its lease or ttl is corrupt/ ],
     [ 'no expiry', sub { $::redis->command('HSET', $name, %good) },
       qr/it has no expiry/ ],
 );
@@ -688,3 +688,22 @@ app_release('a');
 
 is($c->read_response->body, "run 1\n", 'answered');
 is($w->read_response->body, "run 1\n", 'woken, or looked');
+
+
+
+=== TEST 26: a reply that is another one's
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my ($one, $two) = (key(), key());
+
+http_post('/far/echo?op=one', 'x', $one);
+http_post('/far/echo?op=two', 'x', $two);
+http_post('/far/echo?op=one', 'x', $one);
+
+$::proxy->tell('stale');
+my $r = http_post('/far/echo?op=two', 'x', $two);
+is($r->status, 200, 'replayed');
+is($r->json->{uri}, '/far/echo?op=two', 'its own');
+error_log_like(qr/a reply does not fit its command/, 'the other was noticed');

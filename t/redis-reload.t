@@ -212,12 +212,11 @@ http_post('/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
 
 my $key = key();
-$::redis->pause;
+$::proxy->tell('hold');
 my $c = send_post('/ok?op=a', 'x', $key);
-sleep 0.2;
-kill_worker();
-$::redis->resume;
 ok(wait_for(sub { record() }), 'its begin took the lock');
+kill_worker();
+$::proxy->tell('cut');
 
 my $start = Time::HiRes::time();
 is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n",
@@ -236,12 +235,13 @@ is(app_count('a'), 1, 'once');
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
-$::redis->pause;
+$::proxy->tell('hold');
 app_release('a');
-sleep 0.3;
+ok(wait_for(sub { $::redis->command('HGET', record(), 's') eq '2' }),
+   'the commit arrived');
 kill_worker();
-$::redis->resume;
+$::proxy->tell('cut');
 
 is(http_post('/hold?op=a', 'x', $key)->body, "run 1\n",
-   'it arrived: replayed');
+   'replayed');
 is(app_count('a'), 1, 'ran once');

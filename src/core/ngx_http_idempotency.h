@@ -37,6 +37,10 @@
 #define NGX_HTTP_IDEMPOTENCY_BUFFERED  0x08
 
 
+/* where events go: observe/..._log.c */
+typedef struct ngx_http_idempotency_log_s  ngx_http_idempotency_log_t;
+
+
 /* a directive's value that may differ by request */
 
 typedef struct {
@@ -69,7 +73,7 @@ typedef struct {
                                                     wanted JSON members;
                                                     NULL: the whole request */
     ngx_str_t                        name;       /* "body", or the members  */
-    ngx_msec_t                       window;
+    ngx_http_idempotency_time_t      window;
     unsigned                         always:1;   /* also beside a key       */
 } ngx_http_idempotency_dedupe_t;
 
@@ -124,11 +128,14 @@ typedef struct {
     ngx_array_t                      fallbacks;  /* stores of two of them   */
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
+    ngx_queue_t                      logs;       /* of ..._log_t            */
 } ngx_http_idempotency_main_conf_t;
 
 
 typedef struct {
     ngx_http_idempotency_store_t        *store;          /* NULL: off       */
+    unsigned                             own:1;          /* said here, and not
+                                                            inherited       */
 
     ngx_array_t                         *keys;           /* ..._key_source_t */
     ngx_http_idempotency_key_format_t   *key_format;
@@ -173,9 +180,12 @@ typedef struct {
     size_t                               compress_min;
     ngx_flag_t                           headers;
     ngx_flag_t                           error_body;
+    ngx_flag_t                           dry_run;
     ngx_http_complex_value_t            *documentation;
+    ngx_http_idempotency_log_t          *log;
     ngx_str_t                            group_name;
     ngx_uint_t                           group;          /* of figures      */
+    ngx_uint_t                           stats;          /* how to serve them */
 } ngx_http_idempotency_loc_conf_t;
 
 
@@ -298,6 +308,8 @@ struct ngx_http_idempotency_ctx_s {
                                                         first derived one   */
     ngx_http_idempotency_cover_t        *replayed;   /* a derived one that has
                                                         the response        */
+    ngx_http_idempotency_cover_t        *blocked;    /* a derived one that
+                                                        can't be had        */
     ngx_event_t                          renew;
     ngx_msec_t                           held_since; /* the locks           */
     ngx_msec_t                           store_time;
@@ -314,6 +326,8 @@ struct ngx_http_idempotency_ctx_s {
 
     /* executing */
     ngx_http_handler_pt                  content_handler;
+    ngx_http_event_handler_pt            read_event_handler;
+                                                     /* of the upstream     */
     void                               (*upstream_finalize)(
                                                       ngx_http_request_t *r,
                                                       ngx_int_t rc);
@@ -342,8 +356,8 @@ struct ngx_http_idempotency_ctx_s {
 
     unsigned                             uri_changes:4; /* of the request, and
                                                         whether an error_page
-                                                        had led here, when it
-                                                        came to ctx->conf   */
+                                                        had led it, when it
+                                                        came where it is    */
     unsigned                             error_page:1;
     unsigned                             recursive:1; /* error_pages there  */
     unsigned                             figured:1;  /* in the metrics      */
@@ -369,9 +383,11 @@ ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
 ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
 void ngx_http_idempotency_arrive(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_loc_conf_t *conf);
+    ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
+ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
     ngx_http_idempotency_time_t *t, const char *directive);
 size_t ngx_http_idempotency_size(ngx_http_request_t *r,
@@ -411,6 +427,8 @@ ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
 void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_restore_method(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_execute_let_go(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._outcome.c */
 
@@ -449,6 +467,7 @@ ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
 ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
+ngx_int_t ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target);
 uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
 ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
@@ -490,6 +509,8 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 
 /* core/..._conf.c, ..._conf_body.c, ..._conf_store.c, ..._directives.c */
 

@@ -6,7 +6,8 @@
  * Records are asked for one after the other, in order of their ids, so that
  * two requests with records in common do not take them crosswise; one that
  * can't be had gives back those that were taken.  The record of the key has
- * the last word: a derived record only adds to what it says.
+ * the last word: a derived record only adds to what it says, so that one is
+ * asked for even where a derived one stands in the way.
  *
  * Called by the handler; calls the store, and whoever goes on from there:
  * execution, waiting, replay, refusal.
@@ -20,10 +21,11 @@
 #include <openssl/crypto.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
-/* a derived record outlives its commit by that much, however short its window */
+/* a derived record outlives its commit by that, however short its window */
 #define NGX_HTTP_IDEMPOTENCY_DERIVED_MIN  5000
 
 
@@ -61,6 +63,10 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
         cover = &ctx->covers[i];
         op = &cover->op;
 
+        if (ctx->blocked && cover != ctx->primary) {
+            continue;
+        }
+
         if (op->pending) {
             return NGX_AGAIN;
         }
@@ -92,8 +98,12 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
 
         case NGX_HTTP_IDEMPOTENCY_FOUND:
 
-            if (cover != ctx->primary
-                && op->found.state == NGX_HTTP_IDEMPOTENCY_COMPLETED
+            if (cover == ctx->primary) {
+                ctx->blocked = NULL;
+                return ngx_http_idempotency_found(r, cover);
+            }
+
+            if (op->found.state == NGX_HTTP_IDEMPOTENCY_COMPLETED
                 && ngx_http_idempotency_same_request(cover, &op->found.claim))
             {
                 /* it has the response, if the key's record does not object */
@@ -105,9 +115,11 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
                 break;
             }
 
-            return ngx_http_idempotency_found(r, cover);
+            ctx->blocked = cover;
+            break;
 
         default: /* NGX_HTTP_IDEMPOTENCY_FULL, NGX_HTTP_IDEMPOTENCY_ERROR */
+            ctx->blocked = NULL;
             return ngx_http_idempotency_store_error(r, cover);
         }
     }
@@ -131,7 +143,7 @@ ngx_http_idempotency_begin_start(ngx_http_request_t *r,
 }
 
 
-/* every record was asked for, and none stands in the way */
+/* the record of the key does not object; a derived one may */
 
 static ngx_int_t
 ngx_http_idempotency_begun(ngx_http_request_t *r,
@@ -139,6 +151,13 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
 {
     ngx_uint_t                     i;
     ngx_http_idempotency_cover_t  *cover;
+
+    cover = ctx->blocked;
+
+    if (cover) {
+        ctx->blocked = NULL;
+        return ngx_http_idempotency_found(r, cover);
+    }
 
     if (ctx->replayed) {
         ngx_http_idempotency_adopt(ctx, &ctx->replayed->op.found);
@@ -155,13 +174,22 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
         if (cover->op.abandoned) {
             ngx_http_idempotency_metrics_count(ctx->conf->store,
                                        NGX_HTTP_IDEMPOTENCY_COUNT_ABANDONED);
+            ngx_http_idempotency_event(ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_ABANDONED,
+                                   NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                          "idempotency: a lease ran out without an outcome, "
-                          "the request runs again, record %*xs",
-                          (size_t) 8, cover->id);
+                          "idempotency: a lease of %M ms ran out without an "
+                          "outcome, the request runs again, record %*xs",
+                          ctx->lease, (size_t) 8, cover->id);
         }
     }
+
+    ngx_http_idempotency_event(ctx,
+                               ctx->expired
+                                   ? NGX_HTTP_IDEMPOTENCY_EVENT_KEY_EXPIRED
+                                   : NGX_HTTP_IDEMPOTENCY_EVENT_KEY_CREATED,
+                               NULL);
 
     return ngx_http_idempotency_execute(r, ctx);
 }
@@ -270,14 +298,17 @@ ngx_http_idempotency_found(ngx_http_request_t *r,
 
 
 /*
- * A fingerprint that was made by another scheme can't be compared: a changed
- * configuration is not taken for a changed request.  Who asks always can.
+ * A fingerprint that was made by another scheme can't be compared as a whole:
+ * a changed configuration is not taken for a changed request.  Who asks always
+ * can be, and for which operation, unless the key alone is to decide that.
  */
 
 ngx_uint_t
 ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_claim_t *claim)
 {
+    ngx_http_idempotency_fingerprint_e  mode;
+
     if (CRYPTO_memcmp(claim->identity, cover->claim.identity,
                       NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
         != 0)
@@ -286,9 +317,17 @@ ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
         return 0;
     }
 
-    return claim->scheme != cover->claim.scheme
-           || CRYPTO_memcmp(claim->fingerprint, cover->claim.fingerprint,
-                            NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
+    if (claim->scheme == cover->claim.scheme) {
+        return CRYPTO_memcmp(claim->fingerprint, cover->claim.fingerprint,
+                             NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
+               == 0;
+    }
+
+    mode = cover->ctx->conf->fingerprint->mode;
+
+    return mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
+           || CRYPTO_memcmp(claim->target, cover->claim.target,
+                            NGX_HTTP_IDEMPOTENCY_TARGET_LEN)
               == 0;
 }
 
@@ -343,7 +382,12 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     cover = ctx->primary;
 
-    if (!cover->taken) {
+    /*
+     * Not so a derived record: this request is not the one that ran, and who
+     * shares the one member with it may share none with the other
+     */
+
+    if (!cover->taken || cover->derived) {
         return;
     }
 
@@ -409,6 +453,10 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
                   op->result == NGX_HTTP_IDEMPOTENCY_FULL
                       ? "" : (op->error ? op->error : "no answer"),
                   pass ? "runs unprotected" : "is refused");
+
+    ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                               op->result == NGX_HTTP_IDEMPOTENCY_FULL
+                                   ? "no room for a record" : op->error);
 
     if (!pass) {
         return ngx_http_idempotency_refuse(r, ctx,

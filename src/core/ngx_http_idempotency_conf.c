@@ -71,6 +71,8 @@ ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
         return NULL;
     }
 
+    ngx_queue_init(&mcf->logs);
+
     return mcf;
 }
 
@@ -114,6 +116,8 @@ ngx_http_idempotency_create_loc_conf(ngx_conf_t *cf)
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->headers = NGX_CONF_UNSET;
     conf->error_body = NGX_CONF_UNSET;
+    conf->dry_run = NGX_CONF_UNSET;
+    conf->log = NGX_CONF_UNSET_PTR;
     conf->documentation = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -125,6 +129,16 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 {
     ngx_http_idempotency_loc_conf_t  *prev = parent;
     ngx_http_idempotency_loc_conf_t  *conf = child;
+
+    ngx_http_core_loc_conf_t  *clcf;
+
+    /* what is said in a location is said in its "if" and "limit_except" */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->noname && conf->store == NGX_CONF_UNSET_PTR) {
+        conf->own = prev->own;
+    }
 
     ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
@@ -196,6 +210,8 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
     ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
     if (conf->store == NULL) {
@@ -213,6 +229,12 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (ngx_http_idempotency_body_options(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
+    }
+
+    /* what happens to a store is told in the log of the first who uses it */
+
+    if (conf->store->log == NULL) {
+        conf->store->log = conf->log;
     }
 
     if (ngx_http_idempotency_group(cf, conf, prev) != NGX_OK) {

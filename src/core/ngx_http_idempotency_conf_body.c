@@ -205,7 +205,11 @@ ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_memzero(dedupe, sizeof(ngx_http_idempotency_dedupe_t));
 
     if (!ngx_http_idempotency_conf_is(&value[1], "body")
-        && (value[1].len <= 5 || ngx_strncmp(value[1].data, "json:", 5) != 0))
+        && (value[1].len <= 5
+            || ngx_strncmp(value[1].data, "json:", 5) != 0
+            || value[1].data[5] == ','
+            || value[1].data[value[1].len - 1] == ','
+            || ngx_strstr(value[1].data, ",,")))
     {
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it is \"body\", or \"json:\" and the names of "
@@ -222,7 +226,7 @@ ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
         }
     }
 
-    if (dedupe->window == 0) {
+    if (dedupe->window.value == 0 && dedupe->window.complex == NULL) {
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it takes \"window=<time>\" as well, as "
                              "window=100ms");
@@ -253,10 +257,21 @@ ngx_http_idempotency_conf_dedupe_option(ngx_conf_t *cf,
         s.data = value->data + 7;
         s.len = value->len - 7;
 
+        if (ngx_http_script_variables_count(&s)) {
+            dedupe->window.complex = ngx_palloc(cf->pool,
+                                            sizeof(ngx_http_complex_value_t));
+            if (dedupe->window.complex == NULL) {
+                return NGX_CONF_ERROR;
+            }
+
+            return ngx_http_idempotency_conf_complex(cf, &s,
+                                                     dedupe->window.complex);
+        }
+
         n = ngx_parse_time(&s, 0);
 
         if (n != NGX_ERROR && n > 0) {
-            dedupe->window = (ngx_msec_t) n;
+            dedupe->window.value = (ngx_msec_t) n;
             return NGX_CONF_OK;
         }
     }

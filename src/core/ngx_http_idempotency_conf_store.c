@@ -237,6 +237,8 @@ ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
         return "is duplicate";
     }
 
+    ilcf->own = 1;
+
     value = cf->args->elts;
     name = value[1];
 

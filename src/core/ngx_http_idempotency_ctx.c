@@ -12,6 +12,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -37,10 +38,14 @@ ngx_str_t  ngx_http_idempotency_status_names[] = {
 };
 
 
+#if (NGX_DEBUG)
+
 static const char  *ngx_http_idempotency_phase_names[] = {
     "admit", "read body", "begin", "wait", "execute", "hold", "commit",
     "send", "replay", "refuse", "pass"
 };
+
+#endif
 
 
 ngx_http_idempotency_ctx_t *
@@ -99,52 +104,45 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
     hcln->handler = ngx_http_idempotency_ctx_cleanup;
     hcln->data = ctx;
 
+    ctx->conf = conf;
+    ctx->uri_changes = r->uri_changes;
+
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
-    ngx_http_idempotency_arrive(r, ctx, conf);
+    ngx_http_idempotency_arrive(r, ctx);
 
     return ctx;
 }
 
 
 /*
- * The request is in the location of "conf", and has not begun.  If it came
- * from another one, where it had come past the rewrites, then it was refused
- * there, and an error_page leads it; or it was sent on by a module.  Refused,
- * it must not find here what it was kept from: the record would be the same.
+ * The request may have come here from another location, before it has begun.
+ * Then it was refused there, and an error_page leads it: it must not find here
+ * what it was kept from, for the record would be the same, nor take the lock.
+ * Or a module sent it on, as ngx.exec() of Lua does: then it stays covered, as
+ * it was where it came from.  With recursive_error_pages the two look alike.
  */
 
 void
 ngx_http_idempotency_arrive(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_loc_conf_t *conf)
+    ngx_http_idempotency_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
-    if (ctx->conf) {
+    if (ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT) {
+        return;
+    }
 
-        if (ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT
-            || ctx->uri_changes == r->uri_changes)
-        {
-            return;
-        }
-
-        if (ctx->recursive || (r->error_page && !ctx->error_page)) {
-            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
-                                       "an error_page of a refused request");
-            return;
-        }
-
-        if (conf->store == NULL) {
-            /* sent to where it is off: what it came with holds */
-            ctx->uri_changes = r->uri_changes;
-            return;
-        }
+    if (ctx->uri_changes != r->uri_changes
+        && (ctx->recursive || (r->error_page && !ctx->error_page)))
+    {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                   "an error_page of a refused request");
+        return;
     }
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    ctx->conf = conf;
-    ctx->admitted = 0;
     ctx->uri_changes = r->uri_changes;
     ctx->error_page = r->error_page;
     ctx->recursive = clcf->recursive_error_pages;
@@ -161,6 +159,23 @@ ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
                    ngx_http_idempotency_phase_names[phase], reason);
 
     ctx->phase = phase;
+}
+
+
+/*
+ * Under idempotency_dry_run: what would have become of the request is in
+ * "status", and it goes on as if this module were not there.
+ */
+
+ngx_int_t
+ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status)
+{
+    ctx->status = status;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, "dry run");
+
+    return NGX_DECLINED;
 }
 
 
@@ -207,6 +222,7 @@ ngx_http_idempotency_ctx_cleanup(void *data)
         ctx->figured = 1;
         ngx_http_idempotency_metrics_request(ctx->conf->store,
                                              ctx->conf->group, ctx->status);
+        ngx_http_idempotency_outcome_event(ctx);
     }
 }
 

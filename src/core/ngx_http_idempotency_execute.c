@@ -16,6 +16,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -105,10 +106,16 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
 
     /*
      * In place of the upstream's checks of the client's connection.  The held
-     * response is never written to it, so that it is not missed.
+     * response is never written to it, so that it is not missed.  One that is
+     * let through gets them back.
      */
 
-    r->read_event_handler = ngx_http_block_reading;
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE
+        || ctx->phase == NGX_HTTP_IDEMPOTENCY_HOLD)
+    {
+        ctx->read_event_handler = r->read_event_handler;
+        r->read_event_handler = ngx_http_block_reading;
+    }
 
     if (ctx->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE) {
         r->write_event_handler = ngx_http_request_empty_handler;
@@ -139,6 +146,32 @@ ngx_http_idempotency_restore_method(ngx_http_request_t *r,
 {
     if (ctx->upstream_finalize) {
         r->method = ctx->method;
+    }
+}
+
+
+/* nothing is held any more: a client that goes away may end the upstream */
+
+void
+ngx_http_idempotency_execute_let_go(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_event_t  *rev;
+
+    if (ctx->read_event_handler == NULL
+        || r->upstream == NULL || r->upstream->cleanup == NULL)
+    {
+        return;
+    }
+
+    r->read_event_handler = ctx->read_event_handler;
+    ctx->read_event_handler = NULL;
+
+    rev = r->connection->read;
+
+    if (rev->ready) {
+        /* it may be gone already */
+        ngx_post_event(rev, &ngx_posted_events);
     }
 }
 
@@ -216,6 +249,9 @@ ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
 
         ngx_http_idempotency_metrics_count(op->store,
                                       NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "renew");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: the lease of a running request was lost "

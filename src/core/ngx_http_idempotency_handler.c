@@ -50,11 +50,21 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     ctx = ngx_http_idempotency_get_ctx(r);
 
     if (ctx) {
-        ngx_http_idempotency_arrive(r, ctx, conf);
+        ngx_http_idempotency_arrive(r, ctx);
 
-    } else if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    } else if (conf->own || !(r->error_page || r->err_status)) {
+
+        if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
     }
+
+    /*
+     * Else it was seen in no location before, and comes from an error_page:
+     * "return" or limit_req may have refused it ahead of this, and here is the
+     * page that says so.  It is not to be stored, nor to be replaced by what
+     * is, unless this location itself was told to.
+     */
 
     return NGX_DECLINED;
 }
@@ -96,8 +106,7 @@ ngx_http_idempotency_access_handler(ngx_http_request_t *r)
 ngx_int_t
 ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
 {
-    ngx_http_idempotency_ctx_t       *ctx;
-    ngx_http_idempotency_loc_conf_t  *conf;
+    ngx_http_idempotency_ctx_t  *ctx;
 
     if (r != r->main) {
         return NGX_DECLINED;
@@ -110,9 +119,7 @@ ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-    ngx_http_idempotency_arrive(r, ctx, conf);
+    ngx_http_idempotency_arrive(r, ctx);
 
     return ngx_http_idempotency_run(r, ctx);
 }
@@ -171,6 +178,10 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
                 return rc;
             }
 
+            if (ctx->phase == NGX_HTTP_IDEMPOTENCY_PASS) {
+                return NGX_DECLINED;
+            }
+
             if (ngx_http_idempotency_cover(r, ctx) != NGX_OK) {
                 return NGX_HTTP_INTERNAL_SERVER_ERROR;
             }
@@ -193,13 +204,19 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
         }
 
         return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
 
     case NGX_HTTP_IDEMPOTENCY_EXECUTE:
     case NGX_HTTP_IDEMPOTENCY_HOLD:
         return ngx_http_idempotency_execute(r, ctx);
 
+    case NGX_HTTP_IDEMPOTENCY_REPLAY:
     case NGX_HTTP_IDEMPOTENCY_REFUSE:
+
+        if (r->post_action) {
+            return NGX_DECLINED;
+        }
+
         return ngx_http_idempotency_refuse_again(r, ctx);
 
     default:

@@ -19,6 +19,8 @@
 #include "core/ngx_http_idempotency.h"
 
 
+static ngx_http_idempotency_outcome_e ngx_http_idempotency_by_status(
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t status);
 static ngx_int_t ngx_http_idempotency_last_sent(ngx_http_request_t *r);
 static void ngx_http_idempotency_settle_one(
     ngx_http_idempotency_cover_t *cover, ngx_http_idempotency_op_e kind,
@@ -57,9 +59,9 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
             return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
         }
 
-        return ngx_http_idempotency_status_kept(ctx->conf->keep_status, status)
-               ? NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP
-               : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+        /* a gateway of another kind, as one in Lua, has its status only */
+
+        return ngx_http_idempotency_by_status(ctx, status);
     }
 
     state = r->upstream_states->elts;
@@ -74,6 +76,19 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
 
     if (state->status) {
         status = state->status;
+    }
+
+    return ngx_http_idempotency_by_status(ctx, status);
+}
+
+
+static ngx_http_idempotency_outcome_e
+ngx_http_idempotency_by_status(ngx_http_idempotency_ctx_t *ctx,
+    ngx_uint_t status)
+{
+    if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
+        /* it runs from now on, and there will be no other status */
+        return NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP;
     }
 
     if (ngx_http_idempotency_status_kept(ctx->conf->keep_status, status)) {

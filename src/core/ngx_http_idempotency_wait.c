@@ -19,6 +19,7 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "core/ngx_http_idempotency_waiters.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -100,6 +101,11 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
 
     ctx = cover->ctx;
 
+    if (ctx->conf->dry_run) {
+        return ngx_http_idempotency_dry_run(ctx,
+                                            NGX_HTTP_IDEMPOTENCY_STATUS_BUSY);
+    }
+
     if (!ctx->waited) {
         ctx->wait_start = ngx_current_msec;
         ctx->wait_until = ngx_current_msec
@@ -128,6 +134,12 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
     {
         return ngx_http_idempotency_refuse(r, ctx,
                                 NGX_HTTP_IDEMPOTENCY_PROBLEM_TOO_MANY_WAITERS);
+    }
+
+    if (!ctx->waited) {
+        ngx_http_idempotency_event(ctx,
+                                  NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_CONTENTION,
+                                  NULL);
     }
 
     ctx->waited = 1;

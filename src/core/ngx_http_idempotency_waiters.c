@@ -55,7 +55,7 @@ ngx_http_idempotency_waiters_zone(ngx_conf_t *cf)
 {
     ngx_shm_zone_t  *shm_zone;
 
-    static ngx_str_t  name = ngx_string("idempotency_waiters");
+    static ngx_str_t  name = ngx_string("idempotency:waiters");
 
     /* the slab pool needs a page or two beside the table */
 
@@ -153,6 +153,38 @@ ngx_http_idempotency_waiters_leave(ngx_str_t *store, u_char *id)
     }
 
     ngx_shmtx_unlock(&ngx_http_idempotency_waiters_pool->mutex);
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_waiters_all(void)
+{
+    ngx_uint_t                             i, n;
+    ngx_http_idempotency_waiters_entry_t  *e;
+
+    n = 0;
+
+    if (ngx_http_idempotency_waiters == NULL) {
+        return 0;
+    }
+
+    e = ngx_http_idempotency_waiters->sets[0];
+
+    /* read without the lock: a figure, and each number is whole */
+
+    for (i = 0;
+         i < NGX_HTTP_IDEMPOTENCY_WAITERS_SETS
+             * NGX_HTTP_IDEMPOTENCY_WAITERS_WAYS;
+         i++)
+    {
+        if (e[i].n > 0
+            && (ngx_msec_int_t) (ngx_current_msec - e[i].until) <= 1000)
+        {
+            n += e[i].n;
+        }
+    }
+
+    return n;
 }
 
 

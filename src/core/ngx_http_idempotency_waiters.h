@@ -20,5 +20,8 @@ ngx_int_t ngx_http_idempotency_waiters_enter(ngx_str_t *store,
     u_char *id, ngx_msec_t time, ngx_int_t max);
 void ngx_http_idempotency_waiters_leave(ngx_str_t *store, u_char *id);
 
+/* how many wait now, for any record */
+ngx_uint_t ngx_http_idempotency_waiters_all(void);
+
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_WAITERS_H_INCLUDED_ */

@@ -19,6 +19,8 @@
 
 static ngx_int_t ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static size_t ngx_http_idempotency_metrics_label(u_char *dst,
+    ngx_str_t *name);
 static void ngx_http_idempotency_metrics_observe(
     ngx_http_idempotency_histogram_t *h, uint64_t usec);
 
@@ -39,7 +41,7 @@ ngx_http_idempotency_metrics_zone(ngx_conf_t *cf)
 {
     ngx_shm_zone_t  *shm_zone;
 
-    static ngx_str_t  name = ngx_string("idempotency_metrics");
+    static ngx_str_t  name = ngx_string("idempotency:metrics");
 
     shm_zone = ngx_shared_memory_add(cf, &name,
                                sizeof(ngx_http_idempotency_metrics_shared_t)
@@ -95,26 +97,48 @@ ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
+/* a name as it may stand between quotes, in any format */
+
+static size_t
+ngx_http_idempotency_metrics_label(u_char *dst, ngx_str_t *name)
+{
+    size_t  i, len;
+
+    len = ngx_min(name->len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+
+    for (i = 0; i < len; i++) {
+        dst[i] = name->data[i];
+
+        if (dst[i] < 0x20 || dst[i] > 0x7e || dst[i] == '"' || dst[i] == '\\') {
+            dst[i] = '_';
+        }
+    }
+
+    return len;
+}
+
+
 /*
  * Called once the zone is there, by whoever starts first: master at start and
- * reload.  A name that finds no place is counted with the last.
+ * reload.  Stores that find no place are counted together, as "other".
  */
 
 void
 ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 {
+    u_char                           name[NGX_HTTP_IDEMPOTENCY_METRICS_NAME];
     size_t                           len;
     ngx_uint_t                       i;
     ngx_http_idempotency_metrics_t  *m;
 
-    len = ngx_min(store->name.len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+    len = ngx_http_idempotency_metrics_label(name, &store->name);
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_STORES - 1; i++) {
         m = &ngx_http_idempotency_metrics->stores[i];
 
         if (m->len == 0
             || (m->len == len
-                && ngx_memcmp(m->name, store->name.data, len) == 0))
+                && ngx_memcmp(m->name, name, len) == 0))
         {
             break;
         }
@@ -122,8 +146,13 @@ ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 
     m = &ngx_http_idempotency_metrics->stores[i];
 
+    if (i == NGX_HTTP_IDEMPOTENCY_METRICS_STORES - 1) {
+        len = sizeof("other") - 1;
+        ngx_memcpy(name, "other", len);
+    }
+
     if (m->len == 0) {
-        ngx_memcpy(m->name, store->name.data, len);
+        ngx_memcpy(m->name, name, len);
         m->len = len;
     }
 
@@ -132,25 +161,32 @@ ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 
 
 ngx_uint_t
-ngx_http_idempotency_metrics_group(ngx_str_t *name)
+ngx_http_idempotency_metrics_group(ngx_str_t *group)
 {
+    u_char      name[NGX_HTTP_IDEMPOTENCY_METRICS_NAME];
     size_t      len;
     ngx_uint_t  i;
 
-    len = ngx_min(name->len, NGX_HTTP_IDEMPOTENCY_METRICS_NAME);
+    len = ngx_http_idempotency_metrics_label(name, group);
+
+    /* one that is called so by the operator is the same in every format */
+
+    if (len == sizeof("other") - 1 && ngx_memcmp(name, "other", len) == 0) {
+        return NGX_HTTP_IDEMPOTENCY_METRICS_OTHER;
+    }
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_GROUPS; i++) {
 
         if (ngx_http_idempotency_metrics->groups[i].len == 0) {
-            ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name,
-                       name->data, len);
+            ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name, name,
+                       len);
             ngx_http_idempotency_metrics->groups[i].len = len;
             return i;
         }
 
         if (ngx_http_idempotency_metrics->groups[i].len == len
             && ngx_memcmp(ngx_http_idempotency_metrics->groups[i].name,
-                          name->data, len)
+                          name, len)
                == 0)
         {
             return i;
@@ -220,6 +256,14 @@ ngx_http_idempotency_metrics_lock_held(ngx_http_idempotency_store_t *store,
 }
 
 
+void
+ngx_http_idempotency_metrics_dropped(ngx_uint_t n)
+{
+    (void) ngx_atomic_fetch_add(&ngx_http_idempotency_metrics->events_dropped,
+                                (ngx_atomic_int_t) n);
+}
+
+
 static void
 ngx_http_idempotency_metrics_observe(ngx_http_idempotency_histogram_t *h,
     uint64_t usec)
@@ -245,6 +289,22 @@ ngx_http_idempotency_metrics_clock(void)
     (void) clock_gettime(CLOCK_MONOTONIC, &ts);
 
     return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+
+ngx_str_t
+ngx_http_idempotency_metrics_group_name(ngx_uint_t group)
+{
+    ngx_str_t  name;
+
+    ngx_str_set(&name, "other");
+
+    if (group < NGX_HTTP_IDEMPOTENCY_METRICS_OTHER) {
+        name.data = ngx_http_idempotency_metrics->groups[group].name;
+        name.len = ngx_http_idempotency_metrics->groups[group].len;
+    }
+
+    return name;
 }
 
 

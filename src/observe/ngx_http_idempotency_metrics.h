@@ -81,6 +81,7 @@ struct ngx_http_idempotency_metrics_s {
 typedef struct {
     uint32_t                          magic;
     uint32_t                          version;
+    ngx_atomic_t                      events_dropped;
     ngx_http_idempotency_metrics_t    stores[
                                         NGX_HTTP_IDEMPOTENCY_METRICS_STORES];
     struct {
@@ -96,7 +97,10 @@ ngx_int_t ngx_http_idempotency_metrics_zone(ngx_conf_t *cf);
 void ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store);
 
 /* a number for a group, the same in all locations that name it */
-ngx_uint_t ngx_http_idempotency_metrics_group(ngx_str_t *name);
+ngx_uint_t ngx_http_idempotency_metrics_group(ngx_str_t *group);
+
+/* ... and back: as it stands in figures and events */
+ngx_str_t ngx_http_idempotency_metrics_group_name(ngx_uint_t group);
 
 void ngx_http_idempotency_metrics_request(ngx_http_idempotency_store_t *store,
     ngx_uint_t group, ngx_uint_t status);
@@ -107,6 +111,9 @@ void ngx_http_idempotency_metrics_wait(ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_waited_e result, ngx_msec_t msec);
 void ngx_http_idempotency_metrics_lock_held(
     ngx_http_idempotency_store_t *store, ngx_msec_t msec);
+
+/* lines of the event log were lost */
+void ngx_http_idempotency_metrics_dropped(ngx_uint_t n);
 
 /* a clock for what takes less than a millisecond */
 uint64_t ngx_http_idempotency_metrics_clock(void);

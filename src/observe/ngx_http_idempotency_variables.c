@@ -126,7 +126,10 @@ ngx_http_idempotency_variable(ngx_http_request_t *r,
 
     ctx = ngx_http_idempotency_get_ctx(r->main);
 
-    if (ctx == NULL) {
+    if (ctx == NULL
+        || (ctx->phase == NGX_HTTP_IDEMPOTENCY_ADMIT && !ctx->admitted))
+    {
+        /* off here, or never looked at: refused before it was its turn */
         v->not_found = 1;
         return NGX_OK;
     }

@@ -148,7 +148,9 @@ ngx_http_idempotency_claim_encode(u_char *p,
     p = ngx_cpymem(p, claim->fingerprint,
                    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN);
 
-    ngx_memcpy(p, claim->identity, NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN);
+    p = ngx_cpymem(p, claim->identity, NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN);
+
+    ngx_memcpy(p, claim->target, NGX_HTTP_IDEMPOTENCY_TARGET_LEN);
 }
 
 
@@ -182,6 +184,9 @@ ngx_http_idempotency_claim_decode(const u_char *p, size_t len,
     p += NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN;
 
     ngx_memcpy(claim->identity, p, NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN);
+    p += NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN;
+
+    ngx_memcpy(claim->target, p, NGX_HTTP_IDEMPOTENCY_TARGET_LEN);
 
     return NGX_OK;
 }

@@ -24,6 +24,7 @@
 #define NGX_HTTP_IDEMPOTENCY_TOKEN_LEN        16
 #define NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN  32
 #define NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN     16
+#define NGX_HTTP_IDEMPOTENCY_TARGET_LEN       8
 
 
 typedef enum {
@@ -48,15 +49,19 @@ typedef enum {
 typedef struct {
     u_char       fingerprint[NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN];
     u_char       identity[NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN];
+    u_char       target[NGX_HTTP_IDEMPOTENCY_TARGET_LEN];
+                                  /* method, host and URI, apart from the
+                                     rest of the fingerprint: comparable
+                                     whatever the scheme                  */
     uint32_t     scheme;          /* how the fingerprint was made         */
     uint64_t     time;            /* arrival, ms since the epoch          */
 } ngx_http_idempotency_claim_t;
 
 
-/* version, scheme, time, fingerprint, identity */
+/* version, scheme, time, fingerprint, identity, target */
 #define NGX_HTTP_IDEMPOTENCY_CLAIM_LEN                                        \
     (1 + 4 + 8 + NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN                         \
-     + NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
+     + NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN + NGX_HTTP_IDEMPOTENCY_TARGET_LEN)
 
 
 /*

@@ -48,9 +48,13 @@ ngx_http_idempotency_admit(ngx_http_request_t *r,
     }
 
     if (rc == NGX_DECLINED) {
-        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
 
-        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
+        /* unless it was refused, in a dry run */
+
+        if (ctx->phase != NGX_HTTP_IDEMPOTENCY_PASS) {
+            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
+        }
 
     } else if (rc != NGX_OK) {
         return rc;

@@ -68,7 +68,8 @@ ngx_http_idempotency_cover(ngx_http_request_t *r,
         if (ngx_http_idempotency_cover_key(ctx, &scope, cover) != NGX_OK
             || ngx_http_idempotency_fingerprint(r, ctx, 0, identity,
                                                 cover->claim.fingerprint)
-               != NGX_OK)
+               != NGX_OK
+            || ngx_http_idempotency_target(r, cover->claim.target) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -143,7 +144,10 @@ ngx_http_idempotency_cover_key(ngx_http_idempotency_ctx_t *ctx,
 }
 
 
-/* NGX_DECLINED if the rule does not apply: the body has no such member */
+/*
+ * NGX_DECLINED if the rule does not apply: the body has no such member, or the
+ * window is one of no time.
+ */
 
 static ngx_int_t
 ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
@@ -153,6 +157,12 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
     u_char       whole[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
     ngx_int_t    rc;
     EVP_MD_CTX  *md;
+
+    cover->window = ngx_http_idempotency_time(r, &dedupe->window,
+                                              "idempotency_dedupe");
+    if (cover->window == 0) {
+        return NGX_DECLINED;
+    }
 
     if (dedupe->members == NULL
         && ngx_http_idempotency_fingerprint(r, ctx, 1, identity, whole)
@@ -192,7 +202,6 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
                NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN);
 
     cover->claim.scheme = NGX_HTTP_IDEMPOTENCY_SCHEME_DERIVED;
-    cover->window = dedupe->window;
     cover->derived = 1;
 
     return NGX_OK;

@@ -99,6 +99,31 @@ ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
 
 
 /*
+ * Which operation it is, without its body: what two fingerprints have in
+ * common that were made by different schemes.
+ */
+
+ngx_int_t
+ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target)
+{
+    u_char     hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_str_t  fields[3];
+
+    fields[0] = r->method_name;
+    fields[1] = r->headers_in.server;
+    fields[2] = r->unparsed_uri;
+
+    if (ngx_http_idempotency_digest_fields(hash, fields, 3) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(target, hash, NGX_HTTP_IDEMPOTENCY_TARGET_LEN);
+
+    return NGX_OK;
+}
+
+
+/*
  * The media type without white space around its parameters, its names in
  * lower case, and without a boundary: that is made anew for each try.
  */

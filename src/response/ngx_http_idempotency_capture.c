@@ -146,6 +146,7 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 static ngx_uint_t
 ngx_http_idempotency_endless(ngx_http_request_t *r)
 {
+    size_t            len;
     ngx_str_t        *type;
     ngx_uint_t        i;
     ngx_list_part_t  *part;
@@ -156,11 +157,13 @@ ngx_http_idempotency_endless(ngx_http_request_t *r)
     }
 
     type = &r->headers_out.content_type;
+    len = sizeof("text/event-stream") - 1;
 
-    if (type->len >= sizeof("text/event-stream") - 1
-        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream",
-                           sizeof("text/event-stream") - 1)
-           == 0)
+    if (type->len >= len
+        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream", len)
+           == 0
+        && (type->len == len
+            || type->data[len] == ';' || type->data[len] == ' '))
     {
         return 1;
     }
@@ -411,6 +414,8 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
                                "it can't be held");
+
+    ngx_http_idempotency_execute_let_go(r, ctx);
 
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
 }

@@ -14,6 +14,7 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
@@ -34,12 +35,13 @@ ngx_http_idempotency_commit(ngx_http_request_t *r,
     ngx_http_idempotency_op_t     *op;
     ngx_http_idempotency_cover_t  *cover;
 
-    ngx_http_idempotency_execute_done(ctx);
-
     response = ngx_http_idempotency_encode(r, ctx, &size);
     if (response == NULL) {
+        /* the lock is left to the end of the request */
         return NGX_ERROR;
     }
+
+    ngx_http_idempotency_execute_done(ctx);
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_COMMIT,
                                "the response is complete");
@@ -195,6 +197,9 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
 
         ngx_http_idempotency_metrics_count(op->store,
                                       NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "commit");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a response was not stored, the lock had "
@@ -203,6 +208,10 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
         break;
 
     case NGX_HTTP_IDEMPOTENCY_FULL:
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                   "no room for the response");
+
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: there is no room for a response in store "
                       "\"%V\", its retry is refused, record %*xs",
@@ -212,6 +221,9 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
     default:
         ngx_http_idempotency_metrics_count(op->store,
                                  NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                   op->error);
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: commit in store \"%V\" failed: %s, "

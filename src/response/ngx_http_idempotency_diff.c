@@ -13,6 +13,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include <yajl/yajl_parse.h>
+
 #include "core/ngx_http_idempotency.h"
 #include "request/canonical/ngx_http_idempotency_json_paths.h"
 
@@ -44,7 +46,9 @@ static u_char *ngx_http_idempotency_diff_text(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
 static u_char *ngx_http_idempotency_diff_string(u_char *p,
     const ngx_str_t *text);
-static ngx_uint_t ngx_http_idempotency_diff_scalar(const ngx_str_t *text);
+static size_t ngx_http_idempotency_diff_char(const u_char *src,
+    const u_char *last);
+static ngx_uint_t ngx_http_idempotency_diff_json(const ngx_str_t *text);
 
 
 /* "text" is a JSON array, or empty if nothing can be named */
@@ -138,16 +142,15 @@ ngx_http_idempotency_diff_entry(void *data,
 
 
 /*
- * A number, true, false or null as it is; a string was kept with its quotes
- * and escapes, and may have been cut, or tampered with: it goes out as the
- * string of what is between its quotes.
+ * JSON as it is; a string that was cut, or whatever else is no JSON any more,
+ * goes out as a string of its own.
  */
 
 static u_char *
 ngx_http_idempotency_diff_text(u_char *p, const ngx_str_t *text,
     ngx_uint_t cut)
 {
-    if (!cut && ngx_http_idempotency_diff_scalar(text)) {
+    if (!cut && ngx_http_idempotency_diff_json(text)) {
         return ngx_cpymem(p, text->data, text->len);
     }
 
@@ -159,16 +162,17 @@ static u_char *
 ngx_http_idempotency_diff_string(u_char *p, const ngx_str_t *text)
 {
     u_char  *src, *last;
+    size_t   n;
 
     *p++ = '"';
 
     src = text->data;
     last = src + text->len;
 
-    for ( /* void */ ; src < last; src++) {
+    while (src < last) {
 
         if (*src < 0x20 || *src == 0x7f) {
-            p = ngx_sprintf(p, "\\u%04xd", (int) *src);
+            p = ngx_sprintf(p, "\\u%04xd", (int) *src++);
             continue;
         }
 
@@ -176,7 +180,18 @@ ngx_http_idempotency_diff_string(u_char *p, const ngx_str_t *text)
             *p++ = '\\';
         }
 
-        *p++ = *src;
+        n = ngx_http_idempotency_diff_char(src, last);
+
+        if (n == 0) {
+            /* U+FFFD in place of what is no character */
+
+            p = ngx_cpymem(p, "\\ufffd", 6);
+            src++;
+            continue;
+        }
+
+        p = ngx_cpymem(p, src, n);
+        src += n;
     }
 
     *p++ = '"';
@@ -185,74 +200,61 @@ ngx_http_idempotency_diff_string(u_char *p, const ngx_str_t *text)
 }
 
 
-/* whether it may stand in JSON as it is */
+/* the length of a character, or 0: nginx's own decoder lets too much pass */
+
+static size_t
+ngx_http_idempotency_diff_char(const u_char *src, const u_char *last)
+{
+    u_char    *p;
+    uint32_t   ch;
+
+    if (*src < 0x80) {
+        return 1;
+    }
+
+    p = (u_char *) src;
+    ch = ngx_utf8_decode(&p, last - src);
+
+    if (ch > 0x10ffff || (ch >= 0xd800 && ch <= 0xdfff)) {
+        return 0;
+    }
+
+    last = p;
+
+    while (--p > src) {
+        if ((*p & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+
+    return last - src;
+}
+
+
+/* whether it may stand in JSON as it is: yajl knows, UTF-8 included */
 
 static ngx_uint_t
-ngx_http_idempotency_diff_scalar(const ngx_str_t *text)
+ngx_http_idempotency_diff_json(const ngx_str_t *text)
 {
-    size_t   i;
-    u_char  *p;
-
-    p = text->data;
+    yajl_handle  parser;
+    yajl_status  status;
 
     if (text->len == 0) {
         return 0;
     }
 
-    if ((text->len == 4 && (ngx_strncmp(p, "true", 4) == 0
-                            || ngx_strncmp(p, "null", 4) == 0))
-        || (text->len == 5 && ngx_strncmp(p, "false", 5) == 0))
-    {
-        return 1;
-    }
-
-    if (p[0] == '"') {
-
-        /* well formed: closed at its end, and every escape one of JSON's */
-
-        for (i = 1; i < text->len; i++) {
-
-            if (p[i] < 0x20) {
-                return 0;
-            }
-
-            if (p[i] == '"') {
-                return i == text->len - 1;
-            }
-
-            if (p[i] == '\\') {
-                i++;
-
-                if (i < text->len && p[i] == 'u') {
-
-                    if (text->len - i <= 4
-                        || ngx_hextoi(&p[i + 1], 4) == NGX_ERROR)
-                    {
-                        return 0;
-                    }
-
-                    i += 4;
-                    continue;
-                }
-
-                if (i == text->len || p[i] == '\0'
-                    || ngx_strchr("\"\\/bfnrt", p[i]) == NULL)
-                {
-                    return 0;
-                }
-            }
-        }
-
+    parser = yajl_alloc(NULL, NULL, NULL);
+    if (parser == NULL) {
         return 0;
     }
 
-    for (i = 0; i < text->len; i++) {
-        if (!((p[i] >= '0' && p[i] <= '9') || p[i] == '-' || p[i] == '+'
-              || p[i] == '.' || p[i] == 'e' || p[i] == 'E'))
-        {
-            return 0;
-        }
+    status = yajl_parse(parser, text->data, text->len);
+
+    if (status == yajl_status_ok) {
+        status = yajl_complete_parse(parser);
     }
 
-    return (p[0] >= '0' && p[0] <= '9') || p[0] == '-';
+    yajl_free(parser);
+
+    return status == yajl_status_ok;
 }

@@ -17,6 +17,10 @@
 #include "core/ngx_http_idempotency.h"
 
 
+/* 9999-12-31T23:59:59Z, in ms since the epoch */
+#define NGX_HTTP_IDEMPOTENCY_ISO_TIME_MAX  253402300799000ULL
+
+
 typedef struct {
     ngx_uint_t                      http;
     ngx_http_idempotency_status_e   status;
@@ -107,6 +111,10 @@ ngx_http_idempotency_refuse(ngx_http_request_t *r,
     const ngx_http_idempotency_problem_t  *p;
 
     p = &ngx_http_idempotency_problems[problem];
+
+    if (ctx->conf->dry_run) {
+        return ngx_http_idempotency_dry_run(ctx, p->status);
+    }
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REFUSE, p->code);
 
@@ -340,7 +348,10 @@ ngx_http_idempotency_iso_time(u_char *p, uint64_t msec)
 {
     ngx_tm_t  tm;
 
-    ngx_gmtime((time_t) (msec / 1000), &tm);
+    /* a year has four digits, whatever a store has made of the time */
+
+    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEMPOTENCY_ISO_TIME_MAX)
+                         / 1000), &tm);
 
     return ngx_sprintf(p, "%04d-%02d-%02dT%02d:%02d:%02dZ",
                        tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,

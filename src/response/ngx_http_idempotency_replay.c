@@ -52,11 +52,17 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
          */
 
         return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
+                               NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
     }
 
     if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->conf->dry_run) {
+        ctx->original_time = response.time;
+        return ngx_http_idempotency_dry_run(ctx,
+                                        NGX_HTTP_IDEMPOTENCY_STATUS_REPLAYED);
     }
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REPLAY,
@@ -66,6 +72,10 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
 
     /* the record may be of a later request that was given this response */
     ctx->original_time = response.time;
+
+    /* should a filter fail: the error_page of that must not run it either */
+
+    ctx->refusal = NGX_HTTP_INTERNAL_SERVER_ERROR;
 
     /* what of the request is left unread must not be taken for the next one */
 

@@ -112,6 +112,8 @@ ngx_http_idempotency_replay_json(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
+    (void) yajl_gen_config(w.gen, yajl_gen_validate_utf8, 1);
+
     rc = ngx_http_idempotency_rewrite(&w, body);
 
     if (rc == NGX_OK && ngx_http_idempotency_rewrite_ok(
@@ -172,9 +174,13 @@ ngx_http_idempotency_rewrite_set(ngx_http_idempotency_rewrite_t *w)
         if (ngx_http_idempotency_is_json(&w->value[i])) {
             (void) yajl_gen_number(w->gen, (char *) w->value[i].data,
                                    w->value[i].len);
-        } else {
-            (void) yajl_gen_string(w->gen, w->value[i].data,
-                                   w->value[i].len);
+
+        } else if (yajl_gen_string(w->gen, w->value[i].data, w->value[i].len)
+                   == yajl_gen_invalid_string)
+        {
+            /* a variable may have any bytes, and JSON has UTF-8 only */
+
+            (void) yajl_gen_null(w->gen);
         }
     }
 }

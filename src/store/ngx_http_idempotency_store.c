@@ -10,6 +10,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 #include "store/ngx_http_idempotency_store.h"
 #include "store/memory/ngx_http_idempotency_memory.h"
@@ -18,11 +19,16 @@
 
 #define NGX_HTTP_IDEMPOTENCY_OP_POOL_SIZE  1024
 
+/* an operation that took longer is an event of its own */
+#define NGX_HTTP_IDEMPOTENCY_SLOW          100
+
 
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
 
 
-static const ngx_http_idempotency_backend_t  *ngx_http_idempotency_backends[] = {
+static const ngx_http_idempotency_backend_t
+    *ngx_http_idempotency_backends[] =
+{
     &ngx_http_idempotency_memory_backend,
     &ngx_http_idempotency_redis_backend,
     NULL
@@ -127,6 +133,14 @@ ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op)
     op->pending = 0;
 
     ngx_http_idempotency_metrics_operation(op);
+
+    if (op->kind != NGX_HTTP_IDEMPOTENCY_OP_WATCH
+        && ngx_current_msec - op->start >= NGX_HTTP_IDEMPOTENCY_SLOW)
+    {
+        ngx_http_idempotency_store_event(op->store,
+                                    NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_SLOW,
+                                    ngx_http_idempotency_op_names[op->kind]);
+    }
 
     op->handler(op);
 }

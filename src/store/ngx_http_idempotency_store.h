@@ -83,7 +83,7 @@ struct ngx_http_idempotency_op_s {
     /* begin and renew */
     ngx_http_idempotency_claim_t   *claim;
     ngx_str_t                       details;    /* kept beside the claim, if
-                                                   there is room; may be empty */
+                                                   there is room; or empty  */
     ngx_msec_t                      lease;
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
@@ -139,6 +139,14 @@ struct ngx_http_idempotency_op_s {
 
 
 typedef struct {
+    ngx_uint_t   records[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];   /* by state  */
+    size_t       bytes;
+    size_t       size;
+    ngx_uint_t   evicted;
+} ngx_http_idempotency_store_stats_t;
+
+
+typedef struct {
     ngx_str_t    name;                           /* in idempotency_store    */
 
     /* configuration: a block of directives, then the whole */
@@ -172,6 +180,10 @@ typedef struct {
     ngx_int_t  (*watch)(ngx_http_idempotency_op_t *op);
     void       (*cancel)(ngx_http_idempotency_op_t *op);
 
+    /* what it holds now, if it knows; may be NULL */
+    ngx_int_t  (*stats)(ngx_http_idempotency_store_t *s,
+                        ngx_http_idempotency_store_stats_t *stats);
+
     ngx_uint_t   remote;                         /* it can be away          */
 } ngx_http_idempotency_backend_t;
 
@@ -182,7 +194,8 @@ struct ngx_http_idempotency_store_s {
     void                                   *conf;     /* the backend's      */
     ngx_http_idempotency_layers_t          *layers;   /* or NULL            */
     ngx_http_idempotency_metrics_t         *metrics;
-    u_char                                 *file;     /* where it was declared */
+    struct ngx_http_idempotency_log_s      *log;      /* of its events      */
+    u_char                                 *file;     /* where declared     */
     ngx_uint_t                              line;
 };
 

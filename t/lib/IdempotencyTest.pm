@@ -187,6 +187,10 @@ $Test::Nginx::Util::RunTestHelper = \&run_block;
         $write_config->(@_);
         return if defined $block->must_die;
 
+        # "-t" leaves without freeing the configuration it has read
+        local $ENV{ASAN_OPTIONS} = ($ENV{ASAN_OPTIONS} || '')
+                                   . ',detect_leaks=0';
+
         my $conf = $Test::Nginx::Util::ConfFile;
         local $ENV{ASAN_OPTIONS} = 'detect_leaks=0,detect_odr_violation=0';
         my $said = `$ENV{TEST_NGINX_BINARY} -t -q -e stderr -p $ServRoot/ -c $conf 2>&1`;

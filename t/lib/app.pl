@@ -26,6 +26,17 @@ $| = 1;
 # endless answers and forgotten waits end some time
 use constant ENDLESS => 60;
 
+my %reason = (
+    101 => 'Switching Protocols', 200 => 'OK', 201 => 'Created',
+    202 => 'Accepted', 204 => 'No Content', 301 => 'Moved Permanently',
+    302 => 'Found', 303 => 'See Other', 304 => 'Not Modified',
+    400 => 'Bad Request', 401 => 'Unauthorized', 403 => 'Forbidden',
+    404 => 'Not Found', 409 => 'Conflict', 422 => 'Unprocessable Entity',
+    429 => 'Too Many Requests', 500 => 'Internal Server Error',
+    502 => 'Bad Gateway', 503 => 'Service Unavailable',
+    504 => 'Gateway Timeout',
+);
+
 my (%listen, %conn, @timers);
 my (%count, %by_peer, %closed, %parked, @waiting, %last);
 
@@ -366,16 +377,6 @@ sub fastcgi_record
 
 # --- answers --------------------------------------------------------------
 
-my %reason = (
-    101 => 'Switching Protocols', 200 => 'OK', 201 => 'Created',
-    202 => 'Accepted', 204 => 'No Content', 301 => 'Moved Permanently',
-    302 => 'Found', 303 => 'See Other', 304 => 'Not Modified',
-    400 => 'Bad Request', 401 => 'Unauthorized', 403 => 'Forbidden',
-    404 => 'Not Found', 409 => 'Conflict', 422 => 'Unprocessable Entity',
-    429 => 'Too Many Requests', 500 => 'Internal Server Error',
-    502 => 'Bad Gateway', 503 => 'Service Unavailable',
-    504 => 'Gateway Timeout',
-);
 
 
 sub head

@@ -285,6 +285,41 @@ test_limits(ngx_http_idempotency_json_options_t *options)
 }
 
 
+/* a list of one entry, with a path and a text of that length */
+
+static ngx_int_t
+long_entry(ngx_http_idempotency_json_options_t *options, size_t path,
+    size_t text)
+{
+    u_char      *p;
+    unsigned     sum;
+    ngx_str_t    list, good;
+    ngx_uint_t   more;
+
+    sum = 0;
+    options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+    good = list_of(options, 0, S("[1]"));
+
+    p = ngx_cpymem(lists[1], good.data, NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HEAD);
+
+    *p++ = (u_char) (path >> 8);
+    *p++ = (u_char) path;
+    ngx_memset(p, '/', path);
+    p += path;
+    ngx_memset(p, 0, NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HASH + 1);
+    p += NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HASH + 1;
+    *p++ = (u_char) (text >> 8);
+    *p++ = (u_char) text;
+    ngx_memset(p, '1', text);
+
+    list.data = lists[1];
+    list.len = p + text - lists[1];
+
+    return ngx_http_idempotency_json_diff(&list, &good, 9, touch, &sum,
+                                          &more);
+}
+
+
 /* lists with random bytes changed, or cut short, in memory of their size */
 
 static void
@@ -369,6 +404,16 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
     list.len = good.len;
     is(ngx_http_idempotency_json_diff(&list, &good, 9, touch, &sum, &more),
        NGX_OK, "and the list itself");
+
+    /* who answers has room for a path and two texts of the longest kind */
+
+    is(long_entry(options, NGX_HTTP_IDEMPOTENCY_JSON_PATH_MAX,
+                  NGX_HTTP_IDEMPOTENCY_JSON_TEXT_MAX),
+       NGX_OK, "the longest path and text");
+    is(long_entry(options, NGX_HTTP_IDEMPOTENCY_JSON_PATH_MAX + 1, 1),
+       NGX_DECLINED, "a path that is longer");
+    is(long_entry(options, 2, NGX_HTTP_IDEMPOTENCY_JSON_TEXT_MAX + 1),
+       NGX_DECLINED, "a text that is longer");
 }
 
 
@@ -378,7 +423,7 @@ main(void)
     ngx_http_idempotency_json_options_t  options;
 
     plan((int) (2 * sizeof(vectors) / sizeof(vectors[0])
-                + 2 * sizeof(unordered) / sizeof(unordered[0]) + 10 + 11 + 1));
+                + 2 * sizeof(unordered) / sizeof(unordered[0]) + 10 + 14 + 1));
     unit_seed();
     md_init();
 

@@ -315,6 +315,10 @@ test_claim(void)
         claim.identity[i] = 0xf0 + i;
     }
 
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_TARGET_LEN; i++) {
+        claim.target[i] = 0xc0 + i;
+    }
+
     q = exact(NULL, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);
     ngx_http_idempotency_claim_encode(q, &claim);
     memcpy(p, q, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);
@@ -323,7 +327,9 @@ test_claim(void)
                                          &got) == NGX_OK
        && got.scheme == claim.scheme && got.time == claim.time
        && memcmp(got.fingerprint, claim.fingerprint, 32) == 0
-       && memcmp(got.identity, claim.identity, 16) == 0,
+       && memcmp(got.identity, claim.identity, 16) == 0
+       && memcmp(got.target, claim.target,
+                 NGX_HTTP_IDEMPOTENCY_TARGET_LEN) == 0,
        "a claim comes back");
 
     exact_free(q, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);

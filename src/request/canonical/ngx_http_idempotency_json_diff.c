@@ -32,7 +32,7 @@ static ngx_int_t ngx_http_idempotency_json_open(
 static ngx_int_t ngx_http_idempotency_json_read(
     ngx_http_idempotency_json_reader_t *r);
 static ngx_int_t ngx_http_idempotency_json_field(
-    ngx_http_idempotency_json_reader_t *r, ngx_str_t *field);
+    ngx_http_idempotency_json_reader_t *r, ngx_str_t *field, size_t max);
 static ngx_int_t ngx_http_idempotency_json_order(const ngx_str_t *one,
     const ngx_str_t *two);
 static void ngx_http_idempotency_json_tell(
@@ -191,7 +191,9 @@ ngx_http_idempotency_json_read(ngx_http_idempotency_json_reader_t *r)
 
     r->left--;
 
-    if (ngx_http_idempotency_json_field(r, &r->path) != NGX_OK
+    if (ngx_http_idempotency_json_field(r, &r->path,
+                                        NGX_HTTP_IDEMPOTENCY_JSON_PATH_MAX)
+        != NGX_OK
         || r->last - r->p < NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HASH)
     {
         return NGX_DECLINED;
@@ -210,13 +212,16 @@ ngx_http_idempotency_json_read(ngx_http_idempotency_json_reader_t *r)
 
     r->text_cut = *r->p++;
 
-    return ngx_http_idempotency_json_field(r, &r->text);
+    return ngx_http_idempotency_json_field(r, &r->text,
+                                           NGX_HTTP_IDEMPOTENCY_JSON_TEXT_MAX);
 }
 
 
+/* who is told of it has made room for no more than "max" */
+
 static ngx_int_t
 ngx_http_idempotency_json_field(ngx_http_idempotency_json_reader_t *r,
-    ngx_str_t *field)
+    ngx_str_t *field, size_t max)
 {
     size_t  len;
 
@@ -227,7 +232,7 @@ ngx_http_idempotency_json_field(ngx_http_idempotency_json_reader_t *r,
     len = (size_t) r->p[0] << 8 | r->p[1];
     r->p += 2;
 
-    if ((size_t) (r->last - r->p) < len) {
+    if (len > max || (size_t) (r->last - r->p) < len) {
         return NGX_DECLINED;
     }
 

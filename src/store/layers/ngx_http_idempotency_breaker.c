@@ -24,6 +24,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 #include "store/layers/ngx_http_idempotency_layers.h"
 
@@ -71,6 +72,7 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_breaker_backend = {
     ngx_http_idempotency_breaker_pass,       /* release */
     ngx_http_idempotency_breaker_watch,
     ngx_http_idempotency_breaker_cancel,
+    NULL,                                  /* stats */
     1
 };
 
@@ -277,6 +279,10 @@ ngx_http_idempotency_breaker_answered(ngx_http_idempotency_breaker_t *b,
     ngx_shmtx_unlock(&b->shared.shpool->mutex);
 
     if (closed) {
+        ngx_http_idempotency_store_event(b->layer.named,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_BREAKER_CLOSED,
+                                   NULL);
+
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
                       "idempotency: store \"%V\" answers again, its breaker "
                       "is closed", &b->layer.named->name);
@@ -334,6 +340,9 @@ ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
     if (opened) {
         ngx_http_idempotency_metrics_count(b->layer.named,
                                   NGX_HTTP_IDEMPOTENCY_COUNT_BREAKER_OPENED);
+        ngx_http_idempotency_store_event(b->layer.named,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_BREAKER_OPENED,
+                                   op->error);
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: store \"%V\" failed %ui times in a row, "
@@ -348,4 +357,17 @@ ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
                       &b->layer.named->name, b->reset,
                       op->error ? op->error : "no answer");
     }
+}
+
+
+/* read without the lock: a figure, and the number is whole */
+
+ngx_int_t
+ngx_http_idempotency_breaker_state(ngx_http_idempotency_store_t *store)
+{
+    if (store->layers == NULL || store->layers->breaker == NULL) {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_idempotency_breaker_sh(store->layers->breaker)->state;
 }

@@ -58,6 +58,7 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_cache_backend = {
     ngx_http_idempotency_layer_pass,         /* release */
     ngx_http_idempotency_layer_pass,         /* watch   */
     ngx_http_idempotency_layer_cancel,
+    NULL,                                  /* stats */
     1
 };
 

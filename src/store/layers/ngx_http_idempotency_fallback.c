@@ -114,6 +114,7 @@ static const ngx_http_idempotency_backend_t
     ngx_http_idempotency_fallback_pass,      /* release */
     ngx_http_idempotency_fallback_pass,      /* watch   */
     ngx_http_idempotency_fallback_cancel,
+    NULL,                                  /* stats */
     1
 };
 

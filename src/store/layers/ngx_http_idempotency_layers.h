@@ -226,5 +226,9 @@ ngx_http_idempotency_store_t *ngx_http_idempotency_fallback(ngx_conf_t *cf,
 char *ngx_http_idempotency_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
 void ngx_http_idempotency_fallback_bind(ngx_array_t *all);
 
+/* for the figures: NGX_DECLINED if the store has no breaker */
+ngx_int_t ngx_http_idempotency_breaker_state(
+    ngx_http_idempotency_store_t *store);
+
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_LAYERS_H_INCLUDED_ */

@@ -65,6 +65,7 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_outbox_backend = {
     ngx_http_idempotency_outbox_release,
     ngx_http_idempotency_outbox_watch,
     ngx_http_idempotency_outbox_cancel,
+    NULL,                                  /* stats */
     1
 };
 

@@ -42,6 +42,9 @@ static ngx_int_t ngx_http_idempotency_memory_release(
 static ngx_int_t ngx_http_idempotency_memory_watch(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_memory_stats(
+    ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_stats_t *stats);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
@@ -67,7 +70,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
     ngx_http_idempotency_memory_release,
     ngx_http_idempotency_memory_watch,
     ngx_http_idempotency_memory_cancel,
-    0
+    ngx_http_idempotency_memory_stats,
+    0                                        /* remote */
 };
 
 
@@ -201,15 +205,15 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
 
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    node->state = (uint8_t) op->state;
-    node->reason = (uint8_t) op->reason;
+    ngx_http_idempotency_zone_state(&m->z, node, op->state, op->reason);
 
     if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
         && ngx_http_idempotency_zone_put(&m->z, node, op->response, op->size)
            != NGX_OK)
     {
-        node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-        node->reason = NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
+        ngx_http_idempotency_zone_state(&m->z, node,
+                                        NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                        NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
     }
 
@@ -316,6 +320,28 @@ ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op)
 }
 
 
+static ngx_int_t
+ngx_http_idempotency_memory_stats(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_stats_t *stats)
+{
+    ngx_http_idempotency_memory_t  *m;
+
+    m = store->conf;
+
+    ngx_shmtx_lock(&m->z.shpool->mutex);
+
+    ngx_memcpy(stats->records, m->z.zone->states, sizeof(stats->records));
+
+    stats->bytes = m->z.shm_zone->shm.size - m->z.shpool->pfree * ngx_pagesize;
+    stats->size = m->z.shm_zone->shm.size;
+    stats->evicted = m->z.zone->evicted;
+
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
+
+    return NGX_OK;
+}
+
+
 /* a new record, with the lock on it */
 
 static ngx_http_idempotency_node_t *
@@ -343,8 +369,10 @@ static void
 ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
 {
-    node->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
-    node->reason = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
+    ngx_http_idempotency_zone_state(&m->z, node,
+                                    NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+
     node->hold = op->hold;
     node->claim = *op->claim;
 

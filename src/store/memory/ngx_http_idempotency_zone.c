@@ -99,8 +99,22 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_records_t *z, u_char *id,
     ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
 
     z->zone->records++;
+    z->zone->states[node->state]++;
 
     return node;
+}
+
+
+void
+ngx_http_idempotency_zone_state(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
+    ngx_http_idempotency_reason_e reason)
+{
+    z->zone->states[node->state]--;
+    z->zone->states[state]++;
+
+    node->state = (uint8_t) state;
+    node->reason = (uint8_t) reason;
 }
 
 
@@ -131,12 +145,13 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_records_t *z,
 
     *p = node->next;
 
+    z->zone->records--;
+    z->zone->states[node->state]--;
+
     ngx_http_idempotency_zone_drop(z, node);
     ngx_http_idempotency_zone_details(z, node, NULL);
     ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
     ngx_slab_free_locked(z->shpool, node);
-
-    z->zone->records--;
 }
 
 
@@ -153,10 +168,16 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_records_t *z,
     size_t                          left, room, n, len;
     ngx_http_idempotency_chunk_t   *chunk, **last;
 
-    /* nothing is evicted for what would not fit anyway */
+    /*
+     * Nothing is evicted for what would not fit anyway.  What has expired
+     * makes room first; free slots in pages that are in use count as a page.
+     */
 
-    if (size > z->shpool->pfree * ngx_pagesize + z->zone->bytes) {
-        return NGX_DECLINED;
+    while (size > (z->shpool->pfree + 1) * ngx_pagesize + z->zone->bytes) {
+
+        if (!ngx_http_idempotency_zone_purge_one(z)) {
+            return NGX_DECLINED;
+        }
     }
 
     p = node->data;
@@ -287,8 +308,7 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
         return NULL;
     }
 
-    node->state = (uint8_t) op->state;
-    node->reason = (uint8_t) op->reason;
+    ngx_http_idempotency_zone_state(z, node, op->state, op->reason);
     node->claim = *op->claim;
     node->fresh_until = fresh_until;
 
@@ -474,8 +494,8 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_records_t *z)
 
     ngx_http_idempotency_zone_drop(z, node);
 
-    node->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-    node->reason = NGX_HTTP_IDEMPOTENCY_REASON_EVICTED;
+    ngx_http_idempotency_zone_state(z, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_EVICTED);
 
     z->zone->evicted++;
 

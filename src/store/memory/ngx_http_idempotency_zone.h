@@ -104,7 +104,8 @@ typedef struct {
 
     ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
 
-    ngx_uint_t                      records;
+    ngx_uint_t                      records;     /* all, and by their state */
+    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
     size_t                          bytes;       /* of responses, in chunks */
     ngx_uint_t                      evicted;
     ngx_uint_t                      expired;
@@ -137,6 +138,9 @@ ngx_http_idempotency_node_t *ngx_http_idempotency_zone_find(
     ngx_http_idempotency_records_t *z, u_char *id);
 ngx_http_idempotency_node_t *ngx_http_idempotency_zone_insert(
     ngx_http_idempotency_records_t *z, u_char *id, ngx_msec_t expires);
+void ngx_http_idempotency_zone_state(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
+    ngx_http_idempotency_reason_e reason);
 void ngx_http_idempotency_zone_expire(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node, ngx_msec_t expires);
 void ngx_http_idempotency_zone_remove(ngx_http_idempotency_records_t *z,

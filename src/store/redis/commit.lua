@@ -3,8 +3,9 @@
 --
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 token   3 version of the stored form
---          4 claim   5 ttl, ms   6 state   7 reason   8 response
---          9 channel of the wake-ups
+--          4 claim   5 life, ms   6 state   7 reason   8 response
+--          9 channel of the wake-ups   10 grace, ms: how much of its life it
+--          is only remembered that there was a record
 --
 -- Returns  { tag, 1 }: committed, now or before
 --          { tag, 2 }: there is no room; the record says that it ran
@@ -29,10 +30,10 @@ local done
 
 if ARGV[6] == '2' then
     done = redis.pcall('HSET', key, 'v', ARGV[3], 't', ARGV[2], 'c', ARGV[4],
-                       's', '2', 'b', ARGV[8])
+                       'g', ARGV[10], 's', '2', 'b', ARGV[8])
 else
     done = redis.pcall('HSET', key, 'v', ARGV[3], 't', ARGV[2], 'c', ARGV[4],
-                       's', ARGV[6], 'r', ARGV[7])
+                       'g', ARGV[10], 's', ARGV[6], 'r', ARGV[7])
 end
 
 if type(done) == 'table' and done.err then
@@ -55,7 +56,7 @@ if type(done) == 'table' and done.err then
     end
 
     redis.pcall('HSET', key, 'v', ARGV[3], 't', ARGV[2], 'c', ARGV[4],
-                's', state, 'r', reason)
+                'g', ARGV[10], 's', state, 'r', reason)
 end
 
 redis.call('PEXPIRE', key, ARGV[5])

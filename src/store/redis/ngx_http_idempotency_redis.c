@@ -63,6 +63,7 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_redis_backend = {
     ngx_http_idempotency_redis_ask_op,       /* release */
     ngx_http_idempotency_redis_watch,
     ngx_http_idempotency_redis_cancel,
+    NULL,                                    /* stats   */
     1                                        /* remote  */
 };
 
@@ -421,10 +422,8 @@ ngx_http_idempotency_redis_complete(ngx_http_idempotency_op_t *op)
     if (ngx_http_idempotency_redis_is_undo(op)) {
         ngx_http_idempotency_redis_conf(op)->cleanups--;
 
-        if (op->result == NGX_HTTP_IDEMPOTENCY_LOST) {
-            /* it found somebody else's record */
-            op->result = NGX_HTTP_IDEMPOTENCY_OK;
-        }
+        /* somebody else's record, or the lease is over: nothing to tell */
+        op->result = NGX_HTTP_IDEMPOTENCY_OK;
     }
 
     ngx_http_idempotency_store_complete(op);

@@ -74,7 +74,10 @@ struct ngx_http_idempotency_redis_call_s {
     ngx_uint_t                            tries;     /* how often sent      */
     unsigned                              sent:1;
     unsigned                              replied:1;
-    unsigned                              eval:1;    /* with its script     */
+    unsigned                              eval:1;    /* again, since the
+                                                        server did not know
+                                                        the script          */
+    unsigned                              whole:1;   /* sent with its script */
 };
 
 
@@ -106,6 +109,8 @@ struct ngx_http_idempotency_redis_conn_s {
     ngx_uint_t                            failures;  /* in a row            */
     ngx_msec_t                            heard;     /* bytes, last         */
     uint32_t                              tag;
+    ngx_uint_t                            known;     /* kinds of operations
+                                                        whose script it has */
     u_char                                error[
                                        NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN];
     unsigned                              subscriber:1;

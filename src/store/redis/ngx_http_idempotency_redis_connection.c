@@ -318,7 +318,6 @@ void
 ngx_http_idempotency_redis_read_handler(ngx_event_t *rev)
 {
     ssize_t                             n;
-    ngx_err_t                           err;
     ngx_connection_t                   *c;
     ngx_http_idempotency_redis_conn_t  *conn;
 
@@ -345,9 +344,7 @@ ngx_http_idempotency_redis_read_handler(ngx_event_t *rev)
         }
 
         if (n == NGX_ERROR) {
-            err = ngx_socket_errno;
-            ngx_http_idempotency_redis_drop(conn, "receiving failed (%d)",
-                                            err);
+            ngx_http_idempotency_redis_drop(conn, "receiving failed");
             return;
         }
 

@@ -3,8 +3,9 @@
  * The scripts: an operation as the command that runs one, and a reply as the
  * result of the operation.
  *
- * A script is called by its SHA-1; a server that does not know it yet, or any
- * more, is asked with the script itself.  Every call carries a tag that comes
+ * A script is sent as it is until the server has answered it once on that
+ * connection, then called by its SHA-1; a server that does not know it any
+ * more is asked with the script itself.  Every call carries a tag that comes
  * back in the reply: one that does not match is not ours.  Whatever is read
  * from a record is checked here, before anybody sees it.
  *
@@ -27,7 +28,7 @@
 
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_SHA_LEN   40
-#define NGX_HTTP_IDEMPOTENCY_REDIS_ARGS_MAX  13
+#define NGX_HTTP_IDEMPOTENCY_REDIS_ARGS_MAX  14
 
 /* what a key may have to live: Redis refuses to count beyond its clock */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX                                   \
@@ -52,13 +53,20 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_F_GRACE     7
 #define NGX_HTTP_IDEMPOTENCY_REDIS_F_HOLD      8
 #define NGX_HTTP_IDEMPOTENCY_REDIS_F_RESPONSE  9
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_N         10
+#define NGX_HTTP_IDEMPOTENCY_REDIS_F_DETAILS   10
+#define NGX_HTTP_IDEMPOTENCY_REDIS_F_N         11
+
+
+/* how begin got the lock */
+
+#define NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED   1
+#define NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED     2
 
 
 typedef struct {
     const u_char   *text;
     const size_t   *len;
-    ngx_uint_t      args;               /* keys and arguments               */
+    ngx_uint_t      args;               /* the key and ARGV                 */
     u_char          sha[NGX_HTTP_IDEMPOTENCY_REDIS_SHA_LEN];
 } ngx_http_idempotency_redis_script_t;
 
@@ -77,13 +85,13 @@ static ngx_http_idempotency_redis_script_t
     ngx_http_idempotency_redis_scripts[] =
 {
     { ngx_http_idempotency_begin_lua,
-      &ngx_http_idempotency_begin_lua_len, 1 + 7, "" },
+      &ngx_http_idempotency_begin_lua_len, 1 + 8, "" },
 
     { ngx_http_idempotency_renew_lua,
       &ngx_http_idempotency_renew_lua_len, 1 + 7, "" },
 
     { ngx_http_idempotency_commit_lua,
-      &ngx_http_idempotency_commit_lua_len, 1 + 9, "" },
+      &ngx_http_idempotency_commit_lua_len, 1 + 10, "" },
 
     { ngx_http_idempotency_release_lua,
       &ngx_http_idempotency_release_lua_len, 1 + 3, "" },
@@ -144,6 +152,9 @@ ngx_http_idempotency_redis_script_encode(
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
         size += op->size;
+
+    } else if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
+        size += op->details.len;
     }
 
     p = ngx_http_idempotency_redis_reserve(call->conn, size);
@@ -153,9 +164,16 @@ ngx_http_idempotency_redis_script_encode(
 
     call->tag = ++call->conn->tag;
 
-    p = ngx_http_idempotency_redis_put_count(p, 3 + script->args);
+    p = ngx_http_idempotency_redis_put_count(p, 2 + 1 + script->args);
 
-    if (call->eval) {
+    /*
+     * Whole until the server has shown that it has the script: a call that is
+     * asked again would come behind what was sent meanwhile
+     */
+
+    call->whole = call->eval || !(call->conn->known & (1 << op->kind));
+
+    if (call->whole) {
         p = ngx_http_idempotency_redis_put(p, "EVAL", 4);
         p = ngx_http_idempotency_redis_put(p, script->text, *script->len);
 
@@ -195,8 +213,10 @@ ngx_http_idempotency_redis_script_encode(
     p = ngx_http_idempotency_redis_put(p, claim, sizeof(claim));
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
-        life = ngx_min((uint64_t) op->ttl,
-                       NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+        grace = ngx_min((uint64_t) op->grace,
+                        NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+        life = grace + ngx_min((uint64_t) op->ttl,
+                               NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
 
         p = ngx_http_idempotency_redis_put_number(p, ngx_max(life, 1));
         p = ngx_http_idempotency_redis_put_number(p, op->state);
@@ -211,6 +231,7 @@ ngx_http_idempotency_redis_script_encode(
 
         p = ngx_http_idempotency_redis_put(p, redis->channel.data,
                                            redis->channel.len);
+        p = ngx_http_idempotency_redis_put_number(p, grace);
         goto done;
     }
 
@@ -233,6 +254,11 @@ ngx_http_idempotency_redis_script_encode(
     p = ngx_http_idempotency_redis_put_number(p, grace);
     p = ngx_http_idempotency_redis_put_number(p, op->hold);
 
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
+        p = ngx_http_idempotency_redis_put(p, op->details.data,
+                                           op->details.len);
+    }
+
 done:
 
     call->conn->out.last = p;
@@ -252,9 +278,10 @@ ngx_http_idempotency_redis_script_result(
 
     if (reply->type == REDIS_REPLY_ERROR) {
 
-        if (!call->eval && reply->len >= 8
+        if (!call->whole && reply->len >= 8
             && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0)
         {
+            call->conn->known = 0;
             return NGX_AGAIN;
         }
 
@@ -269,6 +296,8 @@ ngx_http_idempotency_redis_script_result(
     {
         return NGX_ERROR;
     }
+
+    call->conn->known |= 1 << op->kind;
 
     switch (op->kind) {
 
@@ -382,13 +411,15 @@ static void
 ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
     redisReply *reply)
 {
-    int64_t  abandoned;
+    int64_t  how;
+
+    if (ngx_http_idempotency_redis_number(reply, 2, &how) != NGX_OK) {
+        how = 0;
+    }
 
     op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
-
-    op->abandoned = (ngx_http_idempotency_redis_number(reply, 2, &abandoned)
-                     == NGX_OK
-                     && abandoned == 1);
+    op->abandoned = (how == NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED);
+    op->expired = (how == NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED);
 }
 
 
@@ -440,6 +471,19 @@ ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
         return "its claim is corrupt";
     }
 
+    if (ngx_http_idempotency_redis_field(reply,
+                                   NGX_HTTP_IDEMPOTENCY_REDIS_F_DETAILS, &s)
+        == NGX_OK
+        && s.len)
+    {
+        found->details.data = ngx_pnalloc(op->pool, s.len);
+
+        if (found->details.data) {
+            found->details.len = s.len;
+            ngx_memcpy(found->details.data, s.data, s.len);
+        }
+    }
+
     found->left = (ngx_msec_t) life;
 
     rc = ngx_http_idempotency_redis_number(reply,
@@ -458,23 +502,24 @@ ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
         return "its state is corrupt";
     }
 
+    if (ngx_http_idempotency_redis_number(reply,
+                                 NGX_HTTP_IDEMPOTENCY_REDIS_F_GRACE, &grace)
+        != NGX_OK)
+    {
+        return "its lease or ttl is corrupt";
+    }
+
+    if (life > grace) {
+        found->left = (ngx_msec_t) (life - grace);
+    }
+
     switch (state) {
 
     case NGX_HTTP_IDEMPOTENCY_IN_PROGRESS:
 
-        if (ngx_http_idempotency_redis_number(reply,
-                                 NGX_HTTP_IDEMPOTENCY_REDIS_F_GRACE, &grace)
-            != NGX_OK)
-        {
-            return "its lease is corrupt";
-        }
-
         found->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
 
-        if (life > grace) {
-            found->left = (ngx_msec_t) (life - grace);
-
-        } else { /* under hold */
+        if (life <= grace) { /* under hold */
             found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
             found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
         }

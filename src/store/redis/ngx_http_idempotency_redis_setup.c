@@ -74,6 +74,7 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
 
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTING;
     conn->answered = 0;
+    conn->known = 0;
     conn->heard = ngx_current_msec;
 
     rc = ngx_event_connect_peer(&pc);

@@ -24,7 +24,12 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MIN  10
 #define NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX  1000
 
+/* a subscriber that heard nothing for so long is asked whether it hears */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_QUIET     10000
 
+
+static void ngx_http_idempotency_redis_check(
+    ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_watch_post(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_redis_watch_handler(ngx_event_t *ev);
@@ -90,6 +95,8 @@ ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op)
 
     redis = ngx_http_idempotency_redis_conf(op);
 
+    ngx_http_idempotency_redis_check(redis->subscriber);
+
     next = NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX;
 
     if (redis->subscriber->state != NGX_HTTP_IDEMPOTENCY_REDIS_READY) {
@@ -104,6 +111,47 @@ ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op)
     op->timer.cancelable = 1;
 
     ngx_add_timer(&op->timer, next);
+}
+
+
+/*
+ * Silence is the usual state of a subscriber, and that of one whose server is
+ * gone without a word.  Subscribing once more tells them apart, and takes no
+ * right that it does not have already.
+ */
+
+static void
+ngx_http_idempotency_redis_check(ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_str_t                      args[2];
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = conn->node->redis;
+
+    if (conn->state != NGX_HTTP_IDEMPOTENCY_REDIS_READY
+        || ngx_current_msec - conn->heard < NGX_HTTP_IDEMPOTENCY_REDIS_QUIET)
+    {
+        return;
+    }
+
+    if (!ngx_queue_empty(&conn->sent)) {
+
+        if (ngx_current_msec - conn->heard
+            > NGX_HTTP_IDEMPOTENCY_REDIS_QUIET + redis->timeout)
+        {
+            ngx_http_idempotency_redis_drop(conn, "the subscriber hears "
+                                            "nothing");
+        }
+
+        return;
+    }
+
+    ngx_str_set(&args[0], "SUBSCRIBE");
+    args[1] = redis->channel;
+
+    if (ngx_http_idempotency_redis_ask(conn, NULL, args, 2) == NGX_OK) {
+        ngx_http_idempotency_redis_flush(conn);
+    }
 }
 
 
@@ -173,7 +221,10 @@ ngx_http_idempotency_redis_watch_handler(ngx_event_t *ev)
 }
 
 
-/* { "message", channel, key of the record } */
+/*
+ * { "message", channel, key of the record }, or { "subscribe", ... } where it
+ * was asked whether it hears
+ */
 
 ngx_int_t
 ngx_http_idempotency_redis_message(ngx_http_idempotency_redis_conn_t *conn,
@@ -187,8 +238,21 @@ ngx_http_idempotency_redis_message(ngx_http_idempotency_redis_conn_t *conn,
 
     redis = conn->node->redis;
 
-    if (ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK
-        || kind.len != 7
+    if (ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (kind.len == 9 && ngx_strncmp(kind.data, "subscribe", 9) == 0
+        && !ngx_queue_empty(&conn->sent))
+    {
+        ngx_http_idempotency_redis_call_free(
+                        ngx_queue_data(ngx_queue_head(&conn->sent),
+                                       ngx_http_idempotency_redis_call_t,
+                                       queue));
+        return NGX_OK;
+    }
+
+    if (kind.len != 7
         || ngx_strncmp(kind.data, "message", 7) != 0
         || ngx_http_idempotency_redis_field(reply, 2, &key) != NGX_OK)
     {

@@ -1,7 +1,7 @@
 -- renew: the holder still runs.
 --
 -- KEYS[1]  the record
--- ARGV     as of begin
+-- ARGV     as of begin, without the details
 --
 -- Returns  { tag, 1 }: renewed, or laid anew where the record is gone
 --          { tag, 0 }: somebody else's

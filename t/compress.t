@@ -1,0 +1,239 @@
+# idempotency_compress: bodies lie compressed in the store, and nobody else
+# can tell.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+# everything that a replay adds, and what differs by the time
+
+sub own { qw(Date Idempotent-Replayed X-Original-Request-Time) }
+
+# what zlib can make no smaller
+
+sub random_bytes
+{
+    srand 17;
+
+    return join '', map { chr int rand 256 } 1 .. shift;
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a replay is byte for byte the original
+--- config
+    proxy_http_version   1.1;
+    proxy_set_header     Connection "";
+    idempotency          $TEST_STORE;
+    idempotency_methods  POST HEAD GET;
+    location / {
+        idempotency_compress  on;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /all/ {
+        idempotency_compress  on min=0;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /large/ {
+        idempotency_compress  on min=64k;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /small/ {
+        idempotency_compress     on min=0;
+        proxy_buffer_size        4k;
+        proxy_buffers            4 4k;
+        proxy_busy_buffers_size  4k;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /off/ {
+        idempotency_compress  off;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /files/ {
+        idempotency_compress  on min=0;
+        alias                 html/;
+    }
+--- user_files eval
+">>> random\n" . main::random_bytes(200_000) . "\n>>> short\nab"
+--- client
+for my $where ('', '/all', '/large', '/small', '/off') {
+    for my $what ('/size?n=0', '/size?n=1', '/size?n=1023', '/size?n=1024',
+                  '/size?n=65535', '/size?n=65536', '/size?n=300000',
+                  '/size?n=300000&chunked=1', '/binary', '/headers', '/204',
+                  '/gzip', '/status/404', '/json')
+    {
+        my %key = ('Idempotency-Key' => new_key());
+        my @r = map { http_post("$where$what", 'x', \%key) } 1, 2;
+
+        is($r[1]->header('Idempotent-Replayed'), 'true',
+           "$where$what: replayed");
+        is($r[1]->status, $r[0]->status, "$where$what: status");
+        ok($r[1]->body eq $r[0]->body, "$where$what: body");
+        is($r[1]->header_lines(own(), qw(Transfer-Encoding Content-Length)),
+           $r[0]->header_lines(own(), qw(Transfer-Encoding Content-Length)),
+           "$where$what: headers");
+        is($r[1]->header('Content-Length') // 0, length $r[0]->body,
+           "$where$what: length");
+    }
+}
+
+for my $file ('random', 'short') {
+    my %key = ('Idempotency-Key' => new_key());
+    my @r = map { http_get("/files/$file", \%key) } 1, 2;
+
+    is($r[1]->header('Idempotent-Replayed'), 'true', "$file: replayed");
+    ok($r[1]->body eq $r[0]->body, "$file: body");
+}
+
+my %key = ('Idempotency-Key' => new_key());
+my @r = map { http_request('HEAD', '/all/size?n=5000', undef, \%key) } 1, 2;
+is($r[1]->header('Idempotent-Replayed'), 'true', 'HEAD: replayed');
+is($r[1]->header('Content-Length'), 5000, 'HEAD: the length of what is not');
+--- no_error_log
+[error]
+
+
+
+=== TEST 2: the configuration may change meanwhile
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        idempotency_compress  on min=0;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %one = ('Idempotency-Key' => new_key());
+my %two = ('Idempotency-Key' => new_key());
+
+my $one = http_post('/size?n=20000&op=1', 'x', \%one);
+
+edit_config(sub { s/idempotency_compress  on min=0;// or die });
+ok(nginx_reload(), 'reloaded: off');
+
+my $r = http_post('/size?n=20000&op=1', 'x', \%one);
+is($r->header('Idempotent-Replayed'), 'true', 'what was compressed');
+ok($r->body eq $one->body, 'is read all the same');
+
+my $two = http_post('/size?n=20000&op=2', 'x', \%two);
+
+edit_config(sub { s/(idempotency  \S+;)/$1 idempotency_compress on;/ or die });
+ok(nginx_reload(), 'reloaded: on');
+
+$r = http_post('/size?n=20000&op=2', 'x', \%two);
+is($r->header('Idempotent-Replayed'), 'true', 'what was not compressed');
+ok($r->body eq $two->body, 'as well');
+
+
+
+=== TEST 3: with what nginx makes of it for the client
+--- config
+    location / {
+        idempotency           $TEST_STORE;
+        idempotency_compress  on min=0;
+        gzip                  on;
+        gzip_types            text/plain;
+        gzip_http_version     1.0;
+        add_header            X-Added yes;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+require IO::Uncompress::Gunzip;
+
+my %key = ('Idempotency-Key' => new_key());
+my $plain = http_post('/size?n=20000', 'x', \%key);
+is(length $plain->body, 20000, 'plain');
+
+my $zipped = http_post('/size?n=20000', 'x',
+                       { %key, 'Accept-Encoding' => 'gzip' });
+is($zipped->header('Content-Encoding'), 'gzip', 'compressed for this client');
+is($zipped->header('Idempotent-Replayed'), 'true', 'replayed');
+is($zipped->header('X-Added'), 'yes', 'with its headers');
+cmp_ok(length $zipped->body, '<', 2000, 'small');
+IO::Uncompress::Gunzip::gunzip(\$zipped->body, \my $text);
+ok($text eq $plain->body, 'the same text');
+
+my $again = http_post('/size?n=20000', 'x', \%key);
+is($again->header('Content-Encoding'), undef, 'and not for another');
+ok($again->body eq $plain->body, 'the same text');
+
+# the other way round: first for a client that takes gzip
+
+%key = ('Idempotency-Key' => new_key());
+http_post('/size?n=20000', 'x', { %key, 'Accept-Encoding' => 'gzip' });
+$again = http_post('/size?n=20000', 'x', \%key);
+is($again->header('Content-Encoding'), undef, 'kept as the application made it');
+is(length $again->body, 20000, 'the whole of it');
+
+
+
+=== TEST 4: more fits into the store
+--- store: memory
+--- http_config
+    idempotency_store  plain memory { zone plain:512k; }
+    idempotency_store  small memory { zone small:512k; }
+--- config
+    location /plain/ {
+        idempotency           plain;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /small/ {
+        idempotency           small;
+        idempotency_compress  on;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /min/ {
+        idempotency           plain;
+        idempotency_compress  on min=64k;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# 80 responses of 30 kB: 2.4 MB of them
+
+for my $where (qw(plain small)) {
+    http_post("/$where/size?n=30000&op=$where$_", 'x',
+              { 'Idempotency-Key' => "$where-$_" }) for 1 .. 80;
+
+    my @kept = grep { http_post("/$where/size?n=30000&op=$where$_", 'x',
+                                { 'Idempotency-Key' => "$where-$_" })
+                      ->status == 200 } 1 .. 80;
+
+    if ($where eq 'plain') {
+        cmp_ok(scalar @kept, '<', 40, 'plain: some had to go');
+        cmp_ok(scalar @kept, '>', 0, 'plain: the last are there');
+    } else {
+        is(scalar @kept, 80, 'compressed: all of them are there');
+    }
+
+    is(app_count("$where$_"), 1, "$where $_: ran once") for 1, 40, 80;
+}
+
+# below the minimum they are as they are
+
+http_post("/min/size?n=30000&op=min$_", 'x', { 'Idempotency-Key' => "min-$_" })
+    for 1 .. 80;
+my @kept = grep { http_post("/min/size?n=30000&op=min$_", 'x',
+                            { 'Idempotency-Key' => "min-$_" })->status == 200 }
+           1 .. 80;
+cmp_ok(scalar @kept, '<', 40, 'min=: not compressed');
+
+
+
+=== TEST 5: neither on nor off
+--- config
+    idempotency_compress gzip;
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*"gzip".* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 6: a minimum that is no size
+--- config
+    idempotency_compress on min=much;
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*"min=much".* in .*nginx\.conf:\d+/

@@ -1,0 +1,471 @@
+# A configuration that is wrong is refused when it is read, with a message
+# that names the directive, the value, what would be right, and the file and
+# line; one that is right is taken in every context, and inherited.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $config = <<'_EOC_';
+    # server
+    location / {
+        # location
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        if ($http_x_if) {
+            # if
+        }
+    }
+_EOC_
+
+
+# What nginx -t says of the running configuration with a line put in its place
+# (http, server, location or if; "main" is outside of all); '' if it is fine.
+# The number of that line comes second.
+
+sub try_config
+{
+    my ($place, $text) = @_;
+
+    my $file = "$ENV{TEST_NGINX_SERVROOT}/conf/tried.conf";
+
+    open my $in, '<', "$ENV{TEST_NGINX_SERVROOT}/conf/nginx.conf"
+        or die "nginx.conf: $!\n";
+    my $conf = do { local $/; <$in> };
+
+    if ($place eq 'main') {
+        $conf =~ s/^(?=http \{|http$)/$text\n/m or die "no http block\n";
+    } else {
+        $conf =~ s/^ *# \Q$place\E$/$text/m or die "no place for $place\n";
+    }
+
+    my $line = 1 + (substr($conf, 0, index $conf, $text) =~ tr/\n//);
+
+    open my $out, '>', $file or die "$file: $!\n";
+    print $out $conf;
+    close $out or die "$file: $!\n";
+
+    # it leaves without freeing what it has read
+    local $ENV{ASAN_OPTIONS} = ($ENV{ASAN_OPTIONS} || '') . ',detect_leaks=0';
+
+    my $said = `$ENV{TEST_NGINX_BINARY} -t -q -e stderr -p $ENV{TEST_NGINX_SERVROOT}/ -c $file 2>&1`;
+
+    return ($? ? $said || 'refused' : $said, $line);
+}
+
+sub takes
+{
+    my ($place, $text) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my ($said) = try_config($place, $text);
+    is($said, '', "$place takes: " . (split /\n/, $text)[0]);
+}
+
+
+# "line" is counted from the first of the text; each of "what" is in the message
+
+sub refuses
+{
+    my ($place, $text, $at, @what) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my ($said, $line) = try_config($place, $text);
+    my $name = "$place refuses: " . join ' ', split /\s*\n\s*/, $text;
+
+    $line += $at;
+    my ($emerg) = $said =~ /(\[emerg\].*)/;
+    $emerg = "nothing: $said" if !defined $emerg;
+
+    like($emerg, qr/^\[emerg\] .*\bin \S*tried\.conf:$line\b/,
+         "$name: file and line");
+
+    for my $what (@what) {
+        like($emerg, ref $what ? $what : qr/\Q$what\E/, "$name: $what");
+    }
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: wrong values
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+my $wrong = sub {
+    my ($directive, $values, @right) = @_;
+
+    for my $value (@$values) {
+        my ($named) = $value =~ /("[^"]*"|\S+)$/;
+        $named =~ tr/"//d;
+
+        refuses('location', "idempotency on; $directive $value;", 0,
+                "invalid value \"$named\" in \"$directive\" directive",
+                @right);
+    }
+};
+
+my $time = qr/it is a time.*\bas 24h or 30s or 500ms/;
+
+$wrong->('idempotency_ttl', [ qw(0 soon 1x -1s "" 0s) ], $time);
+$wrong->('idempotency_lease', [ qw(0 soon 1x 0ms) ], $time);
+$wrong->('idempotency_wait', [ qw(forever -1 1y2x) ], $time);
+$wrong->('idempotency_retry_after', [ qw(later 5sec) ], $time);
+$wrong->('idempotency_max_response', [ qw(large 1g1 -1 1.5m) ], 'it is a size');
+$wrong->('idempotency_max_waiters', [ qw(many -1 1.5) ], 'it is a number');
+$wrong->('idempotency_key_format', [ 'integer', 'UUID' ],
+         '"token"', '"uuid"', '"uuid4"', '"string"');
+$wrong->('idempotency_key_format',
+         [ 'token min=0', 'token max=', 'token max=x', 'token min=-1',
+           'token quoted=yes', 'token quoted', 'token 5', 'uuid uuid4' ],
+         '"min=n"', '"max=n"', '"quoted=optional"', '"quoted=required"');
+$wrong->('idempotency_methods', [ 'post', 'POST,PUT', 'POST 1', '""' ],
+         'it is a method, in capitals');
+$wrong->('idempotency_hide_header', [ '"X Y"', 'X:', '"Set-Cookie="', '""' ],
+         'it is the name of a header');
+$wrong->('idempotency_fingerprint', [ qw(none RAW body) ], '"raw"', '"off"');
+$wrong->('idempotency_on_store_error', [ qw(retry on) ],
+         'it is "fail" or "pass"');
+$wrong->('idempotency_unknown_outcome', [ qw(fail leases) ],
+         'it is "retry" or "lease" or "hold"');
+$wrong->('idempotency_conflict_status', [ qw(400 4222 conflict) ],
+         'it is "409" or "422"');
+$wrong->('idempotency_replay_status', [ qw(100 600 99999 same -200) ],
+         '"original"', '200 to 599');
+$wrong->('idempotency_keep_status',
+         [ qw(2x 6xx 1xx 199 600 !7xx all ! 2000 2XX ""), '2xx !' ],
+         'a status as 201', 'a class as 2xx', '"any"', '"!"');
+$wrong->('idempotency_ttl_header', [ 'on', 'X-TTL' ], '"off"', '"max=<time>"');
+$wrong->('idempotency_ttl_header',
+         [ 'X-TTL 7d', 'X-TTL max=', 'X-TTL max=x', 'X-TTL max=0',
+           'X-TTL min=1s' ],
+         '"max=<time>", as max=7d');
+
+for my $name ('"X TTL"', 'X:TTL', '""') {
+    (my $bare = $name) =~ tr/"//d;
+    refuses('location', "idempotency_ttl_header $name max=7d;", 0,
+            "invalid value \"$bare\" in \"idempotency_ttl_header\"",
+            'the name of a header');
+}
+
+for my $flag (qw(required headers error_body)) {
+    refuses('location', "idempotency_$flag maybe;", 0,
+            "invalid value \"maybe\" in \"idempotency_$flag\" directive",
+            'it must be "on" or "off"');
+}
+
+refuses('location', 'idempotency_key_format token min=5 max=4;', 0,
+        'min=5 max=4', '"idempotency_key_format" directive');
+refuses('location', 'idempotency_key_format token min=256;', 0,
+        'min=256 max=255', '"idempotency_key_format" directive');
+
+# variables that nobody has
+for my $directive (qw(key bypass scope identity ttl lease wait retry_after
+                      max_response documentation))
+{
+    my ($said) = try_config('location',
+                            "idempotency on; idempotency_$directive \$nobody_has;");
+    like($said, qr/\[emerg\] .*unknown "nobody_has" variable/,
+         "idempotency_$directive: an unknown variable");
+    refuses('location', "idempotency on; idempotency_$directive \$;", 0,
+            'invalid variable name');
+}
+
+
+
+=== TEST 2: too many values, and too few
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+for my $line ('idempotency', 'idempotency on off on', 'idempotency_key',
+              'idempotency_key_format', 'idempotency_required',
+              'idempotency_required on on', 'idempotency_methods',
+              'idempotency_bypass', 'idempotency_scope',
+              'idempotency_scope a b', 'idempotency_identity',
+              'idempotency_ttl', 'idempotency_ttl 1s 2s',
+              'idempotency_ttl_header', 'idempotency_ttl_header a max=1s b',
+              'idempotency_lease', 'idempotency_wait', 'idempotency_max_waiters',
+              'idempotency_retry_after', 'idempotency_max_response',
+              'idempotency_keep_status', 'idempotency_on_store_error',
+              'idempotency_unknown_outcome', 'idempotency_conflict_status',
+              'idempotency_replay_status', 'idempotency_hide_header',
+              'idempotency_headers', 'idempotency_error_body',
+              'idempotency_documentation')
+{
+    my ($directive) = split / /, $line;
+    refuses('location', "$line;", 0,
+            "invalid number of arguments in \"$directive\" directive");
+}
+
+refuses('http', 'idempotency_store a { }', 0, 'invalid number of arguments');
+refuses('http', 'idempotency_store a memory;', 0, 'has no opening "{"');
+refuses('location', 'idempotency { }', 0,
+        qr/idempotency/, qr/not terminated by ";"|unexpected "\{"|has no/);
+
+
+
+=== TEST 3: twice
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+for my $line ('idempotency on', 'idempotency off', 'idempotency_key $arg_a',
+              'idempotency_key_format token', 'idempotency_required on',
+              'idempotency_methods POST', 'idempotency_bypass $arg_b',
+              'idempotency_scope $host', 'idempotency_identity $remote_user',
+              'idempotency_fingerprint raw', 'idempotency_ttl 1h',
+              'idempotency_ttl $arg_ttl', 'idempotency_ttl_header T max=1h',
+              'idempotency_ttl_header off', 'idempotency_lease 1s',
+              'idempotency_wait 1s', 'idempotency_max_waiters 3',
+              'idempotency_retry_after 1s', 'idempotency_max_response 1m',
+              'idempotency_max_response $arg_max',
+              'idempotency_keep_status 2xx', 'idempotency_on_store_error pass',
+              'idempotency_unknown_outcome hold',
+              'idempotency_conflict_status 422',
+              'idempotency_replay_status 200',
+              'idempotency_replay_status original',
+              'idempotency_hide_header X-A', 'idempotency_headers off',
+              'idempotency_error_body off', 'idempotency_documentation /d')
+{
+    my ($directive) = split / /, $line;
+
+    for my $place (qw(http server location)) {
+        refuses($place, "$line;\n$line;", 1,
+                "\"$directive\" directive is duplicate");
+    }
+}
+
+
+
+=== TEST 4: the wrong place
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+for my $line ('idempotency on', 'idempotency_key $arg_a',
+              'idempotency_required on', 'idempotency_ttl 1h')
+{
+    my ($directive) = split / /, $line;
+
+    refuses($_, "$line;", 0, "\"$directive\" directive is not allowed here")
+        for qw(main if);
+}
+
+refuses($_, 'idempotency_store a memory { }', 0,
+        '"idempotency_store" directive is not allowed here')
+    for qw(main server location if);
+
+
+
+=== TEST 5: stores
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+refuses('location', 'idempotency nowhere;', 0,
+        'unknown store "nowhere" in "idempotency" directive',
+        'idempotency_store nowhere', '"on"');
+refuses('server', "idempotency ledger;\nidempotency_ttl 1h;", 0,
+        'unknown store "ledger"');
+
+refuses('http', "idempotency_store $_ memory { }", 0,
+        "invalid value \"$_\" in \"idempotency_store\" directive",
+        'a store can\'t be named so') for qw(on off);
+
+refuses('http', 'idempotency_store a files { }', 0,
+        'unknown kind of store "files" in "idempotency_store"',
+        'there is', 'memory');
+
+my ($said, $line) = try_config('http', "idempotency_store a memory { }\n"
+                               . 'idempotency_store a memory { }');
+$line++;
+like($said, qr/\[emerg\] .*"a" is already declared in \S*tried\.conf:(\d+)/,
+     'declared twice');
+$said =~ /already declared in \S*:(\d+)/;
+is($1, $line - 1, 'names the first');
+like($said, qr/ in \S*tried\.conf:$line$/m, 'and the second');
+
+my $zone = sub {
+    my ($zone, @what) = @_;
+    refuses('http', "idempotency_store a memory {\n$zone;\n}", 1, @what);
+};
+
+$zone->('zone a', 'invalid zone "a"', '<name>:<size>', '32m');
+$zone->('zone :1m', 'invalid zone ":1m"', '<name>:<size>');
+$zone->('zone a:', 'invalid size "" of zone "a"', '32m');
+$zone->('zone a:large', 'invalid size "large" of zone "a"', '32m');
+$zone->('zone a:-1m', 'invalid size "-1m" of zone "a"');
+$zone->('zone a:1m:2m', 'invalid size "1m:2m"');
+$zone->('zone a:999999999999999m', 'invalid size');
+$zone->('zone a:1k', 'zone "a" is too small', '1024 bytes', 'at least');
+$zone->('zone a:0', 'zone "a" is too small');
+$zone->('zone', 'number of arguments', 'zone <name>:<size>');
+$zone->('zone a:1m b:1m', 'number of arguments', 'zone <name>:<size>');
+$zone->('size 1m', 'unknown directive "size" in a memory store', 'zone');
+
+refuses('http', "idempotency_store a memory {\nzone a:1m;\nzone b:1m;\n}", 2,
+        '"zone" directive is duplicate');
+
+# two stores can't share a zone, neither with each other nor with others
+($said) = try_config('http', "idempotency_store a memory { zone z:1m; }\n"
+                     . 'idempotency_store b memory { zone z:1m; }');
+like($said, qr/\[emerg\] .*zone "z" is already used by another store/,
+     'a zone for two stores');
+
+($said) = try_config('http', "idempotency_store a memory { zone z:1m; }\n"
+                     . 'limit_req_zone $host zone=z:1m rate=1r/s;');
+like($said, qr/\[emerg\] .*"z"/, 'a zone of another module');
+
+takes('http', 'idempotency_store a memory { zone a:64k; }');
+takes('http', 'idempotency_store default memory { zone a:1m; }');
+takes('http', "idempotency_store a memory { }\nidempotency_store b memory { }");
+takes('http', "idempotency b;\nidempotency_store b memory { zone b:2m; }");
+
+
+
+=== TEST 6: what is right, in every place
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+for my $line ('idempotency on', 'idempotency off', 'idempotency default',
+              'idempotency_key $http_idempotency_key',
+              'idempotency_key $arg_key "$remote_user-${http_x_key}" $uri',
+              'idempotency_key_format token',
+              'idempotency_key_format uuid', 'idempotency_key_format uuid4',
+              'idempotency_key_format string max=1024 quoted=required min=8',
+              'idempotency_key_format token min=1 max=1 quoted=optional',
+              'idempotency_required on', 'idempotency_required off',
+              'idempotency_methods POST', 'idempotency_methods GET M-SEARCH',
+              'idempotency_bypass $http_x_a $cookie_b 0',
+              'idempotency_scope $host$uri', 'idempotency_scope ""',
+              'idempotency_identity $remote_user $cookie_session',
+              'idempotency_identity ""',
+              'idempotency_fingerprint raw', 'idempotency_fingerprint off',
+              'idempotency_ttl 1d12h', 'idempotency_ttl 500ms',
+              'idempotency_ttl $arg_ttl',
+              'idempotency_ttl_header X-TTL max=7d',
+              'idempotency_ttl_header off',
+              'idempotency_lease 500ms', 'idempotency_lease $arg_l',
+              'idempotency_wait 0', 'idempotency_wait 1m',
+              'idempotency_wait $arg_w',
+              'idempotency_max_waiters 0', 'idempotency_max_waiters 1000',
+              'idempotency_retry_after 0', 'idempotency_retry_after $arg_r',
+              'idempotency_max_response 64k', 'idempotency_max_response $arg_m',
+              'idempotency_keep_status any', 'idempotency_keep_status 2xx',
+              'idempotency_keep_status 2xx 3xx 404 !204 !3xx',
+              'idempotency_keep_status any !503',
+              'idempotency_on_store_error fail',
+              'idempotency_on_store_error pass',
+              'idempotency_unknown_outcome retry',
+              'idempotency_unknown_outcome lease',
+              'idempotency_unknown_outcome hold',
+              'idempotency_conflict_status 409',
+              'idempotency_conflict_status 422',
+              'idempotency_replay_status original',
+              'idempotency_replay_status 208',
+              'idempotency_hide_header X-Request-Id Set-Cookie',
+              'idempotency_headers on', 'idempotency_headers off',
+              'idempotency_error_body on', 'idempotency_error_body off',
+              'idempotency_documentation https://$host/docs')
+{
+    takes($_, "$line;") for qw(http server location);
+}
+
+
+
+=== TEST 7: inherited, and replaced
+--- http_config
+    idempotency_key              $http_x_key;
+    idempotency_key_format       string;
+    idempotency_scope            one;
+    idempotency_identity         $http_x_user;
+    idempotency_fingerprint      off;
+    idempotency_conflict_status  422;
+    idempotency_retry_after      9s;
+    idempotency_wait             0;
+    idempotency_max_response     900;
+    idempotency_keep_status      any;
+    idempotency_replay_status    208;
+    idempotency_hide_header      X-Repeated;
+    idempotency_headers          off;
+    idempotency_documentation    https://example.com/http;
+--- config
+    idempotency  $TEST_STORE;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /other/ {
+        idempotency_key              $http_x_other;
+        idempotency_key_format       uuid;
+        idempotency_scope            two;
+        idempotency_identity         "";
+        idempotency_fingerprint      raw;
+        idempotency_conflict_status  409;
+        idempotency_retry_after      3s;
+        idempotency_max_response     1m;
+        idempotency_keep_status      2xx;
+        idempotency_replay_status    original;
+        idempotency_hide_header      X-Nothing;
+        idempotency_headers          on;
+        idempotency_documentation    https://example.com/other;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $uuid = '16fd2706-8baf-433b-82eb-8c7fada847da';
+
+# a location that says nothing
+my @key = ('X-Key' => '"a b"', 'X-User' => 'u');
+my $r = http_post('/headers?op=a', 'x', \@key);
+is($r->status, 201, 'http: ran');
+my $retry = http_post('/headers?op=b', 'y', \@key);
+is($retry->status, 208, 'http: key, format, fingerprint, replay_status');
+is($retry->header('X-Repeated'), undef, 'http: hide_header');
+is($retry->header('Set-Cookie'), ($r->header('Set-Cookie'))[0], 'http: others');
+is($retry->header('Idempotent-Replayed'), undef, 'http: headers');
+$r = http_post('/headers?op=a', 'x', [ 'X-Key' => '"a b"', 'X-User' => 'v' ]);
+is($r->status, 422, 'http: identity, conflict_status');
+is($r->json->{type}, 'https://example.com/http', 'http: documentation');
+is(http_post('/status/500?op=k', 'x', [ 'X-Key' => 'k' ])->status, 500, 'http');
+http_post('/status/500?op=k', 'x', [ 'X-Key' => 'k' ]);
+is(app_count('k'), 1, 'http: keep_status');
+http_post('/size?n=2000&op=l', 'x', [ 'X-Key' => 'l' ]);
+is(http_post('/size?n=2000&op=l', 'x', [ 'X-Key' => 'l' ])->status, 507,
+   'http: max_response');
+my $c = send_post('/hold?op=h', 'x', [ 'X-Key' => 'h' ]);
+app_wait_parked('h');
+is(http_post('/hold?op=h', 'x', [ 'X-Key' => 'h' ])->header('Retry-After'), 9,
+   'http: wait, retry_after');
+
+# a location that says something else
+@key = ('X-Other' => $uuid);
+$r = http_post('/other/headers?op=o', 'x', \@key);
+is($r->status, 201, 'location: ran');
+$retry = http_post('/other/headers?op=o', 'x', [ @key, 'X-User' => 'u' ]);
+is($retry->status, 201, 'location: key, identity, replay_status');
+is($retry->header('X-Repeated'), 'one', 'location: hide_header');
+is($retry->header('Idempotent-Replayed'), 'true', 'location: headers');
+$r = http_post('/other/headers?op=o', 'y', \@key);
+is($r->status, 409, 'location: fingerprint, conflict_status');
+is($r->json->{type}, 'https://example.com/other', 'location: documentation');
+is(http_post('/other/ok', 'x', [ 'X-Other' => 'a' ])->status, 400,
+   'location: key_format');
+@key = ('X-Other' => $uuid =~ s/16/17/r);
+http_post('/other/status/500?op=p', 'x', \@key) for 1, 2;
+is(app_count('p'), 2, 'location: keep_status');
+http_post('/other/size?n=2000&op=q', 'x', \@key) for 1, 2;
+is(app_count('q'), 1, 'location: max_response');
+is(http_post('/other/size?n=2000&op=q', 'x', \@key)->status, 200, 'and kept');

@@ -1,0 +1,109 @@
+# examples/stripe.conf, as it is, keeps every sentence that docs/dialects.md has
+# of it.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use IdempotencyTest::Example;
+use Test::Nginx::Socket 'no_plan';
+
+sub headers
+{
+    return { 'Content-Type' => 'application/x-www-form-urlencoded',
+             Authorization => 'Bearer sk_test_1',
+             'Idempotency-Key' => new_key(), @_ };
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: what clients of Stripe expect
+--- http_config eval: main::example('stripe')
+--- config
+    location /unused { }
+--- client
+# the same status as the original, whatever it was
+
+for my $status (200, 201, 400, 402, 404, 500, 503) {
+    my $h = headers();
+    my $first = example_post("/v1/status/$status", 'amount=1', $h);
+    my $retry = example_post("/v1/status/$status", 'amount=1', $h);
+
+    is($first->status, $status, "$status: ran");
+    is($retry->status, $status, "$status: the same status");
+    is($retry->body, $first->body, "$status: the same body");
+    is($retry->header('Idempotent-Replayed'), 'true', "$status: replayed");
+    is(app_count("/v1/status/$status"), 1, "$status: ran once");
+}
+
+# save where nothing was done
+
+for my $status (401, 409, 429) {
+    my $h = headers();
+    example_post("/v1/status/$status", 'amount=1', $h);
+    is(example_post("/v1/status/$status", 'amount=1', $h)->body, "run 2\n",
+       "$status: may be tried again");
+}
+
+# 409 while it runs
+
+my $h = headers();
+my $c = example_send('/v1/hold?op=hold', 'amount=1', $h);
+app_wait_parked('hold');
+
+my $r = example_post('/v1/hold?op=hold', 'amount=1', $h);
+is($r->status, 409, 'while it runs');
+is($r->error_code, 'CONCURRENT_REQUEST', 'and says so');
+app_release('hold');
+is($c->read_response->body, "run 1\n", 'done');
+
+# other parameters
+
+$h = headers();
+is(example_post('/v1/charges', 'amount=1&currency=usd', $h)->body, "run 1\n",
+   'ran');
+is(example_post('/v1/charges', 'currency=usd&amount=%31', $h)->body,
+   "run 1\n", 'the same parameters');
+$r = example_post('/v1/charges', 'amount=2&currency=usd', $h);
+is($r->status, 409, 'other parameters are refused');
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'and says so');
+is(example_post('/v1/refunds', 'amount=1&currency=usd', $h)->status, 409,
+   'so is another operation');
+is(app_count('/v1/charges'), 1, 'ran once');
+
+# keys up to 255
+
+for my $key ('k', 'a key:with/any+characters', 'x' x 255) {
+    $h = headers('Idempotency-Key' => $key =~ / / ? "\"$key\"" : $key);
+    my $op = length $key;
+
+    is(example_post("/v1/ok?op=$op", 'a=1', $h)->body, "run 1\n",
+       "a key of $op");
+    is(example_post("/v1/ok?op=$op", 'a=1', $h)->body, "run 1\n", 'counts');
+}
+
+is(example_post('/v1/ok', 'a=1', headers('Idempotency-Key' => 'x' x 256))
+   ->status, 400, 'not of 256');
+
+# POST only, and only with a key
+
+example_request('DELETE', '/v1/ok?op=d', undef, headers());
+is(example_request('DELETE', '/v1/ok?op=d', undef, headers())->body,
+   "run 2\n", 'DELETE is not covered');
+
+
+
+=== TEST 2: 24 h
+--- http_config eval
+main::example('stripe', sub { s/(idempotency_ttl +)24h;/${1}500ms;/ })
+--- config
+    location /unused { }
+--- client
+my $h = headers();
+
+is(example_post('/v1/ok', 'a=1', $h)->body, "run 1\n", 'ran');
+is(example_post('/v1/ok', 'a=1', $h)->body, "run 1\n", 'replayed');
+ok(wait_for(sub { example_post('/v1/ok', 'a=1', $h)->body eq "run 2\n" }, 10),
+   'until the time is over');
