@@ -50,6 +50,12 @@ sub stores
             idempotency_lease  1s;
             proxy_pass         http://127.0.0.1:\$TEST_NGINX_APP_PORT;
         }
+        location /moved {
+            idempotency        shared;
+            idempotency_lease  1s;
+            set                \$to /ok?op=o&hold=1;
+            proxy_pass         http://127.0.0.1:\$TEST_NGINX_APP_PORT\$to;
+        }
     }
     server {
         listen 127.0.0.1:\$TEST_NGINX_PORT_3;
@@ -269,7 +275,40 @@ error_log_like(qr/is kept here and tried again/, 'from the outbox');
 
 
 
-=== TEST 9: the first is slow: a second request does not find another way
+=== TEST 9: who waited in the ledger finds a holder in the first, and waits there
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $uri = '/moved?hold=1&op=a&status=503';
+
+$::redis->kill_it;
+my $key = key();
+my $c = send_post($uri, 'x', $key);
+app_wait_parked('a');
+my $w = send_post($uri, 'x', $key);
+sleep 0.3;
+back();
+
+# as on another host, which knows nothing of the ledger
+my $other = send_post($uri, 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+app_wait_parked('o');
+
+$::redis->reset_calls;
+app_release('a');
+is($c->read_response->status, 503, 'the holder in the ledger is done');
+sleep 0.6;
+is(app_count('a'), 1, 'the waiter does not run');
+cmp_ok($::redis->round_trips, '<', 15, 'nor does it ask all the time');
+
+app_release('o');
+is($other->read_response->body, "run 1\n", 'the other is done');
+is($w->read_response->body, "run 1\n", 'that is the answer');
+is(app_count('a'), 1, 'it did not run');
+
+
+
+=== TEST 10: the first is slow: a second request does not find another way
 --- store: redis
 --- workers: 2
 --- http_config eval: main::stores('')
@@ -293,7 +332,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 
-=== TEST 10: the first is there for one worker, and not yet for another
+=== TEST 11: the first is there for one worker, and not yet for another
 --- store: redis
 --- workers: 4
 --- http_config eval: main::stores('')
@@ -319,7 +358,7 @@ is($twice, 0, 'nothing runs twice');
 
 
 
-=== TEST 11: nothing is asked twice once the ledger has nothing more
+=== TEST 12: nothing is asked twice once the ledger has nothing more
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -335,7 +374,7 @@ is(in_ledger('/brief/ok?op=a', $key)->body, "run 3\n", 'not in the ledger');
 
 
 
-=== TEST 12: under "hold", also in the ledger
+=== TEST 13: under "hold", also in the ledger
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -365,7 +404,7 @@ is(in_ledger('/strict/ok?op=b', $other)->status, 200, 'leaves nothing unknown');
 
 
 
-=== TEST 13: a worker is killed while it runs in the ledger
+=== TEST 14: a worker is killed while it runs in the ledger
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -384,7 +423,7 @@ error_log_like(qr/ran out without an outcome/, 'the log says so');
 
 
 
-=== TEST 14: a reload in between
+=== TEST 15: a reload in between
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -399,7 +438,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 
-=== TEST 15: with a breaker: at once
+=== TEST 16: with a breaker: at once
 --- store: redis
 --- http_config eval: main::stores('breaker fails=2 reset=60s;')
 --- config eval: $::location
@@ -415,7 +454,7 @@ error_log_like(qr/store "shared" failed: the breaker is open; "ledger" is asked/
 
 
 
-=== TEST 16: a record that can't be used is no reason to run it elsewhere
+=== TEST 17: a record that can't be used is no reason to run it elsewhere
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -429,7 +468,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 
-=== TEST 17: the client goes away while both are asked
+=== TEST 18: the client goes away while both are asked
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -450,7 +489,7 @@ is(http_post('/ok?op=b', 'x', key())->status, 200, 'all is well');
 
 
 
-=== TEST 18: a fallback that is elsewhere itself
+=== TEST 19: a fallback that is elsewhere itself
 --- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -473,7 +512,7 @@ is(app_count('c'), 0, 'did not run');
 
 
 
-=== TEST 19: many at once, while the first comes and goes
+=== TEST 20: many at once, while the first comes and goes
 --- store: redis
 --- workers: 2
 --- http_config eval: main::stores('breaker fails=3 reset=1s; cache hot:1m;')
@@ -499,7 +538,7 @@ is($wrong, 0, 'no second run is seen');
 
 
 
-=== TEST 20: of itself
+=== TEST 21: of itself
 --- config
     location / { idempotency on fallback=default; }
 --- must_die
@@ -508,7 +547,7 @@ invalid value "fallback=default" in "idempotency" directive: a store is no fallb
 
 
 
-=== TEST 21: of the embedded store
+=== TEST 22: of the embedded store
 --- http_config
     idempotency_store ledger memory { zone a:1m; }
 --- config
@@ -519,7 +558,7 @@ store "default" can't have a fallback in
 
 
 
-=== TEST 22: not declared
+=== TEST 23: not declared
 --- config
     location / { idempotency on fallback=nowhere; }
 --- must_die
@@ -528,7 +567,7 @@ unknown store "nowhere"
 
 
 
-=== TEST 23: another word
+=== TEST 24: another word
 --- config
     location / { idempotency on ledger; }
 --- must_die
@@ -537,7 +576,7 @@ invalid value "ledger" in "idempotency" directive: it is "idempotency <store> [f
 
 
 
-=== TEST 24: where it is off
+=== TEST 25: where it is off
 --- config
     location / { idempotency off fallback=on; }
 --- must_die
