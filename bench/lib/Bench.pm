@@ -201,7 +201,7 @@ sub start_app
     my $files = "$dir/app/size";
 
     make_path($files);
-    for my $size (200, 2_000, 20_000, 200_000, 1_000_000) {
+    for my $size (200, 2_000, 10_000, 20_000, 200_000, 1_000_000) {
         write_file("$files/$size", 'x' x $size);
     }
 
