@@ -132,7 +132,8 @@ read_answer(connection_t *c)
         exit(1);
     }
 
-    return c->len >= (size_t) (end + 4 - c->buf) + strtoul(length + 17, NULL, 10);
+    return c->len >= (size_t) (end + 4 - c->buf)
+                     + strtoul(length + 17, NULL, 10);
 }
 
 
