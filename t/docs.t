@@ -131,7 +131,7 @@ sub variables {
 
 sub backends {
     my ($body) = text('src/store/ngx_http_idempotency_store.c')
-                 =~ /ngx_http_idempotency_backends\[\] = \{(.*?)^\};/ms
+                 =~ /ngx_http_idempotency_backends\[\] =\s*\{(.*?)^\};/ms
         or die 'no table of stores';
 
     return $body =~ /&ngx_http_idempotency_(\w+)_backend/g;
