@@ -16,7 +16,8 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
 # the tools read these
 export JOBS PORT TESTS
 
-.PHONY: build run test unit test-asan test-valgrind check-style setup clean help
+.PHONY: build run test unit test-asan test-valgrind check-style setup clean \
+        help bench bench-quick bench-instructions
 
 build: setup-build
 	@$(BUILD)
@@ -40,6 +41,17 @@ test-asan: setup-test setup-asan build
 test-valgrind: setup-test setup-valgrind build
 	@tools/test valgrind
 
+bench: setup-bench build
+	@bench/fetch
+	@bench/run
+
+bench-quick: setup-bench build
+	@bench/fetch
+	@bench/run --quick
+
+bench-instructions: setup-bench build
+	@bench/instructions --top
+
 check-style:
 	@tools/check-style
 
@@ -60,6 +72,9 @@ help:
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
+	@echo "make bench          speed, beside others (10 minutes; an idle machine)"
+	@echo "make bench-quick    the same in 3 minutes, less exact"
+	@echo "make bench-instructions  instructions per request, by function"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

@@ -13,7 +13,14 @@
 #include "request/ngx_http_idempotency_digest.h"
 
 
-#define NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT  32
+#define NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT     32
+
+/* so many bytes of short fields go into a digest at a time */
+#define NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED  256
+
+
+static void ngx_http_idempotency_digest_gather(EVP_MD_CTX *md,
+    ngx_str_t *fields, ngx_uint_t n);
 
 
 static EVP_MD       *ngx_http_idempotency_sha256;
@@ -134,27 +141,72 @@ ngx_http_idempotency_digest_update(EVP_MD_CTX *md, const void *p, size_t len)
 }
 
 
+/*
+ * A field is its length, then its bytes.  Short ones are put together first: a
+ * call of EVP_DigestUpdate() costs more than the bytes it is for.
+ */
+
 void
 ngx_http_idempotency_digest_field(EVP_MD_CTX *md, const u_char *p, size_t len)
 {
-    u_char    prefix[8];
-    uint64_t  n;
+    ngx_str_t  field;
 
-    n = len;
+    field.data = (u_char *) p;
+    field.len = len;
 
-    prefix[0] = (u_char) (n >> 56);
-    prefix[1] = (u_char) (n >> 48);
-    prefix[2] = (u_char) (n >> 40);
-    prefix[3] = (u_char) (n >> 32);
-    prefix[4] = (u_char) (n >> 24);
-    prefix[5] = (u_char) (n >> 16);
-    prefix[6] = (u_char) (n >> 8);
-    prefix[7] = (u_char) n;
+    ngx_http_idempotency_digest_gather(md, &field, 1);
+}
 
-    (void) EVP_DigestUpdate(md, prefix, sizeof(prefix));
 
-    if (len) {
-        (void) EVP_DigestUpdate(md, p, len);
+static void
+ngx_http_idempotency_digest_gather(EVP_MD_CTX *md, ngx_str_t *fields,
+    ngx_uint_t n)
+{
+    u_char      buf[NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED], *p, *last;
+    size_t      len;
+    uint64_t    prefix;
+    ngx_uint_t  i;
+
+    p = buf;
+    last = buf + sizeof(buf);
+
+    for (i = 0; i < n; i++) {
+
+        if ((size_t) (last - p) < sizeof(prefix)) {
+            (void) EVP_DigestUpdate(md, buf, p - buf);
+            p = buf;
+        }
+
+        len = fields[i].len;
+        prefix = len;
+
+        p[0] = (u_char) (prefix >> 56);
+        p[1] = (u_char) (prefix >> 48);
+        p[2] = (u_char) (prefix >> 40);
+        p[3] = (u_char) (prefix >> 32);
+        p[4] = (u_char) (prefix >> 24);
+        p[5] = (u_char) (prefix >> 16);
+        p[6] = (u_char) (prefix >> 8);
+        p[7] = (u_char) prefix;
+
+        p += sizeof(prefix);
+
+        if (len == 0) {
+            continue;
+        }
+
+        if (len <= (size_t) (last - p)) {
+            p = ngx_cpymem(p, fields[i].data, len);
+            continue;
+        }
+
+        (void) EVP_DigestUpdate(md, buf, p - buf);
+        (void) EVP_DigestUpdate(md, fields[i].data, len);
+        p = buf;
+    }
+
+    if (p != buf) {
+        (void) EVP_DigestUpdate(md, buf, p - buf);
     }
 }
 
@@ -172,7 +224,6 @@ ngx_int_t
 ngx_http_idempotency_digest_fields(u_char *hash, ngx_str_t *fields,
     ngx_uint_t n)
 {
-    ngx_uint_t   i;
     EVP_MD_CTX  *md;
 
     md = ngx_http_idempotency_digest_get();
@@ -180,10 +231,7 @@ ngx_http_idempotency_digest_fields(u_char *hash, ngx_str_t *fields,
         return NGX_ERROR;
     }
 
-    for (i = 0; i < n; i++) {
-        ngx_http_idempotency_digest_field(md, fields[i].data, fields[i].len);
-    }
-
+    ngx_http_idempotency_digest_gather(md, fields, n);
     ngx_http_idempotency_digest_done(md, hash);
 
     return NGX_OK;
