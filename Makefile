@@ -16,7 +16,8 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
 # the tools read these
 export JOBS PORT TESTS
 
-.PHONY: build run test unit test-asan test-valgrind check-style setup clean help
+.PHONY: build run test unit test-asan test-valgrind check-style setup clean help \
+        model fuzz torture
 
 build: setup-build
 	@$(BUILD)
@@ -43,6 +44,16 @@ test-valgrind: setup-test setup-valgrind build
 check-style:
 	@tools/check-style
 
+model: setup-test
+	@proof/model/check
+
+fuzz: setup-build setup-fuzz
+	@$(BUILD) --configure-only
+	@proof/fuzz/run
+
+torture: setup-test build
+	@proof/torture/run
+
 setup: setup-build setup-test
 
 setup-%:
@@ -60,6 +71,9 @@ help:
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
+	@echo "make model          the protocol, in every order it can happen in"
+	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"
+	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
