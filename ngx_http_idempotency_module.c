@@ -77,7 +77,7 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
       NULL },
 
     { ngx_string("idempotency"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
       ngx_http_idempotency_conf_switch,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
@@ -420,6 +420,8 @@ ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
     for (i = 0; i < mcf->stores.nelts; i++) {
         ngx_http_idempotency_metrics_bind(store[i]);
     }
+
+    ngx_http_idempotency_fallback_bind(&mcf->fallbacks);
 
     conf = mcf->locations.elts;
 

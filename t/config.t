@@ -185,7 +185,7 @@ for my $directive (qw(key bypass scope identity ttl lease wait retry_after
     # http
 --- config eval: $::config
 --- client
-for my $line ('idempotency', 'idempotency on off', 'idempotency_key',
+for my $line ('idempotency', 'idempotency on off on', 'idempotency_key',
               'idempotency_key_format', 'idempotency_required',
               'idempotency_required on on', 'idempotency_methods',
               'idempotency_bypass', 'idempotency_scope',

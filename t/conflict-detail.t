@@ -186,6 +186,19 @@ is(summary('/ok', '{"a":1,"secret":"s3cr3t"}', '{"a":2,"secret":"other"}'),
    '~ /a 1 2', 'excluded members are not named');
 is(summary('/ok', '"a"', '"b"'), '~  "a" "b"', 'one value');
 
+# a value that was stored is not told any more when that is no longer wanted
+
+my %h = ('Idempotency-Key' => new_key(), 'Content-Type' => 'application/json');
+http_post('/ok', '{"a":"old"}', \%h);
+
+edit_config(sub { s/(idempotency_conflict_detail +)values;/$1paths;/ or die });
+ok(nginx_reload(), 'reloaded: paths');
+
+my $r = http_post('/ok', '{"a":"new"}', \%h);
+is($r->status, 409, 'a conflict');
+is_deeply(json()->decode($r->body)->{error}{details}{diff_summary},
+          [ { path => '/a', change => 'changed' } ], 'without its values');
+
 
 
 === TEST 3: the answer is JSON whatever was sent

@@ -633,7 +633,38 @@ error_log_like(qr/"idempotency_dedupe" evaluates to "often"/, 'which is');
 
 
 
-=== TEST 10: no window
+=== TEST 10: many at once, each with a key of its own
+--- workers: 2
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_max_waiters  200;
+    idempotency_dedupe       body window=60s when=always;
+    idempotency_dedupe       json:a window=60s when=always;
+    idempotency_dedupe       json:b window=60s when=always;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# they have some records in common with each other, and hardly any the same
+
+my @c = map { my $body = sprintf '{"a":%d,"b":%d,"c":%d}', 1, $_ % 3, $_ % 5;
+              send_post('/slow?ms=300&op=many', $body,
+                        { json_type(key("many-$_")) }) } 1 .. 60;
+
+my @got = map { outcome($_->read_response(15)) } @c;
+
+is(scalar(grep { $_ eq 'run 1' } @got), 1, 'one ran');
+is(scalar(grep { $_ eq 'run 1 replayed' } @got), 59, 'for all of them');
+is(app_count('many'), 1, 'at the application');
+
+@got = map { outcome(http_post('/slow?ms=300&op=many',
+                     sprintf('{"a":%d,"b":%d,"c":%d}', 1, $_ % 3, $_ % 5),
+                     { json_type(key("many-$_")) })) } 1 .. 60;
+is(scalar(grep { $_ eq 'run 1 replayed' } @got), 60, 'each key has it now');
+
+
+
+=== TEST 11: no window
 --- config
     idempotency_dedupe body;
 --- must_die
@@ -642,7 +673,7 @@ qr/\[emerg\] .*window.* in .*nginx\.conf:\d+/
 
 
 
-=== TEST 11: a window of no time
+=== TEST 12: a window of no time
 --- config
     idempotency_dedupe body window=0;
 --- must_die
@@ -651,7 +682,7 @@ qr/\[emerg\] .*"window=0".* in .*nginx\.conf:\d+/
 
 
 
-=== TEST 12: neither body nor members
+=== TEST 13: neither body nor members
 --- config
     idempotency_dedupe header window=1s;
 --- must_die
@@ -660,7 +691,7 @@ qr/\[emerg\] .*"header".* in .*nginx\.conf:\d+/
 
 
 
-=== TEST 13: a member without a name
+=== TEST 14: a member without a name
 --- config
     idempotency_dedupe json:a,,b window=1s;
 --- must_die
@@ -669,7 +700,7 @@ qr/\[emerg\] .*"json:a,,b".* in .*nginx\.conf:\d+/
 
 
 
-=== TEST 14: another time than missing and always
+=== TEST 15: another time than missing and always
 --- config
     idempotency_dedupe body window=1s when=never;
 --- must_die
@@ -678,7 +709,7 @@ qr/\[emerg\] .*"when=never".* in .*nginx\.conf:\d+/
 
 
 
-=== TEST 15: no members
+=== TEST 16: no members
 --- config
     idempotency_dedupe json: window=1s;
 --- must_die
@@ -687,7 +718,7 @@ qr/\[emerg\] .*"json:".* in .*nginx\.conf:\d+/
 
 
 
-=== TEST 16: off, and something
+=== TEST 17: off, and something
 --- config
     idempotency_dedupe off;
     idempotency_dedupe body window=1s;

@@ -131,7 +131,7 @@ sub variables {
 
 sub backends {
     my ($body) = text('src/store/ngx_http_idempotency_store.c')
-                 =~ /ngx_http_idempotency_backends\[\] = \{(.*?)^\};/ms
+                 =~ /ngx_http_idempotency_backends\[\] =\s*\{(.*?)^\};/ms
         or die 'no table of stores';
 
     return $body =~ /&ngx_http_idempotency_(\w+)_backend/g;
@@ -491,10 +491,14 @@ sub figures_agree {
                  =~ /ngx_http_idempotency_families\[\] = \{(.*?)^\};/ms;
 
     my @families;
-    push @families, [ "`$1`", $2 ] while $body =~ /\{ "(\w+)", "(\w+)",/g;
+    push @families, "`$1` $2" while $body =~ /\{ "(\w+)", "(\w+)",/g;
 
-    is_deeply([ map { [ @$_[0, 1] ] } rows($reference, 'metric') ],
-              \@families, 'every metric, and no other');
+    my $layers = text('src/observe/ngx_http_idempotency_stats_layers.c');
+    push @families, "`$1` $2"
+        while $layers =~ /# TYPE nginx_idempotency_(\w+) (\w+)/g;
+
+    is_deeply([ sort map { "$_->[0] $_->[1]" } rows($reference, 'metric') ],
+              [ sort @families ], 'every metric, and no other');
 }
 
 

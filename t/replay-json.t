@@ -211,6 +211,9 @@ my ($first, $retry) = $twice->('POST', '/gzip');
 is($retry->header('Content-Encoding'), 'gzip', 'gzip');
 ok($retry->body eq $first->body, 'gzip: byte for byte');
 
+($first, $retry) = $twice->('POST', '/json?header=Content-Encoding:%20own');
+is($retry->body, $first->body, 'even if it looks like JSON');
+
 ($first, $retry) = $twice->('POST', '/204');
 is($retry->status, 204, 'no content');
 is($retry->header('Content-Length'), undef, '204: no length');

@@ -20,6 +20,7 @@
 #include "request/ngx_http_idempotency_key.h"
 #include "request/ngx_http_idempotency_multipart.h"
 #include "store/ngx_http_idempotency_store.h"
+#include "store/layers/ngx_http_idempotency_layers.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_VERSION   "0.1.0"
@@ -124,6 +125,7 @@ typedef struct {
 
 typedef struct {
     ngx_array_t                      stores;     /* of ..._store_t *        */
+    ngx_array_t                      fallbacks;  /* stores of two of them   */
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
     ngx_queue_t                      logs;       /* of ..._log_t            */
@@ -274,6 +276,9 @@ typedef struct {
     ngx_msec_t                           window;     /* of a derived one    */
     ngx_http_idempotency_op_t            op;         /* begin, then commit  */
     ngx_http_idempotency_op_t            renewal;
+    ngx_http_idempotency_store_t        *where;      /* op.where of the begin
+                                                        that took the lock, or
+                                                        found it taken      */
     unsigned                             derived:1;
     unsigned                             asked:1;
     unsigned                             taken:1;    /* the lock is ours    */

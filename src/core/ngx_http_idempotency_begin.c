@@ -25,7 +25,7 @@
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
-/* a derived record outlives its commit by that much, however short its window */
+/* a derived record outlives its commit by that, however short its window */
 #define NGX_HTTP_IDEMPOTENCY_DERIVED_MIN  5000
 
 
@@ -93,6 +93,7 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
 
         case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
             cover->taken = 1;
+            cover->where = op->where;
             break;
 
         case NGX_HTTP_IDEMPOTENCY_FOUND:
@@ -221,6 +222,7 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
 
     op->kind = kind;
     op->store = ctx->conf->store;
+    op->where = cover->where;
     op->claim = &cover->claim;
     op->details = cover->details;
     op->lease = ctx->lease;
@@ -416,6 +418,8 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     *op->claim = cover->claim;
 
+    op->where = cover->where;
+
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
     cl->buf = b;
@@ -460,7 +464,8 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
                   pass ? "runs unprotected" : "is refused");
 
     ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
-                               op->error);
+                               op->result == NGX_HTTP_IDEMPOTENCY_FULL
+                                   ? "no room for a record" : op->error);
 
     if (!pass) {
         return ngx_http_idempotency_refuse(r, ctx,

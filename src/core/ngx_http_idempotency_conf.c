@@ -62,6 +62,8 @@ ngx_http_idempotency_create_main_conf(ngx_conf_t *cf)
     if (ngx_array_init(&mcf->stores, cf->pool, 2,
                        sizeof(ngx_http_idempotency_store_t *))
         != NGX_OK
+        || ngx_array_init(&mcf->fallbacks, cf->pool, 1, sizeof(void *))
+           != NGX_OK
         || ngx_array_init(&mcf->locations, cf->pool, 8,
                           sizeof(ngx_http_idempotency_loc_conf_t *))
            != NGX_OK)

@@ -3,8 +3,8 @@
  * The stores of a configuration: their declaration, their names, and which
  * of them a location uses.
  *
- * Called by nginx while it reads the configuration; calls the backend for its
- * block of directives.
+ * Called by nginx while it reads the configuration; calls the layers and the
+ * backend for the block of directives, and the layers to be put around it.
  */
 
 
@@ -97,7 +97,11 @@ ngx_http_idempotency_conf_store_directive(ngx_conf_t *cf,
     store = conf;
     value = cf->args->elts;
 
-    rv = store->backend->directive(cf, store);
+    if (ngx_http_idempotency_layers_directive(cf, store, &rv)
+        == NGX_DECLINED)
+    {
+        rv = store->backend->directive(cf, store);
+    }
 
     if (rv == NGX_CONF_OK || rv == NGX_CONF_ERROR) {
         return rv;
@@ -205,13 +209,19 @@ ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf)
         if (rv != NGX_CONF_OK) {
             return rv;
         }
+
+        rv = ngx_http_idempotency_layers_wrap(cf, store);
+
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
     }
 
-    return NGX_CONF_OK;
+    return ngx_http_idempotency_fallback_init(cf, &mcf->fallbacks);
 }
 
 
-/* idempotency on | off | <store> */
+/* idempotency on | off | <store> [fallback=<store>] */
 
 char *
 ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -219,7 +229,9 @@ ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 {
     ngx_http_idempotency_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t  *value, name;
+    ngx_str_t                         *value, name;
+    ngx_http_idempotency_store_t      *ledger;
+    ngx_http_idempotency_main_conf_t  *mcf;
 
     if (ilcf->store != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
@@ -231,6 +243,12 @@ ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
     name = value[1];
 
     if (ngx_http_idempotency_conf_is(&name, "off")) {
+
+        if (cf->args->nelts > 2) {
+            return ngx_http_idempotency_conf_invalid(cf, &value[2],
+                                      "where it is off there is no fallback");
+        }
+
         ilcf->store = NULL;
         return NGX_CONF_OK;
     }
@@ -240,6 +258,42 @@ ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
     }
 
     ilcf->store = ngx_http_idempotency_conf_get_store(cf, &name);
+
+    if (ilcf->store == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    if (value[2].len <= 9 || ngx_strncmp(value[2].data, "fallback=", 9) != 0) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[2],
+                              "it is \"idempotency <store> "
+                              "[fallback=<store>]\"");
+    }
+
+    name.data = value[2].data + 9;
+    name.len = value[2].len - 9;
+
+    if (ngx_http_idempotency_conf_is(&name, "on")) {
+        ngx_str_set(&name, "default");
+    }
+
+    ledger = ngx_http_idempotency_conf_get_store(cf, &name);
+    if (ledger == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ledger == ilcf->store) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[2],
+                              "a store is no fallback of itself");
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    ilcf->store = ngx_http_idempotency_fallback(cf, &mcf->fallbacks,
+                                                ilcf->store, ledger);
 
     return ilcf->store ? NGX_CONF_OK : NGX_CONF_ERROR;
 }

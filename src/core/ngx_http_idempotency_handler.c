@@ -204,7 +204,7 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
         }
 
         return ngx_http_idempotency_refuse(r, ctx,
-                                           NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_LOCK_TIMEOUT);
 
     case NGX_HTTP_IDEMPOTENCY_EXECUTE:
     case NGX_HTTP_IDEMPOTENCY_HOLD:

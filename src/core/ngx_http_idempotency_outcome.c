@@ -229,6 +229,8 @@ ngx_http_idempotency_release(ngx_http_idempotency_ctx_t *ctx)
                                         NGX_HTTP_IDEMPOTENCY_OP_RELEASE,
                                         NGX_HTTP_IDEMPOTENCY_REASON_NONE,
                                         ctx->ttl);
+
+        cover->where = NULL;
     }
 }
 
@@ -257,6 +259,7 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
 
     *op->claim = cover->claim;
 
+    op->where = cover->where;
     op->lease = ctx->lease;
     op->ttl = ttl;
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;

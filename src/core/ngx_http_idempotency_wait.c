@@ -146,6 +146,7 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
     ctx->counted = 1;
     ctx->waiting = cover;
     cover->asked = 0;
+    cover->where = cover->op.where;
 
     ctx->deadline.handler = ngx_http_idempotency_deadline_handler;
     ctx->deadline.data = ctx;
@@ -229,6 +230,7 @@ ngx_http_idempotency_watch_get(ngx_http_idempotency_cover_t *cover)
         watch = ngx_queue_data(q, ngx_http_idempotency_watch_t, link);
 
         if (watch->op.store == cover->ctx->conf->store
+            && watch->op.where == cover->where
             && ngx_memcmp(watch->op.id, cover->id,
                           NGX_HTTP_IDEMPOTENCY_ID_LEN)
                == 0)
@@ -247,6 +249,7 @@ ngx_http_idempotency_watch_get(ngx_http_idempotency_cover_t *cover)
 
     watch->op.kind = NGX_HTTP_IDEMPOTENCY_OP_WATCH;
     watch->op.store = cover->ctx->conf->store;
+    watch->op.where = cover->where;
     watch->op.log = ngx_cycle->log;
     watch->op.handler = ngx_http_idempotency_watch_handler;
     watch->op.data = watch;
@@ -333,11 +336,13 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
     case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
         watch->op.attempt = 0;
         cover->taken = 1;
+        cover->where = op->where;
         ngx_http_idempotency_ready(ctx);
         break;
 
     case NGX_HTTP_IDEMPOTENCY_FOUND:
         watch->op.attempt++;
+        watch->op.where = op->where;
         ngx_http_idempotency_watch_share(watch, &op->found);
         break;
 
@@ -387,6 +392,7 @@ ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
         if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
             && ngx_http_idempotency_same_request(cover, &found->claim))
         {
+            cover->where = watch->op.where;
             continue;
         }
 

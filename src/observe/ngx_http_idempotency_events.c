@@ -12,6 +12,7 @@
 
 #include "core/ngx_http_idempotency.h"
 #include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 
 
 /* a line without its word: names of stores and groups are bounded below */
@@ -58,6 +59,7 @@ ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
     u_char                        *p, *last;
     u_char                         line[NGX_HTTP_IDEMPOTENCY_EVENT_LEN];
     u_char                         hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_str_t                      group;
     ngx_uint_t                     status;
     ngx_http_request_t            *r;
     ngx_http_idempotency_log_t    *log;
@@ -91,9 +93,11 @@ ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
     p = ngx_http_idempotency_event_string(p, last, "method",
                                           r->method_name.data,
                                           r->method_name.len);
-    p = ngx_http_idempotency_event_string(p, last, "uri_group",
-                                          ctx->conf->group_name.data,
-                                          ctx->conf->group_name.len);
+
+    group = ngx_http_idempotency_metrics_group_name(ctx->conf->group);
+
+    p = ngx_http_idempotency_event_string(p, last, "uri_group", group.data,
+                                          group.len);
 
     status = r->err_status ? r->err_status : r->headers_out.status;
 

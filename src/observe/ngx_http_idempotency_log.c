@@ -38,6 +38,7 @@ typedef struct {
     u_char                        *data;
     size_t                         len;
     ngx_err_t                      err;
+    ngx_uint_t                     dropped;     /* lines                    */
     ngx_http_idempotency_log_t    *log;
 } ngx_http_idempotency_log_write_t;
 
@@ -73,8 +74,10 @@ static void ngx_http_idempotency_log_flush_event(ngx_event_t *ev);
 static void ngx_http_idempotency_log_flush_file(ngx_open_file_t *file,
     ngx_log_t *log);
 static void ngx_http_idempotency_log_sync(ngx_http_idempotency_log_t *log);
+static ngx_err_t ngx_http_idempotency_log_write_all(ngx_fd_t fd, u_char *p,
+    size_t len, ngx_uint_t *dropped);
 static void ngx_http_idempotency_log_failed(ngx_http_idempotency_log_t *log,
-    ngx_err_t err);
+    ngx_err_t err, ngx_uint_t dropped);
 
 #if (NGX_THREADS)
 static ngx_int_t ngx_http_idempotency_log_post(
@@ -316,7 +319,10 @@ ngx_http_idempotency_log_write(ngx_http_idempotency_log_t *log,
         len = ngx_min(len - 1, (size_t) (buf + sizeof(buf) - last));
         last = ngx_cpymem(last, p, len);
 
-        (void) ngx_syslog_send(log->syslog, buf, last - buf);
+        if (ngx_syslog_send(log->syslog, buf, last - buf) < 0) {
+            ngx_http_idempotency_metrics_dropped(1);
+        }
+
         return;
     }
 
@@ -328,7 +334,7 @@ ngx_http_idempotency_log_write(ngx_http_idempotency_log_t *log,
         ngx_http_idempotency_log_flush(log);
 
         if (log->len + len > NGX_HTTP_IDEMPOTENCY_LOG_BUFFER) {
-            ngx_http_idempotency_metrics_dropped();
+            ngx_http_idempotency_metrics_dropped(1);
             return;
         }
     }
@@ -410,23 +416,64 @@ ngx_http_idempotency_log_flush(ngx_http_idempotency_log_t *log)
 static void
 ngx_http_idempotency_log_sync(ngx_http_idempotency_log_t *log)
 {
-    ssize_t  n;
+    ngx_err_t   err;
+    ngx_uint_t  dropped;
 
-    n = ngx_write_fd(log->file->fd, log->buf, log->len);
+    err = ngx_http_idempotency_log_write_all(log->file->fd, log->buf,
+                                             log->len, &dropped);
+    log->len = 0;
 
-    if (n != (ssize_t) log->len) {
-        ngx_http_idempotency_log_failed(log, n == -1 ? ngx_errno : 0);
+    if (err) {
+        ngx_http_idempotency_log_failed(log, err, dropped);
+    }
+}
+
+
+/* in a thread, too: touches nothing but what it is given */
+
+static ngx_err_t
+ngx_http_idempotency_log_write_all(ngx_fd_t fd, u_char *p, size_t len,
+    ngx_uint_t *dropped)
+{
+    u_char     *last;
+    ssize_t     n;
+    ngx_err_t   err;
+
+    last = p + len;
+    *dropped = 0;
+
+    while (p < last) {
+        n = ngx_write_fd(fd, p, last - p);
+
+        if (n > 0) {
+            p += n;
+            continue;
+        }
+
+        err = (n == -1) ? ngx_errno : NGX_ENOSPC;
+
+        if (err == NGX_EINTR) {
+            continue;
+        }
+
+        /* each ends so, also one that is there in part */
+
+        for ( /* void */ ; p < last; p++) {
+            *dropped += (*p == '\n');
+        }
+
+        return err;
     }
 
-    log->len = 0;
+    return 0;
 }
 
 
 static void
 ngx_http_idempotency_log_failed(ngx_http_idempotency_log_t *log,
-    ngx_err_t err)
+    ngx_err_t err, ngx_uint_t dropped)
 {
-    ngx_http_idempotency_metrics_dropped();
+    ngx_http_idempotency_metrics_dropped(dropped);
 
     /* a full disk fails with every write: once a minute will do */
 
@@ -484,29 +531,8 @@ ngx_http_idempotency_log_thread(void *data, ngx_log_t *dummy)
 {
     ngx_http_idempotency_log_write_t  *w = data;
 
-    u_char   *p;
-    ssize_t   n;
-    size_t    left;
-
-    p = w->data;
-    left = w->len;
-
-    while (left) {
-        n = ngx_write_fd(w->fd, p, left);
-
-        if (n <= 0) {
-
-            if (n == -1 && ngx_errno == NGX_EINTR) {
-                continue;
-            }
-
-            w->err = (n == -1) ? ngx_errno : NGX_ENOSPC;
-            break;
-        }
-
-        p += n;
-        left -= n;
-    }
+    w->err = ngx_http_idempotency_log_write_all(w->fd, w->data, w->len,
+                                                &w->dropped);
 
     (void) ngx_close_file(w->fd);
 }
@@ -524,7 +550,7 @@ ngx_http_idempotency_log_written(ngx_event_t *ev)
     log->spare = w->data;
 
     if (w->err) {
-        ngx_http_idempotency_log_failed(log, w->err);
+        ngx_http_idempotency_log_failed(log, w->err, w->dropped);
     }
 }
 
@@ -551,8 +577,8 @@ ngx_http_idempotency_log_init_process(ngx_cycle_t *cycle)
             continue;
         }
 
-        log->buf = ngx_alloc(NGX_HTTP_IDEMPOTENCY_LOG_BUFFER, cycle->log);
-        log->spare = ngx_alloc(NGX_HTTP_IDEMPOTENCY_LOG_BUFFER, cycle->log);
+        log->buf = ngx_palloc(cycle->pool, NGX_HTTP_IDEMPOTENCY_LOG_BUFFER);
+        log->spare = ngx_palloc(cycle->pool, NGX_HTTP_IDEMPOTENCY_LOG_BUFFER);
 
         if (log->buf == NULL || log->spare == NULL) {
             return NGX_ERROR;

@@ -120,7 +120,7 @@ ngx_http_idempotency_metrics_label(u_char *dst, ngx_str_t *name)
 
 /*
  * Called once the zone is there, by whoever starts first: master at start and
- * reload.  A name that finds no place is counted with the last.
+ * reload.  Stores that find no place are counted together, as "other".
  */
 
 void
@@ -146,6 +146,11 @@ ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 
     m = &ngx_http_idempotency_metrics->stores[i];
 
+    if (i == NGX_HTTP_IDEMPOTENCY_METRICS_STORES - 1) {
+        len = sizeof("other") - 1;
+        ngx_memcpy(name, "other", len);
+    }
+
     if (m->len == 0) {
         ngx_memcpy(m->name, name, len);
         m->len = len;
@@ -163,6 +168,12 @@ ngx_http_idempotency_metrics_group(ngx_str_t *group)
     ngx_uint_t  i;
 
     len = ngx_http_idempotency_metrics_label(name, group);
+
+    /* one that is called so by the operator is the same in every format */
+
+    if (len == sizeof("other") - 1 && ngx_memcmp(name, "other", len) == 0) {
+        return NGX_HTTP_IDEMPOTENCY_METRICS_OTHER;
+    }
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_GROUPS; i++) {
 
@@ -246,10 +257,10 @@ ngx_http_idempotency_metrics_lock_held(ngx_http_idempotency_store_t *store,
 
 
 void
-ngx_http_idempotency_metrics_dropped(void)
+ngx_http_idempotency_metrics_dropped(ngx_uint_t n)
 {
     (void) ngx_atomic_fetch_add(&ngx_http_idempotency_metrics->events_dropped,
-                                1);
+                                (ngx_atomic_int_t) n);
 }
 
 
@@ -278,6 +289,22 @@ ngx_http_idempotency_metrics_clock(void)
     (void) clock_gettime(CLOCK_MONOTONIC, &ts);
 
     return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+
+ngx_str_t
+ngx_http_idempotency_metrics_group_name(ngx_uint_t group)
+{
+    ngx_str_t  name;
+
+    ngx_str_set(&name, "other");
+
+    if (group < NGX_HTTP_IDEMPOTENCY_METRICS_OTHER) {
+        name.data = ngx_http_idempotency_metrics->groups[group].name;
+        name.len = ngx_http_idempotency_metrics->groups[group].len;
+    }
+
+    return name;
 }
 
 

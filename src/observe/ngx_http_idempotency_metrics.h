@@ -99,6 +99,9 @@ void ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store);
 /* a number for a group, the same in all locations that name it */
 ngx_uint_t ngx_http_idempotency_metrics_group(ngx_str_t *group);
 
+/* ... and back: as it stands in figures and events */
+ngx_str_t ngx_http_idempotency_metrics_group_name(ngx_uint_t group);
+
 void ngx_http_idempotency_metrics_request(ngx_http_idempotency_store_t *store,
     ngx_uint_t group, ngx_uint_t status);
 void ngx_http_idempotency_metrics_count(ngx_http_idempotency_store_t *store,
@@ -109,8 +112,8 @@ void ngx_http_idempotency_metrics_wait(ngx_http_idempotency_store_t *store,
 void ngx_http_idempotency_metrics_lock_held(
     ngx_http_idempotency_store_t *store, ngx_msec_t msec);
 
-/* a line of the event log was lost */
-void ngx_http_idempotency_metrics_dropped(void);
+/* lines of the event log were lost */
+void ngx_http_idempotency_metrics_dropped(ngx_uint_t n);
 
 /* a clock for what takes less than a millisecond */
 uint64_t ngx_http_idempotency_metrics_clock(void);

@@ -28,12 +28,11 @@ static ngx_int_t ngx_http_idempotency_stats_handler(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idempotency_stats_format(ngx_http_request_t *r,
     ngx_http_idempotency_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idempotency_stats_named(ngx_str_t *name);
-static ngx_int_t ngx_http_idempotency_stats_csp(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idempotency_stats_csp(void);
 static ngx_int_t ngx_http_idempotency_stats_hash(const char *open,
     const char *close, u_char *text);
 static ngx_int_t ngx_http_idempotency_stats_page(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_idempotency_stats_accepts(ngx_http_request_t *r,
-    const char *type);
+static ngx_uint_t ngx_http_idempotency_stats_accepted(ngx_http_request_t *r);
 
 
 const char  *ngx_http_idempotency_result_names[] = {
@@ -65,7 +64,23 @@ static ngx_conf_enum_t  ngx_http_idempotency_stats_formats[] = {
 };
 
 
-/* the page's own script and style, by their hash, and nothing else */
+/* as they may stand in Accept */
+
+static ngx_conf_enum_t  ngx_http_idempotency_stats_types[] = {
+    { ngx_string("text/html"), NGX_HTTP_IDEMPOTENCY_STATS_HTML },
+    { ngx_string("application/json"), NGX_HTTP_IDEMPOTENCY_STATS_JSON },
+    { ngx_string("text/plain"), NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS },
+    { ngx_string("application/openmetrics-text"),
+      NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS },
+    { ngx_null_string, 0 }
+};
+
+
+/*
+ * The page's own script and style, by their hash, and nothing else.  Not in a
+ * pool: those of a configuration go with it, and this is made once.
+ */
+static u_char     ngx_http_idempotency_stats_policy_data[512];
 static ngx_str_t  ngx_http_idempotency_stats_policy;
 
 
@@ -93,7 +108,7 @@ ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
-    if (ngx_http_idempotency_stats_csp(cf) != NGX_OK) {
+    if (ngx_http_idempotency_stats_csp() != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -127,7 +142,7 @@ ngx_http_idempotency_stats_named(ngx_str_t *name)
  */
 
 static ngx_int_t
-ngx_http_idempotency_stats_csp(ngx_conf_t *cf)
+ngx_http_idempotency_stats_csp(void)
 {
     u_char  *p, script[64], style[64];
 
@@ -143,16 +158,13 @@ ngx_http_idempotency_stats_csp(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    p = ngx_pnalloc(cf->pool, 512);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
+    p = ngx_http_idempotency_stats_policy_data;
 
     ngx_http_idempotency_stats_policy.data = p;
     ngx_http_idempotency_stats_policy.len = ngx_sprintf(p,
         "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'", script, style)
+        "connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'", script, style)
         - p;
 
     return NGX_OK;
@@ -306,10 +318,8 @@ ngx_http_idempotency_stats_format(ngx_http_request_t *r,
     ngx_str_t   value;
     ngx_uint_t  named;
 
-    /* the page of a location asks the same location for its figures */
-
-    if (conf->stats != NGX_HTTP_IDEMPOTENCY_STATS_BY_ACCEPT
-        && (conf->stats != NGX_HTTP_IDEMPOTENCY_STATS_HTML || r->args.len == 0))
+    if (conf->stats == NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS
+        || conf->stats == NGX_HTTP_IDEMPOTENCY_STATS_JSON)
     {
         return conf->stats;
     }
@@ -322,32 +332,104 @@ ngx_http_idempotency_stats_format(ngx_http_request_t *r,
         }
     }
 
-    /* a browser says what it likes best first; others know what they want */
+    /* the page of a location asks the same location for its figures */
 
-    if (ngx_http_idempotency_stats_accepts(r, "text/html")) {
-        return NGX_HTTP_IDEMPOTENCY_STATS_HTML;
+    if (conf->stats == NGX_HTTP_IDEMPOTENCY_STATS_HTML) {
+        return conf->stats;
     }
 
-    if (ngx_http_idempotency_stats_accepts(r, "application/json")) {
-        return NGX_HTTP_IDEMPOTENCY_STATS_JSON;
-    }
-
-    return NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS;
+    return ngx_http_idempotency_stats_accepted(r);
 }
 
 
+/*
+ * What the client likes best of what there is, and of those it likes alike,
+ * what it names first.  Who names none of it gets text: a scraper, or curl.
+ */
+
 static ngx_uint_t
-ngx_http_idempotency_stats_accepts(ngx_http_request_t *r, const char *type)
+ngx_http_idempotency_stats_accepted(ngx_http_request_t *r)
 {
+    size_t            len;
+    u_char           *p, *last, *end, *q;
+    ngx_int_t         weight, best;
     ngx_str_t         name = ngx_string("accept");
-    ngx_uint_t        n;
+    ngx_uint_t        i, n, format;
     ngx_table_elt_t  *h;
+
+    format = NGX_HTTP_IDEMPOTENCY_STATS_PROMETHEUS;
 
     h = ngx_http_idempotency_request_header(r, &name, &n);
 
-    return n && ngx_strcasestrn(h->value.data, (char *) type,
-                                ngx_strlen(type) - 1)
-                != NULL;
+    if (n == 0) {
+        return format;
+    }
+
+    best = 0;
+    last = h->value.data + h->value.len;
+
+    for (p = h->value.data; p < last; p = end + 1) {
+
+        end = ngx_strlchr(p, last, ',');
+        end = end ? end : last;
+
+        while (p < end && (*p == ' ' || *p == '\t')) {
+            p++;
+        }
+
+        weight = 1000;
+
+        q = ngx_strlchr(p, end, ';');
+        q = q ? ngx_strlcasestrn(q, end, (u_char *) "q=", 1) : NULL;
+
+        if (q && (q[-1] == ';' || q[-1] == ' ')) {
+            q += 2;
+
+            for (len = 0; q + len < end && q[len] > ' ' && q[len] != ';'; len++)
+            {
+                /* void */
+            }
+
+            weight = ngx_atofp(q, len, 3);
+        }
+
+        if (weight <= best) {
+            continue;
+        }
+
+        for (i = 0; ngx_http_idempotency_stats_types[i].name.len; i++) {
+            name = ngx_http_idempotency_stats_types[i].name;
+
+            if ((size_t) (end - p) >= name.len
+                && ngx_strncasecmp(p, name.data, name.len) == 0)
+            {
+                best = weight;
+                format = ngx_http_idempotency_stats_types[i].value;
+                break;
+            }
+        }
+    }
+
+    return format;
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_stats_first(ngx_http_idempotency_main_conf_t *mcf,
+    ngx_uint_t i)
+{
+    ngx_uint_t                      k;
+    ngx_http_idempotency_store_t  **store;
+
+    store = mcf->stores.elts;
+
+    for (k = 0; k < i; k++) {
+        if (store[k]->metrics == store[i]->metrics) {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 

@@ -30,8 +30,16 @@ typedef struct {
 void ngx_http_idempotency_text(ngx_http_idempotency_text_t *t,
     const char *fmt, ...);
 
+/* whether the i-th store is the first of those that are counted together */
+ngx_uint_t ngx_http_idempotency_stats_first(
+    ngx_http_idempotency_main_conf_t *mcf, ngx_uint_t i);
+
 void ngx_http_idempotency_stats_prometheus(ngx_http_idempotency_text_t *t,
     ngx_http_idempotency_main_conf_t *mcf);
+void ngx_http_idempotency_stats_prometheus_layers(
+    ngx_http_idempotency_text_t *t, ngx_http_idempotency_main_conf_t *mcf);
+void ngx_http_idempotency_stats_json_layers(ngx_http_idempotency_text_t *t,
+    ngx_http_idempotency_store_t *store);
 void ngx_http_idempotency_stats_json(ngx_http_idempotency_text_t *t,
     ngx_http_idempotency_main_conf_t *mcf);
 

@@ -44,16 +44,20 @@ ngx_http_idempotency_stats_json(ngx_http_idempotency_text_t *t,
 
     ngx_http_idempotency_text(t,
         "{\"version\":\"%s\",\"nginx\":\"%s\",\"pid\":%P,\"time\":%T.%03M,"
-        "\"waiters\":%ui,\"stores\":[",
+        "\"waiters\":%ui,\"events_dropped\":%uA,\"stores\":[",
         NGX_HTTP_IDEMPOTENCY_VERSION, NGINX_VERSION, ngx_pid, ngx_time(),
         (ngx_msec_t) ngx_timeofday()->msec,
-        ngx_http_idempotency_waiters_all());
+        mcf->stores.nelts ? ngx_http_idempotency_waiters_all() : 0,
+        mcf->stores.nelts ? ngx_http_idempotency_metrics_read()->events_dropped
+                          : 0);
 
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
-        ngx_http_idempotency_text(t, "%s\n", i ? "," : "");
-        ngx_http_idempotency_stats_store(t, store[i]);
+        if (ngx_http_idempotency_stats_first(mcf, i)) {
+            ngx_http_idempotency_text(t, "%s\n", i ? "," : "");
+            ngx_http_idempotency_stats_store(t, store[i]);
+        }
     }
 
     ngx_http_idempotency_text(t, "\n]}\n");
@@ -94,6 +98,7 @@ ngx_http_idempotency_stats_store(ngx_http_idempotency_text_t *t,
 
     ngx_http_idempotency_text(t, "}");
     ngx_http_idempotency_stats_held(t, store);
+    ngx_http_idempotency_stats_json_layers(t, store);
     ngx_http_idempotency_text(t, "}");
 }
 
@@ -102,25 +107,17 @@ static void
 ngx_http_idempotency_stats_requests(ngx_http_idempotency_text_t *t,
     ngx_http_idempotency_store_t *store)
 {
-    ngx_str_t                               name;
-    ngx_uint_t                              g, s, some, any;
-    ngx_atomic_uint_t                       n;
-    ngx_http_idempotency_metrics_shared_t  *shared;
+    ngx_str_t          name;
+    ngx_uint_t         g, s, some, any;
+    ngx_atomic_uint_t  n;
 
-    shared = ngx_http_idempotency_metrics_read();
     any = 0;
 
     ngx_http_idempotency_text(t, "\"requests\":{");
 
     for (g = 0; g <= NGX_HTTP_IDEMPOTENCY_METRICS_OTHER; g++) {
 
-        ngx_str_set(&name, "other");
-
-        if (g < NGX_HTTP_IDEMPOTENCY_METRICS_OTHER) {
-            name.data = shared->groups[g].name;
-            name.len = shared->groups[g].len;
-        }
-
+        name = ngx_http_idempotency_metrics_group_name(g);
         some = 0;
 
         for (s = 1; s < NGX_HTTP_IDEMPOTENCY_METRICS_STATUSES; s++) {

@@ -21,7 +21,7 @@ typedef void (*ngx_http_idempotency_samples_pt)(
     const char *name, ngx_uint_t data);
 
 
-/* "name" and "help", "type", who writes the samples of a store, and with what */
+/* a family, and who writes the samples of a store with which "data" */
 
 typedef struct {
     const char                       *name;
@@ -183,12 +183,12 @@ ngx_http_idempotency_stats_prometheus(ngx_http_idempotency_text_t *t,
         "# HELP nginx_idempotency_waiters Requests that wait now.\n"
         "# TYPE nginx_idempotency_waiters gauge\n"
         "nginx_idempotency_waiters %ui\n",
-        ngx_http_idempotency_waiters_all());
+        mcf->stores.nelts ? ngx_http_idempotency_waiters_all() : 0);
 
     if (mcf->stores.nelts) {
         ngx_http_idempotency_text(t,
-            "# HELP nginx_idempotency_events_dropped_total Writes of the "
-            "event log that failed, and lines it had no room for.\n"
+            "# HELP nginx_idempotency_events_dropped_total Events that "
+            "could not be written, or that there was no room for.\n"
             "# TYPE nginx_idempotency_events_dropped_total counter\n"
             "nginx_idempotency_events_dropped_total %uA\n",
             ngx_http_idempotency_metrics_read()->events_dropped);
@@ -203,9 +203,13 @@ ngx_http_idempotency_stats_prometheus(ngx_http_idempotency_text_t *t,
             f->name, f->help, f->name, f->type);
 
         for (i = 0; i < mcf->stores.nelts; i++) {
-            f->samples(t, store[i], f->name, f->data);
+            if (ngx_http_idempotency_stats_first(mcf, i)) {
+                f->samples(t, store[i], f->name, f->data);
+            }
         }
     }
+
+    ngx_http_idempotency_stats_prometheus_layers(t, mcf);
 }
 
 
@@ -213,35 +217,33 @@ static void
 ngx_http_idempotency_samples_requests(ngx_http_idempotency_text_t *t,
     ngx_http_idempotency_store_t *store, const char *name, ngx_uint_t data)
 {
-    ngx_str_t                               group;
-    ngx_uint_t                              g, s;
-    ngx_atomic_uint_t                       n;
-    ngx_http_idempotency_metrics_shared_t  *shared;
-
-    shared = ngx_http_idempotency_metrics_read();
+    ngx_str_t          group;
+    ngx_uint_t         g, s;
+    ngx_atomic_uint_t  all;
 
     for (g = 0; g <= NGX_HTTP_IDEMPOTENCY_METRICS_OTHER; g++) {
 
-        if (g == NGX_HTTP_IDEMPOTENCY_METRICS_OTHER) {
-            ngx_str_set(&group, "other");
-
-        } else {
-            group.data = shared->groups[g].name;
-            group.len = shared->groups[g].len;
-        }
+        all = 0;
 
         for (s = 1; s < NGX_HTTP_IDEMPOTENCY_METRICS_STATUSES; s++) {
-            n = store->metrics->requests[g][s];
+            all += store->metrics->requests[g][s];
+        }
 
-            if (n == 0) {
-                continue;
-            }
+        if (all == 0) {
+            continue;
+        }
 
+        /* noughts as well: a rate() needs to have seen where it began */
+
+        group = ngx_http_idempotency_metrics_group_name(g);
+
+        for (s = 1; s < NGX_HTTP_IDEMPOTENCY_METRICS_STATUSES; s++) {
             ngx_http_idempotency_text(t,
                 "nginx_idempotency_%s{store=\"%*s\",group=\"%V\","
                 "outcome=\"%V\"} %uA\n",
                 name, ngx_http_idempotency_store_label(store), &group,
-                &ngx_http_idempotency_status_names[s], n);
+                &ngx_http_idempotency_status_names[s],
+                store->metrics->requests[g][s]);
         }
     }
 }
@@ -290,7 +292,9 @@ ngx_http_idempotency_samples_operations(ngx_http_idempotency_text_t *t,
         for (r = 0; r < NGX_HTTP_IDEMPOTENCY_METRICS_RESULTS; r++) {
             n = store->metrics->operations[k][r];
 
-            if (n == 0) {
+            /* not every kind has every result, but all may fail */
+
+            if (n == 0 && r != NGX_HTTP_IDEMPOTENCY_ERROR) {
                 continue;
             }
 

@@ -208,6 +208,10 @@ ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op)
         break;
 
     case NGX_HTTP_IDEMPOTENCY_FULL:
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                   "no room for the response");
+
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: there is no room for a response in store "
                       "\"%V\", its retry is refused, record %*xs",

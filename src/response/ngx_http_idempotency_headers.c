@@ -280,7 +280,7 @@ ngx_http_idempotency_store_header(ngx_http_request_t *r,
     }
 
     ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                  "idempotency: upstream sent \"" 
+                  "idempotency: upstream sent \""
                   NGX_HTTP_IDEMPOTENCY_STORE_HEADER ": %V\", which is "
                   "neither \"off\" nor a number of seconds", &h->value);
 }

@@ -52,7 +52,7 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
          */
 
         return ngx_http_idempotency_refuse(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
+                               NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
     }
 
     if (rc != NGX_OK) {

@@ -26,7 +26,9 @@
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
 
 
-static const ngx_http_idempotency_backend_t  *ngx_http_idempotency_backends[] = {
+static const ngx_http_idempotency_backend_t
+    *ngx_http_idempotency_backends[] =
+{
     &ngx_http_idempotency_memory_backend,
     &ngx_http_idempotency_redis_backend,
     NULL
@@ -90,6 +92,8 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
     op->start = ngx_current_msec;
     op->clock = ngx_http_idempotency_metrics_clock();
     op->error = NULL;
+    op->bad_record = 0;
+    op->kept = 0;
 
     switch (op->kind) {
 

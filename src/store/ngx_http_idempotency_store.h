@@ -27,6 +27,9 @@
 typedef struct ngx_http_idempotency_store_s  ngx_http_idempotency_store_t;
 typedef struct ngx_http_idempotency_op_s     ngx_http_idempotency_op_t;
 
+/* what stands around one that is elsewhere: layers/..._layers.h */
+typedef struct ngx_http_idempotency_layers_s  ngx_http_idempotency_layers_t;
+
 /* its figures: observe/..._metrics.h */
 typedef struct ngx_http_idempotency_metrics_s  ngx_http_idempotency_metrics_t;
 
@@ -80,7 +83,7 @@ struct ngx_http_idempotency_op_s {
     /* begin and renew */
     ngx_http_idempotency_claim_t   *claim;
     ngx_str_t                       details;    /* kept beside the claim, if
-                                                   there is room; may be empty */
+                                                   there is room; or empty  */
     ngx_msec_t                      lease;
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
@@ -100,6 +103,12 @@ struct ngx_http_idempotency_op_s {
     ngx_chain_t                    *response;   /* encoded; in memory       */
     size_t                          size;       /* of it                    */
 
+    /*
+     * The answer of a begin, if the store is several: which of them it is
+     * from.  Whoever asks carries it on to what follows.
+     */
+    ngx_http_idempotency_store_t   *where;
+
     /* the answer */
     ngx_http_idempotency_result_e   result;
     ngx_http_idempotency_found_t    found;
@@ -108,6 +117,11 @@ struct ngx_http_idempotency_op_s {
                                                    whose lease ran out      */
     unsigned                        expired:1;  /* acquired; there was one, and
                                                    it expired within grace  */
+    unsigned                        bad_record:1; /* error: the store answers,
+                                                   but not this record      */
+    unsigned                        kept:1;     /* the store does not have it
+                                                   yet, this nginx keeps it:
+                                                   committed, or found so   */
 
     ngx_pool_t                     *pool;       /* for op->found            */
     ngx_log_t                      *log;
@@ -169,6 +183,8 @@ typedef struct {
     /* what it holds now, if it knows; may be NULL */
     ngx_int_t  (*stats)(ngx_http_idempotency_store_t *s,
                         ngx_http_idempotency_store_stats_t *stats);
+
+    ngx_uint_t   remote;                         /* it can be away          */
 } ngx_http_idempotency_backend_t;
 
 
@@ -176,9 +192,10 @@ struct ngx_http_idempotency_store_s {
     ngx_str_t                               name;
     const ngx_http_idempotency_backend_t   *backend;
     void                                   *conf;     /* the backend's      */
+    ngx_http_idempotency_layers_t          *layers;   /* or NULL            */
     ngx_http_idempotency_metrics_t         *metrics;
     struct ngx_http_idempotency_log_s      *log;      /* of its events      */
-    u_char                                 *file;     /* where it was declared */
+    u_char                                 *file;     /* where declared     */
     ngx_uint_t                              line;
 };
 

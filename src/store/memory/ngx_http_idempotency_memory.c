@@ -19,7 +19,6 @@
 #define NGX_HTTP_IDEMPOTENCY_PURGE_N       2
 
 #define NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE  (32 * 1024 * 1024)
-#define NGX_HTTP_IDEMPOTENCY_MIN_PAGES     16
 
 
 static void *ngx_http_idempotency_memory_create_conf(ngx_conf_t *cf,
@@ -71,7 +70,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
     ngx_http_idempotency_memory_release,
     ngx_http_idempotency_memory_watch,
     ngx_http_idempotency_memory_cancel,
-    ngx_http_idempotency_memory_stats
+    ngx_http_idempotency_memory_stats,
+    0                                        /* remote */
 };
 
 
@@ -92,13 +92,13 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
 
     m = ngx_http_idempotency_memory_conf(op);
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
-    evicted = m->zone->evicted;
+    evicted = m->z.zone->evicted;
 
-    ngx_http_idempotency_zone_purge(m, NGX_HTTP_IDEMPOTENCY_PURGE_N);
+    ngx_http_idempotency_zone_purge(&m->z, NGX_HTTP_IDEMPOTENCY_PURGE_N);
 
-    node = ngx_http_idempotency_zone_find(m, op->id);
+    node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
     if (node == NULL) {
         node = ngx_http_idempotency_memory_lay(m, op);
@@ -121,7 +121,7 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
     {
         op->expired = 1;
 
-        ngx_http_idempotency_zone_drop(m, node);
+        ngx_http_idempotency_zone_drop(&m->z, node);
         ngx_http_idempotency_memory_hold(m, node, op);
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
@@ -144,10 +144,10 @@ ngx_http_idempotency_memory_renew(ngx_http_idempotency_op_t *op)
 
     m = ngx_http_idempotency_memory_conf(op);
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
-    evicted = m->zone->evicted;
-    node = ngx_http_idempotency_zone_find(m, op->id);
+    evicted = m->z.zone->evicted;
+    node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
     if (node == NULL) {
         node = ngx_http_idempotency_memory_lay(m, op);
@@ -181,10 +181,10 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
     m = ngx_http_idempotency_memory_conf(op);
     waiting = 0;
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
-    evicted = m->zone->evicted;
-    node = ngx_http_idempotency_zone_find(m, op->id);
+    evicted = m->z.zone->evicted;
+    node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
     if (node == NULL) {
         node = ngx_http_idempotency_memory_lay(m, op);
@@ -205,13 +205,13 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
 
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    ngx_http_idempotency_zone_state(m, node, op->state, op->reason);
+    ngx_http_idempotency_zone_state(&m->z, node, op->state, op->reason);
 
     if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
-        && ngx_http_idempotency_zone_put(m, node, op->response, op->size)
+        && ngx_http_idempotency_zone_put(&m->z, node, op->response, op->size)
            != NGX_OK)
     {
-        ngx_http_idempotency_zone_state(m, node,
+        ngx_http_idempotency_zone_state(&m->z, node,
                                         NGX_HTTP_IDEMPOTENCY_UNUSABLE,
                                         NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
@@ -219,7 +219,8 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
 
     node->fresh_until = ngx_current_msec + op->ttl;
 
-    ngx_http_idempotency_zone_expire(m, node, node->fresh_until + op->grace);
+    ngx_http_idempotency_zone_expire(&m->z, node,
+                                     node->fresh_until + op->grace);
 
     waiting = node->waiting;
     node->waiting = 0;
@@ -245,23 +246,23 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
     waiting = 0;
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
-    node = ngx_http_idempotency_zone_find(m, op->id);
+    node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
     if (node) {
         if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
             && ngx_http_idempotency_memory_ours(node, op))
         {
             waiting = node->waiting;
-            ngx_http_idempotency_zone_remove(m, node);
+            ngx_http_idempotency_zone_remove(&m->z, node);
 
         } else {
             op->result = NGX_HTTP_IDEMPOTENCY_LOST;
         }
     }
 
-    ngx_shmtx_unlock(&m->shpool->mutex);
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
 
     ngx_http_idempotency_wake(m, op->id, waiting);
 
@@ -286,9 +287,9 @@ ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
     left = 0;
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
-    node = ngx_http_idempotency_zone_find(m, op->id);
+    node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
     if (node && node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
         left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
@@ -298,7 +299,7 @@ ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
         }
     }
 
-    ngx_shmtx_unlock(&m->shpool->mutex);
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
 
     if (left <= 0) {
         return NGX_OK;
@@ -327,15 +328,15 @@ ngx_http_idempotency_memory_stats(ngx_http_idempotency_store_t *store,
 
     m = store->conf;
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
-    ngx_memcpy(stats->records, m->zone->states, sizeof(stats->records));
+    ngx_memcpy(stats->records, m->z.zone->states, sizeof(stats->records));
 
-    stats->bytes = m->shm_zone->shm.size - m->shpool->pfree * ngx_pagesize;
-    stats->size = m->shm_zone->shm.size;
-    stats->evicted = m->zone->evicted;
+    stats->bytes = m->z.shm_zone->shm.size - m->z.shpool->pfree * ngx_pagesize;
+    stats->size = m->z.shm_zone->shm.size;
+    stats->evicted = m->z.zone->evicted;
 
-    ngx_shmtx_unlock(&m->shpool->mutex);
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
 
     return NGX_OK;
 }
@@ -352,7 +353,7 @@ ngx_http_idempotency_memory_lay(ngx_http_idempotency_memory_t *m,
 
     expires = ngx_current_msec + (op->hold ? op->ttl : 2 * op->lease);
 
-    node = ngx_http_idempotency_zone_insert(m, op->id, expires);
+    node = ngx_http_idempotency_zone_insert(&m->z, op->id, expires);
 
     if (node) {
         ngx_http_idempotency_memory_hold(m, node, op);
@@ -368,7 +369,8 @@ static void
 ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
 {
-    ngx_http_idempotency_zone_state(m, node, NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+    ngx_http_idempotency_zone_state(&m->z, node,
+                                    NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
                                     NGX_HTTP_IDEMPOTENCY_REASON_NONE);
 
     node->hold = op->hold;
@@ -376,7 +378,7 @@ ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
 
     ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 
-    ngx_http_idempotency_zone_details(m, node, &op->details);
+    ngx_http_idempotency_zone_details(&m->z, node, &op->details);
 
     ngx_http_idempotency_memory_lease(node, op);
 }
@@ -410,57 +412,24 @@ ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
     ngx_msec_int_t                 left;
     ngx_http_idempotency_found_t  *found;
 
+    ngx_http_idempotency_zone_found(node, op);
+
+    if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+        return;
+    }
+
     found = &op->found;
 
-    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
+    left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
 
-    found->state = node->state;
-    found->reason = node->reason;
-    found->claim = node->claim;
-    found->left = node->expires - ngx_current_msec;
-    found->verify = 0;
-    found->response.len = 0;
-    found->details.len = 0;
+    if (left > 0) {
+        found->left = (ngx_msec_t) left;
 
-    if (node->details_len) {
-        found->details.data = ngx_pnalloc(op->pool, node->details_len);
-
-        if (found->details.data) {
-            found->details.len = node->details_len;
-            ngx_memcpy(found->details.data, node->details, node->details_len);
-        }
+    } else { /* under hold */
+        found->left = node->expires - ngx_current_msec;
+        found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
+        found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
     }
-
-    if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
-        left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
-
-        if (left > 0) {
-            found->left = (ngx_msec_t) left;
-
-        } else { /* under hold */
-            found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-            found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
-        }
-
-        return;
-    }
-
-    found->left = node->fresh_until - ngx_current_msec;
-
-    if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
-        return;
-    }
-
-    found->response.data = ngx_pnalloc(op->pool, node->size);
-
-    if (found->response.data == NULL) {
-        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
-        op->error = "no memory for the response";
-        return;
-    }
-
-    found->response.len = node->size;
-    ngx_http_idempotency_zone_copy(node, found->response.data);
 }
 
 
@@ -470,10 +439,10 @@ ngx_http_idempotency_memory_unlock(ngx_http_idempotency_memory_t *m,
 {
     ngx_uint_t  n, records;
 
-    n = m->zone->evicted - evicted;
-    records = m->zone->records;
+    n = m->z.zone->evicted - evicted;
+    records = m->z.zone->records;
 
-    ngx_shmtx_unlock(&m->shpool->mutex);
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
 
     /* a zone that is too small evicts with every request: once a second */
 
@@ -484,7 +453,7 @@ ngx_http_idempotency_memory_unlock(ngx_http_idempotency_memory_t *m,
                       "idempotency: zone \"%V\" is full: %ui of its %ui "
                       "records lost their response, the oldest first; "
                       "make it larger, or idempotency_ttl shorter",
-                      &m->name, n, records);
+                      &m->z.name, n, records);
     }
 }
 
@@ -529,8 +498,7 @@ static char *
 ngx_http_idempotency_memory_directive(ngx_conf_t *cf,
     ngx_http_idempotency_store_t *store)
 {
-    u_char                         *p;
-    ngx_str_t                      *value, s;
+    ngx_str_t                      *value;
     ngx_http_idempotency_memory_t  *m;
 
     m = store->conf;
@@ -543,7 +511,7 @@ ngx_http_idempotency_memory_directive(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    if (m->name.len) {
+    if (m->z.name.len) {
         return "is duplicate";
     }
 
@@ -554,41 +522,7 @@ ngx_http_idempotency_memory_directive(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    p = (u_char *) ngx_strchr(value[1].data, ':');
-
-    if (p == NULL || p == value[1].data) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid zone \"%V\": it is <name>:<size>, "
-                           "for example ledger:32m", &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    m->name.data = value[1].data;
-    m->name.len = p - value[1].data;
-
-    s.data = p + 1;
-    s.len = value[1].data + value[1].len - s.data;
-
-    m->size = ngx_parse_size(&s);
-
-    if (m->size == NGX_ERROR) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid size \"%V\" of zone \"%V\": it is a "
-                           "number with an optional k or m, "
-                           "for example 32m", &s, &m->name);
-        return NGX_CONF_ERROR;
-    }
-
-    if (m->size < (ssize_t) (NGX_HTTP_IDEMPOTENCY_MIN_PAGES * ngx_pagesize)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" is too small: %z bytes, it takes "
-                           "at least %uz", &m->name, m->size,
-                           (size_t) (NGX_HTTP_IDEMPOTENCY_MIN_PAGES
-                                     * ngx_pagesize));
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idempotency_zone_parse(cf, &value[1], &m->z);
 }
 
 
@@ -600,17 +534,17 @@ ngx_http_idempotency_memory_init_conf(ngx_conf_t *cf,
 
     m = store->conf;
 
-    if (m->name.len == 0) {
-        m->size = NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE;
+    if (m->z.name.len == 0) {
+        m->z.size = NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE;
 
-        m->name.len = sizeof("idempotency_") - 1 + store->name.len;
-        m->name.data = ngx_pnalloc(cf->pool, m->name.len);
-        if (m->name.data == NULL) {
+        m->z.name.len = sizeof("idempotency_") - 1 + store->name.len;
+        m->z.name.data = ngx_pnalloc(cf->pool, m->z.name.len);
+        if (m->z.name.data == NULL) {
             return NGX_CONF_ERROR;
         }
 
-        ngx_sprintf(m->name.data, "idempotency_%V", &store->name);
+        ngx_sprintf(m->z.name.data, "idempotency_%V", &store->name);
     }
 
-    return ngx_http_idempotency_zone_add(cf, m);
+    return ngx_http_idempotency_zone_add(cf, &m->z);
 }

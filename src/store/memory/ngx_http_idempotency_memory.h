@@ -1,10 +1,9 @@
 
 /*
  * The embedded store: records in a shared memory zone, one for all workers of
- * an nginx.  Three files:
+ * an nginx.  Beside the zone (..._zone.h):
  *
  *   ..._memory.c  the backend: its block of directives, and the operations
- *   ..._zone.c    the zone: records, their bytes, expiry and eviction
  *   ..._wake.c    telling a waiter in another worker that a record changed
  */
 
@@ -17,94 +16,14 @@
 #include <ngx_core.h>
 
 #include "store/ngx_http_idempotency_store.h"
+#include "store/memory/ngx_http_idempotency_zone.h"
 
-
-/* workers that can be woken: bits of a record's mask */
-#define NGX_HTTP_IDEMPOTENCY_WORKERS  64
 
 #define NGX_HTTP_IDEMPOTENCY_WATCH_BUCKETS  256
 
 
-typedef struct ngx_http_idempotency_chunk_s  ngx_http_idempotency_chunk_t;
-typedef struct ngx_http_idempotency_node_s   ngx_http_idempotency_node_t;
-
-
-/*
- * A response is kept in chunks of at most a page: a zone in use for days has
- * free pages, but seldom many in a row.
- */
-
-struct ngx_http_idempotency_chunk_s {
-    ngx_http_idempotency_chunk_t   *next;
-    u_char                          data[1];
-};
-
-
-/*
- * A record.  Allocated whole by begin, so that a commit can always at least
- * say that it ran.  What is left of its slab slot holds the first bytes of
- * the response.
- */
-
-struct ngx_http_idempotency_node_s {
-    ngx_rbtree_node_t               expiry;      /* key: when to look at it */
-    ngx_queue_t                     completed;   /* if it has chunks        */
-    ngx_http_idempotency_node_t    *next;        /* in its bucket           */
-    ngx_http_idempotency_chunk_t   *chunks;
-    uint64_t                        waiting;     /* workers to be woken     */
-    u_char                         *details;     /* beside the claim        */
-    ngx_msec_t                      expires;
-    ngx_msec_t                      fresh_until; /* then only its expiry is
-                                                    remembered              */
-    ngx_msec_t                      lease_until;
-    u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
-    u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
-    ngx_http_idempotency_claim_t    claim;
-    uint32_t                        size;        /* of the response         */
-    uint32_t                        details_len;
-    uint8_t                         state;
-    uint8_t                         reason;
-    uint8_t                         hold;
-    u_char                          data[1];
-};
-
-
-/* the slab slot that a node fills */
-#define NGX_HTTP_IDEMPOTENCY_NODE_SIZE  256
-
-#define NGX_HTTP_IDEMPOTENCY_NODE_ROOM                                        \
-    (NGX_HTTP_IDEMPOTENCY_NODE_SIZE                                           \
-     - offsetof(ngx_http_idempotency_node_t, data))
-
-
-/* lives in the zone; its form is as durable as the zone itself */
-
 typedef struct {
-    uint32_t                        magic;
-    uint32_t                        version;
-    u_char                          nonce[8];    /* in the address of the
-                                                    workers' sockets        */
-    ngx_uint_t                      mask;        /* buckets - 1             */
-    ngx_http_idempotency_node_t   **buckets;
-    ngx_rbtree_t                    expiry;
-    ngx_rbtree_node_t               sentinel;
-    ngx_queue_t                     completed;   /* oldest first            */
-
-    ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
-
-    ngx_uint_t                      records;     /* all, and by their state */
-    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
-    size_t                          bytes;       /* of responses, in chunks */
-    ngx_uint_t                      evicted;
-} ngx_http_idempotency_zone_t;
-
-
-typedef struct {
-    ngx_str_t                       name;
-    ssize_t                         size;
-    ngx_shm_zone_t                 *shm_zone;
-    ngx_http_idempotency_zone_t    *zone;
-    ngx_slab_pool_t                *shpool;
+    ngx_http_idempotency_records_t  z;
 
     /* this worker */
     ngx_int_t                       slot;        /* -1: it is not woken     */
@@ -118,32 +37,6 @@ typedef struct {
 extern const ngx_http_idempotency_backend_t
     ngx_http_idempotency_memory_backend;
 
-
-/* ..._zone.c: all but init are called with the zone locked */
-
-char *ngx_http_idempotency_zone_add(ngx_conf_t *cf,
-    ngx_http_idempotency_memory_t *m);
-ngx_http_idempotency_node_t *ngx_http_idempotency_zone_find(
-    ngx_http_idempotency_memory_t *m, u_char *id);
-ngx_http_idempotency_node_t *ngx_http_idempotency_zone_insert(
-    ngx_http_idempotency_memory_t *m, u_char *id, ngx_msec_t expires);
-void ngx_http_idempotency_zone_state(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
-    ngx_http_idempotency_reason_e reason);
-void ngx_http_idempotency_zone_expire(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node, ngx_msec_t expires);
-void ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node);
-ngx_int_t ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node, ngx_chain_t *in, size_t size);
-void ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node);
-void ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
-    ngx_http_idempotency_node_t *node, ngx_str_t *details);
-void ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node,
-    u_char *p);
-void ngx_http_idempotency_zone_purge(ngx_http_idempotency_memory_t *m,
-    ngx_uint_t n);
 
 /* ..._wake.c */
 

@@ -102,9 +102,9 @@ ngx_http_idempotency_wake_exit(ngx_http_idempotency_memory_t *m)
         return;
     }
 
-    ngx_shmtx_lock(&m->shpool->mutex);
-    m->zone->workers[m->slot] = 0;
-    ngx_shmtx_unlock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
+    m->z.zone->workers[m->slot] = 0;
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
 
     m->slot = -1;
 }
@@ -139,7 +139,7 @@ ngx_http_idempotency_wake(ngx_http_idempotency_memory_t *m, u_char *id,
         socklen_t           len;
         struct sockaddr_un  sun;
 
-        pid = m->zone->workers[i];
+        pid = m->z.zone->workers[i];
 
         if (pid && m->fd != (ngx_socket_t) -1) {
             len = ngx_http_idempotency_wake_address(m, pid, &sun);
@@ -248,7 +248,7 @@ ngx_http_idempotency_wake_address(ngx_http_idempotency_memory_t *m,
 
     p = (u_char *) sun->sun_path + 1;
     p = ngx_cpymem(p, "ngx_http_idempotency.", 21);
-    p = ngx_hex_dump(p, m->zone->nonce, sizeof(m->zone->nonce));
+    p = ngx_hex_dump(p, m->z.zone->nonce, sizeof(m->z.zone->nonce));
     p = ngx_sprintf(p, ".%P", pid);
 
     return (socklen_t) (p - (u_char *) sun);
@@ -262,9 +262,9 @@ ngx_http_idempotency_wake_slot(ngx_http_idempotency_memory_t *m)
     ngx_pid_t  *workers;
 
     slot = -1;
-    workers = m->zone->workers;
+    workers = m->z.zone->workers;
 
-    ngx_shmtx_lock(&m->shpool->mutex);
+    ngx_shmtx_lock(&m->z.shpool->mutex);
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_WORKERS; i++) {
 
@@ -280,7 +280,7 @@ ngx_http_idempotency_wake_slot(ngx_http_idempotency_memory_t *m)
         }
     }
 
-    ngx_shmtx_unlock(&m->shpool->mutex);
+    ngx_shmtx_unlock(&m->z.shpool->mutex);
 
     return slot;
 }

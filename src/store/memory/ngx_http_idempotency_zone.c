@@ -1,31 +1,26 @@
 
 /*
- * The zone of the embedded store: records by id, in order of expiry, and
- * those with a response in order of age.
+ * The records of a zone: by id, in order of expiry, and those that may have
+ * to give way in order of age.
  *
- * No unexpired record is ever forgotten.  When there is no room, expired ones
- * are purged, then the oldest completed ones lose their response: what is
- * left of them still keeps a request from running twice.
+ * When there is no room, expired records are purged.  Then it depends on what
+ * the zone is for.  In the embedded store no unexpired record is ever
+ * forgotten: the oldest completed ones lose their response, and what is left
+ * of them still keeps a request from running twice.  A cache forgets the
+ * oldest; what waits to be sent stays, and what is new is refused.
  *
  * Only shpool->mutex guards it: the one lock that nginx's master frees after
  * a worker was killed.
+ *
+ * Called by the embedded store, and by the cache and the outbox.
  */
 
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
-#include <openssl/rand.h>
+#include "store/memory/ngx_http_idempotency_zone.h"
 
-#include "store/memory/ngx_http_idempotency_memory.h"
-
-
-#define NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
-#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  1
-
-/* a bucket for so many bytes of the zone: less than a record takes */
-#define NGX_HTTP_IDEMPOTENCY_BUCKET_BYTES  512
 
 #define NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD                                       \
     offsetof(ngx_http_idempotency_chunk_t, data)
@@ -33,178 +28,17 @@
 #define NGX_HTTP_IDEMPOTENCY_CHUNK_MIN     64
 
 
-static ngx_int_t ngx_http_idempotency_zone_init(ngx_shm_zone_t *shm_zone,
-    void *data);
-static ngx_int_t ngx_http_idempotency_zone_create(
-    ngx_http_idempotency_memory_t *m);
 static void *ngx_http_idempotency_zone_alloc(
-    ngx_http_idempotency_memory_t *m, size_t size);
+    ngx_http_idempotency_records_t *z, size_t size);
 static ngx_uint_t ngx_http_idempotency_zone_purge_one(
-    ngx_http_idempotency_memory_t *m);
+    ngx_http_idempotency_records_t *z);
 static ngx_uint_t ngx_http_idempotency_zone_evict(
-    ngx_http_idempotency_memory_t *m);
+    ngx_http_idempotency_records_t *z);
 static size_t ngx_http_idempotency_chunk_size(size_t size);
 
 
-/*
- * The tag by which nginx knows that a zone is ours.  Not an address in this
- * module, as usual: a .so that was replaced is loaded to another address, and
- * a reload would then make the zone anew and forget every record.
- */
-#define ngx_http_idempotency_zone_tag  ((void *) &ngx_http_core_module)
-
-
-char *
-ngx_http_idempotency_zone_add(ngx_conf_t *cf, ngx_http_idempotency_memory_t *m)
-{
-    ngx_uint_t        i;
-    ngx_shm_zone_t   *zone;
-    ngx_list_part_t  *part;
-
-    /* nginx itself would quietly make a zone of another size anew */
-
-    part = &cf->cycle->old_cycle->shared_memory.part;
-    zone = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            zone = part->elts;
-            i = 0;
-        }
-
-        if (zone[i].tag == ngx_http_idempotency_zone_tag
-            && zone[i].shm.name.len == m->name.len
-            && ngx_strncmp(zone[i].shm.name.data, m->name.data, m->name.len)
-               == 0
-            && zone[i].shm.size != (size_t) m->size)
-        {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "the size of zone \"%V\" was changed from %uz "
-                               "to %z bytes; a reload would forget every "
-                               "record in it: keep the size, give the zone "
-                               "a new name, or restart nginx",
-                               &m->name, zone[i].shm.size, m->size);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    m->shm_zone = ngx_shared_memory_add(cf, &m->name, m->size,
-                                        ngx_http_idempotency_zone_tag);
-    if (m->shm_zone == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    if (m->shm_zone->init) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" is already used by another store",
-                           &m->name);
-        return NGX_CONF_ERROR;
-    }
-
-    m->shm_zone->init = ngx_http_idempotency_zone_init;
-    m->shm_zone->data = m;
-
-    return NGX_CONF_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_zone_init(ngx_shm_zone_t *shm_zone, void *data)
-{
-    ngx_http_idempotency_memory_t  *m;
-
-    m = shm_zone->data;
-    m->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    if (data == NULL && !shm_zone->shm.exists) {
-        return ngx_http_idempotency_zone_create(m);
-    }
-
-    /*
-     * "data" belongs to the cycle before, and perhaps to another build of
-     * this module: only what is in the zone itself is looked at
-     */
-
-    m->zone = m->shpool->data;
-
-    if (m->zone == NULL
-        || m->zone->magic != NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC
-        || m->zone->version != NGX_HTTP_IDEMPOTENCY_ZONE_VERSION)
-    {
-        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
-                      "zone \"%V\" was laid out by another version of "
-                      "ngx_http_idempotency_module: give the zone a new "
-                      "name, or restart nginx", &shm_zone->shm.name);
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_zone_create(ngx_http_idempotency_memory_t *m)
-{
-    size_t                        len;
-    ngx_uint_t                    n;
-    ngx_http_idempotency_zone_t  *zone;
-
-    zone = ngx_slab_calloc(m->shpool, sizeof(ngx_http_idempotency_zone_t));
-    if (zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    for (n = 64; n * NGX_HTTP_IDEMPOTENCY_BUCKET_BYTES < (size_t) m->size; ) {
-        n *= 2;
-    }
-
-    zone->buckets = ngx_slab_calloc(m->shpool,
-                                 n * sizeof(ngx_http_idempotency_node_t *));
-    if (zone->buckets == NULL) {
-        return NGX_ERROR;
-    }
-
-    zone->mask = n - 1;
-
-    if (RAND_bytes(zone->nonce, sizeof(zone->nonce)) != 1) {
-        return NGX_ERROR;
-    }
-
-    ngx_rbtree_init(&zone->expiry, &zone->sentinel,
-                    ngx_rbtree_insert_timer_value);
-    ngx_queue_init(&zone->completed);
-
-    len = sizeof(" in idempotency zone \"\"") + m->shm_zone->shm.name.len;
-
-    m->shpool->log_ctx = ngx_slab_alloc(m->shpool, len);
-    if (m->shpool->log_ctx == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_sprintf(m->shpool->log_ctx, " in idempotency zone \"%V\"%Z",
-                &m->shm_zone->shm.name);
-
-    /* that there is no room is an outcome here, with a message of its own */
-    m->shpool->log_nomem = 0;
-
-    zone->magic = NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC;
-    zone->version = NGX_HTTP_IDEMPOTENCY_ZONE_VERSION;
-
-    m->shpool->data = zone;
-    m->zone = zone;
-
-    return NGX_OK;
-}
-
-
 static ngx_http_idempotency_node_t **
-ngx_http_idempotency_zone_bucket(ngx_http_idempotency_memory_t *m, u_char *id)
+ngx_http_idempotency_zone_bucket(ngx_http_idempotency_records_t *z, u_char *id)
 {
     uint32_t  hash;
 
@@ -212,16 +46,16 @@ ngx_http_idempotency_zone_bucket(ngx_http_idempotency_memory_t *m, u_char *id)
 
     ngx_memcpy(&hash, id, sizeof(uint32_t));
 
-    return &m->zone->buckets[hash & m->zone->mask];
+    return &z->zone->buckets[hash & z->zone->mask];
 }
 
 
 ngx_http_idempotency_node_t *
-ngx_http_idempotency_zone_find(ngx_http_idempotency_memory_t *m, u_char *id)
+ngx_http_idempotency_zone_find(ngx_http_idempotency_records_t *z, u_char *id)
 {
     ngx_http_idempotency_node_t  *node;
 
-    for (node = *ngx_http_idempotency_zone_bucket(m, id);
+    for (node = *ngx_http_idempotency_zone_bucket(z, id);
          node;
          node = node->next)
     {
@@ -233,7 +67,8 @@ ngx_http_idempotency_zone_find(ngx_http_idempotency_memory_t *m, u_char *id)
             return node;
         }
 
-        ngx_http_idempotency_zone_remove(m, node);
+        ngx_http_idempotency_zone_remove(z, node);
+        z->zone->expired++;
         return NULL;
     }
 
@@ -242,12 +77,12 @@ ngx_http_idempotency_zone_find(ngx_http_idempotency_memory_t *m, u_char *id)
 
 
 ngx_http_idempotency_node_t *
-ngx_http_idempotency_zone_insert(ngx_http_idempotency_memory_t *m, u_char *id,
+ngx_http_idempotency_zone_insert(ngx_http_idempotency_records_t *z, u_char *id,
     ngx_msec_t expires)
 {
     ngx_http_idempotency_node_t  *node, **bucket;
 
-    node = ngx_http_idempotency_zone_alloc(m, NGX_HTTP_IDEMPOTENCY_NODE_SIZE);
+    node = ngx_http_idempotency_zone_alloc(z, NGX_HTTP_IDEMPOTENCY_NODE_SIZE);
     if (node == NULL) {
         return NULL;
     }
@@ -255,28 +90,28 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_memory_t *m, u_char *id,
     ngx_memzero(node, offsetof(ngx_http_idempotency_node_t, data));
     ngx_memcpy(node->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
 
-    bucket = ngx_http_idempotency_zone_bucket(m, id);
+    bucket = ngx_http_idempotency_zone_bucket(z, id);
     node->next = *bucket;
     *bucket = node;
 
     node->expires = expires;
     node->expiry.key = expires;
-    ngx_rbtree_insert(&m->zone->expiry, &node->expiry);
+    ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
 
-    m->zone->records++;
-    m->zone->states[node->state]++;
+    z->zone->records++;
+    z->zone->states[node->state]++;
 
     return node;
 }
 
 
 void
-ngx_http_idempotency_zone_state(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_state(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_state_e state,
     ngx_http_idempotency_reason_e reason)
 {
-    m->zone->states[node->state]--;
-    m->zone->states[state]++;
+    z->zone->states[node->state]--;
+    z->zone->states[state]++;
 
     node->state = (uint8_t) state;
     node->reason = (uint8_t) reason;
@@ -284,24 +119,24 @@ ngx_http_idempotency_zone_state(ngx_http_idempotency_memory_t *m,
 
 
 void
-ngx_http_idempotency_zone_expire(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_expire(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node, ngx_msec_t expires)
 {
     node->expires = expires;
 
-    ngx_rbtree_delete(&m->zone->expiry, &node->expiry);
+    ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
     node->expiry.key = expires;
-    ngx_rbtree_insert(&m->zone->expiry, &node->expiry);
+    ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
 }
 
 
 void
-ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_remove(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node)
 {
     ngx_http_idempotency_node_t  **p;
 
-    for (p = ngx_http_idempotency_zone_bucket(m, node->id);
+    for (p = ngx_http_idempotency_zone_bucket(z, node->id);
          *p != node;
          p = &(*p)->next)
     {
@@ -310,13 +145,13 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
 
     *p = node->next;
 
-    m->zone->records--;
-    m->zone->states[node->state]--;
+    z->zone->records--;
+    z->zone->states[node->state]--;
 
-    ngx_http_idempotency_zone_drop(m, node);
-    ngx_http_idempotency_zone_details(m, node, NULL);
-    ngx_rbtree_delete(&m->zone->expiry, &node->expiry);
-    ngx_slab_free_locked(m->shpool, node);
+    ngx_http_idempotency_zone_drop(z, node);
+    ngx_http_idempotency_zone_details(z, node, NULL);
+    ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
+    ngx_slab_free_locked(z->shpool, node);
 }
 
 
@@ -326,7 +161,7 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_memory_t *m,
  */
 
 ngx_int_t
-ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_put(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node, ngx_chain_t *in, size_t size)
 {
     u_char                         *p, *src;
@@ -338,9 +173,9 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
      * makes room first; free slots in pages that are in use count as a page.
      */
 
-    while (size > (m->shpool->pfree + 1) * ngx_pagesize + m->zone->bytes) {
+    while (size > (z->shpool->pfree + 1) * ngx_pagesize + z->zone->bytes) {
 
-        if (!ngx_http_idempotency_zone_purge_one(m)) {
+        if (!ngx_http_idempotency_zone_purge_one(z)) {
             return NGX_DECLINED;
         }
     }
@@ -359,9 +194,9 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
         if (room == 0) {
             n = ngx_http_idempotency_chunk_size(left);
 
-            chunk = ngx_http_idempotency_zone_alloc(m, n);
+            chunk = ngx_http_idempotency_zone_alloc(z, n);
             if (chunk == NULL) {
-                ngx_http_idempotency_zone_drop(m, node);
+                ngx_http_idempotency_zone_drop(z, node);
                 return NGX_DECLINED;
             }
 
@@ -369,7 +204,7 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
             *last = chunk;
             last = &chunk->next;
 
-            m->zone->bytes += n;
+            z->zone->bytes += n;
 
             p = chunk->data;
             room = n - NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD;
@@ -390,10 +225,10 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
         left -= n;
     }
 
-    /* what fits into the node itself leaves no room by going */
+    /* what fits into the node itself leaves no room by going without it */
 
-    if (node->chunks) {
-        ngx_queue_insert_tail(&m->zone->completed, &node->completed);
+    if (node->chunks || z->full != NGX_HTTP_IDEMPOTENCY_FULL_EVICT) {
+        ngx_queue_insert_tail(&z->zone->completed, &node->completed);
     }
 
     return NGX_OK;
@@ -406,11 +241,11 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_memory_t *m,
  */
 
 void
-ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_details(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node, ngx_str_t *details)
 {
     if (node->details) {
-        ngx_slab_free_locked(m->shpool, node->details);
+        ngx_slab_free_locked(z->shpool, node->details);
         node->details = NULL;
         node->details_len = 0;
     }
@@ -419,7 +254,7 @@ ngx_http_idempotency_zone_details(ngx_http_idempotency_memory_t *m,
         return;
     }
 
-    node->details = ngx_slab_alloc_locked(m->shpool, details->len);
+    node->details = ngx_slab_alloc_locked(z->shpool, details->len);
 
     if (node->details) {
         node->details_len = (uint32_t) details->len;
@@ -451,11 +286,102 @@ ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node, u_char *p)
 }
 
 
+/*
+ * It has all the room it needs before it is in the queue of those that give
+ * way, so that it does not give way to itself.
+ */
+
+ngx_http_idempotency_node_t *
+ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_op_t *op, ngx_msec_t fresh_until, ngx_msec_t expires)
+{
+    ngx_http_idempotency_node_t  *node;
+
+    node = ngx_http_idempotency_zone_find(z, op->id);
+
+    if (node) {
+        ngx_http_idempotency_zone_remove(z, node);
+    }
+
+    node = ngx_http_idempotency_zone_insert(z, op->id, expires);
+    if (node == NULL) {
+        return NULL;
+    }
+
+    ngx_http_idempotency_zone_state(z, node, op->state, op->reason);
+    node->claim = *op->claim;
+    node->fresh_until = fresh_until;
+
+    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+    if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+
+        if (ngx_http_idempotency_zone_put(z, node, op->response, op->size)
+            != NGX_OK)
+        {
+            ngx_http_idempotency_zone_remove(z, node);
+            return NULL;
+        }
+
+    } else {
+        ngx_queue_insert_tail(&z->zone->completed, &node->completed);
+    }
+
+    ngx_http_idempotency_zone_details(z, node, &op->details);
+
+    return node;
+}
+
+
 void
-ngx_http_idempotency_zone_purge(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_found_t  *found;
+
+    found = &op->found;
+
+    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
+
+    found->state = node->state;
+    found->reason = node->reason;
+    found->claim = node->claim;
+    found->left = node->fresh_until - ngx_current_msec;
+    found->verify = 0;
+    found->response.len = 0;
+    found->details.len = 0;
+
+    if (node->details_len) {
+        found->details.data = ngx_pnalloc(op->pool, node->details_len);
+
+        if (found->details.data) {
+            found->details.len = node->details_len;
+            ngx_memcpy(found->details.data, node->details, node->details_len);
+        }
+    }
+
+    if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+        return;
+    }
+
+    found->response.data = ngx_pnalloc(op->pool, node->size);
+
+    if (found->response.data == NULL) {
+        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+        op->error = "no memory for the response";
+        return;
+    }
+
+    found->response.len = node->size;
+    ngx_http_idempotency_zone_copy(node, found->response.data);
+}
+
+
+void
+ngx_http_idempotency_zone_purge(ngx_http_idempotency_records_t *z,
     ngx_uint_t n)
 {
-    while (n-- && ngx_http_idempotency_zone_purge_one(m)) { /* void */ }
+    while (n-- && ngx_http_idempotency_zone_purge_one(z)) { /* void */ }
 }
 
 
@@ -487,19 +413,19 @@ ngx_http_idempotency_chunk_size(size_t size)
 
 
 static void *
-ngx_http_idempotency_zone_alloc(ngx_http_idempotency_memory_t *m, size_t size)
+ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
 {
     void  *p;
 
     for ( ;; ) {
-        p = ngx_slab_alloc_locked(m->shpool, size);
+        p = ngx_slab_alloc_locked(z->shpool, size);
 
         if (p) {
             return p;
         }
 
-        if (!ngx_http_idempotency_zone_purge_one(m)
-            && !ngx_http_idempotency_zone_evict(m))
+        if (!ngx_http_idempotency_zone_purge_one(z)
+            && !ngx_http_idempotency_zone_evict(z))
         {
             return NULL;
         }
@@ -508,19 +434,19 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_memory_t *m, size_t size)
 
 
 static ngx_uint_t
-ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_memory_t *m)
+ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_records_t *z)
 {
     ngx_rbtree_node_t            *first;
     ngx_http_idempotency_node_t  *node;
 
     for ( ;; ) {
 
-        if (m->zone->expiry.root == m->zone->expiry.sentinel) {
+        if (z->zone->expiry.root == z->zone->expiry.sentinel) {
             return 0;
         }
 
-        first = ngx_rbtree_min(m->zone->expiry.root,
-                               m->zone->expiry.sentinel);
+        first = ngx_rbtree_min(z->zone->expiry.root,
+                               z->zone->expiry.sentinel);
 
         if ((ngx_msec_int_t) ((ngx_msec_t) first->key - ngx_current_msec)
             > 0)
@@ -531,38 +457,47 @@ ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_memory_t *m)
         node = ngx_rbtree_data(first, ngx_http_idempotency_node_t, expiry);
 
         if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
-            ngx_http_idempotency_zone_remove(m, node);
+            ngx_http_idempotency_zone_remove(z, node);
+            z->zone->expired++;
             return 1;
         }
 
         /* its lease was renewed, which leaves the tree as it is */
 
-        ngx_rbtree_delete(&m->zone->expiry, &node->expiry);
+        ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
         node->expiry.key = node->expires;
-        ngx_rbtree_insert(&m->zone->expiry, &node->expiry);
+        ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
     }
 }
 
 
 static ngx_uint_t
-ngx_http_idempotency_zone_evict(ngx_http_idempotency_memory_t *m)
+ngx_http_idempotency_zone_evict(ngx_http_idempotency_records_t *z)
 {
     ngx_queue_t                  *q;
     ngx_http_idempotency_node_t  *node;
 
-    if (ngx_queue_empty(&m->zone->completed)) {
+    if (z->full == NGX_HTTP_IDEMPOTENCY_FULL_REFUSE
+        || ngx_queue_empty(&z->zone->completed))
+    {
         return 0;
     }
 
-    q = ngx_queue_head(&m->zone->completed);
+    q = ngx_queue_head(&z->zone->completed);
     node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
 
-    ngx_http_idempotency_zone_drop(m, node);
+    if (z->full == NGX_HTTP_IDEMPOTENCY_FULL_FORGET) {
+        ngx_http_idempotency_zone_remove(z, node);
+        z->zone->evicted++;
+        return 1;
+    }
 
-    ngx_http_idempotency_zone_state(m, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+    ngx_http_idempotency_zone_drop(z, node);
+
+    ngx_http_idempotency_zone_state(z, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
                                     NGX_HTTP_IDEMPOTENCY_REASON_EVICTED);
 
-    m->zone->evicted++;
+    z->zone->evicted++;
 
     return 1;
 }
@@ -571,7 +506,7 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_memory_t *m)
 /* takes the response, or a part of it, from a record */
 
 void
-ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
+ngx_http_idempotency_zone_drop(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node)
 {
     size_t                         left, n;
@@ -590,9 +525,9 @@ ngx_http_idempotency_zone_drop(ngx_http_idempotency_memory_t *m,
 
         n = ngx_http_idempotency_chunk_size(left);
         left -= ngx_min(left, n - NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD);
-        m->zone->bytes -= n;
+        z->zone->bytes -= n;
 
-        ngx_slab_free_locked(m->shpool, chunk);
+        ngx_slab_free_locked(z->shpool, chunk);
     }
 
     node->chunks = NULL;

@@ -63,7 +63,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_redis_backend = {
     ngx_http_idempotency_redis_ask_op,       /* release */
     ngx_http_idempotency_redis_watch,
     ngx_http_idempotency_redis_cancel,
-    NULL                                     /* stats   */
+    NULL,                                    /* stats   */
+    1                                        /* remote  */
 };
 
 

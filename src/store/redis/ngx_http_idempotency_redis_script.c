@@ -318,6 +318,7 @@ ngx_http_idempotency_redis_script_result(
 
         if (op->error) {
             op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+            op->bad_record = 1;
 
             ngx_log_error(NGX_LOG_ERR, op->log, 0,
                           "idempotency: store \"%V\": record %*xs is not "
@@ -396,6 +397,8 @@ ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
     *p = '\0';
 
     if (ngx_http_idempotency_redis_error_is(reply, "WRONGTYPE")) {
+        op->bad_record = 1;
+
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: store \"%V\": record %*xs is not usable: "
                       "its key is not a hash", &op->store->name, (size_t) 8,

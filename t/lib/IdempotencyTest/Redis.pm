@@ -213,6 +213,7 @@ package IdempotencyTest::RedisProxy;
 #   lose      the next reply, and closes the connection
 #   hold      no reply at all, until "pass"
 #   twice     the next reply two times
+#   stale     the last reply once more, before the next one
 #   garbage   bytes that are no reply, in place of the next one
 #   refuse    closes every connection as soon as it is there
 #   cut       closes all connections now, then pass
@@ -274,6 +275,7 @@ sub run
     my ($listen, $control, $to) = @_;
 
     my $mode = 'pass';
+    my $last = '';
     my $select = IO::Select->new($listen, $control);
     my (%peer, %is_client);
 
@@ -346,6 +348,10 @@ sub run
                 write_all($other, $data . $data);
                 $mode = 'pass';
 
+            } elsif ($mode eq 'stale') {
+                write_all($other, $last . $data);
+                $mode = 'pass';
+
             } elsif ($mode eq 'garbage') {
                 write_all($other, "HTTP/1.1 200 OK\r\n\r\n");
                 $mode = 'pass';
@@ -354,6 +360,8 @@ sub run
                 $close->($s, $other);
                 $mode = 'pass';
             }
+
+            $last = $data if !$is_client{$s};
         }
     }
 }

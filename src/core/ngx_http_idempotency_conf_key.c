@@ -1,0 +1,218 @@
+
+/*
+ * Where a key comes from, and what it may look like: idempotency_key and
+ * idempotency_key_format.
+ *
+ * Called by nginx while it reads the configuration.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+
+
+static char *ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
+    ngx_http_idempotency_key_format_t *format, ngx_str_t *value);
+
+
+/* idempotency_key <value> ... */
+
+char *
+ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    u_char                              ch;
+    ngx_str_t                          *value, name;
+    ngx_uint_t                          i, k;
+    ngx_http_idempotency_key_source_t  *source;
+
+    if (ilcf->keys != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    ilcf->keys = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                  sizeof(ngx_http_idempotency_key_source_t));
+    if (ilcf->keys == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        source = ngx_array_push(ilcf->keys);
+        if (source == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_memzero(source, sizeof(ngx_http_idempotency_key_source_t));
+
+        name = value[i];
+        source->member = -1;
+
+        if (ngx_strncmp(name.data, "json:", 5) == 0) {
+
+            if (name.len == 5 || ngx_http_script_variables_count(&name)
+                || ngx_strlchr(name.data, name.data + name.len, ','))
+            {
+                return ngx_http_idempotency_conf_invalid(cf, &name,
+                             "it is \"json:\" and the name of one member, "
+                             "without variables");
+            }
+
+            /* its number is known when all that want one are */
+
+            source->value.value = name;
+            source->member = 0;
+            continue;
+        }
+
+        if (ngx_http_idempotency_conf_complex(cf, &value[i], &source->value)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+        /* a header and nothing else: it must not be sent twice */
+
+        if (name.len <= 6 || ngx_strncmp(name.data, "$http_", 6) != 0) {
+            continue;
+        }
+
+        name.data += 6;
+        name.len -= 6;
+
+        for (k = 0; k < name.len; k++) {
+            ch = ngx_tolower(name.data[k]);
+
+            if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
+                  || ch == '_'))
+            {
+                break;
+            }
+        }
+
+        if (k < name.len) {
+            continue;
+        }
+
+        source->header.data = ngx_pnalloc(cf->pool, name.len);
+        if (source->header.data == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        source->header.len = name.len;
+        ngx_strlow(source->header.data, name.data, name.len);
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_key_format <kind> [min=n] [max=n] [quoted=...] */
+
+char *
+ngx_http_idempotency_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                          *value;
+    ngx_uint_t                          i;
+    ngx_http_idempotency_key_format_t  *format;
+
+    if (ilcf->key_format != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    format = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_key_format_t));
+    if (format == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->key_format = format;
+
+    format->min = NGX_HTTP_IDEMPOTENCY_KEY_MIN;
+    format->max = NGX_HTTP_IDEMPOTENCY_KEY_MAX;
+
+    value = cf->args->elts;
+
+    if (ngx_http_idempotency_conf_is(&value[1], "token")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_TOKEN;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "uuid")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_UUID;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "uuid4")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_UUID4;
+
+    } else if (ngx_http_idempotency_conf_is(&value[1], "string")) {
+        format->kind = NGX_HTTP_IDEMPOTENCY_KEY_STRING;
+
+    } else {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is \"token\", \"uuid\", \"uuid4\" or "
+                             "\"string\"");
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_idempotency_conf_key_option(cf, format, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    if (format->min > format->max) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid min=%uz max=%uz in \"%V\" directive: "
+                           "no key is that long", format->min, format->max,
+                           &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
+    ngx_http_idempotency_key_format_t *format, ngx_str_t *value)
+{
+    ngx_int_t  n;
+
+    if (ngx_http_idempotency_conf_is(value, "quoted=optional")) {
+        format->quoted_required = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idempotency_conf_is(value, "quoted=required")) {
+        format->quoted_required = 1;
+        return NGX_CONF_OK;
+    }
+
+    if (value->len > 4
+        && (ngx_strncmp(value->data, "min=", 4) == 0
+            || ngx_strncmp(value->data, "max=", 4) == 0))
+    {
+        n = ngx_atoi(value->data + 4, value->len - 4);
+
+        if (n > 0) {
+            if (value->data[1] == 'i') {
+                format->min = (size_t) n;
+            } else {
+                format->max = (size_t) n;
+            }
+
+            return NGX_CONF_OK;
+        }
+    }
+
+    return ngx_http_idempotency_conf_invalid(cf, value,
+                         "it is \"min=n\", \"max=n\" with n of 1 or more, "
+                         "\"quoted=optional\" or \"quoted=required\"");
+}

@@ -1,0 +1,373 @@
+
+/*
+ * The breaker: a store that failed some times in a row is asked only now and
+ * then, so that requests need not wait for a store that does not answer.
+ *
+ * It gates begin and watch, which come before the application runs.  What
+ * comes after (renewals, commits, releases) always tries, and what becomes of
+ * it counts as well: any failure is one more in a row, and any answer of the
+ * store ends the row.  A watch that ends is no answer, since it may end by
+ * its timer; and an error that is about one record is no failure of the store.
+ *
+ * Closed: everything passes.  Open, for "reset": begin and watch fail at once.
+ * Then half open: one begin of all workers passes, the probe; its answer
+ * closes the breaker, its failure opens it again.  A probe has its time: when
+ * that is over, as when its worker was killed, the next begin is the probe.
+ *
+ * The state is in shared memory.  While all is well nobody takes its lock.
+ *
+ * Called through the layers around it; calls the backend.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
+#include "store/layers/ngx_http_idempotency_layers.h"
+
+
+/* how long a probe may take before there is another */
+#define NGX_HTTP_IDEMPOTENCY_PROBE_MIN  1000
+#define NGX_HTTP_IDEMPOTENCY_PROBE_MAX  10000
+
+/* the note of an operation that is not the probe */
+#define NGX_HTTP_IDEMPOTENCY_NO_PROBE   0
+
+
+static ngx_int_t ngx_http_idempotency_breaker_begin(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_breaker_pass(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_breaker_watch(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_breaker_cancel(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_breaker_gate(
+    ngx_http_idempotency_breaker_t *b, uintptr_t *probe);
+static ngx_int_t ngx_http_idempotency_breaker_refuse(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_breaker_done(
+    ngx_http_idempotency_op_t *op, uintptr_t probe);
+static void ngx_http_idempotency_breaker_answered(
+    ngx_http_idempotency_breaker_t *b, ngx_http_idempotency_op_t *op,
+    uintptr_t probe);
+static void ngx_http_idempotency_breaker_failed(
+    ngx_http_idempotency_breaker_t *b, ngx_http_idempotency_op_t *op,
+    uintptr_t probe);
+
+
+const ngx_http_idempotency_backend_t  ngx_http_idempotency_breaker_backend = {
+    ngx_string("breaker"),
+    NULL,
+    NULL,
+    NULL,
+    ngx_http_idempotency_layer_init_process,
+    ngx_http_idempotency_layer_exit_process,
+    ngx_http_idempotency_breaker_begin,
+    ngx_http_idempotency_breaker_pass,       /* renew   */
+    ngx_http_idempotency_breaker_pass,       /* commit  */
+    ngx_http_idempotency_breaker_pass,       /* release */
+    ngx_http_idempotency_breaker_watch,
+    ngx_http_idempotency_breaker_cancel,
+    NULL,                                  /* stats */
+    1
+};
+
+
+#define ngx_http_idempotency_breaker_conf(op)                                 \
+    ((ngx_http_idempotency_breaker_t *) (op)->store->conf)
+
+#define ngx_http_idempotency_breaker_sh(b)                                    \
+    ((ngx_http_idempotency_breaker_sh_t *) (b)->shared.data)
+
+/* without the lock: a look that may be late by a moment */
+#define ngx_http_idempotency_breaker_is(b, what)                              \
+    (*(volatile ngx_uint_t *) &ngx_http_idempotency_breaker_sh(b)->what)
+
+
+static ngx_int_t
+ngx_http_idempotency_breaker_begin(ngx_http_idempotency_op_t *op)
+{
+    uintptr_t                        probe;
+    ngx_http_idempotency_breaker_t  *b;
+
+    b = ngx_http_idempotency_breaker_conf(op);
+
+    if (ngx_http_idempotency_breaker_gate(b, &probe) != NGX_OK) {
+        ngx_http_idempotency_metrics_count(b->layer.named,
+                                NGX_HTTP_IDEMPOTENCY_COUNT_BREAKER_REJECTED);
+        return ngx_http_idempotency_breaker_refuse(op);
+    }
+
+    return ngx_http_idempotency_layer_ask(op, b->layer.inner,
+                                          ngx_http_idempotency_breaker_done,
+                                          probe);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_breaker_pass(ngx_http_idempotency_op_t *op)
+{
+    return ngx_http_idempotency_layer_ask(op,
+                                          ngx_http_idempotency_layer_inner(op),
+                                          ngx_http_idempotency_breaker_done,
+                                          NGX_HTTP_IDEMPOTENCY_NO_PROBE);
+}
+
+
+/* never a probe: that it ends does not mean that the store answers */
+
+static ngx_int_t
+ngx_http_idempotency_breaker_watch(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_breaker_t  *b;
+
+    b = ngx_http_idempotency_breaker_conf(op);
+
+    if (ngx_http_idempotency_breaker_is(b, state)
+        != NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED)
+    {
+        return ngx_http_idempotency_breaker_refuse(op);
+    }
+
+    return ngx_http_idempotency_breaker_pass(op);
+}
+
+
+static void
+ngx_http_idempotency_breaker_cancel(ngx_http_idempotency_op_t *op)
+{
+    uintptr_t                           probe;
+    ngx_http_idempotency_breaker_t     *b;
+    ngx_http_idempotency_breaker_sh_t  *sh;
+
+    b = ngx_http_idempotency_breaker_conf(op);
+    probe = ngx_http_idempotency_layer_note(op);
+
+    ngx_http_idempotency_layer_cancel(op);
+
+    if (probe == NGX_HTTP_IDEMPOTENCY_NO_PROBE) {
+        return;
+    }
+
+    /* it will never tell: the next one is the probe */
+
+    sh = ngx_http_idempotency_breaker_sh(b);
+
+    ngx_shmtx_lock(&b->shared.shpool->mutex);
+
+    if (sh->state == NGX_HTTP_IDEMPOTENCY_BREAKER_HALF_OPEN
+        && sh->probe == probe)
+    {
+        sh->until = ngx_current_msec;
+    }
+
+    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+}
+
+
+/* NGX_OK: go on, as "probe" if that is not 0; NGX_DECLINED: not now */
+
+static ngx_int_t
+ngx_http_idempotency_breaker_gate(ngx_http_idempotency_breaker_t *b,
+    uintptr_t *probe)
+{
+    ngx_int_t                           rc;
+    ngx_msec_t                          time;
+    ngx_http_idempotency_breaker_sh_t  *sh;
+
+    *probe = NGX_HTTP_IDEMPOTENCY_NO_PROBE;
+
+    if (ngx_http_idempotency_breaker_is(b, state)
+        == NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED)
+    {
+        return NGX_OK;
+    }
+
+    rc = NGX_OK;
+    sh = ngx_http_idempotency_breaker_sh(b);
+
+    ngx_shmtx_lock(&b->shared.shpool->mutex);
+
+    if (sh->state == NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED) {
+        /* just now */
+
+    } else if ((ngx_msec_int_t) (sh->until - ngx_current_msec) > 0) {
+        rc = NGX_DECLINED;
+
+    } else {
+        time = ngx_min(b->reset, NGX_HTTP_IDEMPOTENCY_PROBE_MAX);
+        time = ngx_max(time, NGX_HTTP_IDEMPOTENCY_PROBE_MIN);
+
+        if (++sh->probe == NGX_HTTP_IDEMPOTENCY_NO_PROBE) {
+            sh->probe++;
+        }
+
+        sh->state = NGX_HTTP_IDEMPOTENCY_BREAKER_HALF_OPEN;
+        sh->until = ngx_current_msec + time;
+
+        *probe = sh->probe;
+    }
+
+    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_breaker_refuse(ngx_http_idempotency_op_t *op)
+{
+    op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+    op->error = "the breaker is open";
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_breaker_done(ngx_http_idempotency_op_t *op,
+    uintptr_t probe)
+{
+    ngx_http_idempotency_breaker_t  *b;
+
+    b = ngx_http_idempotency_breaker_conf(op);
+
+    if (!ngx_http_idempotency_layer_answered(op)) {
+        ngx_http_idempotency_breaker_failed(b, op, probe);
+
+    } else if (op->kind != NGX_HTTP_IDEMPOTENCY_OP_WATCH
+               && (ngx_http_idempotency_breaker_is(b, fails)
+                   || ngx_http_idempotency_breaker_is(b, state)
+                      != NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED))
+    {
+        ngx_http_idempotency_breaker_answered(b, op, probe);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idempotency_breaker_answered(ngx_http_idempotency_breaker_t *b,
+    ngx_http_idempotency_op_t *op, uintptr_t probe)
+{
+    ngx_uint_t                          closed;
+    ngx_http_idempotency_breaker_sh_t  *sh;
+
+    closed = 0;
+    sh = ngx_http_idempotency_breaker_sh(b);
+
+    ngx_shmtx_lock(&b->shared.shpool->mutex);
+
+    if (sh->state == NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED) {
+        sh->fails = 0;
+
+    } else if (probe != NGX_HTTP_IDEMPOTENCY_NO_PROBE
+               || (ngx_msec_int_t) (op->start - sh->opened) > 0)
+    {
+        /* not what was asked before it opened, and is late */
+
+        sh->state = NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED;
+        sh->fails = 0;
+        closed = 1;
+    }
+
+    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+
+    if (closed) {
+        ngx_http_idempotency_store_event(b->layer.named,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_BREAKER_CLOSED,
+                                   NULL);
+
+        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
+                      "idempotency: store \"%V\" answers again, its breaker "
+                      "is closed", &b->layer.named->name);
+    }
+}
+
+
+static void
+ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
+    ngx_http_idempotency_op_t *op, uintptr_t probe)
+{
+    ngx_uint_t                          opened, again;
+    ngx_http_idempotency_breaker_sh_t  *sh;
+
+    opened = 0;
+    again = 0;
+    sh = ngx_http_idempotency_breaker_sh(b);
+
+    ngx_shmtx_lock(&b->shared.shpool->mutex);
+
+    switch (sh->state) {
+
+    case NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED:
+        opened = (++sh->fails >= b->fails);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_BREAKER_HALF_OPEN:
+        again = (probe != NGX_HTTP_IDEMPOTENCY_NO_PROBE && probe == sh->probe);
+        break;
+
+    default: /* NGX_HTTP_IDEMPOTENCY_BREAKER_OPEN */
+        break;
+    }
+
+    if (again && op->start == ngx_current_msec) {
+
+        /*
+         * The backend refused it without asking, since it waits to connect
+         * again: that tells nothing, and the next probe need not wait long
+         */
+
+        again = 0;
+        sh->until = ngx_current_msec + ngx_min(b->reset,
+                                               NGX_HTTP_IDEMPOTENCY_PROBE_MIN);
+    }
+
+    if (opened || again) {
+        sh->state = NGX_HTTP_IDEMPOTENCY_BREAKER_OPEN;
+        sh->opened = ngx_current_msec;
+        sh->until = ngx_current_msec + b->reset;
+    }
+
+    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+
+    if (opened) {
+        ngx_http_idempotency_metrics_count(b->layer.named,
+                                  NGX_HTTP_IDEMPOTENCY_COUNT_BREAKER_OPENED);
+        ngx_http_idempotency_store_event(b->layer.named,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_BREAKER_OPENED,
+                                   op->error);
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: store \"%V\" failed %ui times in a row, "
+                      "its breaker is open for %M ms: %s",
+                      &b->layer.named->name, b->fails, b->reset,
+                      op->error ? op->error : "no answer");
+
+    } else if (again) {
+        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
+                      "idempotency: store \"%V\" still fails, its breaker "
+                      "stays open for %M ms: %s",
+                      &b->layer.named->name, b->reset,
+                      op->error ? op->error : "no answer");
+    }
+}
+
+
+/* read without the lock: a figure, and the number is whole */
+
+ngx_int_t
+ngx_http_idempotency_breaker_state(ngx_http_idempotency_store_t *store)
+{
+    if (store->layers == NULL || store->layers->breaker == NULL) {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_idempotency_breaker_sh(store->layers->breaker)->state;
+}

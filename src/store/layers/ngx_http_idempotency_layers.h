@@ -1,0 +1,234 @@
+
+/*
+ * What stands around a store that is elsewhere, and can be away.  Each layer
+ * is itself a store, whose conf begins with the one inside:
+ *
+ *   cache    completed records, in this nginx for a while
+ *   outbox   commits that could not reach the store: answered from here, and
+ *            tried again
+ *   breaker  asks a store that is down only now and then
+ *
+ * in that order, the outermost first.  The fallback is a store of two: one
+ * that is asked, and one for when it fails.
+ *
+ *   ..._layer.c           an operation handed down as one of its own
+ *   ..._layers_conf.c     directives in the block of a store; who is in whom
+ *   ..._outbox.c          what is kept; ..._outbox_retry.c: trying again
+ *   ..._breaker.c, ..._cache.c, ..._fallback.c
+ */
+
+
+#ifndef _NGX_HTTP_IDEMPOTENCY_LAYERS_H_INCLUDED_
+#define _NGX_HTTP_IDEMPOTENCY_LAYERS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/ngx_http_idempotency_store.h"
+#include "store/memory/ngx_http_idempotency_zone.h"
+
+
+/* a small state that all workers share, and that a reload finds again */
+
+typedef struct {
+    size_t                          size;
+    ngx_slab_pool_t                *shpool;
+    void                           *data;
+} ngx_http_idempotency_shared_t;
+
+
+/* the beginning of every layer's conf */
+
+typedef struct {
+    ngx_http_idempotency_store_t   *inner;
+    ngx_http_idempotency_store_t   *named;      /* as declared: the outermost,
+                                                   which has the figures    */
+} ngx_http_idempotency_layer_t;
+
+
+/* state of a breaker; the numbers are those of the metrics */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED = 0,
+    NGX_HTTP_IDEMPOTENCY_BREAKER_HALF_OPEN,
+    NGX_HTTP_IDEMPOTENCY_BREAKER_OPEN
+} ngx_http_idempotency_breaker_state_e;
+
+
+typedef struct {
+    ngx_uint_t                      state;
+    ngx_uint_t                      fails;      /* in a row                 */
+    ngx_msec_t                      opened;
+    ngx_msec_t                      until;      /* open, or the probe's time */
+    uintptr_t                       probe;      /* number of the last       */
+} ngx_http_idempotency_breaker_sh_t;
+
+
+typedef struct {
+    ngx_http_idempotency_layer_t    layer;
+    ngx_uint_t                      fails;
+    ngx_msec_t                      reset;
+    ngx_http_idempotency_shared_t   shared;
+} ngx_http_idempotency_breaker_t;
+
+
+typedef struct {
+    ngx_http_idempotency_layer_t    layer;
+    ngx_msec_t                      ttl;
+    ngx_http_idempotency_records_t  z;
+} ngx_http_idempotency_cache_t;
+
+
+/* of an outbox, for the metrics; "waiting" is the number of its records */
+
+typedef struct {
+    ngx_atomic_t                    kept;
+    ngx_atomic_t                    landed;
+    ngx_atomic_t                    lost;       /* somebody else took over  */
+    ngx_atomic_t                    dropped;    /* there was no room        */
+} ngx_http_idempotency_outbox_figures_t;
+
+
+typedef struct {
+    ngx_pid_t                       owner;      /* who tries, 0: nobody     */
+    ngx_msec_t                      owned_until;
+    ngx_msec_t                      next;       /* when to try              */
+    ngx_msec_t                      delay;      /* between tries in vain    */
+    ngx_msec_t                      tried;      /* last                     */
+    ngx_uint_t                      expired;    /* of the zone, as logged   */
+    ngx_http_idempotency_outbox_figures_t  figures;
+} ngx_http_idempotency_outbox_sh_t;
+
+
+typedef struct {
+    ngx_http_idempotency_layer_t    layer;
+    ngx_http_idempotency_records_t  z;
+    ngx_http_idempotency_shared_t   shared;
+
+    /* this worker */
+    ngx_event_t                     tick;
+    ngx_http_idempotency_op_t      *retry;      /* the one under way        */
+    ngx_queue_t                     releases;   /* to be tried again        */
+    ngx_uint_t                      nreleases;
+} ngx_http_idempotency_outbox_t;
+
+
+/* of a store that is elsewhere; of others there is none */
+
+struct ngx_http_idempotency_layers_s {
+    ngx_http_idempotency_breaker_t *breaker;    /* or NULL                  */
+    ngx_http_idempotency_cache_t   *cache;      /* or NULL                  */
+    ngx_http_idempotency_outbox_t   outbox;
+};
+
+
+/* ..._layer.c */
+
+/*
+ * The inner operation is done, and its answer stands in "op".  NGX_OK: that
+ * was all; NGX_AGAIN: another one was handed down, and is under way.
+ */
+typedef ngx_int_t (*ngx_http_idempotency_layer_pt)(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+
+/* for begin, renew ... of a layer: NGX_OK or NGX_AGAIN; "done" may be NULL */
+ngx_int_t ngx_http_idempotency_layer_ask(ngx_http_idempotency_op_t *op,
+    ngx_http_idempotency_store_t *inner, ngx_http_idempotency_layer_pt done,
+    uintptr_t note);
+
+/* the same in two steps, for one who changes it in between; may be NULL */
+ngx_http_idempotency_op_t *ngx_http_idempotency_layer_child(
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_store_t *inner,
+    ngx_http_idempotency_layer_pt done, uintptr_t note);
+ngx_int_t ngx_http_idempotency_layer_submit(ngx_http_idempotency_op_t *child);
+
+/* the note of the inner operation, which is cancelled */
+uintptr_t ngx_http_idempotency_layer_note(ngx_http_idempotency_op_t *op);
+void ngx_http_idempotency_layer_cancel(ngx_http_idempotency_op_t *op);
+
+/* operations of a layer that has nothing to say to them */
+ngx_int_t ngx_http_idempotency_layer_pass(ngx_http_idempotency_op_t *op);
+ngx_int_t ngx_http_idempotency_layer_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+void ngx_http_idempotency_layer_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+
+#define ngx_http_idempotency_layer_inner(op)                                  \
+    (((ngx_http_idempotency_layer_t *) (op)->store->conf)->inner)
+
+/* the store answered, whatever it said */
+#define ngx_http_idempotency_layer_answered(op)                               \
+    ((op)->result != NGX_HTTP_IDEMPOTENCY_ERROR || (op)->bad_record)
+
+/* ..._layers_conf.c */
+
+/* a directive in the block of a store; NGX_DECLINED: it is the backend's */
+ngx_int_t ngx_http_idempotency_layers_directive(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store, char **rv);
+
+/* puts the layers around a store whose own conf is done */
+char *ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
+    ngx_http_idempotency_store_t *store);
+
+/* "s->data" is there, zeroed, once nginx has made its zones */
+char *ngx_http_idempotency_shared_add(ngx_conf_t *cf,
+    ngx_http_idempotency_shared_t *s, size_t size, const char *prefix,
+    ngx_str_t *name, ngx_str_t *other);
+
+/* ..._breaker.c, ..._cache.c, ..._outbox.c */
+
+extern const ngx_http_idempotency_backend_t
+    ngx_http_idempotency_breaker_backend;
+extern const ngx_http_idempotency_backend_t
+    ngx_http_idempotency_cache_backend;
+extern const ngx_http_idempotency_backend_t
+    ngx_http_idempotency_outbox_backend;
+
+/* ..._outbox_retry.c */
+
+void ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *cycle,
+    ngx_http_idempotency_outbox_t *o);
+void ngx_http_idempotency_outbox_retry_exit(ngx_http_idempotency_outbox_t *o);
+
+/* looks at what waits, in that time or before */
+void ngx_http_idempotency_outbox_arm(ngx_http_idempotency_outbox_t *o,
+    ngx_msec_t delay);
+
+/* the store answers others: no need to wait for the next try */
+void ngx_http_idempotency_outbox_hasten(ngx_http_idempotency_outbox_t *o);
+
+/* a lock could not be given back: tries on, while its lease can last */
+void ngx_http_idempotency_outbox_release_later(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
+
+/* how soon a commit is tried again */
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN  250
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX  10000
+
+/* how often every worker looks whether somebody tries, while one waits */
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK       1000
+
+#define ngx_http_idempotency_outbox_sh(o)                                     \
+    ((ngx_http_idempotency_outbox_sh_t *) (o)->shared.data)
+
+/* one read of shared memory: whether there is anything in it */
+#define ngx_http_idempotency_outbox_empty(o)                                  \
+    (*(volatile ngx_uint_t *) &(o)->z.zone->records == 0)
+
+/* ..._fallback.c */
+
+/* a store of two, the same for the same two */
+ngx_http_idempotency_store_t *ngx_http_idempotency_fallback(ngx_conf_t *cf,
+    ngx_array_t *all, ngx_http_idempotency_store_t *primary,
+    ngx_http_idempotency_store_t *ledger);
+char *ngx_http_idempotency_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
+void ngx_http_idempotency_fallback_bind(ngx_array_t *all);
+
+/* for the figures: NGX_DECLINED if the store has no breaker */
+ngx_int_t ngx_http_idempotency_breaker_state(
+    ngx_http_idempotency_store_t *store);
+
+
+#endif /* _NGX_HTTP_IDEMPOTENCY_LAYERS_H_INCLUDED_ */

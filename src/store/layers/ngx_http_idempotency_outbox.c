@@ -1,0 +1,319 @@
+
+/*
+ * The outbox: commits that could not reach the store after the application
+ * ran.
+ *
+ * The record is kept in shared memory of this nginx.  A begin for it is
+ * answered from here, so that a retry is replayed and does not run again, and
+ * the commit is tried again until it lands, or somebody else turns out to
+ * have taken over, or its time is over (..._outbox_retry.c).  What is kept is
+ * not forgotten for something newer: when there is no room, the commit fails.
+ *
+ * While there is nothing in it, a begin costs one look at a counter.
+ *
+ * Called by the cache or the core; calls the breaker or the backend inside,
+ * and the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "observe/ngx_http_idempotency_metrics.h"
+#include "store/layers/ngx_http_idempotency_layers.h"
+
+
+static ngx_int_t ngx_http_idempotency_outbox_begin(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_renew(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_commit(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_release(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_watch(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_done(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idempotency_outbox_committed(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idempotency_outbox_released(
+    ngx_http_idempotency_op_t *op, uintptr_t note);
+static ngx_uint_t ngx_http_idempotency_outbox_has(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op,
+    ngx_uint_t read);
+static ngx_int_t ngx_http_idempotency_outbox_keep(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+static void ngx_http_idempotency_outbox_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store);
+
+
+const ngx_http_idempotency_backend_t  ngx_http_idempotency_outbox_backend = {
+    ngx_string("outbox"),
+    NULL,
+    NULL,
+    NULL,
+    ngx_http_idempotency_outbox_init_process,
+    ngx_http_idempotency_outbox_exit_process,
+    ngx_http_idempotency_outbox_begin,
+    ngx_http_idempotency_outbox_renew,
+    ngx_http_idempotency_outbox_commit,
+    ngx_http_idempotency_outbox_release,
+    ngx_http_idempotency_outbox_watch,
+    ngx_http_idempotency_outbox_cancel,
+    NULL,                                  /* stats */
+    1
+};
+
+
+#define ngx_http_idempotency_outbox_conf(op)                                  \
+    ((ngx_http_idempotency_outbox_t *) (op)->store->conf)
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_begin(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_outbox_t  *o;
+
+    o = ngx_http_idempotency_outbox_conf(op);
+
+    if (ngx_http_idempotency_outbox_has(o, op, 1)) {
+        op->kept = 1;
+        return NGX_OK;
+    }
+
+    return ngx_http_idempotency_layer_ask(op, o->layer.inner,
+                                          ngx_http_idempotency_outbox_done, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_renew(ngx_http_idempotency_op_t *op)
+{
+    return ngx_http_idempotency_layer_ask(op,
+                                          ngx_http_idempotency_layer_inner(op),
+                                          ngx_http_idempotency_outbox_done, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_commit(ngx_http_idempotency_op_t *op)
+{
+    return ngx_http_idempotency_layer_ask(op,
+                                        ngx_http_idempotency_layer_inner(op),
+                                        ngx_http_idempotency_outbox_committed,
+                                        0);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_release(ngx_http_idempotency_op_t *op)
+{
+    return ngx_http_idempotency_layer_ask(op,
+                                        ngx_http_idempotency_layer_inner(op),
+                                        ngx_http_idempotency_outbox_released,
+                                        0);
+}
+
+
+/* what is here has changed already: there is nothing to wait for */
+
+static ngx_int_t
+ngx_http_idempotency_outbox_watch(ngx_http_idempotency_op_t *op)
+{
+    if (ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_conf(op),
+                                        op, 0))
+    {
+        op->result = NGX_HTTP_IDEMPOTENCY_OK;
+        return NGX_OK;
+    }
+
+    return ngx_http_idempotency_layer_pass(op);
+}
+
+
+/* it ran, whether the asker is there or not */
+
+static void
+ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_layer_cancel(op);
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+        op->error = "it was given up";
+
+        (void) ngx_http_idempotency_outbox_keep(
+                                    ngx_http_idempotency_outbox_conf(op), op);
+    }
+}
+
+
+/* the store answers: what waits may be tried before its time */
+
+static ngx_int_t
+ngx_http_idempotency_outbox_done(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    ngx_http_idempotency_outbox_t  *o;
+
+    o = ngx_http_idempotency_outbox_conf(op);
+
+    if (!ngx_http_idempotency_outbox_empty(o)
+        && ngx_http_idempotency_layer_answered(op))
+    {
+        ngx_http_idempotency_outbox_hasten(o);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_committed(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    ngx_http_idempotency_outbox_t  *o;
+
+    o = ngx_http_idempotency_outbox_conf(op);
+
+    if (op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
+        return ngx_http_idempotency_outbox_done(op, note);
+    }
+
+    if (ngx_http_idempotency_outbox_keep(o, op) == NGX_OK) {
+        op->result = NGX_HTTP_IDEMPOTENCY_OK;
+        op->kept = 1;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_released(ngx_http_idempotency_op_t *op,
+    uintptr_t note)
+{
+    if (!ngx_http_idempotency_layer_answered(op)) {
+        ngx_http_idempotency_outbox_release_later(
+                                    ngx_http_idempotency_outbox_conf(op), op);
+        return NGX_OK;
+    }
+
+    return ngx_http_idempotency_outbox_done(op, note);
+}
+
+
+/* "read": as begin finds it, and then only while it is to be replayed */
+
+static ngx_uint_t
+ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op, ngx_uint_t read)
+{
+    ngx_uint_t                    has;
+    ngx_http_idempotency_node_t  *node;
+
+    if (ngx_http_idempotency_outbox_empty(o)) {
+        return 0;
+    }
+
+    /* whoever put it there may be gone */
+
+    ngx_http_idempotency_outbox_arm(o, NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK);
+
+    ngx_shmtx_lock(&o->z.shpool->mutex);
+
+    node = ngx_http_idempotency_zone_find(&o->z, op->id);
+
+    has = node
+          && (ngx_msec_int_t) (node->fresh_until - ngx_current_msec) > 0;
+
+    if (has && read) {
+        ngx_http_idempotency_zone_found(node, op);
+    }
+
+    ngx_shmtx_unlock(&o->z.shpool->mutex);
+
+    return has;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t                         fresh_until;
+    ngx_uint_t                         waiting;
+    ngx_http_idempotency_node_t       *node;
+    ngx_http_idempotency_outbox_sh_t  *sh;
+
+    sh = ngx_http_idempotency_outbox_sh(o);
+    fresh_until = op->start + op->ttl;
+
+    ngx_shmtx_lock(&o->z.shpool->mutex);
+
+    if (o->z.zone->records == 0) {
+        sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
+        sh->next = ngx_current_msec + sh->delay;
+    }
+
+    node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,
+                                          fresh_until + op->grace);
+    waiting = o->z.zone->records;
+
+    ngx_shmtx_unlock(&o->z.shpool->mutex);
+
+    if (node == NULL) {
+        (void) ngx_atomic_fetch_add(&sh->figures.dropped, 1);
+
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s; there "
+                      "is no room for it in zone \"%V\" with %ui waiting: it "
+                      "is lost, and a retry may run again, record %*xs",
+                      &o->layer.named->name,
+                      op->error ? op->error : "no answer",
+                      &o->z.name, waiting, (size_t) 8, op->id);
+        return NGX_DECLINED;
+    }
+
+    (void) ngx_atomic_fetch_add(&sh->figures.kept, 1);
+
+    ngx_http_idempotency_metrics_count(o->layer.named,
+                                 NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+
+    ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                  "idempotency: commit in store \"%V\" failed: %s; it is "
+                  "kept here and tried again, %ui waiting, record %*xs",
+                  &o->layer.named->name, op->error ? op->error : "no answer",
+                  waiting, (size_t) 8, op->id);
+
+    ngx_http_idempotency_outbox_arm(o, NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_outbox_init_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store)
+{
+    if (ngx_http_idempotency_layer_init_process(cycle, store) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idempotency_outbox_retry_init(cycle, store->conf);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idempotency_outbox_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idempotency_store_t *store)
+{
+    ngx_http_idempotency_outbox_retry_exit(store->conf);
+    ngx_http_idempotency_layer_exit_process(cycle, store);
+}

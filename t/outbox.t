@@ -1,0 +1,458 @@
+# A commit that could not reach the store after the application ran: the
+# client has its response, its retries are answered from this nginx, and the
+# commit is tried again until it lands, is lost to somebody else, or its time
+# is over.  Whoever of the workers is there does it.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use Time::HiRes qw(sleep time);
+
+our ($redis, $proxy);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $redis = start_redis();
+    $proxy = start_redis_proxy($redis);
+    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
+    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
+}
+
+add_block_preprocessor(sub {
+    if ($redis) {
+        $redis->resume;
+        $redis->spawn if $redis->{stopped};
+        $redis->command('FLUSHALL');
+        $proxy->tell('cut');
+    }
+});
+
+# "shared" is reached by way of the proxy; "other" as another host reaches it
+
+sub stores
+{
+    my ($more) = @_;
+
+    return "idempotency_store shared redis {
+        server           127.0.0.1:\$TEST_NGINX_PROXY_PORT;
+        connect_timeout  300ms;
+        timeout          300ms;
+        $more
+    }
+    idempotency_store other redis { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
+    server {
+        listen 127.0.0.1:\$TEST_NGINX_PORT_2;
+        server_name localhost;
+        location / {
+            idempotency        other;
+            idempotency_lease  1s;
+            proxy_pass         http://127.0.0.1:\$TEST_NGINX_APP_PORT;
+        }
+    }";
+}
+
+our $location = <<'_EOC_';
+    location / {
+        idempotency        shared;
+        idempotency_lease  1s;
+        idempotency_wait   4s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /long/ {
+        idempotency        shared;
+        idempotency_lease  30s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /brief/ {
+        idempotency      shared;
+        idempotency_ttl  1500ms;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /small/ {
+        idempotency               shared;
+        idempotency_max_response  1k;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+sub key { return { 'Idempotency-Key' => new_key() } }
+
+# the network between this nginx and the store is gone, and comes back
+
+sub part { $proxy->tell('cut'); $proxy->tell('refuse') }
+sub join_again { $proxy->tell('pass') }
+
+# runs requests, given as URI and key, whose commits do not reach the store;
+# their responses
+
+sub run_apart
+{
+    my (@requests) = @_;
+
+    my (@ops, @c);
+
+    while (my ($uri, $key) = splice @requests, 0, 2) {
+        push @c, send_post($uri . '&hold=1', 'x', $key);
+        push @ops, $uri =~ /op=(\w+)/;
+        app_wait_parked($ops[-1]) or die "$uri does not run\n";
+    }
+
+    part();
+    app_release($_) for @ops;
+
+    my @responses = map { $_->read_response } @c;
+    return wantarray ? @responses : $responses[0];
+}
+
+sub landed { scalar(() = error_log() =~ /that was kept is in store/g) }
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: answered from here, then in the store
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+my $first = run_apart('/headers?op=a', $key);
+is($first->status, 201, 'the client has its response');
+error_log_like(qr/\[warn\] .*commit in store "shared" failed: .*; it is kept here and tried again, 1 waiting/, 'the log says so');
+
+my $r = http_post('/headers?op=a&hold=1', 'x', $key);
+is($r->status, 201, 'a retry');
+is($r->header('Idempotent-Replayed'), 'true', 'is replayed');
+is($r->body, $first->body, 'with the same bytes');
+is(http_post('/headers?op=a&hold=1', 'y', $key)->error_code,
+   'IDEMPOTENCY_CONFLICT', 'another request is a conflict');
+is(http_post('/ok?op=b', 'x', key())->status, 503, 'others are refused');
+
+my ($name) = $::redis->keys;
+is($::redis->command('HGET', $name, 's'), 1, 'the store does not have it');
+
+join_again();
+ok(wait_for(sub { ($::redis->command('HGET', $name, 's') || 0) == 2 }, 5),
+   'then it has');
+cmp_ok($::redis->command('PTTL', $name), '>', 80_000_000, 'for its time');
+error_log_like(qr/\[notice\] .*a commit that was kept is in store "shared" now/,
+               'the log says so');
+
+is(http_post('/headers?op=a&hold=1', 'x', $key,
+             port => $ENV{TEST_NGINX_PORT_2})->body,
+   $first->body, 'another host replays it');
+is(http_post('/headers?op=a&hold=1', 'x', $key)->body, $first->body, 'and we');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 2: the record is gone from the store meanwhile
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+$::redis->command('FLUSHALL');
+join_again();
+ok(wait_for(sub { landed() }, 5), 'it lands');
+is(http_post('/ok?op=a&hold=1', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->body,
+   "run 1\n", 'and is replayed there');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 3: one that has no response
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+is(run_apart('/small/size?n=5000&op=a', $key)->status, 200, 'ran');
+error_log_like(qr/is kept here and tried again/, 'kept');
+is(http_post('/small/size?n=5000&op=a&hold=1', 'x', $key)->error_code,
+   'RESPONSE_TOO_LARGE', 'told from here');
+join_again();
+ok(wait_for(sub { landed() }, 5), 'it lands');
+my ($name) = $::redis->keys;
+is($::redis->command('HGET', $name, 's'), 3, 'as what it is');
+
+
+
+=== TEST 4: the store answers others: tried soon, however long it was away
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+run_apart(map { ("/ok?op=a$_", key()) } 1 .. 5);
+sleep 4;
+is(landed(), 0, 'it was away');
+
+join_again();
+ok(wait_for(sub { http_post('/ok?op=b', 'x', key())->status == 200
+                  || (sleep(0.05), 0)[1] }, 8), 'it is back');
+ok(wait_for(sub { landed() == 5 }, 2), 'and all are there');
+cmp_ok(scalar(() = error_log() =~ /is kept failed again/g), '<', 12,
+       'it was not tried all the time');
+
+
+
+=== TEST 5: somebody else took over
+--- store: redis
+--- http_config eval: main::stores('cache hot:1m ttl=30s;')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'ours');
+
+# its lease runs out, and another host runs it
+my $c = send_post('/ok?op=a&hold=1', 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+app_wait('a', 2) or die "the other host does not run it\n";
+app_release('a');
+is($c->read_response->body, "run 2\n", 'theirs');
+
+join_again();
+error_log_like(qr/\[warn\] .*a commit that was kept is dropped, another request had taken over in store "shared"/, 'ours is dropped');
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 2\n",
+   'theirs is replayed, not what was here');
+is(landed(), 0, 'nothing was written');
+
+
+
+=== TEST 6: its time is over
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/brief/ok?op=a', $key);
+is(http_post('/brief/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'replayed');
+sleep 1.6;
+is(http_post('/brief/ok?op=a&hold=1', 'x', $key)->status, 503, 'not any more');
+error_log_like(qr/\[warn\] .*1 commits that were kept never reached store "shared"/, 'the log says so');
+join_again();
+sleep 1;
+is(landed(), 0, 'it is not written later');
+
+
+
+=== TEST 7: a worker is killed
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- provokes: exited on signal 9
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+kill_worker();
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'still here');
+join_again();
+ok(wait_for(sub { landed() }, 8), 'its successor gets it through');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 8: the worker that tries is killed, others are there
+--- store: redis
+--- workers: 3
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- provokes: exited on signal 9
+--- client
+run_apart(map { ("/ok?op=a$_", key()) } 1 .. 3);
+for (1 .. 3) {
+    sleep 0.3;
+    kill_worker((nginx_workers())[0]);
+}
+join_again();
+ok(wait_for(sub { landed() >= 3 }, 10), 'all land');
+is(landed(), 3, 'each once');
+
+
+
+=== TEST 9: a reload
+--- store: redis
+--- workers: 2
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+ok(nginx_reload(), 'reloaded');
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'still here');
+ok(wait_for(sub { @{ [ nginx_workers('all') ] } == 2 }, 5),
+   'the old ones left');
+join_again();
+ok(wait_for(sub { landed() }, 8), 'the new ones get it through');
+is(landed(), 1, 'once');
+
+edit_config(sub { s/timeout +300ms;/timeout 300ms; outbox 1m;/ });
+ok(!nginx_reload(), 'another size is refused');
+--- provokes: the size of zone "idempotency_outbox_shared" was changed
+
+
+
+=== TEST 10: one worker at a time
+--- store: redis
+--- workers: 4
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+run_apart(map { ("/ok?op=a$_", key()) } 1 .. 20);
+my $before = () = error_log() =~ /is kept failed again/g;
+sleep 2;
+my $after = () = error_log() =~ /is kept failed again/g;
+cmp_ok($after - $before, '<=', 5, 'few tries, by whomever');
+
+join_again();
+ok(wait_for(sub { landed() >= 20 }, 12), 'all land');
+sleep 0.5;
+is(landed(), 20, 'each once');
+is(scalar(grep { $::redis->command('HGET', $_, 's') == 2 } $::redis->keys),
+   20, 'and are there');
+
+
+
+=== TEST 11: no room
+--- store: redis
+--- http_config eval: main::stores('outbox 64k;')
+--- config eval: $::location
+--- client
+my @keys = map { key() } 1 .. 6;
+my @r = run_apart(map { ("/size?n=8000&op=a$_", $keys[$_]) } 0 .. $#keys);
+is(length $_->body, 8000, 'the client has its response') for @r;
+error_log_like(qr/\[error\] .*there is no room for it in zone "idempotency_outbox_shared" with \d+ waiting: it is lost/, 'the log says what is lost');
+
+my @status = map { http_post("/size?n=8000&op=a$_&hold=1", 'x',
+                             $keys[$_])->status } 0 .. $#keys;
+is($status[0], 200, 'what was there first stays');
+is($status[-1], 503, 'what is lost is not known');
+
+
+
+=== TEST 12: who waits is answered from here
+--- store: redis
+--- workers: 2
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+my @w = map { send_post('/hold?op=a', 'x', $key) } 1 .. 6;
+sleep 0.3;
+part();
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'the holder');
+is($_->read_response->body, "run 1\n", 'a waiter') for @w;
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 13: one that the store refuses holds up no other
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my ($bad, $good) = (key(), key());
+run_apart('/ok?op=bad', $bad, '/ok?op=good', $good);
+
+# the one that was asked for first is the one that is tried first
+my ($kept) = error_log() =~ /1 waiting, record (\w+)/;
+my ($name) = grep { /\Q$kept\E/ } $::redis->keys;
+$::redis->command('SET', $name, 'something else');
+
+join_again();
+ok(wait_for(sub { landed() == 1 }, 8), 'the good one lands');
+is(http_post('/ok?op=bad&hold=1', 'x', $bad)->body, "run 1\n",
+   'the other is replayed from here');
+$::redis->command('DEL', $name);
+ok(wait_for(sub { landed() == 2 }, 12), 'and lands when it can');
+
+
+
+=== TEST 14: a commit whose reply was lost had landed
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+http_post('/ok?op=warm', 'x', key());
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+$::proxy->tell('hold');
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered');
+error_log_like(qr/is kept here and tried again/, 'nobody knows');
+my ($name) = grep { $::redis->command('HGET', $_, 's') == 2 } $::redis->keys;
+join_again();
+$::proxy->tell('cut');
+ok(wait_for(sub { landed() }, 5), 'it is recognised');
+error_log_unlike(qr/is dropped/, 'as our own');
+
+
+
+=== TEST 15: a lock that could not be given back
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+is(run_apart('/long/status/503?op=a', $key)->status, 503, 'not kept');
+sleep 0.5;
+is(scalar(() = $::redis->keys), 1, 'the lock is there');
+join_again();
+ok(wait_for(sub { !(() = $::redis->keys) }, 4), 'it goes when the store is back');
+is(http_post('/long/ok?op=b', 'x', $key)->status, 200, 'and is free');
+
+
+
+=== TEST 16: a worker leaves with commits and releases waiting
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+run_apart('/ok?op=a', key(), '/long/status/503?op=b', key());
+kill QUIT => nginx_master();
+ok(wait_for(sub { !nginx_master() || !IdempotencyTest::is_alive(nginx_master()) }, 5),
+   'nginx does not wait for them');
+
+
+
+=== TEST 17: with a breaker that is open
+--- store: redis
+--- http_config eval: main::stores('breaker fails=2 reset=60s; cache hot:1m;')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+http_post('/ok?op=b', 'x', key()) for 1 .. 3;
+error_log_like(qr/breaker is open/, 'open');
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'replayed');
+join_again();
+ok(wait_for(sub { landed() }, 10), 'it lands');
+error_log_like(qr/its breaker is closed/, 'which closes the breaker');
+
+
+
+=== TEST 18: not for the embedded store
+--- http_config
+    idempotency_store ledger memory { zone a:1m; outbox 1m; }
+--- config
+--- must_die
+--- error_log
+"outbox" is of no use in a memory store
+
+
+
+=== TEST 19: too small
+--- store: redis
+--- http_config
+    idempotency_store shared redis { server 127.0.0.1:1; outbox 1k; }
+--- config
+--- must_die
+--- error_log
+zone "outbox" is too small: 1024 bytes

@@ -1,0 +1,206 @@
+# The page of the figures in a real browser: it loads under its policy without
+# a word on the console, asks nobody but this address, and its numbers move
+# while traffic runs.  Leaves pictures of itself in build/screenshots.
+#
+# IDEMPOTENCY_NO_BROWSER=1 leaves it out.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use IdempotencyTest::Browser;
+use Test::Nginx::Socket $ENV{IDEMPOTENCY_NO_BROWSER}
+                        ? (skip_all => 'IDEMPOTENCY_NO_BROWSER is set')
+                        : 'no_plan';
+
+our $screenshots = 'build/screenshots';
+
+mkdir $_ for 'build', $screenshots;
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: the page under traffic
+--- client_timeout: 120
+--- http_config
+    idempotency_store ledger memory { zone ledger:8m; }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency              $TEST_STORE;
+        idempotency_wait         200ms;
+        idempotency_max_waiters  2;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ledger/ {
+        idempotency               ledger;
+        idempotency_group         ledger;
+        idempotency_max_response  4k;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $browser = eval { IdempotencyTest::Browser->new };
+
+if (!ok($browser, 'there is a browser')) {
+    diag($@);
+    return;
+}
+
+# a little of everything; some more each time
+
+my $round = 0;
+my @keys = map { { 'Idempotency-Key' => new_key() } } 1 .. 8;
+
+my $traffic = sub {
+    $round++;
+
+    for my $n (1 .. 6 + $round % 5) {
+        http_post('/ok', 'x', { 'Idempotency-Key' => new_key() });
+        http_post("/ledger/size?n=$n", 'x', $keys[$n % 8]);
+        http_post('/ok?op=same', 'x', $keys[$n % 3]);
+        http_post('/ok?op=same', $n, $keys[0]) if $n % 4 == 0;
+    }
+
+    http_post('/ok', 'x', { 'Idempotency-Key' => 'not a key' })
+        if $round % 3 == 0;
+    http_post('/status/503', 'x', { 'Idempotency-Key' => new_key() });
+    http_post('/ledger/size?n=9000', 'x', { 'Idempotency-Key' => new_key() })
+        if $round % 4 == 0;
+
+    my %key = ('Idempotency-Key' => new_key());
+    my @c = map { send_post('/slow?ms=30', 'x', \%key) } 1 .. 2;
+
+    $_->read_response for @c;
+};
+
+$traffic->();
+
+# what a browser sends, without an argument, chooses the page
+
+$browser->look;
+$browser->open("http://127.0.0.1:$port/stats#every=250");
+
+ok($browser->wait_for(q{document.title === 'Idempotency'}), 'loaded');
+ok($browser->wait_for(
+       q{document.getElementById('updated').textContent.startsWith('as of')}),
+   'has figures');
+like($browser->eval(q{document.getElementById('version').textContent}),
+     qr/^module \d+\.\d+\.\d+, nginx \d/, 'says of what');
+
+my $total = q{+document.querySelector('#total').textContent.replace(/\D/g, '')};
+my $before = $browser->eval($total);
+
+cmp_ok($before, '>', 0, "there were $before requests before");
+
+# twenty steps of it
+
+my $until = time + 5;
+
+$traffic->() while time < $until;
+
+ok($browser->wait_for("$total > $before"), 'the number of requests moves');
+ok($browser->wait_for(q{parseFloat(document.getElementById('rate').textContent)
+                        >= 0}), 'there is a rate');
+
+cmp_ok($browser->eval(q{document.querySelectorAll('#outcomes path').length}),
+       '>=', 4, 'outcomes are drawn');
+cmp_ok(length $browser->eval(
+           q{document.querySelector('#outcomes path').getAttribute('d')}),
+       '>', 40, 'over some time');
+
+# a wait is drawn in the step that it ends in: some of them have one
+
+ok($browser->wait_for(
+       q{[...document.querySelectorAll('#waits path')]
+            .some(p => p.getAttribute('d').length > 5)}), 'waiting is drawn');
+ok($browser->wait_for(
+       q{[...document.querySelectorAll('#store path')]
+            .some(p => p.getAttribute('d').length > 20)}),
+   'store operations are drawn');
+
+my $rows = $browser->eval(
+    q{[...document.querySelectorAll('#refusals tbody tr')]
+         .map(r => r.cells[0].textContent).join()});
+
+like($rows, qr/CONFLICT/, 'refusals by kind');
+like($rows, qr/INVALID/, 'and another kind');
+
+my $stores = $browser->eval(
+    q{[...document.querySelectorAll('#stores tbody tr')]
+         .map(r => [...r.cells].map(c => c.textContent).join('|')).join('\n')});
+
+like($stores, qr/^ledger\|memory\|/m, 'a store');
+is(scalar(my @lines = split /\n/, $stores), 2, 'both of them');
+like($stores, qr/\b[\d.]+ [kM]B of 8\.\d MB/, 'and how full it is');
+
+$browser->screenshot("$::screenshots/stats-light.png");
+
+# a dark room, and a phone: nothing sticks out
+
+$browser->look(scheme => 'dark');
+$traffic->();
+ok($browser->wait_for(
+       q{getComputedStyle(document.body).backgroundColor
+             .match(/\d+/g).every(n => n < 60)}), 'dark');
+$browser->screenshot("$::screenshots/stats-dark.png");
+
+for my $scheme (qw(light dark)) {
+    $browser->look(scheme => $scheme, phone => 1, width => 390, height => 844);
+    $traffic->();
+    ok($browser->wait_for(q{document.documentElement.scrollWidth <= 390}),
+       "fits a phone, $scheme");
+    $browser->screenshot("$::screenshots/stats-phone-$scheme.png");
+}
+
+cmp_ok(-s $_, '>', 20000, "$_ is a picture") for <$::screenshots/stats-*.png>;
+
+is_deeply([ $browser->complaints ], [], 'no word on the console');
+
+my %asked = map { s/\?.*//r => 1 } $browser->requests;
+
+is_deeply([ keys %asked ], [ "http://127.0.0.1:$port/stats" ],
+          'asked nobody else');
+
+# the policy holds: what somebody might put into the page does not run
+
+$browser->eval(q{
+    const s = document.createElement('script');
+    s.textContent = 'window.pwned = 1';
+    document.body.append(s);
+    const i = document.createElement('img');
+    i.src = 'http://127.0.0.1:1/x';
+    document.body.append(i);
+});
+
+ok($browser->wait_for(q{window.pwned === undefined}), 'no other script');
+ok((grep { /Content Security Policy/ } $browser->complaints),
+   'and the browser says why');
+
+
+
+=== TEST 2: nothing to show, and nobody to ask
+--- client_timeout: 90
+--- config
+    location = /stats { idempotency_stats html; }
+--- client
+my $browser = eval { IdempotencyTest::Browser->new };
+
+if (!ok($browser, 'there is a browser')) {
+    diag($@);
+    return;
+}
+
+$browser->open("http://127.0.0.1:$port/stats#every=250");
+
+my $error = q{document.getElementById('error').textContent};
+
+ok($browser->wait_for("$error.match(/on nowhere/)"),
+   'says that there is no store');
+is_deeply([ $browser->complaints ], [], 'no word on the console');
+
+edit_config(sub { s{location = /stats \S[^\}]*\}}{} });
+ok(nginx_reload(), 'the figures are gone');
+ok($browser->wait_for("$error.match(/no figures: HTTP 404/)"), 'says so');
