@@ -17,7 +17,7 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
 export JOBS PORT TESTS
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
-        help bench bench-quick bench-instructions
+        help bench bench-quick bench-instructions model fuzz torture
 
 build: setup-build
 	@$(BUILD)
@@ -55,6 +55,16 @@ bench-instructions: setup-bench build
 check-style:
 	@tools/check-style
 
+model: setup-test
+	@proof/model/check
+
+fuzz: setup-build setup-fuzz
+	@$(BUILD) --configure-only
+	@proof/fuzz/run
+
+torture: setup-test build
+	@proof/torture/run
+
 setup: setup-build setup-test
 
 setup-%:
@@ -75,6 +85,9 @@ help:
 	@echo "make bench          speed, beside others (10 minutes; an idle machine)"
 	@echo "make bench-quick    the same in 3 minutes, less exact"
 	@echo "make bench-instructions  instructions per request, by function"
+	@echo "make model          the protocol, in every order it can happen in"
+	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"
+	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

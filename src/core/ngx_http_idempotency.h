@@ -269,6 +269,8 @@ typedef struct ngx_http_idempotency_ctx_s    ngx_http_idempotency_ctx_t;
 typedef struct {
     ngx_http_idempotency_ctx_t          *ctx;
     u_char                               id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    u_char                               token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
+                                                     /* of the last begin   */
     ngx_http_idempotency_claim_t         claim;
     ngx_str_t                            details;
     ngx_msec_t                           window;     /* of a derived one    */
@@ -301,7 +303,6 @@ struct ngx_http_idempotency_ctx_s {
     ngx_msec_t                           grace;
 
     /* the store */
-    u_char                               token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
     ngx_http_idempotency_cover_t        *covers;
     ngx_uint_t                           ncovers;
     ngx_http_idempotency_cover_t        *primary;    /* the key's, or the

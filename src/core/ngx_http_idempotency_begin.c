@@ -138,8 +138,6 @@ ngx_http_idempotency_begin_start(ngx_http_request_t *r,
     ctx->ttl = ngx_http_idempotency_ttl(r, ctx);
     ctx->grace = ngx_http_idempotency_time(r, &ctx->conf->expired_grace,
                                            "idempotency_expired_grace");
-
-    ngx_http_idempotency_token(ctx->token);
 }
 
 
@@ -206,7 +204,13 @@ ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op)
 }
 
 
-/* fills an operation; claims and times as the request has them */
+/*
+ * Fills an operation; claims and times as the request has them.
+ *
+ * Each begin has a token of its own.  The release of a lock that was given
+ * back, or of a begin that was given up, may still be on its way, on a
+ * connection that broke: it must not find the same token in the next lock.
+ */
 
 void
 ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
@@ -233,7 +237,12 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     op->data = cover;
 
     ngx_memcpy(op->id, cover->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
-    ngx_memcpy(op->token, ctx->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+    if (kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
+        ngx_http_idempotency_token(cover->token);
+    }
+
+    ngx_memcpy(op->token, cover->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 }
 
 
@@ -393,7 +402,7 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     op = ngx_http_idempotency_op_detached(ctx->conf->store,
                                           NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
-                                          cover->id, ctx->token);
+                                          cover->id, cover->token);
     if (op == NULL) {
         return;
     }

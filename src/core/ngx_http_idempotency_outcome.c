@@ -246,7 +246,7 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     ctx = cover->ctx;
 
     op = ngx_http_idempotency_op_detached(ctx->conf->store, kind, cover->id,
-                                          ctx->token);
+                                          cover->token);
     if (op == NULL) {
         return;
     }

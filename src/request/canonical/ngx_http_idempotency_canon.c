@@ -138,6 +138,12 @@ ngx_http_idempotency_canon_sort(ngx_http_idempotency_canon_t *c, size_t base,
     u_char  *p, *last;
     size_t   i;
 
+    if (c->len == base) {
+        /* there may be no stack yet */
+        *n = 0;
+        return NGX_OK;
+    }
+
     p = c->stack + base;
     last = c->stack + c->len;
 

@@ -1,0 +1,242 @@
+/* sources: src/store/redis/ngx_http_idempotency_redis_codec.c src/store/redis/ngx_http_idempotency_redis_script.c src/record/ngx_http_idempotency_record.c ; libs: -lhiredis -lz */
+
+/*
+ * What a Redis says, as it is read: a first byte chooses the operation, the
+ * rest is a stream of replies.  The results do not depend on how the stream
+ * is cut, and what begin found lies in memory of the operation's own.
+ *
+ * nginx's own functions are not at hand here: those that reading needs are
+ * below, those that writing needs are not called.
+ */
+
+
+#include "fuzz.h"
+
+#include <ngx_sha1.h>
+
+#include "store/redis/ngx_http_idempotency_redis.h"
+
+
+#define BLOCKS_MAX   64
+#define REPLIES_MAX  8
+#define TAG          7
+
+
+volatile ngx_cycle_t  *ngx_cycle;
+
+static void   *blocks[BLOCKS_MAX];
+static size_t  nblocks;
+
+
+void *
+ngx_pnalloc(ngx_pool_t *pool, size_t size)
+{
+    if (nblocks == BLOCKS_MAX) {
+        return NULL;
+    }
+
+    return blocks[nblocks++] = malloc(size);
+}
+
+
+void *
+ngx_alloc(size_t size, ngx_log_t *log)
+{
+    return malloc(size);
+}
+
+
+u_char *
+ngx_strnstr(u_char *s1, char *s2, size_t n)
+{
+    size_t  len = strlen(s2);
+
+    for ( /* void */ ; n >= len && *s1; s1++, n--) {
+        if (memcmp(s1, s2, len) == 0) {
+            return s1;
+        }
+    }
+
+    return NULL;
+}
+
+
+off_t
+ngx_atoof(u_char *line, size_t n)
+{
+    off_t  value;
+
+    if (n == 0) {
+        return NGX_ERROR;
+    }
+
+    for (value = 0; n--; line++) {
+        if (*line < '0' || *line > '9'
+            || value > (NGX_MAX_OFF_T_VALUE - (*line - '0')) / 10)
+        {
+            return NGX_ERROR;
+        }
+
+        value = value * 10 + (*line - '0');
+    }
+
+    return value;
+}
+
+
+/* only ever with "%s" */
+
+u_char *
+ngx_slprintf(u_char *buf, u_char *last, const char *fmt, ...)
+{
+    char     *s;
+    va_list   args;
+
+    va_start(args, fmt);
+
+    for (s = va_arg(args, char *); *s && buf < last; s++) {
+        *buf++ = (u_char) *s;
+    }
+
+    va_end(args);
+
+    return buf;
+}
+
+
+void
+ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
+    const char *fmt, ...)
+{
+}
+
+
+u_char *ngx_sprintf(u_char *buf, const char *fmt, ...) { abort(); }
+u_char *ngx_hex_dump(u_char *dst, u_char *src, size_t len) { abort(); }
+void ngx_sha1_init(ngx_sha1_t *ctx) { abort(); }
+void ngx_sha1_update(ngx_sha1_t *ctx, const void *p, size_t n) { abort(); }
+void ngx_sha1_final(u_char result[20], ngx_sha1_t *ctx) { abort(); }
+
+
+/* reads the stream; what came of it, as a number */
+
+static uint64_t
+listen_to(ngx_uint_t kind, const uint8_t *p, size_t len, size_t piece)
+{
+    void                               *reply;
+    size_t                              n;
+    uint64_t                            sum;
+    ngx_log_t                           log;
+    ngx_int_t                           rc;
+    ngx_uint_t                          replies;
+    redisReader                        *reader;
+    ngx_http_idempotency_op_t           op;
+    ngx_http_idempotency_store_t        store;
+    ngx_http_idempotency_redis_call_t   call;
+    ngx_http_idempotency_redis_conn_t   conn;
+
+    ngx_memzero(&log, sizeof(log));
+    ngx_memzero(&op, sizeof(op));
+    ngx_memzero(&store, sizeof(store));
+    ngx_memzero(&call, sizeof(call));
+    ngx_memzero(&conn, sizeof(conn));
+
+    op.kind = kind;
+    op.store = &store;
+    op.log = &log;
+    op.pool = (ngx_pool_t *) &op;           /* only asked whether it is there */
+    call.op = &op;
+    call.conn = &conn;
+    call.tag = TAG;
+
+    reader = ngx_http_idempotency_redis_reader();
+    fuzz_check(reader != NULL);
+
+    sum = 0;
+    replies = 0;
+
+    while (len && replies < REPLIES_MAX) {
+        n = (piece && piece < len) ? piece : len;
+
+        redisReaderFeed(reader, (const char *) p, n);
+        p += n;
+        len -= n;
+
+        for ( ;; ) {
+            reply = NULL;
+
+            if (redisReaderGetReply(reader, &reply) != REDIS_OK) {
+                len = 0;
+                sum = sum * 31 + 1;
+                break;
+            }
+
+            if (reply == NULL) {
+                break;
+            }
+
+            rc = ngx_http_idempotency_redis_script_result(&call, reply);
+
+            if (rc == NGX_OK) {
+                fuzz_check(op.result <= NGX_HTTP_IDEMPOTENCY_ERROR);
+
+                sum = sum * 31 + op.result;
+
+                if (op.result == NGX_HTTP_IDEMPOTENCY_FOUND) {
+                    sum = sum * 31 + op.found.state * 8 + op.found.reason;
+                    fuzz_check(op.found.state
+                               >= NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+                               && op.found.state
+                                  <= NGX_HTTP_IDEMPOTENCY_UNUSABLE);
+                }
+            }
+
+            freeReplyObject(reply);
+
+            if (op.result == NGX_HTTP_IDEMPOTENCY_FOUND && rc == NGX_OK) {
+
+                /* with the reply gone: nothing may point into it */
+
+                for (n = 0; n < op.found.response.len; n++) {
+                    sum = sum * 31 + op.found.response.data[n];
+                }
+
+                for (n = 0; n < op.found.details.len; n++) {
+                    sum = sum * 31 + op.found.details.data[n];
+                }
+            }
+
+            if (++replies == REPLIES_MAX || rc == NGX_ERROR) {
+                len = 0;
+                break;
+            }
+        }
+    }
+
+    redisReaderFree(reader);
+
+    while (nblocks) {
+        free(blocks[--nblocks]);
+    }
+
+    return sum;
+}
+
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    uint64_t      sum;
+    ngx_uint_t    kind;
+    fuzz_input_t  in;
+
+    in.p = data;
+    in.len = size;
+    kind = fuzz_byte(&in) % NGX_HTTP_IDEMPOTENCY_OP_N;
+
+    sum = listen_to(kind, in.p, in.len, 0);
+
+    fuzz_check(listen_to(kind, in.p, in.len, 1) == sum);
+
+    return 0;
+}

@@ -1,0 +1,470 @@
+/*
+ * One record, the requests that name it, and all that may go wrong between
+ * them: holders that die or stall, replies that are lost, messages that come
+ * late and out of order, wake-ups that never come, time.
+ *
+ *   NREQ    requests with the same key
+ *   LEASE   ticks a lock lasts; a live holder renews it at each tick
+ *   WAIT    ticks a waiter has
+ *   WORK    ticks an execution takes at most
+ *   FAULTS  how many things go wrong at most in one run
+ *
+ *   HOLD             idempotency_unknown_outcome hold; otherwise: lease
+ *
+ * and, to see that the properties can fail at all:
+ *
+ *   BROKEN_COMMIT    a commit does not look at the token
+ *   BROKEN_RELEASE   a release does not look at the token
+ *   BROKEN_WATCH     a waiter trusts in its wake-up alone
+ *   REUSED_TOKEN     a waiter that begins again does so under the token of
+ *                    the begin it gave up
+ *
+ * What is asserted stands at the inlines "start", "told" and "tick"; that each
+ * request is answered is the absence of an invalid end state.
+ *
+ * apply() is src/store/redis/(begin|renew|commit|release).lua, and the
+ * functions of those names in src/store/memory.  The request is src/core:
+ * begin, wait, execute, outcome.  call() is src/store/redis/..._redis.c: an
+ * operation is asked again with the same token; a begin that is given up is
+ * followed by a release.
+ */
+
+#ifndef NREQ
+#define NREQ    3
+#endif
+#ifndef FAULTS
+#define FAULTS  3
+#endif
+#ifndef WORK
+#define WORK    2
+#endif
+#define LEASE   2
+#define WAIT    3
+#define LATE    2
+
+#ifdef HOLD
+#define HELD    true
+#else
+#define HELD    false
+#endif
+
+mtype = { NONE, PROGRESS, DONE, UNKNOWN };
+mtype = { BEGIN, RENEW, COMMIT, UNSURE, RELEASE };
+mtype = { ACQUIRED, FOUND, OK, LOST, ERROR };
+
+/* the record, as the store has it */
+
+mtype  state = NONE;
+byte   token;                     /* of its writer                         */
+byte   left;                      /* ticks of its lease                    */
+byte   answer;                    /* whose response it is                  */
+
+/* messages that are still on their way when nobody waits for them any more */
+
+chan   late = [LATE] of { mtype, byte };
+
+byte   faults;
+
+/* requests; by pid */
+
+bool   holding[NREQ];             /* executes, is alive and not stalled    */
+bool   overdue[NREQ];             /* has to renew before time goes on      */
+byte   patience[NREQ];            /* ticks until a waiter gives up         */
+byte   look[NREQ];                /* ticks until it looks by itself        */
+bool   watching[NREQ];
+bool   woken[NREQ];
+
+/* ghosts: what the properties are about; the model does not look at them */
+
+byte   runs;                      /* executions                            */
+bool   excused;                   /* an exception of SPEC 9 happened       */
+bool   unkept;                    /* ... a status that is not kept         */
+byte   lease;                     /* ticks nobody else may run             */
+byte   runner;                    /* token of the last that ran            */
+byte   given;                     /* whose response was told as stored     */
+
+
+inline lay(tok)
+{
+    state = PROGRESS;
+    token = tok;
+    left = LEASE;
+}
+
+
+inline wake(i)
+{
+    i = 0;
+    do
+    :: i < NREQ ->
+        if
+        :: watching[i] -> woken[i] = true
+        :: watching[i] && faults < FAULTS -> faults++  /* it never comes */
+        :: !watching[i]
+        fi;
+        watching[i] = false;
+        i++
+    :: else -> break
+    od;
+    i = 0
+}
+
+
+#ifdef BROKEN_COMMIT
+#define FENCED(tok)    true
+#else
+#define FENCED(tok)    (token == tok && state == PROGRESS)
+#endif
+
+#ifdef BROKEN_RELEASE
+#define OURS(tok)      (state == PROGRESS)
+#else
+#define OURS(tok)      (state == PROGRESS && token == tok)
+#endif
+
+
+/* one step of the store, atomic there: a script, or a stay under the mutex */
+
+inline apply(op, tok, res, i)
+{
+    if
+    :: op == BEGIN ->
+        if
+        :: state == NONE ->
+            lay(tok); res = ACQUIRED
+        :: state == PROGRESS && token == tok ->
+            left = LEASE; res = ACQUIRED
+        :: state == PROGRESS && token != tok && left == 0 && !HELD ->
+            lay(tok); res = ACQUIRED
+        :: else ->
+            res = FOUND
+        fi
+
+    :: op == RENEW ->
+        if
+        :: state == NONE ->
+            lay(tok); res = OK
+        :: state == PROGRESS && token == tok ->
+            left = LEASE; res = OK
+        :: else ->
+            res = LOST
+        fi;
+        if
+        :: res == OK && tok == runner -> lease = LEASE
+        :: else
+        fi
+
+    :: op == COMMIT || op == UNSURE ->
+        if
+        :: state == NONE || FENCED(tok) ->
+            if
+            :: op == COMMIT ->
+                state = DONE; answer = tok; left = 0
+            :: else ->
+                state = UNKNOWN; left = LEASE; lease = LEASE
+            fi;
+            token = tok;
+            res = OK;
+            wake(i)
+        :: else ->
+            if
+            :: token == tok -> res = OK
+            :: else -> res = LOST
+            fi
+        fi
+
+    :: op == RELEASE ->
+        if
+        :: state == NONE ->
+            res = OK
+        :: OURS(tok) ->
+            if
+            :: tok == runner && token == tok && unkept -> lease = 0
+            :: else
+            fi;
+            state = NONE; left = 0; token = 0; res = OK;
+            wake(i)
+        :: else ->
+            res = LOST
+        fi
+    fi
+}
+
+
+/*
+ * An operation as it is asked.  Each try may be lost, or only its reply, or
+ * may come to the store at any later time; it is tried again, or given up.
+ */
+
+inline call(op, tok, res, i)
+{
+    do
+    :: atomic { apply(op, tok, res, i); seen = state; whose = answer;
+                ticks = left;
+                overdue[_pid] = (overdue[_pid] || res == ACQUIRED) }
+        break
+    :: atomic { faults < FAULTS -> faults++;
+        if
+        :: skip                                          /* lost           */
+        :: apply(op, tok, res, i)                        /* the reply was  */
+        :: nfull(late) -> late!op(tok)                   /* it is under way */
+        fi;
+        if
+        :: res = 0                                       /* asked again    */
+        :: res = ERROR; break                            /* given up       */
+        fi }
+    od
+}
+
+
+/* at most once, if nothing was excused; and never before a lease has ended */
+
+inline start(tok)
+{
+    atomic {
+        runs++;
+        assert(runs == 1 || excused);
+        assert(lease == 0);
+#ifdef HOLD
+        assert(runs == 1 || unkept);
+#endif
+        runner = tok;
+        lease = left;
+        holding[_pid] = true;
+        overdue[_pid] = false;
+    }
+}
+
+
+/* what was stored once, and told, is what everybody is told from then on */
+
+inline told(tok)
+{
+    assert(given == 0 || given == tok);
+    given = tok
+}
+
+
+active [NREQ] proctype request()
+{
+    byte   tok = _pid + 1;
+    byte   work, i, whose, ticks;
+    mtype  res, seen;
+    bool   waited, lost;
+
+begin:
+    call(BEGIN, tok, res, i);
+
+    if
+    :: res == ACQUIRED -> goto execute
+    :: res == FOUND ->
+        if
+        :: seen == DONE -> told(whose); goto over              /* a replay    */
+        :: seen == UNKNOWN -> goto over                     /* 409         */
+        :: seen == PROGRESS && ticks == 0 -> goto over      /* 409, hold   */
+        :: seen == PROGRESS && ticks > 0
+        fi
+    :: res == ERROR ->
+
+        /* the release that follows it; it may be lost as well */
+
+        atomic {
+            if
+            :: nfull(late) -> late!RELEASE(tok)
+            :: skip
+            fi;
+        }
+        if
+        :: !waited -> goto over                             /* 503         */
+        :: waited && patience[_pid] == 0 -> goto over
+        :: waited && patience[_pid] > 0 ->
+#ifndef REUSED_TOKEN
+            tok = tok + NREQ;
+#endif
+            goto begin
+        fi
+    fi;
+
+    /* wait: the store is looked at in the same step that enters the list */
+
+    atomic {
+        if
+        :: !waited -> waited = true; patience[_pid] = WAIT
+        :: else
+        fi;
+        res = 0; seen = 0; whose = 0; ticks = 0;
+        woken[_pid] = (state != PROGRESS || left == 0);
+        watching[_pid] = !woken[_pid];
+        look[_pid] = left;
+    }
+
+    atomic {
+#ifdef BROKEN_WATCH
+        (woken[_pid]);
+#else
+        (woken[_pid] || patience[_pid] == 0 || look[_pid] == 0);
+#endif
+        watching[_pid] = false;
+        woken[_pid] = false;
+        look[_pid] = 0;
+    }
+
+    if
+    :: patience[_pid] == 0 -> goto over                     /* 503         */
+    :: patience[_pid] > 0 -> goto begin
+    fi;
+
+execute:
+    atomic {
+        patience[_pid] = 0;
+        waited = 0; res = 0; seen = 0; whose = 0; ticks = 0;
+    }
+    start(tok);
+
+    do
+    :: overdue[_pid] && work < WORK && !lost ->
+        work++;
+        call(RENEW, tok, res, i);
+        atomic {
+            lost = (res == LOST);
+            seen = 0; whose = 0; ticks = 0; res = 0;
+            overdue[_pid] = false
+        }
+
+    :: overdue[_pid] && work < WORK && lost ->
+        work++;
+        overdue[_pid] = false
+
+    :: atomic { faults < FAULTS ->                          /* it dies     */
+        faults++;
+        excused = true;
+        holding[_pid] = false;
+        overdue[_pid] = false }
+        goto over
+
+    :: atomic { faults < FAULTS ->                          /* it stalls   */
+        faults++;
+        excused = true;
+        holding[_pid] = false;
+        overdue[_pid] = false }
+        break
+
+    :: break                                                /* it is done  */
+    od;
+
+    /* the outcome; no time passes for a live holder before it is told */
+
+    if
+    :: overdue[_pid] = holding[_pid];
+        call(COMMIT, tok, res, i);
+        if
+        :: res == OK -> told(tok)
+        :: res == LOST
+        :: res == ERROR -> excused = true
+        fi
+    :: atomic { excused = true; unkept = true };            /* not kept    */
+        overdue[_pid] = holding[_pid];
+        call(RELEASE, tok, res, i)
+    :: excused = true;                                      /* unknown     */
+        overdue[_pid] = holding[_pid];
+        call(UNSURE, tok, res, i)
+    fi;
+
+over:
+    atomic {
+        holding[_pid] = false;
+        overdue[_pid] = false;
+        patience[_pid] = 0;
+        work = 0; lost = 0; waited = 0;
+        tok = 0; res = 0; seen = 0; whose = 0; ticks = 0;
+    }
+}
+
+
+/* the network: what is late comes at any time, in any order, or never */
+
+active proctype network()
+{
+    mtype  op, res;
+    byte   tok, i;
+
+end:
+    do
+    :: atomic { late??op,tok ->
+        if
+        :: apply(op, tok, res, i)
+        :: skip
+        fi;
+        res = 0; op = 0; tok = 0 }
+    od
+}
+
+
+/*
+ * Time.  It goes on while there is something to wait for, and not before live
+ * holders have renewed, or tried to.
+ */
+
+#define LEASED  (state != DONE && left > 0 && !(HELD && state == UNKNOWN))
+
+#if NREQ > 2
+#define DUE     (overdue[0] || overdue[1] || overdue[2])
+#define WAITED  (patience[0] || patience[1] || patience[2])
+#define HOLDING (holding[0] || holding[1] || holding[2])
+#else
+#define DUE     (overdue[0] || overdue[1])
+#define WAITED  (patience[0] || patience[1])
+#define HOLDING (holding[0] || holding[1])
+#endif
+
+active proctype clock()
+{
+    byte  i;
+
+end:
+    do
+    :: atomic { (!DUE && (LEASED || lease > 0 || WAITED || HOLDING)) ->
+
+        do
+        :: i < NREQ ->
+            overdue[i] = holding[i];
+            if :: patience[i] > 0 -> patience[i]-- :: else fi;
+            if :: look[i] > 0 -> look[i]-- :: else fi;
+            i++
+        :: else -> break
+        od;
+
+        i = 0;
+
+        if
+        :: lease > 0 -> lease--
+        :: else
+        fi;
+
+        /* no lock outlives its lease: whoever begins then has it */
+
+        assert(left <= LEASE);
+
+        if
+        :: LEASED -> left--
+        :: else
+        fi;
+
+        /* a live holder was out of reach of the store that long */
+
+        if
+        :: (state == PROGRESS && left == 0 && token == runner) -> excused = true
+        :: else
+        fi;
+
+        if
+        :: state == UNKNOWN && left == 0 && !HELD -> state = NONE; token = 0
+        :: state == PROGRESS && left == 0 && !HELD ->
+            if
+            :: state = NONE; token = 0                      /* forgotten   */
+            :: skip
+            fi
+        :: else
+        fi }
+    od
+}
