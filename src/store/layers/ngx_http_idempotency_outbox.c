@@ -20,6 +20,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 #include "store/layers/ngx_http_idempotency_layers.h"
 
@@ -283,6 +284,9 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
 
     ngx_http_idempotency_metrics_count(o->layer.named,
                                  NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+    ngx_http_idempotency_store_event(o->layer.named,
+                                     NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                     op->error);
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: commit in store \"%V\" failed: %s; it is "
