@@ -126,8 +126,8 @@ sub lines
 
     my %seen;
     for my $x (grep { !$seen{$_}++ } @x) {
-        push @parts, sprintf '<text x="%.1f" y="%d" text-anchor="middle">10^%d</text>',
-             $x_at->($x), $top + $high + 20, log($x) / log(10) + 0.5;
+        push @parts, sprintf '<text x="%.1f" y="%d" text-anchor="middle">%d</text>',
+             $x_at->($x), $top + $high + 20, $x;
     }
 
     for my $i (0 .. $#lines) {
