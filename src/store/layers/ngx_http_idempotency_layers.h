@@ -97,6 +97,8 @@ typedef struct {
     ngx_msec_t                      next;       /* when to try              */
     ngx_msec_t                      delay;      /* between tries in vain    */
     ngx_msec_t                      tried;      /* last                     */
+    ngx_msec_t                      urgent;     /* until then a lease of what
+                                                   is kept may still last   */
     ngx_uint_t                      expired;    /* of the zone, as logged   */
     ngx_http_idempotency_outbox_figures_t  figures;
 } ngx_http_idempotency_outbox_sh_t;
@@ -206,6 +208,7 @@ void ngx_http_idempotency_outbox_release_later(
 /* how soon a commit is tried again */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN  250
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX  10000
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT  500
 
 /* how often every worker looks whether somebody tries, while one waits */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK       1000

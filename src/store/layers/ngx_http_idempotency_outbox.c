@@ -259,6 +259,21 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
     if (o->z.zone->records == 0) {
         sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
         sh->next = ngx_current_msec + sh->delay;
+        sh->urgent = ngx_current_msec;
+    }
+
+    if ((ngx_msec_int_t) (sh->urgent - ngx_current_msec)
+        < (ngx_msec_int_t) op->lease)
+    {
+        sh->urgent = ngx_current_msec + op->lease;
+        sh->delay = ngx_min(sh->delay,
+                            NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT);
+    }
+
+    if ((ngx_msec_int_t) (sh->next - ngx_current_msec)
+        > NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT)
+    {
+        sh->next = ngx_current_msec + NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT;
     }
 
     node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,

@@ -329,6 +329,7 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
 static void
 ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 {
+    ngx_msec_t                         max;
     ngx_uint_t                         more;
     ngx_http_idempotency_node_t       *node;
     ngx_http_idempotency_outbox_t     *o;
@@ -368,8 +369,17 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 
         sh->next = ngx_current_msec + sh->delay
                    + (ngx_msec_t) ngx_random() % (sh->delay / 4 + 1);
-        sh->delay = ngx_min(2 * sh->delay,
-                            NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX);
+
+        /*
+         * While a lease may still last, a store that is back for a moment
+         * must not be missed: once it has run out, another host runs again
+         */
+
+        max = (ngx_msec_int_t) (sh->urgent - ngx_current_msec) > 0
+              ? NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT
+              : NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX;
+
+        sh->delay = ngx_min(2 * sh->delay, max);
     }
 
     more = o->z.zone->records;
