@@ -193,6 +193,10 @@ is(http_post('/ok?op=b', 'x', $found)->body, "run 2\n", 'its life is over');
 --- client
 my ($key, $r) = key();
 is(http_post('/small/size?n=5000&op=a', 'x', $key)->status, 200, 'ran');
+
+# its client does not wait for the commit
+my ($name) = $::redis->keys;
+wait_for(sub { $::redis->command('HGET', $name, 's') == 3 });
 for (1 .. 2) {
     is(trips(sub { $r = http_post('/small/size?n=5000&op=a', 'x', $key) }), 1,
        'asked');
