@@ -203,7 +203,7 @@ struct ngx_http_idempotency_store_s {
 const ngx_http_idempotency_backend_t *ngx_http_idempotency_backend(
     ngx_str_t *name);
 
-/* the names of all backends, for an error message: "memory, redis" */
+/* the names of all backends, for an error message */
 ngx_str_t *ngx_http_idempotency_backend_names(void);
 
 ngx_int_t ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op);
