@@ -307,9 +307,8 @@ ngx_http_idempotency_merge_time(ngx_http_idempotency_time_t *conf,
 static char *
 ngx_http_idempotency_compile(ngx_conf_t *cf, ngx_array_t *values, char *text)
 {
-    ngx_str_t                          value;
-    ngx_http_complex_value_t          *cv;
-    ngx_http_compile_complex_value_t   ccv;
+    ngx_str_t                  value;
+    ngx_http_complex_value_t  *cv;
 
     value.data = (u_char *) text;
     value.len = ngx_strlen(text);
@@ -319,17 +318,7 @@ ngx_http_idempotency_compile(ngx_conf_t *cf, ngx_array_t *values, char *text)
         return NGX_CONF_ERROR;
     }
 
-    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-
-    ccv.cf = cf;
-    ccv.value = &value;
-    ccv.complex_value = cv;
-
-    if (ngx_http_compile_complex_value(&ccv) != NGX_OK) {
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idempotency_conf_complex(cf, &value, cv);
 }
 
 

@@ -23,9 +23,7 @@
 
 
 typedef struct {
-    ngx_pool_t   *pool;
     u_char       *last;
-    u_char       *end;
     ngx_uint_t    n;
     ngx_uint_t    values;
 } ngx_http_idempotency_diff_t;
