@@ -15,49 +15,17 @@ use warnings;
 sub run_client_code { eval $_[0] }
 
 use Cwd ();
-use Fcntl qw(LOCK_EX LOCK_NB O_CREAT O_RDWR);
 use File::Basename ();
 use File::Path ();
 use IO::Socket::INET;
 use POSIX ();
 use Time::HiRes qw(sleep time);
 
+use IdempotencyTest::Process qw(free_port wait_for is_alive is_listening);
+
 our (@EXPORT, $port, $h2_port);
 
-my ($Slow, $Root, $ServRoot, $Name, @PortLocks, $DeadPort);
-
-
-# A port for nginx.  It has to be free whenever nginx starts anew, so it is not
-# one of those the kernel gives to outgoing connections, and a locked file
-# keeps it from other tests while this process lives.
-
-sub free_port
-{
-    my $dir = "$Root/build/servroot/ports";
-    File::Path::make_path($dir);
-
-    my $above = 32767;
-    if (open my $in, '<', '/proc/sys/net/ipv4/ip_local_port_range') {
-        my ($first) = split ' ', <$in>;
-        $above = $first - 1 if $first > 12000;
-    }
-
-    for (1 .. 500) {
-        my $try = 10000 + int rand($above - 10000);
-
-        sysopen my $lock, "$dir/$try", O_CREAT | O_RDWR or next;
-        flock $lock, LOCK_EX | LOCK_NB or next;
-
-        IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $try,
-                              Proto => 'tcp', Listen => 1, ReuseAddr => 1)
-            or next;
-
-        push @PortLocks, $lock;
-        return $try;
-    }
-
-    die "no free port\n";
-}
+my ($Slow, $Root, $ServRoot, $Name, $DeadPort);
 
 
 BEGIN {
@@ -87,6 +55,7 @@ BEGIN {
     # sanitizers and valgrind make nginx slow: all waits are stretched
     $Slow = $ENV{IDEMPOTENCY_VALGRIND} ? 8
           : $ENV{IDEMPOTENCY_SANITIZER_LOGS} ? 3 : 1;
+    $IdempotencyTest::Process::Slow = $Slow;
 
     $ServRoot = "$Root/build/servroot/$Name.$$";
     File::Path::make_path("$Root/build/servroot");
@@ -802,35 +771,6 @@ sub stop_nginx
 }
 
 
-# a zombie counts as gone: who reaps an orphan is not our affair
-
-sub is_alive
-{
-    my $pid = shift;
-
-    waitpid $pid, POSIX::WNOHANG();
-
-    open my $in, '<', "/proc/$pid/stat" or return 0;
-    my $stat = <$in>;
-
-    return defined $stat && $stat =~ /^\d+ \(.*\) ([^ZX]) /s ? 1 : 0;
-}
-
-
-sub is_listening
-{
-    my $number = sprintf '%04X', shift;
-
-    open my $in, '<', '/proc/net/tcp' or return 1;
-
-    while (<$in>) {
-        return 1 if /^ *\d+: [0-9A-F]{8}:$number [0-9A-F]{8}:[0-9A-F]{4} 0A /;
-    }
-
-    return 0;
-}
-
-
 # --- logs -----------------------------------------------------------------
 
 sub read_log
@@ -877,23 +817,6 @@ sub access_log_like
 
 
 # --- the rest -------------------------------------------------------------
-
-# calls the code until it returns true, at most $timeout seconds
-
-sub wait_for
-{
-    my ($code, $timeout) = @_;
-
-    my $end = time + (defined $timeout ? $timeout : 5 * $Slow);
-
-    while (1) {
-        my $got = $code->();
-        return $got if $got;
-        return $got if time > $end;
-        sleep 0.01;
-    }
-}
-
 
 # A Redis of this process alone, without persistence.  It dies with us, even if
 # we are killed.
