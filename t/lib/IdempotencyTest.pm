@@ -41,6 +41,8 @@ BEGIN {
         nginx_master nginx_workers nginx_reload edit_config kill_worker
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for start_redis start_redis_proxy free_port
+        start_cluster start_sentinels start_dns start_host start_load
+        check_load
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -111,7 +113,12 @@ use Test::More ();
 
 use IdempotencyTest::Client;
 use IdempotencyTest::H2;
+use IdempotencyTest::Cluster;
+use IdempotencyTest::Dns;
+use IdempotencyTest::Host;
+use IdempotencyTest::Load;
 use IdempotencyTest::Redis;
+use IdempotencyTest::Sentinel;
 
 my $Module = $ENV{IDEMPOTENCY_MODULE}
              || "$Root/build/ngx_http_idempotency_module.so";
@@ -337,6 +344,8 @@ sub end_block
     my $name = $block->name;
 
     IdempotencyTest::Client::close_all();
+    IdempotencyTest::Load::stop_all();
+    IdempotencyTest::Host::stop_all();
     app_reset();
 
     if (!stop_nginx()) {
@@ -844,6 +853,61 @@ sub start_redis_proxy
 }
 
 
+# Several of them: a cluster, or a master with replicas and sentinels.  See
+# IdempotencyTest/Cluster.pm and Sentinel.pm for what they can be told.
+
+sub start_cluster
+{
+    return IdempotencyTest::Cluster->start(
+        dir => "$Root/build/servroot/$Name.$$.cluster", @_);
+}
+
+sub start_sentinels
+{
+    return IdempotencyTest::Sentinel->start(
+        dir => "$Root/build/servroot/$Name.$$.sentinel", @_);
+}
+
+sub start_dns { IdempotencyTest::Dns->start(@_) }
+
+
+# another nginx of the same configuration, see IdempotencyTest/Host.pm
+
+sub start_host
+{
+    my $to = shift || $ENV{TEST_NGINX_PORT_2};
+
+    return IdempotencyTest::Host->start(root => $ServRoot, port => $port,
+                                        to => $to);
+}
+
+
+# clients that go on asking, see IdempotencyTest/Load.pm
+
+sub start_load
+{
+    our $loads;
+
+    return IdempotencyTest::Load->start(ports => [ $port ],
+        dir => "$Root/build/servroot/$Name.$$.load" . ++$loads, @_);
+}
+
+
+sub check_load
+{
+    my ($load, @hosts) = @_;
+
+    my $counts = sub {
+        return { map { /^(\d+) (.*)/ ? ($2 => $1) : () }
+                 split /\n/, app_control('counts') };
+    };
+
+    # what they log while all keys are asked for once more does not count
+    return $load->check($counts, error_log(),
+                        map { $_->error_log } @hosts);
+}
+
+
 # Runs before the END block of Test::Nginx, which was compiled earlier.
 
 END {
@@ -852,9 +916,12 @@ END {
     # a child that left by exit() is not the test
     if (!$Test::Nginx::Util::InSubprocess && !$Ended++) {
         IdempotencyTest::Client::close_all();
+        IdempotencyTest::Load::stop_all();
+        IdempotencyTest::Host::stop_all();
         stop_nginx();
 
         IdempotencyTest::Redis::stop_all();
+        IdempotencyTest::Dns::stop_all();
 
         if ($App) {
             close $App->{stdin};
