@@ -37,8 +37,8 @@ static ngx_int_t ngx_http_idempotency_redis_ask_op(
 static ngx_int_t ngx_http_idempotency_redis_watch(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_redis_cancel(ngx_http_idempotency_op_t *op);
-static ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_route(
-    ngx_http_idempotency_redis_t *redis, u_char *id);
+static ngx_uint_t ngx_http_idempotency_redis_hopeless(
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_replied(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_timeout(ngx_event_t *ev);
@@ -120,21 +120,19 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     redis = ngx_http_idempotency_redis_conf(op);
-    conn = ngx_http_idempotency_redis_route(redis, op->id);
+    conn = ngx_http_idempotency_redis_route(redis, op);
 
     op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
     op->state_data = NULL;
 
-    if (conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP
-        && (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF
-            || conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTING)
-        && ngx_http_idempotency_redis_impatient(op))
+    if (ngx_http_idempotency_redis_impatient(op)
+        && ngx_http_idempotency_redis_hopeless(op, conn))
     {
-        op->error = (char *) conn->error;
+        op->error = (char *) (conn ? conn->error : redis->error);
         return NULL;
     }
 
-    call = ngx_http_idempotency_redis_call(conn);
+    call = ngx_http_idempotency_redis_call(redis, conn);
     if (call == NULL) {
         op->error = "no memory for a call";
         return NULL;
@@ -159,20 +157,20 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
 }
 
 
-/*
- * One node for now.  Of its connections a record has always the same: what
- * is asked of it is done in order.
- */
+/* it was tried often enough, and will be tried again soon */
 
-static ngx_http_idempotency_redis_conn_t *
-ngx_http_idempotency_redis_route(ngx_http_idempotency_redis_t *redis,
-    u_char *id)
+static ngx_uint_t
+ngx_http_idempotency_redis_hopeless(ngx_http_idempotency_op_t *op,
+    ngx_http_idempotency_redis_conn_t *conn)
 {
-    ngx_http_idempotency_redis_node_t  *node;
+    if (conn == NULL) {
+        return ngx_http_idempotency_redis_conf(op)->lost
+               >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP;
+    }
 
-    node = redis->node;
-
-    return &node->conns[id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1] % node->nconns];
+    return conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP
+           && (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF
+               || conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTING);
 }
 
 
@@ -188,6 +186,12 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
     op = call->op;
     conn = call->conn;
 
+    if (reply->type == REDIS_REPLY_ERROR
+        && conn->redis->topology->refused(call, reply) == NGX_OK)
+    {
+        return;
+    }
+
     if (op == NULL) {
         ngx_http_idempotency_redis_call_free(call);
         return;
@@ -197,7 +201,7 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
 
     if (rc == NGX_AGAIN) {
         call->eval = 1;
-        ngx_http_idempotency_redis_call_retry(call);
+        ngx_http_idempotency_redis_call_to(call, conn);
         return;
     }
 
@@ -253,6 +257,7 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
 static void
 ngx_http_idempotency_redis_timeout(ngx_event_t *ev)
 {
+    char                               *error;
     ngx_msec_t                          since, over;
     ngx_uint_t                          silent;
     ngx_http_idempotency_op_t          *op;
@@ -292,9 +297,13 @@ ngx_http_idempotency_redis_timeout(ngx_event_t *ev)
         return;
     }
 
-    ngx_http_idempotency_redis_fail(op, call->sent || conn->error[0] == '\0'
-                                        ? "no reply in time"
-                                        : (char *) conn->error);
+    error = (char *) (conn ? conn->error : redis->error);
+
+    if (call->sent || error[0] == '\0') {
+        error = "no reply in time";
+    }
+
+    ngx_http_idempotency_redis_fail(op, error);
 
     if (silent) {
         ngx_http_idempotency_redis_drop(conn, "no reply within %M ms",
@@ -306,13 +315,13 @@ ngx_http_idempotency_redis_timeout(ngx_event_t *ev)
 
 
 /*
- * The connection is in vain for the time being.  What was asked before the
- * application ran is told so; the rest waits.
+ * It is in vain for the time being.  What was asked before the application
+ * ran is told so; the rest waits.
  */
 
 void
-ngx_http_idempotency_redis_refuse_waiting(
-    ngx_http_idempotency_redis_conn_t *conn)
+ngx_http_idempotency_redis_refuse_waiting(ngx_queue_t *calls,
+    const char *error)
 {
     ngx_queue_t                        *q;
     ngx_http_idempotency_op_t          *op;
@@ -320,15 +329,15 @@ ngx_http_idempotency_redis_refuse_waiting(
 
 again:
 
-    for (q = ngx_queue_head(&conn->unsent);
-         q != ngx_queue_sentinel(&conn->unsent);
+    for (q = ngx_queue_head(calls);
+         q != ngx_queue_sentinel(calls);
          q = ngx_queue_next(q))
     {
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
         op = call->op;
 
         if (ngx_http_idempotency_redis_impatient(op)) {
-            ngx_http_idempotency_redis_fail(op, (char *) conn->error);
+            ngx_http_idempotency_redis_fail(op, error);
             ngx_http_idempotency_redis_complete(op);
 
             /* whoever that was may have changed the queue */
@@ -464,43 +473,19 @@ static ngx_int_t
 ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store)
 {
-    ngx_uint_t                          i;
-    ngx_http_idempotency_redis_t       *redis;
-    ngx_http_idempotency_redis_node_t  *node;
+    ngx_http_idempotency_redis_t  *redis;
 
     redis = store->conf;
 
-    node = ngx_pcalloc(cycle->pool, sizeof(ngx_http_idempotency_redis_node_t));
-    if (node == NULL) {
-        return NGX_ERROR;
-    }
+    ngx_queue_init(&redis->nodes);
+    ngx_queue_init(&redis->waiting);
 
-    /* one more: the subscriber */
-
-    node->conns = ngx_pcalloc(cycle->pool,
-                              (redis->connections + 1)
-                              * sizeof(ngx_http_idempotency_redis_conn_t));
-    if (node->conns == NULL) {
-        return NGX_ERROR;
-    }
-
-    node->redis = redis;
-    node->addrs = redis->url.addrs;
-    node->naddrs = redis->url.naddrs;
-    node->nconns = redis->connections;
-
-    for (i = 0; i <= node->nconns; i++) {
-        ngx_http_idempotency_redis_conn_init(&node->conns[i], node);
-    }
-
-    redis->node = node;
-    redis->subscriber = &node->conns[node->nconns];
-    redis->subscriber->subscriber = 1;
+    redis->topology = &ngx_http_idempotency_redis_single;
 
     ngx_http_idempotency_redis_script_init();
     ngx_http_idempotency_redis_watch_init(redis);
 
-    return NGX_OK;
+    return redis->topology->init(redis);
 }
 
 
@@ -508,16 +493,16 @@ static void
 ngx_http_idempotency_redis_exit_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store)
 {
-    ngx_uint_t                     i;
     ngx_http_idempotency_redis_t  *redis;
 
     redis = store->conf;
 
-    if (redis->node == NULL) {
+    if (redis->topology == NULL) {
         return;
     }
 
-    for (i = 0; i <= redis->node->nconns; i++) {
-        ngx_http_idempotency_redis_close(&redis->node->conns[i]);
-    }
+    redis->topology->exit(redis);
+
+    ngx_http_idempotency_redis_close(&redis->subscriber);
+    ngx_http_idempotency_redis_nodes_exit(redis);
 }

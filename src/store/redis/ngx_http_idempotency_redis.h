@@ -6,15 +6,20 @@
  *   ..._redis_conf.c        its block of directives
  *   ..._redis_script.c      an operation as a command, a reply as its result
  *   ..._redis_codec.c       bytes of commands and replies; hiredis reads
+ *   ..._redis_call.c        calls: to which connection, and to which instead
+ *   ..._redis_single.c      the topology of one server
+ *   ..._redis_node.c        nodes: a server, and the connections to it
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
  *   ..._redis_setup.c       from a socket to a connection that is ready
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
  *
- * An operation becomes a call, which is routed by the record's id to a node
- * (a server) and one of its connections: always the same one, so that what is
- * asked of a record is done in the order it was asked.
+ * An operation becomes a call.  The topology (one server, a sentinel's
+ * master, a cluster) tells by the record's id to which node it goes, or that
+ * this is not known yet: then it waits.  Of the connections to a node a record
+ * has always the same one, so that what is asked of it is done in the order
+ * it was asked.
  */
 
 
@@ -50,6 +55,8 @@ typedef struct ngx_http_idempotency_redis_conn_s
     ngx_http_idempotency_redis_conn_t;
 typedef struct ngx_http_idempotency_redis_call_s
     ngx_http_idempotency_redis_call_t;
+typedef struct ngx_http_idempotency_redis_topology_s
+    ngx_http_idempotency_redis_topology_t;
 
 
 typedef void (*ngx_http_idempotency_redis_reply_pt)(
@@ -63,8 +70,9 @@ typedef void (*ngx_http_idempotency_redis_reply_pt)(
  */
 
 struct ngx_http_idempotency_redis_call_s {
-    ngx_queue_t                           queue;     /* conn->unsent or sent */
-    ngx_http_idempotency_redis_conn_t    *conn;
+    ngx_queue_t                           queue;     /* conn->unsent or sent,
+                                                        redis->waiting      */
+    ngx_http_idempotency_redis_conn_t    *conn;      /* NULL: none yet      */
     ngx_http_idempotency_op_t            *op;        /* NULL: cancelled, or
                                                         a call of our own   */
     ngx_http_idempotency_redis_reply_pt   handler;
@@ -91,7 +99,9 @@ typedef enum {
 
 
 struct ngx_http_idempotency_redis_conn_s {
-    ngx_http_idempotency_redis_node_t    *node;
+    ngx_http_idempotency_redis_t         *redis;
+    ngx_http_idempotency_redis_node_t    *node;      /* NULL: a subscriber that
+                                                        has none yet        */
     ngx_http_idempotency_redis_state_e    state;
     ngx_connection_t                     *connection;
     redisReader                          *reader;
@@ -119,15 +129,65 @@ struct ngx_http_idempotency_redis_conn_s {
 };
 
 
-/* a server, and this worker's connections to it */
+/*
+ * A server, and this worker's connections to it.  It goes when it left the
+ * topology: first what was asked of it, to other nodes, then itself.
+ */
 
 struct ngx_http_idempotency_redis_node_s {
+    ngx_queue_t                           queue;     /* redis->nodes        */
     ngx_http_idempotency_redis_t         *redis;
+    ngx_pool_t                           *pool;
+    ngx_str_t                             name;      /* <host>:<port>       */
+
     ngx_addr_t                           *addrs;
     ngx_uint_t                            naddrs;
     ngx_uint_t                            addr;      /* the one in use      */
+
+    /* a record has one of the first nconns; total: these and all others */
     ngx_http_idempotency_redis_conn_t    *conns;
     ngx_uint_t                            nconns;
+    ngx_uint_t                            total;
+
+    ngx_event_t                           destroy;   /* posted              */
+
+    unsigned                              retired:1;
+    unsigned                              policy_asked:1;
+};
+
+
+/*
+ * Which server has which record.  All of it is this worker's own view, and
+ * none of it blocks: what is not known is asked for in the background.
+ */
+
+struct ngx_http_idempotency_redis_topology_s {
+
+    ngx_int_t                           (*init)(
+                                        ngx_http_idempotency_redis_t *redis);
+    void                                (*exit)(
+                                        ngx_http_idempotency_redis_t *redis);
+
+    /* the node of a record; NULL: not known yet, its calls wait */
+    ngx_http_idempotency_redis_node_t  *(*node)(
+                                        ngx_http_idempotency_redis_t *redis,
+                                        u_char *id);
+
+    /* where wake-ups are heard, rather not at "except"; NULL: nowhere yet */
+    ngx_http_idempotency_redis_node_t  *(*listen)(
+                                    ngx_http_idempotency_redis_t *redis,
+                                    ngx_http_idempotency_redis_node_t *except);
+
+    /* a connection broke, or could not be made; what was asked on it is in
+       conn->unsent.  Nothing is changed before the caller is done */
+    void                                (*failed)(
+                                    ngx_http_idempotency_redis_conn_t *conn);
+
+    /* an error came.  NGX_DECLINED: it is the answer; NGX_OK: the call went
+       elsewhere, or is gone */
+    ngx_int_t                           (*refused)(
+                                    ngx_http_idempotency_redis_call_t *call,
+                                    redisReply *reply);
 };
 
 
@@ -155,13 +215,20 @@ struct ngx_http_idempotency_redis_s {
 #endif
 
     /* this worker */
-    ngx_http_idempotency_redis_node_t    *node;
-    ngx_http_idempotency_redis_conn_t    *subscriber;
+    const ngx_http_idempotency_redis_topology_t  *topology;
+    ngx_queue_t                           nodes;
+    ngx_http_idempotency_redis_node_t    *master;    /* of all records      */
+    ngx_http_idempotency_redis_conn_t     subscriber;
+    ngx_queue_t                           waiting;   /* calls that have no
+                                                        node yet            */
+    ngx_uint_t                            lost;      /* attempts to find one,
+                                                        in vain, in a row   */
+    u_char                                error[
+                                       NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN];
     ngx_queue_t                           watches[
                                           NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES];
     ngx_uint_t                            nwatches;
     ngx_uint_t                            cleanups;  /* of given-up begins  */
-    ngx_uint_t                            policy_asked;
 };
 
 
@@ -173,8 +240,10 @@ extern const ngx_http_idempotency_backend_t
 
 ngx_http_idempotency_redis_call_t *ngx_http_idempotency_redis_submit(
     ngx_http_idempotency_op_t *op);
-void ngx_http_idempotency_redis_refuse_waiting(
-    ngx_http_idempotency_redis_conn_t *conn);
+
+/* those of conn->unsent or redis->waiting that need not wait any longer */
+void ngx_http_idempotency_redis_refuse_waiting(ngx_queue_t *calls,
+    const char *error);
 
 /* ..._redis_conf.c */
 
@@ -222,21 +291,54 @@ ngx_int_t ngx_http_idempotency_redis_number(redisReply *reply, ngx_uint_t n,
 #define ngx_http_idempotency_redis_put_size(len)                              \
     (sizeof("$\r\n\r\n") - 1 + NGX_INT64_LEN + (len))
 
-/* ..._redis_connection.c */
+/* ..._redis_call.c */
 
-void ngx_http_idempotency_redis_conn_init(
-    ngx_http_idempotency_redis_conn_t *conn,
-    ngx_http_idempotency_redis_node_t *node);
+/* the connection for op; NULL: its node is not known yet */
+ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_route(
+    ngx_http_idempotency_redis_t *redis, ngx_http_idempotency_op_t *op);
 ngx_http_idempotency_redis_call_t *ngx_http_idempotency_redis_call(
+    ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_call_free(
     ngx_http_idempotency_redis_call_t *call);
-void ngx_http_idempotency_redis_call_retry(
+void ngx_http_idempotency_redis_call_to(
+    ngx_http_idempotency_redis_call_t *call,
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_call_again(
     ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_requeue(
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_reroute(
+    ngx_http_idempotency_redis_t *redis, ngx_queue_t *calls);
 ngx_int_t ngx_http_idempotency_redis_ask(
     ngx_http_idempotency_redis_conn_t *conn,
     ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args,
     ngx_uint_t n);
+
+/* ..._redis_single.c */
+
+extern const ngx_http_idempotency_redis_topology_t
+    ngx_http_idempotency_redis_single;
+
+/* ..._redis_node.c */
+
+ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_create(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *name);
+ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_find(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *name);
+void ngx_http_idempotency_redis_node_vacate(
+    ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_node_retire(
+    ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_nodes_exit(
+    ngx_http_idempotency_redis_t *redis);
+
+/* ..._redis_connection.c */
+
+void ngx_http_idempotency_redis_conn_init(
+    ngx_http_idempotency_redis_conn_t *conn,
+    ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_node_t *node);
 void ngx_http_idempotency_redis_flush(ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_send(ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
@@ -255,6 +357,8 @@ void ngx_http_idempotency_redis_connect(
 /* ..._redis_watch.c */
 
 void ngx_http_idempotency_redis_watch_init(ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_listen(ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_node_t *except);
 void ngx_http_idempotency_redis_watch_enter(ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_watch_leave(ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op);

@@ -39,8 +39,6 @@ static ngx_int_t ngx_http_idempotency_redis_encode(
     ngx_http_idempotency_redis_conn_t *conn);
 static ngx_int_t ngx_http_idempotency_redis_replies(
     ngx_http_idempotency_redis_conn_t *conn);
-static void ngx_http_idempotency_redis_requeue(
-    ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_backoff(
     ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_timer_handler(ngx_event_t *ev);
@@ -48,8 +46,10 @@ static void ngx_http_idempotency_redis_timer_handler(ngx_event_t *ev);
 
 void
 ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
+    ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_node_t *node)
 {
+    conn->redis = redis;
     conn->node = node;
 
     ngx_queue_init(&conn->unsent);
@@ -65,98 +65,6 @@ ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
     conn->timer.data = conn;
     conn->timer.log = ngx_cycle->log;
     conn->timer.cancelable = 1;
-}
-
-
-/* a new call, the last of those to be sent */
-
-ngx_http_idempotency_redis_call_t *
-ngx_http_idempotency_redis_call(ngx_http_idempotency_redis_conn_t *conn)
-{
-    ngx_http_idempotency_redis_call_t  *call;
-
-    call = ngx_calloc(sizeof(ngx_http_idempotency_redis_call_t),
-                      ngx_cycle->log);
-    if (call == NULL) {
-        return NULL;
-    }
-
-    call->conn = conn;
-    ngx_queue_insert_tail(&conn->unsent, &call->queue);
-
-    ngx_http_idempotency_redis_flush(conn);
-
-    return call;
-}
-
-
-void
-ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
-{
-    ngx_queue_remove(&call->queue);
-    ngx_free(call);
-}
-
-
-/* once more, behind all others */
-
-void
-ngx_http_idempotency_redis_call_retry(ngx_http_idempotency_redis_call_t *call)
-{
-    call->sent = 0;
-    call->replied = 0;
-
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
-
-    ngx_http_idempotency_redis_flush(call->conn);
-}
-
-
-/* a command of the connection's own; if it breaks, nobody misses the reply */
-
-ngx_int_t
-ngx_http_idempotency_redis_ask(ngx_http_idempotency_redis_conn_t *conn,
-    ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args, ngx_uint_t n)
-{
-    size_t                              size;
-    u_char                             *p;
-    ngx_uint_t                          i;
-    ngx_http_idempotency_redis_call_t  *call;
-
-    size = ngx_http_idempotency_redis_put_size(0);
-
-    for (i = 0; i < n; i++) {
-        size += ngx_http_idempotency_redis_put_size(args[i].len);
-    }
-
-    p = ngx_http_idempotency_redis_reserve(conn, size);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    call = ngx_calloc(sizeof(ngx_http_idempotency_redis_call_t),
-                      ngx_cycle->log);
-    if (call == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = ngx_http_idempotency_redis_put_count(p, n);
-
-    for (i = 0; i < n; i++) {
-        p = ngx_http_idempotency_redis_put(p, args[i].data, args[i].len);
-    }
-
-    conn->out.last = p;
-
-    call->conn = conn;
-    call->handler = handler;
-    call->time = ngx_current_msec;
-    call->sent = 1;
-
-    ngx_queue_insert_tail(&conn->sent, &call->queue);
-
-    return NGX_OK;
 }
 
 
@@ -178,7 +86,9 @@ ngx_http_idempotency_redis_flush_handler(ngx_event_t *ev)
 
     case NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED:
 
-        if (conn->subscriber || !ngx_queue_empty(&conn->unsent)) {
+        if (conn->node
+            && (conn->subscriber || !ngx_queue_empty(&conn->unsent)))
+        {
             ngx_http_idempotency_redis_connect(conn);
         }
 
@@ -299,7 +209,7 @@ ngx_http_idempotency_redis_idle(ngx_http_idempotency_redis_conn_t *conn)
         conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
         && ngx_queue_empty(&conn->sent)
         && ngx_queue_empty(&conn->unsent)
-        && (!conn->subscriber || conn->node->redis->nwatches == 0);
+        && (!conn->subscriber || conn->redis->nwatches == 0);
 }
 
 
@@ -457,7 +367,7 @@ ngx_http_idempotency_redis_works(ngx_http_idempotency_redis_conn_t *conn)
 
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "idempotency: store \"%V\": Redis at %V answers again",
-                      &conn->node->redis->store->name,
+                      &conn->redis->store->name,
                       &conn->node->addrs[conn->node->addr].name);
     }
 }
@@ -551,14 +461,14 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     /* an idle connection may be closed: it will be made anew when needed */
 
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
-             || (conn->subscriber && node->redis->nwatches);
+             || (conn->subscriber && conn->redis->nwatches);
 
     level = (conn->told || (conn->answered && !needed)) ? NGX_LOG_INFO
                                                         : NGX_LOG_ERR;
 
     ngx_log_error(level, ngx_cycle->log, 0,
                   "idempotency: store \"%V\": %s to Redis at %V: %s",
-                  &node->redis->store->name,
+                  &conn->redis->store->name,
                   conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
                       ? "lost the connection" : "can't connect",
                   &node->addrs[node->addr].name, conn->error);
@@ -585,32 +495,24 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
         ngx_http_idempotency_redis_flush(conn);
     }
 
-    if (conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {
-        ngx_http_idempotency_redis_refuse_waiting(conn);
-    }
-}
+    if (conn->subscriber) {
 
-
-static void
-ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
-{
-    ngx_queue_t                        *q;
-    ngx_http_idempotency_redis_call_t  *call;
-
-    while (!ngx_queue_empty(&conn->sent)) {
-        q = ngx_queue_last(&conn->sent);
-        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
-
-        ngx_queue_remove(q);
-
-        if (call->op == NULL) {
-            ngx_free(call);
-            continue;
+        if (conn->failures) {
+            ngx_http_idempotency_redis_listen(conn->redis, node);
         }
 
-        call->sent = 0;
-        call->replied = 0;
-        ngx_queue_insert_head(&conn->unsent, q);
+        return;
+    }
+
+    conn->redis->topology->failed(conn);
+
+    /* another node may have them by now */
+
+    ngx_http_idempotency_redis_reroute(conn->redis, &conn->unsent);
+
+    if (conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {
+        ngx_http_idempotency_redis_refuse_waiting(&conn->unsent,
+                                                  (char *) conn->error);
     }
 }
 
@@ -643,14 +545,15 @@ ngx_http_idempotency_redis_timer_handler(ngx_event_t *ev)
 
     if (conn->state != NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF) {
         ngx_http_idempotency_redis_drop(conn, "no answer within %M ms",
-                                     conn->node->redis->connect_timeout);
+                                        conn->redis->connect_timeout);
         return;
     }
 
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED;
 
-    if (!ngx_queue_empty(&conn->unsent)
-        || (conn->subscriber && conn->node->redis->nwatches))
+    if (conn->node
+        && (!ngx_queue_empty(&conn->unsent)
+            || (conn->subscriber && conn->redis->nwatches)))
     {
         ngx_http_idempotency_redis_connect(conn);
     }

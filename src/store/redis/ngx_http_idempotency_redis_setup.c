@@ -101,7 +101,7 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
         return;
     }
 
-    ngx_add_timer(&conn->timer, node->redis->connect_timeout);
+    ngx_add_timer(&conn->timer, conn->redis->connect_timeout);
 
     if (rc == NGX_OK) {
         ngx_http_idempotency_redis_connected(conn);
@@ -159,7 +159,7 @@ ngx_http_idempotency_redis_connected(ngx_http_idempotency_redis_conn_t *conn)
 
 #if (NGX_SSL)
 
-    if (conn->node->redis->ssl) {
+    if (conn->redis->ssl) {
         ngx_http_idempotency_redis_handshake(conn);
         return;
     }
@@ -180,7 +180,7 @@ ngx_http_idempotency_redis_handshake(ngx_http_idempotency_redis_conn_t *conn)
     ngx_http_idempotency_redis_t  *redis;
 
     c = conn->connection;
-    redis = conn->node->redis;
+    redis = conn->redis;
     name = &redis->tls_name;
 
     if (ngx_ssl_create_connection(redis->ssl, c, NGX_SSL_CLIENT) != NGX_OK) {
@@ -224,7 +224,7 @@ ngx_http_idempotency_redis_handshake_handler(ngx_connection_t *c)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     conn = c->data;
-    redis = conn->node->redis;
+    redis = conn->redis;
 
     if (!c->ssl->handshaked) {
         ngx_http_idempotency_redis_drop(conn, "the TLS handshake failed");
@@ -292,7 +292,7 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
     ngx_http_idempotency_redis_t  *redis;
 
     c = conn->connection;
-    redis = conn->node->redis;
+    redis = conn->redis;
 
     c->read->handler = ngx_http_idempotency_redis_read_handler;
     c->write->handler = ngx_http_idempotency_redis_write_handler;
@@ -419,7 +419,7 @@ ngx_http_idempotency_redis_selected(ngx_http_idempotency_redis_call_t *call,
         *p = '\0';
 
         ngx_http_idempotency_redis_drop(conn, "db %i is refused: %s",
-                                        conn->node->redis->db, text);
+                                        conn->redis->db, text);
         return;
     }
 
@@ -468,7 +468,7 @@ ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
     ngx_str_t                      args[3];
     ngx_http_idempotency_redis_t  *redis;
 
-    redis = conn->node->redis;
+    redis = conn->redis;
 
     ngx_del_timer(&conn->timer);
 
@@ -480,8 +480,8 @@ ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
         /* what was published before went by */
         ngx_http_idempotency_redis_wake_all(redis);
 
-    } else if (ngx_worker == 0 && !redis->policy_asked) {
-        redis->policy_asked = 1;
+    } else if (ngx_worker == 0 && !conn->node->policy_asked) {
+        conn->node->policy_asked = 1;
 
         ngx_str_set(&args[0], "CONFIG");
         ngx_str_set(&args[1], "GET");
@@ -515,7 +515,7 @@ ngx_http_idempotency_redis_policy_handler(
     ngx_http_idempotency_redis_call_free(call);
 
     if (ngx_http_idempotency_redis_field(reply, 1, &policy) == NGX_OK) {
-        ngx_http_idempotency_redis_policy(conn->node->redis, &policy);
+        ngx_http_idempotency_redis_policy(conn->redis, &policy);
         return;
     }
 
@@ -563,7 +563,7 @@ ngx_http_idempotency_redis_info_handler(
 
     policy.len = p - policy.data;
 
-    ngx_http_idempotency_redis_policy(conn->node->redis, &policy);
+    ngx_http_idempotency_redis_policy(conn->redis, &policy);
 }
 
 

@@ -43,6 +43,38 @@ ngx_http_idempotency_redis_watch_init(ngx_http_idempotency_redis_t *redis)
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES; i++) {
         ngx_queue_init(&redis->watches[i]);
     }
+
+    ngx_http_idempotency_redis_conn_init(&redis->subscriber, redis, NULL);
+    redis->subscriber.subscriber = 1;
+}
+
+
+/* the subscriber moves; or stays where it is, if there is no other place */
+
+void
+ngx_http_idempotency_redis_listen(ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_node_t *except)
+{
+    ngx_http_idempotency_redis_conn_t  *conn;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    conn = &redis->subscriber;
+    node = redis->topology->listen(redis, except);
+
+    if (node == conn->node) {
+        return;
+    }
+
+    if (conn->state != NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF) {
+        ngx_http_idempotency_redis_close(conn);
+        ngx_http_idempotency_redis_requeue(conn);
+    }
+
+    conn->node = node;
+
+    if (node && redis->nwatches) {
+        ngx_http_idempotency_redis_flush(conn);
+    }
 }
 
 
@@ -53,10 +85,14 @@ ngx_http_idempotency_redis_watch_enter(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     redis = ngx_http_idempotency_redis_conf(op);
-    conn = redis->subscriber;
+    conn = &redis->subscriber;
 
     ngx_queue_insert_tail(&redis->watches[op->id[0]], &op->queue);
     redis->nwatches++;
+
+    if (conn->node == NULL) {
+        ngx_http_idempotency_redis_listen(redis, NULL);
+    }
 
     if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED) {
         ngx_http_idempotency_redis_flush(conn);
@@ -74,7 +110,7 @@ ngx_http_idempotency_redis_watch_leave(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     redis = ngx_http_idempotency_redis_conf(op);
-    conn = redis->subscriber;
+    conn = &redis->subscriber;
 
     ngx_queue_remove(&op->queue);
     redis->nwatches--;
@@ -95,11 +131,11 @@ ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op)
 
     redis = ngx_http_idempotency_redis_conf(op);
 
-    ngx_http_idempotency_redis_check(redis->subscriber);
+    ngx_http_idempotency_redis_check(&redis->subscriber);
 
     next = NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX;
 
-    if (redis->subscriber->state != NGX_HTTP_IDEMPOTENCY_REDIS_READY) {
+    if (redis->subscriber.state != NGX_HTTP_IDEMPOTENCY_REDIS_READY) {
         next = NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MIN << ngx_min(op->attempt, 8);
         next = ngx_min(next, NGX_HTTP_IDEMPOTENCY_REDIS_POLL_MAX);
     }
@@ -126,7 +162,7 @@ ngx_http_idempotency_redis_check(ngx_http_idempotency_redis_conn_t *conn)
     ngx_str_t                      args[2];
     ngx_http_idempotency_redis_t  *redis;
 
-    redis = conn->node->redis;
+    redis = conn->redis;
 
     if (conn->state != NGX_HTTP_IDEMPOTENCY_REDIS_READY
         || ngx_current_msec - conn->heard < NGX_HTTP_IDEMPOTENCY_REDIS_QUIET)
@@ -236,7 +272,7 @@ ngx_http_idempotency_redis_message(ngx_http_idempotency_redis_conn_t *conn,
     ngx_uint_t                     i;
     ngx_http_idempotency_redis_t  *redis;
 
-    redis = conn->node->redis;
+    redis = conn->redis;
 
     if (ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK) {
         return NGX_ERROR;

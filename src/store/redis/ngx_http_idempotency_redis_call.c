@@ -1,0 +1,218 @@
+
+/*
+ * Calls: to which connection one goes, and to which it goes instead when its
+ * node breaks, leaves or refuses it.
+ *
+ * A call is in one queue at any time: to be sent on a connection, sent there,
+ * or waiting for the topology to know its node.  A call that moves goes behind
+ * all others, in the order in which its like were: so what is asked of one
+ * record stays in order.  One that nobody waits for any more never moves: it
+ * is forgotten with the connection that it was sent on, and with it the begin
+ * that a release has to follow.
+ *
+ * Called by the backend with operations, and by whoever finds that calls have
+ * to move; calls the topology.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idempotency_redis.h"
+
+
+/*
+ * Of the connections to its node a record has always the same: what is asked
+ * of it is done in order.
+ */
+
+ngx_http_idempotency_redis_conn_t *
+ngx_http_idempotency_redis_route(ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_node_t  *node;
+
+    node = redis->topology->node(redis, op->id);
+
+    if (node == NULL) {
+        return NULL;
+    }
+
+    return &node->conns[op->id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1]
+                        % node->nconns];
+}
+
+
+/* a new call, the last of those to be sent; conn is NULL: it waits for one */
+
+ngx_http_idempotency_redis_call_t *
+ngx_http_idempotency_redis_call(ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_http_idempotency_redis_call_t  *call;
+
+    call = ngx_calloc(sizeof(ngx_http_idempotency_redis_call_t),
+                      ngx_cycle->log);
+    if (call == NULL) {
+        return NULL;
+    }
+
+    if (conn == NULL) {
+        ngx_queue_insert_tail(&redis->waiting, &call->queue);
+        return call;
+    }
+
+    call->conn = conn;
+    ngx_queue_insert_tail(&conn->unsent, &call->queue);
+
+    ngx_http_idempotency_redis_flush(conn);
+
+    return call;
+}
+
+
+void
+ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
+{
+    ngx_queue_remove(&call->queue);
+    ngx_free(call);
+}
+
+
+/* once more, there, behind all others */
+
+void
+ngx_http_idempotency_redis_call_to(ngx_http_idempotency_redis_call_t *call,
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    call->sent = 0;
+    call->replied = 0;
+    call->conn = conn;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&conn->unsent, &call->queue);
+
+    ngx_http_idempotency_redis_flush(conn);
+}
+
+
+/* once more, wherever its record is now */
+
+void
+ngx_http_idempotency_redis_call_again(ngx_http_idempotency_redis_call_t *call)
+{
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    redis = ngx_http_idempotency_redis_conf(call->op);
+    conn = ngx_http_idempotency_redis_route(redis, call->op);
+
+    if (conn) {
+        ngx_http_idempotency_redis_call_to(call, conn);
+        return;
+    }
+
+    call->sent = 0;
+    call->replied = 0;
+    call->conn = NULL;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&redis->waiting, &call->queue);
+}
+
+
+/* what was sent is to be sent again, before the rest; or nobody wants it */
+
+void
+ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_queue_t                        *q;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    while (!ngx_queue_empty(&conn->sent)) {
+        q = ngx_queue_last(&conn->sent);
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+
+        ngx_queue_remove(q);
+
+        if (call->op == NULL) {
+            ngx_free(call);
+            continue;
+        }
+
+        call->sent = 0;
+        call->replied = 0;
+        ngx_queue_insert_head(&conn->unsent, q);
+    }
+}
+
+
+/* of calls that are not sent: those that another connection has by now */
+
+void
+ngx_http_idempotency_redis_reroute(ngx_http_idempotency_redis_t *redis,
+    ngx_queue_t *calls)
+{
+    ngx_queue_t                        *q, *next;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    for (q = ngx_queue_head(calls);
+         q != ngx_queue_sentinel(calls);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+
+        if (ngx_http_idempotency_redis_route(redis, call->op) != call->conn) {
+            ngx_http_idempotency_redis_call_again(call);
+        }
+    }
+}
+
+
+/* a command of the connection's own; if it breaks, nobody misses the reply */
+
+ngx_int_t
+ngx_http_idempotency_redis_ask(ngx_http_idempotency_redis_conn_t *conn,
+    ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args, ngx_uint_t n)
+{
+    size_t                              size;
+    u_char                             *p;
+    ngx_uint_t                          i;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    size = ngx_http_idempotency_redis_put_size(0);
+
+    for (i = 0; i < n; i++) {
+        size += ngx_http_idempotency_redis_put_size(args[i].len);
+    }
+
+    p = ngx_http_idempotency_redis_reserve(conn, size);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    call = ngx_calloc(sizeof(ngx_http_idempotency_redis_call_t),
+                      ngx_cycle->log);
+    if (call == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_http_idempotency_redis_put_count(p, n);
+
+    for (i = 0; i < n; i++) {
+        p = ngx_http_idempotency_redis_put(p, args[i].data, args[i].len);
+    }
+
+    conn->out.last = p;
+
+    call->conn = conn;
+    call->handler = handler;
+    call->time = ngx_current_msec;
+    call->sent = 1;
+
+    ngx_queue_insert_tail(&conn->sent, &call->queue);
+
+    return NGX_OK;
+}

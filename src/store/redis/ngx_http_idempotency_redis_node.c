@@ -1,0 +1,187 @@
+
+/*
+ * Nodes: a server, and this worker's connections to it.
+ *
+ * A node is made when the topology first names it, and retired when the
+ * topology has it no more.  Then what was asked of it, sent or not, is asked
+ * of whoever has its record now: all operations may be asked twice.  It goes
+ * from memory later, in a turn of its own, since it may be a reply of its own
+ * that ended it.
+ *
+ * Called by the topologies.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idempotency_redis.h"
+
+
+#define NGX_HTTP_IDEMPOTENCY_REDIS_NODE_SIZE  2048
+
+
+static void ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev);
+
+
+ngx_http_idempotency_redis_node_t *
+ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *name)
+{
+    ngx_uint_t                          i;
+    ngx_pool_t                         *pool;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    pool = ngx_create_pool(NGX_HTTP_IDEMPOTENCY_REDIS_NODE_SIZE,
+                           ngx_cycle->log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    node = ngx_pcalloc(pool, sizeof(ngx_http_idempotency_redis_node_t));
+    if (node == NULL) {
+        goto failed;
+    }
+
+    node->redis = redis;
+    node->pool = pool;
+
+    node->name.len = name->len;
+    node->name.data = ngx_pstrdup(pool, name);
+    if (node->name.data == NULL) {
+        goto failed;
+    }
+
+    /* more than these, for calls that are not to hold up others, go behind */
+
+    node->nconns = redis->connections;
+    node->total = node->nconns;
+
+    node->conns = ngx_pcalloc(pool, node->total
+                                * sizeof(ngx_http_idempotency_redis_conn_t));
+    if (node->conns == NULL) {
+        goto failed;
+    }
+
+    for (i = 0; i < node->total; i++) {
+        ngx_http_idempotency_redis_conn_init(&node->conns[i], redis, node);
+    }
+
+    node->destroy.handler = ngx_http_idempotency_redis_node_destroy;
+    node->destroy.data = node;
+    node->destroy.log = ngx_cycle->log;
+
+    ngx_queue_insert_tail(&redis->nodes, &node->queue);
+
+    return node;
+
+failed:
+
+    ngx_destroy_pool(pool);
+
+    return NULL;
+}
+
+
+ngx_http_idempotency_redis_node_t *
+ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *name)
+{
+    ngx_queue_t                        *q;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
+
+        if (node->name.len == name->len
+            && ngx_strncmp(node->name.data, name->data, name->len) == 0)
+        {
+            return node;
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
+ * The topology has no records there any more: what was asked of it goes to
+ * where they are, the connections end, and the subscriber listens elsewhere.
+ */
+
+void
+ngx_http_idempotency_redis_node_vacate(ngx_http_idempotency_redis_node_t *node)
+{
+    ngx_uint_t                          i;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    for (i = 0; i < node->total; i++) {
+        conn = &node->conns[i];
+
+        ngx_http_idempotency_redis_close(conn);
+        ngx_http_idempotency_redis_requeue(conn);
+
+        conn->failures = 0;
+        conn->told = 0;
+
+        ngx_http_idempotency_redis_reroute(node->redis, &conn->unsent);
+    }
+
+    if (node->redis->subscriber.node == node) {
+        ngx_http_idempotency_redis_listen(node->redis, node);
+    }
+}
+
+
+void
+ngx_http_idempotency_redis_node_retire(ngx_http_idempotency_redis_node_t *node)
+{
+    if (node->retired) {
+        return;
+    }
+
+    node->retired = 1;
+
+    ngx_queue_remove(&node->queue);
+
+    ngx_http_idempotency_redis_node_vacate(node);
+
+    ngx_post_event(&node->destroy, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev)
+{
+    ngx_http_idempotency_redis_node_t  *node;
+
+    node = ev->data;
+
+    ngx_destroy_pool(node->pool);
+}
+
+
+void
+ngx_http_idempotency_redis_nodes_exit(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_uint_t                          i;
+    ngx_queue_t                        *q;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    while (!ngx_queue_empty(&redis->nodes)) {
+        q = ngx_queue_head(&redis->nodes);
+        node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
+
+        ngx_queue_remove(q);
+
+        for (i = 0; i < node->total; i++) {
+            ngx_http_idempotency_redis_close(&node->conns[i]);
+        }
+
+        /* operations under way still point there: the process takes it */
+    }
+}
