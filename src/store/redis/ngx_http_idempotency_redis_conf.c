@@ -108,6 +108,11 @@ static ngx_http_idempotency_redis_command_t
       offsetof(ngx_http_idempotency_redis_t, connections),
       "1" },
 
+    { "replicas",
+      ngx_http_idempotency_redis_set_replicas,
+      offsetof(ngx_http_idempotency_redis_t, replicas),
+      "1 timeout=500ms" },
+
     { "tls",
       ngx_http_idempotency_redis_set_flag,
       offsetof(ngx_http_idempotency_redis_t, tls),
@@ -159,6 +164,7 @@ ngx_http_idempotency_redis_create_conf(ngx_conf_t *cf,
     redis->connect_timeout = NGX_CONF_UNSET_MSEC;
     redis->timeout = NGX_CONF_UNSET_MSEC;
     redis->connections = NGX_CONF_UNSET;
+    redis->replicas = NGX_CONF_UNSET;
     redis->tls = NGX_CONF_UNSET;
     redis->tls_verify = NGX_CONF_UNSET;
 
@@ -197,7 +203,10 @@ ngx_http_idempotency_redis_directive(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    if (cf->args->nelts != 2 || value[1].len == 0) {
+    if (cf->args->nelts < 2 || value[1].len == 0
+        || (cf->args->nelts != 2
+            && cmd->set != ngx_http_idempotency_redis_set_replicas))
+    {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid number of arguments in \"%s\" directive: "
                            "it takes one that is not empty, for example "
@@ -242,6 +251,7 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
                              NGX_HTTP_IDEMPOTENCY_REDIS_TIMEOUT);
     ngx_conf_init_value(redis->connections,
                         NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTIONS);
+    ngx_conf_init_value(redis->replicas, 0);
     ngx_conf_init_value(redis->tls, 0);
 
     if (redis->prefix.len == 0) {
