@@ -64,6 +64,7 @@ my %wanted = (
     store_operation_seconds => 'histogram',
     breaker_opened_total => 'counter', breaker_rejected_total => 'counter',
     cache_hits_total => 'counter', cache_misses_total => 'counter',
+    replicas_missed_total => 'counter',
     commit_failures_total => 'counter', unprotected_total => 'counter',
     events_dropped_total => 'counter', build_info => 'gauge',
     evictions_total => 'counter', records => 'gauge', store_bytes => 'gauge',
@@ -353,7 +354,8 @@ my %counts = (lock_abandoned => 'lock_abandoned_total',
               breaker_opened => 'breaker_opened_total',
               breaker_rejected => 'breaker_rejected_total',
               cache_hits => 'cache_hits_total',
-              cache_misses => 'cache_misses_total');
+              cache_misses => 'cache_misses_total',
+              replicas_missed => 'replicas_missed_total');
 
 is_deeply([ sort keys %{ $store->{counts} } ], [ sort keys %counts ],
           'all counts');

@@ -14,7 +14,7 @@
 
 
 #define NGX_HTTP_IDEMPOTENCY_METRICS_MAGIC    0x49444d31      /* "IDM1" */
-#define NGX_HTTP_IDEMPOTENCY_METRICS_VERSION  1
+#define NGX_HTTP_IDEMPOTENCY_METRICS_VERSION  2
 
 
 static ngx_int_t ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone,

@@ -31,7 +31,8 @@ static void ngx_http_idempotency_stats_held(ngx_http_idempotency_text_t *t,
 
 static const char  *ngx_http_idempotency_count_names[] = {
     "lock_abandoned", "lease_renewals", "lease_lost", "commit_failures",
-    "breaker_opened", "breaker_rejected", "cache_hits", "cache_misses"
+    "breaker_opened", "breaker_rejected", "cache_hits", "cache_misses",
+    "replicas_missed"
 };
 
 

@@ -145,6 +145,11 @@ static ngx_http_idempotency_family_t  ngx_http_idempotency_families[] = {
       ngx_http_idempotency_samples_count,
       NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES },
 
+    { "replicas_missed_total", "counter",
+      "Commits that fewer replicas had in time than were wanted.",
+      ngx_http_idempotency_samples_count,
+      NGX_HTTP_IDEMPOTENCY_COUNT_REPLICAS_MISSED },
+
     { "records", "gauge",
       "Records that a store holds, by state.",
       ngx_http_idempotency_samples_held, NGX_HTTP_IDEMPOTENCY_HELD_RECORDS },

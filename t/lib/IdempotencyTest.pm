@@ -15,49 +15,17 @@ use warnings;
 sub run_client_code { eval $_[0] }
 
 use Cwd ();
-use Fcntl qw(LOCK_EX LOCK_NB O_CREAT O_RDWR);
 use File::Basename ();
 use File::Path ();
 use IO::Socket::INET;
 use POSIX ();
 use Time::HiRes qw(sleep time);
 
+use IdempotencyTest::Process qw(free_port wait_for is_alive is_listening);
+
 our (@EXPORT, $port, $h2_port);
 
-my ($Slow, $Root, $ServRoot, $Name, @PortLocks, $DeadPort);
-
-
-# A port for nginx.  It has to be free whenever nginx starts anew, so it is not
-# one of those the kernel gives to outgoing connections, and a locked file
-# keeps it from other tests while this process lives.
-
-sub free_port
-{
-    my $dir = "$Root/build/servroot/ports";
-    File::Path::make_path($dir);
-
-    my $above = 32767;
-    if (open my $in, '<', '/proc/sys/net/ipv4/ip_local_port_range') {
-        my ($first) = split ' ', <$in>;
-        $above = $first - 1 if $first > 12000;
-    }
-
-    for (1 .. 500) {
-        my $try = 10000 + int rand($above - 10000);
-
-        sysopen my $lock, "$dir/$try", O_CREAT | O_RDWR or next;
-        flock $lock, LOCK_EX | LOCK_NB or next;
-
-        IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $try,
-                              Proto => 'tcp', Listen => 1, ReuseAddr => 1)
-            or next;
-
-        push @PortLocks, $lock;
-        return $try;
-    }
-
-    die "no free port\n";
-}
+my ($Slow, $Root, $ServRoot, $Name, $DeadPort);
 
 
 BEGIN {
@@ -73,6 +41,8 @@ BEGIN {
         nginx_master nginx_workers nginx_reload edit_config kill_worker
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for start_redis start_redis_proxy free_port
+        start_cluster start_sentinels start_dns start_host start_load
+        check_load
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -87,6 +57,7 @@ BEGIN {
     # sanitizers and valgrind make nginx slow: all waits are stretched
     $Slow = $ENV{IDEMPOTENCY_VALGRIND} ? 8
           : $ENV{IDEMPOTENCY_SANITIZER_LOGS} ? 3 : 1;
+    $IdempotencyTest::Process::Slow = $Slow;
 
     $ServRoot = "$Root/build/servroot/$Name.$$";
     File::Path::make_path("$Root/build/servroot");
@@ -142,7 +113,12 @@ use Test::More ();
 
 use IdempotencyTest::Client;
 use IdempotencyTest::H2;
+use IdempotencyTest::Cluster;
+use IdempotencyTest::Dns;
+use IdempotencyTest::Host;
+use IdempotencyTest::Load;
 use IdempotencyTest::Redis;
+use IdempotencyTest::Sentinel;
 
 my $Module = $ENV{IDEMPOTENCY_MODULE}
              || "$Root/build/ngx_http_idempotency_module.so";
@@ -368,6 +344,8 @@ sub end_block
     my $name = $block->name;
 
     IdempotencyTest::Client::close_all();
+    IdempotencyTest::Load::stop_all();
+    IdempotencyTest::Host::stop_all();
     app_reset();
 
     if (!stop_nginx()) {
@@ -802,35 +780,6 @@ sub stop_nginx
 }
 
 
-# a zombie counts as gone: who reaps an orphan is not our affair
-
-sub is_alive
-{
-    my $pid = shift;
-
-    waitpid $pid, POSIX::WNOHANG();
-
-    open my $in, '<', "/proc/$pid/stat" or return 0;
-    my $stat = <$in>;
-
-    return defined $stat && $stat =~ /^\d+ \(.*\) ([^ZX]) /s ? 1 : 0;
-}
-
-
-sub is_listening
-{
-    my $number = sprintf '%04X', shift;
-
-    open my $in, '<', '/proc/net/tcp' or return 1;
-
-    while (<$in>) {
-        return 1 if /^ *\d+: [0-9A-F]{8}:$number [0-9A-F]{8}:[0-9A-F]{4} 0A /;
-    }
-
-    return 0;
-}
-
-
 # --- logs -----------------------------------------------------------------
 
 sub read_log
@@ -878,23 +827,6 @@ sub access_log_like
 
 # --- the rest -------------------------------------------------------------
 
-# calls the code until it returns true, at most $timeout seconds
-
-sub wait_for
-{
-    my ($code, $timeout) = @_;
-
-    my $end = time + (defined $timeout ? $timeout : 5 * $Slow);
-
-    while (1) {
-        my $got = $code->();
-        return $got if $got;
-        return $got if time > $end;
-        sleep 0.01;
-    }
-}
-
-
 # A Redis of this process alone, without persistence.  It dies with us, even if
 # we are killed.
 
@@ -921,6 +853,61 @@ sub start_redis_proxy
 }
 
 
+# Several of them: a cluster, or a master with replicas and sentinels.  See
+# IdempotencyTest/Cluster.pm and Sentinel.pm for what they can be told.
+
+sub start_cluster
+{
+    return IdempotencyTest::Cluster->start(
+        dir => "$Root/build/servroot/$Name.$$.cluster", @_);
+}
+
+sub start_sentinels
+{
+    return IdempotencyTest::Sentinel->start(
+        dir => "$Root/build/servroot/$Name.$$.sentinel", @_);
+}
+
+sub start_dns { IdempotencyTest::Dns->start(@_) }
+
+
+# another nginx of the same configuration, see IdempotencyTest/Host.pm
+
+sub start_host
+{
+    my $to = shift || $ENV{TEST_NGINX_PORT_2};
+
+    return IdempotencyTest::Host->start(root => $ServRoot, port => $port,
+                                        to => $to);
+}
+
+
+# clients that go on asking, see IdempotencyTest/Load.pm
+
+sub start_load
+{
+    our $loads;
+
+    return IdempotencyTest::Load->start(ports => [ $port ],
+        dir => "$Root/build/servroot/$Name.$$.load" . ++$loads, @_);
+}
+
+
+sub check_load
+{
+    my ($load, @hosts) = @_;
+
+    my $counts = sub {
+        return { map { /^(\d+) (.*)/ ? ($2 => $1) : () }
+                 split /\n/, app_control('counts') };
+    };
+
+    # what they log while all keys are asked for once more does not count
+    return $load->check($counts, error_log(),
+                        map { $_->error_log } @hosts);
+}
+
+
 # Runs before the END block of Test::Nginx, which was compiled earlier.
 
 END {
@@ -929,9 +916,12 @@ END {
     # a child that left by exit() is not the test
     if (!$Test::Nginx::Util::InSubprocess && !$Ended++) {
         IdempotencyTest::Client::close_all();
+        IdempotencyTest::Load::stop_all();
+        IdempotencyTest::Host::stop_all();
         stop_nginx();
 
         IdempotencyTest::Redis::stop_all();
+        IdempotencyTest::Dns::stop_all();
 
         if ($App) {
             close $App->{stdin};

@@ -751,6 +751,10 @@ sub control
         return $reply->($from->{$op} || 0);
     }
 
+    if ($path eq '/_counts') {                # of all operations
+        return $reply->(join '', map { "$count{$_} $_\n" } sort keys %count);
+    }
+
     if ($path eq '/_closed') {
         return $reply->($closed{$op} || 0);
     }

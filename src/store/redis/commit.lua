@@ -12,7 +12,8 @@
 --          { tag, 0 }: somebody else's
 
 local key = KEYS[1]
-local gone = redis.call('PTTL', key) == -2
+local life = redis.call('PTTL', key)
+local gone = life == -2
 local f = redis.call('HMGET', key, 't', 's', 'q')
 
 if not gone then
@@ -20,7 +21,10 @@ if not gone then
         return { ARGV[1], 0 }
     end
 
+    -- before, on another connection perhaps: where replicas are waited for,
+    -- WAIT speaks for what its own connection wrote, so something is written
     if f[2] ~= '1' then
+        redis.call('PEXPIRE', key, math.max(life, 1))
         return { ARGV[1], 1 }
     end
 end

@@ -151,7 +151,9 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
     op->timer.data = op;
     op->timer.log = ngx_cycle->log;
 
-    ngx_add_timer(&op->timer, redis->timeout);
+    ngx_add_timer(&op->timer, redis->timeout
+                              + (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+                                 ? redis->replicas_timeout : 0));
 
     return call;
 }
@@ -211,7 +213,21 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         return;
     }
 
+    if (conn->commits && (op->result == NGX_HTTP_IDEMPOTENCY_OK
+                          || op->result == NGX_HTTP_IDEMPOTENCY_FULL))
+    {
+        ngx_http_idempotency_redis_replicas_hold(call);
+        return;
+    }
+
     repeated = (call->tries > (call->eval ? 2 : 1));
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+        || op->kind == NGX_HTTP_IDEMPOTENCY_OP_RELEASE)
+    {
+        ngx_http_idempotency_redis_committed(op);
+        return;
+    }
 
     ngx_http_idempotency_redis_leave(op);
 
@@ -228,15 +244,6 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
 
         break;
 
-    case NGX_HTTP_IDEMPOTENCY_OP_COMMIT:
-    case NGX_HTTP_IDEMPOTENCY_OP_RELEASE:
-
-        /* faster than the message, and without it */
-
-        ngx_http_idempotency_redis_wake(ngx_http_idempotency_redis_conf(op),
-                                        op->id);
-        break;
-
     case NGX_HTTP_IDEMPOTENCY_OP_WATCH:
 
         if (op->result == NGX_HTTP_IDEMPOTENCY_OK && op->found.left) {
@@ -249,6 +256,22 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
     default:
         break;
     }
+
+    ngx_http_idempotency_redis_complete(op);
+}
+
+
+/* committed or released */
+
+void
+ngx_http_idempotency_redis_committed(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_leave(op);
+
+    /* faster than the message, and without it */
+
+    ngx_http_idempotency_redis_wake(ngx_http_idempotency_redis_conf(op),
+                                    op->id);
 
     ngx_http_idempotency_redis_complete(op);
 }
@@ -278,6 +301,13 @@ ngx_http_idempotency_redis_timeout(ngx_event_t *ev)
         since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
                 ? conn->heard : call->time;
         silent = (ngx_current_msec - since >= redis->timeout / 2);
+
+    } else if (conn && conn->awaiting) {
+
+        /* those whose WAIT it is may be gone */
+
+        silent = (ngx_current_msec - conn->asked
+                  >= redis->replicas_timeout + redis->timeout / 2);
     }
 
     over = ngx_current_msec - op->start;

@@ -16,6 +16,7 @@
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
  *   ..._redis_setup.c       from a socket to a connection that is ready
+ *   ..._redis_replicas.c    commits that wait for replicas to have them
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
  *
@@ -137,6 +138,8 @@ struct ngx_http_idempotency_redis_conn_s {
     ngx_queue_t                           unsent;    /* calls               */
     ngx_queue_t                           sent;      /* ... in the order in
                                                         which replies come  */
+    ngx_queue_t                           held;      /* ... replied to, until
+                                                        replicas have them  */
     ngx_buf_t                             out;       /* commands to be sent */
 
     ngx_event_t                           flush;     /* posted: send, or
@@ -146,6 +149,7 @@ struct ngx_http_idempotency_redis_conn_s {
     ngx_uint_t                            setup;     /* replies outstanding */
     ngx_uint_t                            failures;  /* in a row            */
     ngx_msec_t                            heard;     /* bytes, last         */
+    ngx_msec_t                            asked;     /* the last WAIT       */
     uint32_t                              tag;
     ngx_uint_t                            known;     /* kinds of operations
                                                         whose script it has */
@@ -154,6 +158,9 @@ struct ngx_http_idempotency_redis_conn_s {
     u_char                                error[
                                        NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN];
     unsigned                              subscriber:1;
+    unsigned                              commits:1;   /* only, with a WAIT
+                                                          behind them       */
+    unsigned                              awaiting:1;  /* its reply         */
     unsigned                              answered:1;  /* since it connected */
     unsigned                              told:1;      /* it is in the log  */
 };
@@ -321,6 +328,8 @@ struct ngx_http_idempotency_redis_s {
     ngx_msec_t                            connect_timeout;
     ngx_msec_t                            timeout;
     ngx_int_t                             connections;
+    ngx_int_t                             replicas;  /* to have a commit    */
+    ngx_msec_t                            replicas_timeout;
     ngx_flag_t                            tls;
     ngx_flag_t                            sentinel_tls;
     ngx_flag_t                            tls_verify;
@@ -352,6 +361,7 @@ struct ngx_http_idempotency_redis_s {
                                           NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES];
     ngx_uint_t                            nwatches;
     ngx_uint_t                            cleanups;  /* of given-up begins  */
+    time_t                                missed;    /* replicas, last told */
 };
 
 
@@ -363,6 +373,9 @@ extern const ngx_http_idempotency_backend_t
 
 ngx_http_idempotency_redis_call_t *ngx_http_idempotency_redis_submit(
     ngx_http_idempotency_op_t *op);
+
+/* it is done: whoever asked is told, and who waits for the record */
+void ngx_http_idempotency_redis_committed(ngx_http_idempotency_op_t *op);
 
 /* those of conn->unsent or redis->waiting that need not wait any longer */
 void ngx_http_idempotency_redis_refuse_waiting(ngx_queue_t *calls,
@@ -463,6 +476,15 @@ ngx_int_t ngx_http_idempotency_redis_ask(
     ngx_http_idempotency_redis_conn_t *conn,
     ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args,
     ngx_uint_t n);
+
+/* ..._redis_replicas.c */
+
+ngx_int_t ngx_http_idempotency_redis_replicas_ask(
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_replicas_hold(
+    ngx_http_idempotency_redis_call_t *call);
+char *ngx_http_idempotency_redis_set_replicas(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
 
 /* ..._redis_single.c */
 

@@ -33,7 +33,8 @@ static void ngx_http_idempotency_redis_ignored(
 
 /*
  * Of the connections to its node a record has always the same: what is asked
- * of it is done in order.
+ * of it is done in order.  Save that commits that wait for replicas have some
+ * of their own: they come last, and are fenced by their token.
  */
 
 ngx_http_idempotency_redis_conn_t *
@@ -59,6 +60,10 @@ ngx_http_idempotency_redis_conn_of(ngx_http_idempotency_redis_node_t *node,
     ngx_uint_t  n;
 
     n = op->id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1] % node->nconns;
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT && node->redis->replicas) {
+        n += node->nconns;
+    }
 
     return &node->conns[n];
 }
@@ -299,6 +304,20 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
             ngx_free(call);
             continue;
         }
+
+        call->sent = 0;
+        call->replied = 0;
+        call->asking = 0;
+        ngx_queue_insert_head(&conn->unsent, q);
+    }
+
+    /* replied to, but the replicas were not heard: these came before */
+
+    while (!ngx_queue_empty(&conn->held)) {
+        q = ngx_queue_last(&conn->held);
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+
+        ngx_queue_remove(q);
 
         call->sent = 0;
         call->replied = 0;

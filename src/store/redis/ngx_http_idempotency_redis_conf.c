@@ -132,6 +132,11 @@ static ngx_http_idempotency_redis_command_t
       offsetof(ngx_http_idempotency_redis_t, sentinel_tls),
       "on", 0 },
 
+    { "replicas",
+      ngx_http_idempotency_redis_set_replicas,
+      offsetof(ngx_http_idempotency_redis_t, replicas),
+      "1 timeout=500ms", 1 },
+
     { "tls",
       ngx_http_idempotency_redis_set_flag,
       offsetof(ngx_http_idempotency_redis_t, tls),
@@ -195,6 +200,7 @@ ngx_http_idempotency_redis_create_conf(ngx_conf_t *cf,
     redis->connections = NGX_CONF_UNSET;
     redis->cluster = NGX_CONF_UNSET;
     redis->sentinel_tls = NGX_CONF_UNSET;
+    redis->replicas = NGX_CONF_UNSET;
     redis->tls = NGX_CONF_UNSET;
     redis->tls_verify = NGX_CONF_UNSET;
 
@@ -279,6 +285,7 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
                              NGX_HTTP_IDEMPOTENCY_REDIS_TIMEOUT);
     ngx_conf_init_value(redis->connections,
                         NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTIONS);
+    ngx_conf_init_value(redis->replicas, 0);
     ngx_conf_init_value(redis->tls, 0);
 
     if (redis->prefix.len == 0) {

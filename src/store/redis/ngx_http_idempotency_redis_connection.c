@@ -30,6 +30,9 @@
 /* commands are written up to this before what there is of them is sent */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_OUT_SIZE     65536
 
+/* ... of commits that wait for replicas together */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_LOT_SIZE     (16 * 65536)
+
 /* as Redis itself has it */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_REPLY_MAX    (512 * 1024 * 1024)
 
@@ -54,6 +57,7 @@ ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
 
     ngx_queue_init(&conn->unsent);
     ngx_queue_init(&conn->sent);
+    ngx_queue_init(&conn->held);
 
     conn->flush.handler = ngx_http_idempotency_redis_flush_handler;
     conn->flush.data = conn;
@@ -174,12 +178,19 @@ ngx_http_idempotency_redis_send(ngx_http_idempotency_redis_conn_t *conn)
 static ngx_int_t
 ngx_http_idempotency_redis_encode(ngx_http_idempotency_redis_conn_t *conn)
 {
+    ssize_t                             max;
     ngx_queue_t                        *q;
     ngx_http_idempotency_redis_call_t  *call;
 
+    if (conn->awaiting || ngx_queue_empty(&conn->unsent)) {
+        return NGX_OK;
+    }
+
+    max = conn->commits ? NGX_HTTP_IDEMPOTENCY_REDIS_LOT_SIZE
+                        : NGX_HTTP_IDEMPOTENCY_REDIS_OUT_SIZE;
+
     while (!ngx_queue_empty(&conn->unsent)
-           && conn->out.last - conn->out.pos
-              < NGX_HTTP_IDEMPOTENCY_REDIS_OUT_SIZE)
+           && conn->out.last - conn->out.pos < max)
     {
         q = ngx_queue_head(&conn->unsent);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
@@ -200,6 +211,10 @@ ngx_http_idempotency_redis_encode(ngx_http_idempotency_redis_conn_t *conn)
 
         ngx_queue_remove(q);
         ngx_queue_insert_tail(&conn->sent, q);
+    }
+
+    if (conn->commits) {
+        return ngx_http_idempotency_redis_replicas_ask(conn);
     }
 
     return NGX_OK;
@@ -396,6 +411,7 @@ ngx_http_idempotency_redis_close(ngx_http_idempotency_redis_conn_t *conn)
 
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED;
     conn->setup = 0;
+    conn->awaiting = 0;
 
     if (conn->timer.timer_set) {
         ngx_del_timer(&conn->timer);

@@ -161,10 +161,10 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
 
     *ngx_cpymem(p, host->data, host->len) = '\0';
 
-    /* more than these, for calls that are not to hold up others, go behind */
+    /* behind them as many for commits, where WAIT would hold up others */
 
     node->nconns = redis->connections;
-    node->total = node->nconns;
+    node->total = redis->replicas ? 2 * node->nconns : node->nconns;
 
     node->conns = ngx_pcalloc(pool, node->total
                                 * sizeof(ngx_http_idempotency_redis_conn_t));
@@ -174,6 +174,7 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
 
     for (i = 0; i < node->total; i++) {
         ngx_http_idempotency_redis_conn_init(&node->conns[i], redis, node);
+        node->conns[i].commits = (i >= node->nconns);
     }
 
     node->destroy.handler = ngx_http_idempotency_redis_node_destroy;

@@ -12,23 +12,27 @@ use warnings;
 use File::Path ();
 use IO::Select;
 use IO::Socket::INET;
+use IO::Socket::IP;
 use POSIX ();
-use Socket qw(IPPROTO_TCP TCP_NODELAY);
+use Socket qw(IPPROTO_TCP SOL_SOCKET SO_RCVTIMEO TCP_NODELAY);
+
+use IdempotencyTest::Process;
 
 our @All;
 
 
-# port, dir: where; options: more for redis-server
+# port, dir: where; host: 127.0.0.1 or ::1; options: more for redis-server;
+# lazy: not now, but when it is launched
 
 sub start
 {
     my ($class, %o) = @_;
 
-    my $self = bless { %o }, $class;
+    my $self = bless { host => '127.0.0.1', %o }, $class;
     push @IdempotencyTest::Redis::All, $self;
 
     File::Path::make_path($self->{dir});
-    $self->spawn;
+    $self->spawn if !$o{lazy};
 
     return $self;
 }
@@ -36,7 +40,18 @@ sub start
 
 sub spawn
 {
-    my ($self, %o) = @_;
+    my ($self) = @_;
+
+    $self->launch;
+    $self->wait_up;
+}
+
+
+# many are up sooner if all are launched before the first is waited for
+
+sub launch
+{
+    my ($self) = @_;
 
     my $pid = fork;
     die "fork: $!\n" if !defined $pid;
@@ -45,23 +60,41 @@ sub spawn
         open STDIN, '<', '/dev/null';
         open STDOUT, '>>', "$self->{dir}/log";
         open STDERR, '>&', \*STDOUT;
-        exec 'setpriv', '--pdeathsig', 'KILL', 'redis-server',
-            '--bind', '127.0.0.1', '--port', $self->{port},
-            '--dir', $self->{dir}, '--save', '', '--appendonly', 'no',
-            '--daemonize', 'no', @{ $self->{options} }
+        exec 'setpriv', '--pdeathsig', 'KILL', 'redis-server', $self->arguments
             or POSIX::_exit(127);
     }
 
     $self->{pid} = $pid;
-    delete $self->{stopped};
+    delete @$self{qw(stopped paused)};
+}
 
-    IdempotencyTest::wait_for(
-        sub { IdempotencyTest::is_listening($self->{port})
-              || !IdempotencyTest::is_alive($pid) }, 10);
+
+sub arguments
+{
+    my ($self) = @_;
+
+    return ('--bind', $self->{host}, '--port', $self->{port},
+            '--dir', $self->{dir}, '--save', '', '--appendonly', 'no',
+            '--daemonize', 'no', @{ $self->{options} || [] });
+}
+
+
+sub wait_up
+{
+    my ($self) = @_;
+
+    my $pid = $self->{pid};
+
+    IdempotencyTest::Process::wait_for(
+        sub { IdempotencyTest::Process::is_listening($self->{port})
+              || !IdempotencyTest::Process::is_alive($pid) }, 20);
 
     die "redis-server does not start, see $self->{dir}/log\n"
-        if !IdempotencyTest::is_alive($pid);
+        if !IdempotencyTest::Process::is_alive($pid);
 }
+
+
+sub is_up { !$_[0]{stopped} && !$_[0]{paused} }
 
 
 # one command, its arguments as given; the reply as Redis sent it, in Perl form
@@ -70,9 +103,12 @@ sub command
 {
     my ($self, @args) = @_;
 
-    my $s = IO::Socket::INET->new(PeerAddr => '127.0.0.1', Proto => 'tcp',
-                                  PeerPort => $self->{port}, Timeout => 5)
+    my $s = IO::Socket::IP->new(PeerHost => $self->{host} || '127.0.0.1',
+                                PeerPort => $self->{port}, Timeout => 5,
+                                Type => Socket::SOCK_STREAM)
         or die "redis: $!\n";
+
+    setsockopt $s, SOL_SOCKET, SO_RCVTIMEO, pack 'l!l!', 5, 0;
 
     if (my $auth = $self->{auth}) {
         send_command($s, 'AUTH', @$auth);
@@ -152,11 +188,18 @@ sub pause
 {
     my ($self) = @_;
 
+    $self->{paused} = 1;
     kill STOP => $self->{pid};
-    IdempotencyTest::wait_for(sub { $self->state eq 'T' });
+    IdempotencyTest::Process::wait_for(sub { $self->state eq 'T' });
 }
 
-sub resume { kill CONT => $_[0]{pid} }
+sub resume
+{
+    my ($self) = @_;
+
+    delete $self->{paused};
+    kill CONT => $self->{pid};
+}
 
 
 sub state
@@ -174,11 +217,11 @@ sub kill_it
 {
     my ($self, $signal) = @_;
 
-    return if $self->{stopped}++;
+    return if $self->{stopped}++ || !$self->{pid};
 
     kill $signal || 'KILL', $self->{pid};
     kill CONT => $self->{pid};
-    IdempotencyTest::wait_for(sub { !IdempotencyTest::is_alive($self->{pid}) },
+    IdempotencyTest::Process::wait_for(sub { !IdempotencyTest::Process::is_alive($self->{pid}) },
                               3)
         or kill KILL => $self->{pid};
     waitpid $self->{pid}, 0;

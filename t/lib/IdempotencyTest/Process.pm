@@ -1,0 +1,105 @@
+package IdempotencyTest::Process;
+
+# Ports and processes: what the toolkit and the programs beside the tests
+# (bench/scale) both need to start servers, and nothing of Test::Nginx.
+
+use strict;
+use warnings;
+
+use Cwd ();
+use Exporter qw(import);
+use Fcntl qw(LOCK_EX LOCK_NB O_CREAT O_RDWR);
+use File::Path ();
+use IO::Socket::INET;
+use POSIX ();
+use Time::HiRes qw(sleep time);
+
+our @EXPORT_OK = qw(free_port wait_for is_alive is_listening);
+
+our $Slow = 1;               # how much longer all waits are, see the toolkit
+
+my @PortLocks;
+
+
+# A port for a server.  It has to be free whenever that starts anew, so it is
+# not one of those the kernel gives to outgoing connections, and a locked file
+# keeps it from other tests while this process lives.
+
+sub free_port
+{
+    my $dir = Cwd::cwd() . '/build/servroot/ports';
+    File::Path::make_path($dir);
+
+    my $above = 32767;
+    if (open my $in, '<', '/proc/sys/net/ipv4/ip_local_port_range') {
+        my ($first) = split ' ', <$in>;
+        $above = $first - 1 if $first > 12000;
+    }
+
+    for (1 .. 500) {
+        my $try = 10000 + int rand($above - 10000);
+
+        sysopen my $lock, "$dir/$try", O_CREAT | O_RDWR or next;
+        flock $lock, LOCK_EX | LOCK_NB or next;
+
+        IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $try,
+                              Proto => 'tcp', Listen => 1, ReuseAddr => 1)
+            or next;
+
+        push @PortLocks, $lock;
+        return $try;
+    }
+
+    die "no free port\n";
+}
+
+
+# calls the code until it returns true, at most $timeout seconds
+
+sub wait_for
+{
+    my ($code, $timeout) = @_;
+
+    my $end = time + (defined $timeout ? $timeout : 5 * $Slow);
+
+    while (1) {
+        my $got = $code->();
+        return $got if $got;
+        return $got if time > $end;
+        sleep 0.01;
+    }
+}
+
+
+# a zombie counts as gone: who reaps an orphan is not our affair
+
+sub is_alive
+{
+    my $pid = shift;
+
+    waitpid $pid, POSIX::WNOHANG();
+
+    open my $in, '<', "/proc/$pid/stat" or return 0;
+    my $stat = <$in>;
+
+    return defined $stat && $stat =~ /^\d+ \(.*\) ([^ZX]) /s ? 1 : 0;
+}
+
+
+sub is_listening
+{
+    my $number = sprintf '%04X', shift;
+
+    for my $file ('/proc/net/tcp', '/proc/net/tcp6') {
+        open my $in, '<', $file or next;
+
+        while (<$in>) {
+            return 1
+                if /^ *\d+: [0-9A-F]+:$number [0-9A-F]+:[0-9A-F]{4} 0A /;
+        }
+    }
+
+    return 0;
+}
+
+1;
