@@ -511,6 +511,7 @@ void ngx_http_idempotency_redis_control_leave(
 /* ..._redis_parse.c */
 
 ngx_uint_t ngx_http_idempotency_redis_slot(u_char *key, size_t len);
+uint16_t ngx_http_idempotency_redis_crc16(u_char *p, u_char *last);
 ngx_int_t ngx_http_idempotency_redis_redirect(redisReply *reply,
     ngx_http_idempotency_redis_redirect_t *to);
 ngx_int_t ngx_http_idempotency_redis_range(redisReply *reply, ngx_uint_t n,
