@@ -26,17 +26,9 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "store/ngx_http_idempotency_shared.h"
 #include "store/ngx_http_idempotency_store.h"
 #include "store/memory/ngx_http_idempotency_zone.h"
-
-
-/* a small state that all workers share, and that a reload finds again */
-
-typedef struct {
-    size_t                          size;
-    ngx_slab_pool_t                *shpool;
-    void                           *data;
-} ngx_http_idempotency_shared_t;
 
 
 /* the beginning of every layer's conf */
@@ -173,11 +165,6 @@ ngx_int_t ngx_http_idempotency_layers_directive(ngx_conf_t *cf,
 /* puts the layers around a store whose own conf is done */
 char *ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
     ngx_http_idempotency_store_t *store);
-
-/* "s->data" is there, zeroed, once nginx has made its zones */
-char *ngx_http_idempotency_shared_add(ngx_conf_t *cf,
-    ngx_http_idempotency_shared_t *s, size_t size, const char *prefix,
-    ngx_str_t *name, ngx_str_t *other);
 
 /* ..._breaker.c, ..._cache.c, ..._outbox.c */
 
