@@ -49,13 +49,19 @@ typedef enum {
 } ngx_http_idempotency_breaker_state_e;
 
 
+/* of a node, or of the whole store where it has no nodes */
+
 typedef struct {
+    ngx_uint_t                      owner;      /* of the node's place      */
     ngx_uint_t                      state;
     ngx_uint_t                      fails;      /* in a row                 */
     ngx_msec_t                      opened;
     ngx_msec_t                      until;      /* open, or the probe's time */
     uintptr_t                       probe;      /* number of the last       */
 } ngx_http_idempotency_breaker_sh_t;
+
+/* by place of the node; the first is that of what has none */
+#define NGX_HTTP_IDEMPOTENCY_BREAKERS  (1 + NGX_HTTP_IDEMPOTENCY_NODES_MAX)
 
 
 typedef struct {
@@ -216,9 +222,12 @@ ngx_http_idempotency_store_t *ngx_http_idempotency_fallback(ngx_conf_t *cf,
 char *ngx_http_idempotency_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
 void ngx_http_idempotency_fallback_bind(ngx_array_t *all);
 
-/* for the figures: NGX_DECLINED if the store has no breaker */
+/*
+ * For the figures: of the node at that place; at 0, the worst of the store.
+ * NGX_DECLINED if the store has no breaker.
+ */
 ngx_int_t ngx_http_idempotency_breaker_state(
-    ngx_http_idempotency_store_t *store);
+    ngx_http_idempotency_store_t *store, ngx_uint_t place);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_LAYERS_H_INCLUDED_ */

@@ -318,7 +318,8 @@ ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
     b = layers->breaker;
 
     if (b && (ngx_http_idempotency_shared_add(cf, &b->shared,
-                                  sizeof(ngx_http_idempotency_breaker_sh_t),
+                                  sizeof(ngx_http_idempotency_breaker_sh_t)
+                                  * NGX_HTTP_IDEMPOTENCY_BREAKERS,
                                   "idempotency_breaker", &store->name, NULL)
               != NGX_CONF_OK
               || ngx_http_idempotency_layers_put(cf, store, &b->layer,
