@@ -68,6 +68,7 @@ my %wanted = (
     commit_failures_total => 'counter', unprotected_total => 'counter',
     events_dropped_total => 'counter', build_info => 'gauge',
     evictions_total => 'counter', records => 'gauge', store_bytes => 'gauge',
+    node_operations_total => 'counter', node_breaker_state => 'gauge',
 );
 
 for my $name (sort keys %wanted) {

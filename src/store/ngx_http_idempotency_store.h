@@ -22,6 +22,7 @@
 #include <ngx_event.h>
 
 #include "record/ngx_http_idempotency_record.h"
+#include "store/ngx_http_idempotency_nodes.h"
 
 
 typedef struct ngx_http_idempotency_store_s  ngx_http_idempotency_store_t;
@@ -193,6 +194,7 @@ struct ngx_http_idempotency_store_s {
     const ngx_http_idempotency_backend_t   *backend;
     void                                   *conf;     /* the backend's      */
     ngx_http_idempotency_layers_t          *layers;   /* or NULL            */
+    ngx_http_idempotency_nodes_t           *nodes;    /* NULL: it is one    */
     ngx_http_idempotency_metrics_t         *metrics;
     struct ngx_http_idempotency_log_s      *log;      /* of its events      */
     ngx_resolver_t                         *resolver; /* for names that are

@@ -14,6 +14,10 @@
  * closes the breaker, its failure opens it again.  A probe has its time: when
  * that is over, as when its worker was killed, the next begin is the probe.
  *
+ * A store that is several servers has a breaker for each: one that is down
+ * must not keep requests from those that answer.  The one that is asked first
+ * counts, wherever it may send the question on.
+ *
  * The state is in shared memory.  While all is well nobody takes its lock.
  *
  * Called through the layers around it; calls the backend.
@@ -33,8 +37,11 @@
 #define NGX_HTTP_IDEMPOTENCY_PROBE_MIN  1000
 #define NGX_HTTP_IDEMPOTENCY_PROBE_MAX  10000
 
-/* the note of an operation that is not the probe */
+/* of an operation that is not the probe */
 #define NGX_HTTP_IDEMPOTENCY_NO_PROBE   0
+
+/* "store <name>", with the node */
+#define NGX_HTTP_IDEMPOTENCY_WHOSE_LEN  256
 
 
 static ngx_int_t ngx_http_idempotency_breaker_begin(
@@ -45,18 +52,25 @@ static ngx_int_t ngx_http_idempotency_breaker_watch(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_breaker_cancel(
     ngx_http_idempotency_op_t *op);
+static ngx_uint_t ngx_http_idempotency_breaker_place(
+    ngx_http_idempotency_breaker_t *b, u_char *id);
 static ngx_int_t ngx_http_idempotency_breaker_gate(
-    ngx_http_idempotency_breaker_t *b, uintptr_t *probe);
+    ngx_http_idempotency_breaker_t *b, ngx_uint_t place, uintptr_t *probe);
 static ngx_int_t ngx_http_idempotency_breaker_refuse(
     ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_breaker_ask(
+    ngx_http_idempotency_op_t *op, ngx_uint_t place, uintptr_t probe);
 static ngx_int_t ngx_http_idempotency_breaker_done(
-    ngx_http_idempotency_op_t *op, uintptr_t probe);
+    ngx_http_idempotency_op_t *op, uintptr_t note);
 static void ngx_http_idempotency_breaker_answered(
     ngx_http_idempotency_breaker_t *b, ngx_http_idempotency_op_t *op,
-    uintptr_t probe);
+    ngx_uint_t place, uintptr_t probe);
 static void ngx_http_idempotency_breaker_failed(
     ngx_http_idempotency_breaker_t *b, ngx_http_idempotency_op_t *op,
-    uintptr_t probe);
+    ngx_uint_t place, uintptr_t probe);
+static u_char *ngx_http_idempotency_breaker_whose(
+    ngx_http_idempotency_breaker_t *b, ngx_uint_t place, u_char *p,
+    u_char *last);
 
 
 const ngx_http_idempotency_backend_t  ngx_http_idempotency_breaker_backend = {
@@ -80,41 +94,57 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_breaker_backend = {
 #define ngx_http_idempotency_breaker_conf(op)                                 \
     ((ngx_http_idempotency_breaker_t *) (op)->store->conf)
 
-#define ngx_http_idempotency_breaker_sh(b)                                    \
-    ((ngx_http_idempotency_breaker_sh_t *) (b)->shared.data)
+#define ngx_http_idempotency_breaker_sh(b, place)                             \
+    (&((ngx_http_idempotency_breaker_sh_t *) (b)->shared.data)[place])
 
 /* without the lock: a look that may be late by a moment */
-#define ngx_http_idempotency_breaker_is(b, what)                              \
-    (*(volatile ngx_uint_t *) &ngx_http_idempotency_breaker_sh(b)->what)
+#define ngx_http_idempotency_breaker_is(b, place, what)                       \
+    (*(volatile ngx_uint_t *)                                                 \
+         &ngx_http_idempotency_breaker_sh(b, place)->what)
+
+/* what goes along with an operation: the place asked, and its probe */
+#define ngx_http_idempotency_breaker_note(place, probe)                       \
+    ((probe) * NGX_HTTP_IDEMPOTENCY_BREAKERS + (place))
+#define ngx_http_idempotency_breaker_note_place(note)                         \
+    ((note) % NGX_HTTP_IDEMPOTENCY_BREAKERS)
+#define ngx_http_idempotency_breaker_note_probe(note)                         \
+    ((note) / NGX_HTTP_IDEMPOTENCY_BREAKERS)
+
+/* numbers of probes begin anew before they do not fit into a note */
+#define NGX_HTTP_IDEMPOTENCY_PROBE_LAST                                       \
+    ((uintptr_t) -1 / NGX_HTTP_IDEMPOTENCY_BREAKERS - 1)
 
 
 static ngx_int_t
 ngx_http_idempotency_breaker_begin(ngx_http_idempotency_op_t *op)
 {
     uintptr_t                        probe;
+    ngx_uint_t                       place;
     ngx_http_idempotency_breaker_t  *b;
 
     b = ngx_http_idempotency_breaker_conf(op);
+    place = ngx_http_idempotency_breaker_place(b, op->id);
 
-    if (ngx_http_idempotency_breaker_gate(b, &probe) != NGX_OK) {
+    if (ngx_http_idempotency_breaker_gate(b, place, &probe) != NGX_OK) {
         ngx_http_idempotency_metrics_count(b->layer.named,
                                 NGX_HTTP_IDEMPOTENCY_COUNT_BREAKER_REJECTED);
         return ngx_http_idempotency_breaker_refuse(op);
     }
 
-    return ngx_http_idempotency_layer_ask(op, b->layer.inner,
-                                          ngx_http_idempotency_breaker_done,
-                                          probe);
+    return ngx_http_idempotency_breaker_ask(op, place, probe);
 }
 
 
 static ngx_int_t
 ngx_http_idempotency_breaker_pass(ngx_http_idempotency_op_t *op)
 {
-    return ngx_http_idempotency_layer_ask(op,
-                                          ngx_http_idempotency_layer_inner(op),
-                                          ngx_http_idempotency_breaker_done,
-                                          NGX_HTTP_IDEMPOTENCY_NO_PROBE);
+    ngx_uint_t  place;
+
+    place = ngx_http_idempotency_breaker_place(
+                               ngx_http_idempotency_breaker_conf(op), op->id);
+
+    return ngx_http_idempotency_breaker_ask(op, place,
+                                            NGX_HTTP_IDEMPOTENCY_NO_PROBE);
 }
 
 
@@ -123,29 +153,44 @@ ngx_http_idempotency_breaker_pass(ngx_http_idempotency_op_t *op)
 static ngx_int_t
 ngx_http_idempotency_breaker_watch(ngx_http_idempotency_op_t *op)
 {
+    ngx_uint_t                       place;
     ngx_http_idempotency_breaker_t  *b;
 
     b = ngx_http_idempotency_breaker_conf(op);
+    place = ngx_http_idempotency_breaker_place(b, op->id);
 
-    if (ngx_http_idempotency_breaker_is(b, state)
+    if (ngx_http_idempotency_breaker_is(b, place, state)
         != NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED)
     {
         return ngx_http_idempotency_breaker_refuse(op);
     }
 
-    return ngx_http_idempotency_breaker_pass(op);
+    return ngx_http_idempotency_breaker_ask(op, place,
+                                            NGX_HTTP_IDEMPOTENCY_NO_PROBE);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_breaker_ask(ngx_http_idempotency_op_t *op,
+    ngx_uint_t place, uintptr_t probe)
+{
+    return ngx_http_idempotency_layer_ask(op,
+                             ngx_http_idempotency_layer_inner(op),
+                             ngx_http_idempotency_breaker_done,
+                             ngx_http_idempotency_breaker_note(place, probe));
 }
 
 
 static void
 ngx_http_idempotency_breaker_cancel(ngx_http_idempotency_op_t *op)
 {
-    uintptr_t                           probe;
+    uintptr_t                           note, probe;
     ngx_http_idempotency_breaker_t     *b;
     ngx_http_idempotency_breaker_sh_t  *sh;
 
     b = ngx_http_idempotency_breaker_conf(op);
-    probe = ngx_http_idempotency_layer_note(op);
+    note = ngx_http_idempotency_layer_note(op);
+    probe = ngx_http_idempotency_breaker_note_probe(note);
 
     ngx_http_idempotency_layer_cancel(op);
 
@@ -155,7 +200,8 @@ ngx_http_idempotency_breaker_cancel(ngx_http_idempotency_op_t *op)
 
     /* it will never tell: the next one is the probe */
 
-    sh = ngx_http_idempotency_breaker_sh(b);
+    sh = ngx_http_idempotency_breaker_sh(b,
+                               ngx_http_idempotency_breaker_note_place(note));
 
     ngx_shmtx_lock(&b->shared.shpool->mutex);
 
@@ -169,11 +215,54 @@ ngx_http_idempotency_breaker_cancel(ngx_http_idempotency_op_t *op)
 }
 
 
+/* that of the node the record is on, as far as this worker knows */
+
+static ngx_uint_t
+ngx_http_idempotency_breaker_place(ngx_http_idempotency_breaker_t *b,
+    u_char *id)
+{
+    ngx_http_idempotency_store_node_t        *node;
+    ngx_http_idempotency_nodes_t       *nodes;
+    ngx_http_idempotency_breaker_sh_t  *sh;
+
+    nodes = b->layer.named->nodes;
+
+    if (nodes == NULL) {
+        return 0;
+    }
+
+    node = nodes->find(nodes->data, id);
+
+    if (node == NULL || node->place == 0) {
+        return 0;
+    }
+
+    if (ngx_http_idempotency_breaker_is(b, node->place, owner)
+        != node->owner)
+    {
+        /* the place was another's: its state is, too */
+
+        sh = ngx_http_idempotency_breaker_sh(b, node->place);
+
+        ngx_shmtx_lock(&b->shared.shpool->mutex);
+
+        if (sh->owner != node->owner) {
+            ngx_memzero(sh, sizeof(ngx_http_idempotency_breaker_sh_t));
+            sh->owner = node->owner;
+        }
+
+        ngx_shmtx_unlock(&b->shared.shpool->mutex);
+    }
+
+    return node->place;
+}
+
+
 /* NGX_OK: go on, as "probe" if that is not 0; NGX_DECLINED: not now */
 
 static ngx_int_t
 ngx_http_idempotency_breaker_gate(ngx_http_idempotency_breaker_t *b,
-    uintptr_t *probe)
+    ngx_uint_t place, uintptr_t *probe)
 {
     ngx_int_t                           rc;
     ngx_msec_t                          time;
@@ -181,14 +270,14 @@ ngx_http_idempotency_breaker_gate(ngx_http_idempotency_breaker_t *b,
 
     *probe = NGX_HTTP_IDEMPOTENCY_NO_PROBE;
 
-    if (ngx_http_idempotency_breaker_is(b, state)
+    if (ngx_http_idempotency_breaker_is(b, place, state)
         == NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED)
     {
         return NGX_OK;
     }
 
     rc = NGX_OK;
-    sh = ngx_http_idempotency_breaker_sh(b);
+    sh = ngx_http_idempotency_breaker_sh(b, place);
 
     ngx_shmtx_lock(&b->shared.shpool->mutex);
 
@@ -202,8 +291,8 @@ ngx_http_idempotency_breaker_gate(ngx_http_idempotency_breaker_t *b,
         time = ngx_min(b->reset, NGX_HTTP_IDEMPOTENCY_PROBE_MAX);
         time = ngx_max(time, NGX_HTTP_IDEMPOTENCY_PROBE_MIN);
 
-        if (++sh->probe == NGX_HTTP_IDEMPOTENCY_NO_PROBE) {
-            sh->probe++;
+        if (++sh->probe > NGX_HTTP_IDEMPOTENCY_PROBE_LAST) {
+            sh->probe = NGX_HTTP_IDEMPOTENCY_NO_PROBE + 1;
         }
 
         sh->state = NGX_HTTP_IDEMPOTENCY_BREAKER_HALF_OPEN;
@@ -230,21 +319,25 @@ ngx_http_idempotency_breaker_refuse(ngx_http_idempotency_op_t *op)
 
 static ngx_int_t
 ngx_http_idempotency_breaker_done(ngx_http_idempotency_op_t *op,
-    uintptr_t probe)
+    uintptr_t note)
 {
+    uintptr_t                        probe;
+    ngx_uint_t                       place;
     ngx_http_idempotency_breaker_t  *b;
 
     b = ngx_http_idempotency_breaker_conf(op);
+    place = ngx_http_idempotency_breaker_note_place(note);
+    probe = ngx_http_idempotency_breaker_note_probe(note);
 
     if (!ngx_http_idempotency_layer_answered(op)) {
-        ngx_http_idempotency_breaker_failed(b, op, probe);
+        ngx_http_idempotency_breaker_failed(b, op, place, probe);
 
     } else if (op->kind != NGX_HTTP_IDEMPOTENCY_OP_WATCH
-               && (ngx_http_idempotency_breaker_is(b, fails)
-                   || ngx_http_idempotency_breaker_is(b, state)
+               && (ngx_http_idempotency_breaker_is(b, place, fails)
+                   || ngx_http_idempotency_breaker_is(b, place, state)
                       != NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED))
     {
-        ngx_http_idempotency_breaker_answered(b, op, probe);
+        ngx_http_idempotency_breaker_answered(b, op, place, probe);
     }
 
     return NGX_OK;
@@ -253,13 +346,15 @@ ngx_http_idempotency_breaker_done(ngx_http_idempotency_op_t *op,
 
 static void
 ngx_http_idempotency_breaker_answered(ngx_http_idempotency_breaker_t *b,
-    ngx_http_idempotency_op_t *op, uintptr_t probe)
+    ngx_http_idempotency_op_t *op, ngx_uint_t place, uintptr_t probe)
 {
+    u_char                             *p;
+    u_char                              whose[NGX_HTTP_IDEMPOTENCY_WHOSE_LEN];
     ngx_uint_t                          closed;
     ngx_http_idempotency_breaker_sh_t  *sh;
 
     closed = 0;
-    sh = ngx_http_idempotency_breaker_sh(b);
+    sh = ngx_http_idempotency_breaker_sh(b, place);
 
     ngx_shmtx_lock(&b->shared.shpool->mutex);
 
@@ -283,23 +378,28 @@ ngx_http_idempotency_breaker_answered(ngx_http_idempotency_breaker_t *b,
                                    NGX_HTTP_IDEMPOTENCY_EVENT_BREAKER_CLOSED,
                                    NULL);
 
+        p = ngx_http_idempotency_breaker_whose(b, place, whose,
+                                               whose + sizeof(whose));
+
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
-                      "idempotency: store \"%V\" answers again, its breaker "
-                      "is closed", &b->layer.named->name);
+                      "idempotency: %*s answers again, its breaker is closed",
+                      p - whose, whose);
     }
 }
 
 
 static void
 ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
-    ngx_http_idempotency_op_t *op, uintptr_t probe)
+    ngx_http_idempotency_op_t *op, ngx_uint_t place, uintptr_t probe)
 {
+    u_char                             *p;
+    u_char                              whose[NGX_HTTP_IDEMPOTENCY_WHOSE_LEN];
     ngx_uint_t                          opened, again;
     ngx_http_idempotency_breaker_sh_t  *sh;
 
     opened = 0;
     again = 0;
-    sh = ngx_http_idempotency_breaker_sh(b);
+    sh = ngx_http_idempotency_breaker_sh(b, place);
 
     ngx_shmtx_lock(&b->shared.shpool->mutex);
 
@@ -337,37 +437,82 @@ ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
 
     ngx_shmtx_unlock(&b->shared.shpool->mutex);
 
-    if (opened) {
-        ngx_http_idempotency_metrics_count(b->layer.named,
+    if (!opened && !again) {
+        return;
+    }
+
+    p = ngx_http_idempotency_breaker_whose(b, place, whose,
+                                           whose + sizeof(whose));
+
+    if (again) {
+        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
+                      "idempotency: %*s still fails, its breaker stays open "
+                      "for %M ms: %s", p - whose, whose, b->reset,
+                      op->error ? op->error : "no answer");
+        return;
+    }
+
+    ngx_http_idempotency_metrics_count(b->layer.named,
                                   NGX_HTTP_IDEMPOTENCY_COUNT_BREAKER_OPENED);
-        ngx_http_idempotency_store_event(b->layer.named,
+    ngx_http_idempotency_store_event(b->layer.named,
                                    NGX_HTTP_IDEMPOTENCY_EVENT_BREAKER_OPENED,
                                    op->error);
 
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: store \"%V\" failed %ui times in a row, "
-                      "its breaker is open for %M ms: %s",
-                      &b->layer.named->name, b->fails, b->reset,
-                      op->error ? op->error : "no answer");
+    ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                  "idempotency: %*s failed %ui times in a row, its breaker is "
+                  "open for %M ms: %s", p - whose, whose, b->fails, b->reset,
+                  op->error ? op->error : "no answer");
+}
 
-    } else if (again) {
-        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
-                      "idempotency: store \"%V\" still fails, its breaker "
-                      "stays open for %M ms: %s",
-                      &b->layer.named->name, b->reset,
-                      op->error ? op->error : "no answer");
+
+static u_char *
+ngx_http_idempotency_breaker_whose(ngx_http_idempotency_breaker_t *b,
+    ngx_uint_t place, u_char *p, u_char *last)
+{
+    ngx_http_idempotency_node_figures_t  *node;
+
+    node = NULL;
+
+    if (place) {
+        node = ngx_http_idempotency_nodes_at(b->layer.named->nodes, place);
     }
+
+    if (node) {
+        p = ngx_slprintf(p, last, "node %*s of ", node->len, node->name);
+    }
+
+    return ngx_slprintf(p, last, "store \"%V\"", &b->layer.named->name);
 }
 
 
 /* read without the lock: a figure, and the number is whole */
 
 ngx_int_t
-ngx_http_idempotency_breaker_state(ngx_http_idempotency_store_t *store)
+ngx_http_idempotency_breaker_state(ngx_http_idempotency_store_t *store,
+    ngx_uint_t place)
 {
+    ngx_int_t                        worst;
+    ngx_uint_t                       i;
+    ngx_http_idempotency_breaker_t  *b;
+
     if (store->layers == NULL || store->layers->breaker == NULL) {
         return NGX_DECLINED;
     }
 
-    return ngx_http_idempotency_breaker_sh(store->layers->breaker)->state;
+    b = store->layers->breaker;
+
+    worst = ngx_http_idempotency_breaker_sh(b, place)->state;
+
+    if (place || store->nodes == NULL) {
+        return worst;
+    }
+
+    for (i = 1; i < NGX_HTTP_IDEMPOTENCY_BREAKERS; i++) {
+        if (ngx_http_idempotency_nodes_at(store->nodes, i)) {
+            worst = ngx_max(worst,
+                    (ngx_int_t) ngx_http_idempotency_breaker_sh(b, i)->state);
+        }
+    }
+
+    return worst;
 }

@@ -26,17 +26,9 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "store/ngx_http_idempotency_shared.h"
 #include "store/ngx_http_idempotency_store.h"
 #include "store/memory/ngx_http_idempotency_zone.h"
-
-
-/* a small state that all workers share, and that a reload finds again */
-
-typedef struct {
-    size_t                          size;
-    ngx_slab_pool_t                *shpool;
-    void                           *data;
-} ngx_http_idempotency_shared_t;
 
 
 /* the beginning of every layer's conf */
@@ -57,13 +49,19 @@ typedef enum {
 } ngx_http_idempotency_breaker_state_e;
 
 
+/* of a node, or of the whole store where it has no nodes */
+
 typedef struct {
+    ngx_uint_t                      owner;      /* of the node's place      */
     ngx_uint_t                      state;
     ngx_uint_t                      fails;      /* in a row                 */
     ngx_msec_t                      opened;
     ngx_msec_t                      until;      /* open, or the probe's time */
     uintptr_t                       probe;      /* number of the last       */
 } ngx_http_idempotency_breaker_sh_t;
+
+/* by place of the node; the first is that of what has none */
+#define NGX_HTTP_IDEMPOTENCY_BREAKERS  (1 + NGX_HTTP_IDEMPOTENCY_NODES_MAX)
 
 
 typedef struct {
@@ -174,11 +172,6 @@ ngx_int_t ngx_http_idempotency_layers_directive(ngx_conf_t *cf,
 char *ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
     ngx_http_idempotency_store_t *store);
 
-/* "s->data" is there, zeroed, once nginx has made its zones */
-char *ngx_http_idempotency_shared_add(ngx_conf_t *cf,
-    ngx_http_idempotency_shared_t *s, size_t size, const char *prefix,
-    ngx_str_t *name, ngx_str_t *other);
-
 /* ..._breaker.c, ..._cache.c, ..._outbox.c */
 
 extern const ngx_http_idempotency_backend_t
@@ -229,9 +222,12 @@ ngx_http_idempotency_store_t *ngx_http_idempotency_fallback(ngx_conf_t *cf,
 char *ngx_http_idempotency_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
 void ngx_http_idempotency_fallback_bind(ngx_array_t *all);
 
-/* for the figures: NGX_DECLINED if the store has no breaker */
+/*
+ * For the figures: of the node at that place; at 0, the worst of the store.
+ * NGX_DECLINED if the store has no breaker.
+ */
 ngx_int_t ngx_http_idempotency_breaker_state(
-    ngx_http_idempotency_store_t *store);
+    ngx_http_idempotency_store_t *store, ngx_uint_t place);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_LAYERS_H_INCLUDED_ */

@@ -7,7 +7,8 @@
  * its backend and conf move there, and those of the outermost layer take
  * their place.  So whoever has a pointer to the store asks the layers.
  *
- * Called by the declaration of stores; calls the zones.
+ * Called by the declaration of stores; calls the zones, and makes small states
+ * that all workers share.
  */
 
 
@@ -22,21 +23,6 @@
 #define NGX_HTTP_IDEMPOTENCY_BREAKER_RESET  60000
 #define NGX_HTTP_IDEMPOTENCY_CACHE_TTL      30000
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_SIZE    (8 * 1024 * 1024)
-
-#define NGX_HTTP_IDEMPOTENCY_SHARED_MAGIC   0x49445331        /* "IDS1" */
-
-
-/* a state in shared memory says what it is: a build may change it */
-
-typedef struct {
-    uint32_t                        magic;
-    uint32_t                        size;
-    u_char                          data[1];
-} ngx_http_idempotency_shared_head_t;
-
-#define NGX_HTTP_IDEMPOTENCY_SHARED_DATA                                      \
-    ngx_align(offsetof(ngx_http_idempotency_shared_head_t, data),             \
-              NGX_ALIGNMENT)
 
 
 typedef char *(*ngx_http_idempotency_layers_set_pt)(ngx_conf_t *cf,
@@ -62,10 +48,6 @@ static char *ngx_http_idempotency_layers_invalid(ngx_conf_t *cf,
 static char *ngx_http_idempotency_layers_put(ngx_conf_t *cf,
     ngx_http_idempotency_store_t *store, ngx_http_idempotency_layer_t *layer,
     const ngx_http_idempotency_backend_t *backend);
-static ngx_int_t ngx_http_idempotency_layers_name(ngx_conf_t *cf,
-    ngx_str_t *dst, const char *prefix, ngx_str_t *name, ngx_str_t *other);
-static ngx_int_t ngx_http_idempotency_shared_init(ngx_shm_zone_t *shm_zone,
-    void *data);
 
 
 static ngx_http_idempotency_layers_command_t
@@ -336,7 +318,8 @@ ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
     b = layers->breaker;
 
     if (b && (ngx_http_idempotency_shared_add(cf, &b->shared,
-                                  sizeof(ngx_http_idempotency_breaker_sh_t),
+                                  sizeof(ngx_http_idempotency_breaker_sh_t)
+                                  * NGX_HTTP_IDEMPOTENCY_BREAKERS,
                                   "idempotency_breaker", &store->name, NULL)
               != NGX_CONF_OK
               || ngx_http_idempotency_layers_put(cf, store, &b->layer,
@@ -354,7 +337,7 @@ ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
 
     o->z.full = NGX_HTTP_IDEMPOTENCY_FULL_REFUSE;
 
-    if (ngx_http_idempotency_layers_name(cf, &o->z.name, "idempotency_outbox",
+    if (ngx_http_idempotency_shared_name(cf, &o->z.name, "idempotency_outbox",
                                          &store->name, NULL)
         != NGX_OK
         || ngx_http_idempotency_zone_add(cf, &o->z) != NGX_CONF_OK
@@ -405,105 +388,4 @@ ngx_http_idempotency_layers_put(ngx_conf_t *cf,
     store->conf = layer;
 
     return NGX_CONF_OK;
-}
-
-
-/* <prefix>_<name>[_<other>] */
-
-static ngx_int_t
-ngx_http_idempotency_layers_name(ngx_conf_t *cf, ngx_str_t *dst,
-    const char *prefix, ngx_str_t *name, ngx_str_t *other)
-{
-    u_char  *p;
-
-    dst->data = ngx_pnalloc(cf->pool, ngx_strlen(prefix) + 1 + name->len
-                                      + 1 + (other ? other->len : 0));
-    if (dst->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = ngx_sprintf(dst->data, "%s_%V", prefix, name);
-
-    if (other) {
-        p = ngx_sprintf(p, "_%V", other);
-    }
-
-    dst->len = p - dst->data;
-
-    return NGX_OK;
-}
-
-
-char *
-ngx_http_idempotency_shared_add(ngx_conf_t *cf,
-    ngx_http_idempotency_shared_t *s, size_t size, const char *prefix,
-    ngx_str_t *name, ngx_str_t *other)
-{
-    ngx_str_t        zone;
-    ngx_shm_zone_t  *shm_zone;
-
-    if (ngx_http_idempotency_layers_name(cf, &zone, prefix, name, other)
-        != NGX_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-    /* known by a tag of nginx itself, as the zones of records are */
-
-    shm_zone = ngx_shared_memory_add(cf, &zone,
-                                     NGX_HTTP_IDEMPOTENCY_MIN_PAGES
-                                     * ngx_pagesize,
-                                     (void *) &ngx_http_core_module);
-    if (shm_zone == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    if (shm_zone->init) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" is already used by another store",
-                           &zone);
-        return NGX_CONF_ERROR;
-    }
-
-    s->size = size;
-
-    shm_zone->init = ngx_http_idempotency_shared_init;
-    shm_zone->data = s;
-
-    return NGX_CONF_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_shared_init(ngx_shm_zone_t *shm_zone, void *data)
-{
-    ngx_http_idempotency_shared_t       *s;
-    ngx_http_idempotency_shared_head_t  *head;
-
-    s = shm_zone->data;
-    s->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    head = s->shpool->data;
-
-    /* of another build: it is made anew, since it holds nothing for long */
-
-    if (head == NULL
-        || head->magic != NGX_HTTP_IDEMPOTENCY_SHARED_MAGIC
-        || head->size != s->size)
-    {
-        head = ngx_slab_calloc(s->shpool,
-                               NGX_HTTP_IDEMPOTENCY_SHARED_DATA + s->size);
-        if (head == NULL) {
-            return NGX_ERROR;
-        }
-
-        head->magic = NGX_HTTP_IDEMPOTENCY_SHARED_MAGIC;
-        head->size = (uint32_t) s->size;
-
-        s->shpool->data = head;
-    }
-
-    s->data = (u_char *) head + NGX_HTTP_IDEMPOTENCY_SHARED_DATA;
-
-    return NGX_OK;
 }
