@@ -196,7 +196,6 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
     rc = ngx_http_idempotency_redis_script_result(call, reply);
 
     if (rc == NGX_AGAIN) {
-        call->eval = 1;
         ngx_http_idempotency_redis_call_retry(call);
         return;
     }

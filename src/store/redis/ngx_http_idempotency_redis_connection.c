@@ -94,7 +94,23 @@ void
 ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
 {
     ngx_queue_remove(&call->queue);
+    ngx_http_idempotency_redis_call_unsent(call);
     ngx_free(call);
+}
+
+
+/* whatever came in reply so far is of no use any more */
+
+void
+ngx_http_idempotency_redis_call_unsent(ngx_http_idempotency_redis_call_t *call)
+{
+    while (call->nbefore) {
+        freeReplyObject(call->before[--call->nbefore]);
+    }
+
+    call->sent = 0;
+    call->replied = 0;
+    call->due = 0;
 }
 
 
@@ -103,8 +119,7 @@ ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
 void
 ngx_http_idempotency_redis_call_retry(ngx_http_idempotency_redis_call_t *call)
 {
-    call->sent = 0;
-    call->replied = 0;
+    ngx_http_idempotency_redis_call_unsent(call);
 
     ngx_queue_remove(&call->queue);
     ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
@@ -430,6 +445,18 @@ ngx_http_idempotency_redis_replies(ngx_http_idempotency_redis_conn_t *conn)
             ngx_http_idempotency_redis_works(conn);
         }
 
+        if (call->nbefore < call->due) {
+            call->before[call->nbefore++] = reply;
+
+            if (ngx_http_idempotency_redis_script_before(call) != NGX_OK) {
+                ngx_http_idempotency_redis_drop(conn,
+                                         "a reply does not fit its command");
+                return NGX_DONE;
+            }
+
+            continue;
+        }
+
         /* the handler frees the call, or asks it once more */
 
         call->replied = 1;
@@ -601,15 +628,14 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
         q = ngx_queue_last(&conn->sent);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
-        ngx_queue_remove(q);
-
         if (call->op == NULL) {
-            ngx_free(call);
+            ngx_http_idempotency_redis_call_free(call);
             continue;
         }
 
-        call->sent = 0;
-        call->replied = 0;
+        ngx_http_idempotency_redis_call_unsent(call);
+
+        ngx_queue_remove(q);
         ngx_queue_insert_head(&conn->unsent, q);
     }
 }
