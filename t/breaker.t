@@ -318,11 +318,13 @@ is((ask())[0], 200, 'then there is none');
 my ($wrong, $broken) = (key(), key());
 http_post('/ok?op=w', 'x', $wrong);
 my ($name) = $::redis->keys;
-$::redis->command('SET', $name, 'mine');
+$::redis->command('DEL', $name);
+$::redis->command('LPUSH', $name, 'mine');
 
 http_post('/ok?op=b', 'x', $broken);
 my ($other) = grep { $_ ne $name } $::redis->keys;
-$::redis->command('HSET', $other, 'c', 'nonsense');
+$::redis->write_record($other, { %{ $::redis->record($other) }, c => 'nonsense' },
+                       100_000);
 
 for (1 .. 4) {
     is(http_post('/ok?op=w', 'x', $wrong)->status, 503, 'wrong type');

@@ -196,7 +196,7 @@ is(http_post('/small/size?n=5000&op=a', 'x', $key)->status, 200, 'ran');
 
 # its client does not wait for the commit
 my ($name) = $::redis->keys;
-wait_for(sub { $::redis->command('HGET', $name, 's') == 3 });
+wait_for(sub { $::redis->record($name)->{s} == 3 });
 for (1 .. 2) {
     is(trips(sub { $r = http_post('/small/size?n=5000&op=a', 'x', $key) }), 1,
        'asked');
@@ -268,9 +268,9 @@ is(app_count('a'), 1, 'ran once');
 my $key = key();
 http_post('/ok?op=a', 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
 my ($name) = $::redis->keys;
-my $response = $::redis->command('HGET', $name, 'b');
-substr $response, -3, 1, 'X';
-$::redis->command('HSET', $name, 'b', $response);
+my $record = $::redis->record($name);
+substr $record->{b}, -3, 1, 'X';
+$::redis->write_record($name, $record, 100_000);
 
 is(http_post('/ok?op=a', 'x', $key)->status, 503, 'refused') for 1 .. 3;
 is(app_count('a'), 1, 'ran once');

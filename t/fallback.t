@@ -462,7 +462,8 @@ error_log_like(qr/store "shared" failed: the breaker is open; "ledger" is asked/
 my $key = key();
 http_post('/ok?op=a', 'x', $key);
 my ($name) = $::redis->keys;
-$::redis->command('HSET', $name, 'c', 'nonsense');
+$::redis->write_record($name, { %{ $::redis->record($name) }, c => 'nonsense' },
+                       100_000);
 is(http_post('/ok?op=a', 'x', $key)->status, 503, 'refused');
 is(app_count('a'), 1, 'ran once');
 

@@ -130,10 +130,10 @@ is(http_post('/headers?op=a&hold=1', 'y', $key)->error_code,
 is(http_post('/ok?op=b', 'x', key())->status, 503, 'others are refused');
 
 my ($name) = $::redis->keys;
-is($::redis->command('HGET', $name, 's'), 1, 'the store does not have it');
+is($::redis->record($name)->{s}, 1, 'the store does not have it');
 
 join_again();
-ok(wait_for(sub { ($::redis->command('HGET', $name, 's') || 0) == 2 }, 5),
+ok(wait_for(sub { ($::redis->record($name) || { s => 0 })->{s} == 2 }, 5),
    'then it has');
 cmp_ok($::redis->command('PTTL', $name), '>', 80_000_000, 'for its time');
 error_log_like(qr/\[notice\] .*a commit that was kept is in store "shared" now/,
@@ -176,7 +176,7 @@ is(http_post('/small/size?n=5000&op=a&hold=1', 'x', $key)->error_code,
 join_again();
 ok(wait_for(sub { landed() }, 5), 'it lands');
 my ($name) = $::redis->keys;
-is($::redis->command('HGET', $name, 's'), 3, 'as what it is');
+is($::redis->record($name)->{s}, 3, 'as what it is');
 
 
 
@@ -310,7 +310,7 @@ join_again();
 ok(wait_for(sub { landed() >= 20 }, 12), 'all land');
 sleep 0.5;
 is(landed(), 20, 'each once');
-is(scalar(grep { $::redis->command('HGET', $_, 's') == 2 } $::redis->keys),
+is(scalar(grep { $::redis->record($_)->{s} == 2 } $::redis->keys),
    20, 'and are there');
 
 
@@ -363,7 +363,8 @@ run_apart('/ok?op=bad', $bad, '/ok?op=good', $good);
 # the one that was asked for first is the one that is tried first
 my ($kept) = error_log() =~ /1 waiting, record (\w+)/;
 my ($name) = grep { /\Q$kept\E/ } $::redis->keys;
-$::redis->command('SET', $name, 'something else');
+$::redis->command('DEL', $name);
+$::redis->command('HSET', $name, 'something', 'else');
 
 join_again();
 ok(wait_for(sub { landed() == 1 }, 8), 'the good one lands');
@@ -387,7 +388,7 @@ $::proxy->tell('hold');
 app_release('a');
 is($c->read_response->body, "run 1\n", 'answered');
 error_log_like(qr/is kept here and tried again/, 'nobody knows');
-my ($name) = grep { $::redis->command('HGET', $_, 's') == 2 } $::redis->keys;
+my ($name) = grep { $::redis->record($_)->{s} == 2 } $::redis->keys;
 join_again();
 $::proxy->tell('cut');
 ok(wait_for(sub { landed() }, 5), 'it is recognised');

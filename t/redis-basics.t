@@ -137,14 +137,16 @@ app_wait_parked('k');
 my ($name, @more) = $::redis->keys;
 is(scalar @more, 0, 'one key');
 like($name, qr/^idempotency:[0-9a-f]{64}$/, 'prefix and record id');
-is($::redis->command('TYPE', $name), 'hash', 'a hash');
+is($::redis->command('TYPE', $name), 'string', 'a string');
 
-my %f = @{ $::redis->command('HGETALL', $name) };
+my %f = %{ $::redis->record($name) };
+is($f{magic}, 'id', 'a record');
 is($f{v}, 1, 'its version');
 is($f{s}, 1, 'in progress');
 is(length $f{t}, 16, 'the token');
 is(length $f{c}, 69, 'the claim');
-is($f{b}, undef, 'no response yet');
+is($f{b}, '', 'no response yet');
+is($::redis->command('STRLEN', $name), 104, 'and nothing else');
 
 my $left = $::redis->command('PTTL', $name);
 cmp_ok($left, '>', 10_000, 'longer than its lease');
@@ -154,7 +156,7 @@ is($f{g}, 10_000, 'the lease is what is left, less this');
 app_release('k');
 is($c->read_response->status, 200, 'done');
 
-%f = @{ $::redis->command('HGETALL', $name) };
+%f = %{ $::redis->record($name) };
 is($f{s}, 2, 'completed');
 ok(length $f{b}, 'a response');
 unlike(join('', %f), qr/very-secret|the-body/, 'nothing of the request');
@@ -195,7 +197,7 @@ cmp_ok($::redis->command('PTTL', $name), '>', 3_590_000, 'for its ttl');
 
 kill_worker();
 ok(wait_for(sub {
-    $::redis->command('PTTL', $name) < $::redis->command('HGET', $name, 'g');
+    $::redis->command('PTTL', $name) < $::redis->record($name)->{g};
 }), 'the lease is over');
 
 my $r = http_post('/hold?op=h', 'x', \%key);

@@ -235,7 +235,7 @@ app_wait_parked('a');
 # the commit reaches Redis, which then dies with it
 $::proxy->tell('hold');
 app_release('a');
-ok(wait_for(sub { $::redis->command('HGET', record(), 's') eq '2' }),
+ok(wait_for(sub { $::redis->record(record())->{s} == 2 }),
    'it is there');
 $::redis->restart;
 $::proxy->tell('cut');
@@ -520,23 +520,35 @@ my $key = key();
 http_post('/ok?op=a', 'x', $key);
 
 my $name = record();
-my %good = @{ $::redis->command('HGETALL', $name) };
+my $good = $::redis->record($name);
+my $bytes = $::redis->command('GET', $name);
+my $life = 100_000;
+
+my $write = sub {
+    my ($value) = @_;
+    $::redis->command('SET', $name, $value, 'PX', $life);
+};
 
 # what to write in place of the record, and what is said of it
 my @cases = (
-    [ 'another type', sub { $::redis->command('SET', $name, 'x', 'EX', 100) },
-      qr/its key is not a hash/ ],
-    [ 'a foreign hash', { a => 1 }, qr/it is not one of ours/ ],
-    [ 'another version', { %good, v => 3 }, qr/it is of a version that/ ],
-    [ 'no number', { %good, v => 'x' }, qr/it is not one of ours/ ],
-    [ 'a short claim', { %good, c => 'abc' }, qr/its claim is corrupt/ ],
-    [ 'a strange state', { %good, s => 7 }, qr/its state is corrupt/ ],
-    [ 'an empty state', { %good, s => '' }, qr/its state is corrupt/ ],
-    [ 'no response', { %good, b => '' }, qr/its response is missing/ ],
-    [ 'no reason', { %good, s => 3 }, qr/its reason is corrupt/ ],
-    [ 'a strange reason', { %good, s => 3, r => 99 }, qr/its reason is/ ],
-    [ 'no lease', { %good, s => 1, g => 'x' }, qr/its lease or ttl is corrupt/ ],
-    [ 'no expiry', sub { $::redis->command('HSET', $name, %good) },
+    [ 'another type', sub { $::redis->command('HSET', $name, 'v', 1) },
+      qr/its key is not a string/ ],
+    [ 'a foreign string', sub { $write->('x' x 200) }, qr/it is not one of ours/ ],
+    [ 'an empty string', sub { $write->('') }, qr/it is not one of ours/ ],
+    [ 'another version', { v => 3 }, qr/it is of a version that/ ],
+    [ 'a strange claim', { c => "\x7f" x 69 }, qr/its claim is corrupt/ ],
+    [ 'a strange state', { s => 7 }, qr/its state is corrupt/ ],
+    [ 'no state', { s => 0 }, qr/its state is corrupt/ ],
+    [ 'no response', { b => '' }, qr/its response is missing/ ],
+    [ 'no reason', { s => 3 }, qr/its reason is corrupt/ ],
+    [ 'a strange reason', { s => 3, r => 99 }, qr/its reason is/ ],
+    [ 'no lease', { s => 1, g => ~0 }, qr/its lease or ttl is corrupt/ ],
+    [ 'no ttl', { g => 1 << 50 }, qr/its lease or ttl is corrupt/ ],
+    [ 'a part of its head', sub { $write->(substr $bytes, 0, 103) },
+      qr/it is cut off/ ],
+    [ 'a part of its response', sub { $write->(substr $bytes, 0, -1) },
+      qr/its response is cut off/ ],
+    [ 'no expiry', sub { $::redis->command('SET', $name, $bytes) },
       qr/it has no expiry/ ],
 );
 
@@ -548,24 +560,27 @@ for my $case (@cases) {
     if (ref $record eq 'CODE') {
         $record->();
     } else {
-        $::redis->command('HSET', $name, %$record);
-        $::redis->command('PEXPIRE', $name, 100_000);
+        $::redis->write_record($name, { %$good, %$record }, $life);
     }
+
+    my $there = $::redis->command('DUMP', $name);
+    my $lines = () = error_log() =~ /is not usable: $said/g;
 
     my $r = http_post('/ok?op=a', 'x', $key);
     is($r->error_code, 'STORE_UNAVAILABLE', $what);
-    error_log_like(qr/store "own": record [0-9a-f]{16} is not usable: $said/,
-                   "$what: in the log");
+
+    cmp_ok(scalar(() = error_log() =~ /record [0-9a-f]{16} is not usable: $said/g),
+           '>', $lines, "$what: in the log");
+    is($::redis->command('DUMP', $name), $there, "$what: nothing is changed");
 }
 
 # every byte of a response counts
-for my $at (0, 1, 10, length($good{b}) - 1) {
-    my $bad = $good{b};
+for my $at (0, 1, 10, length($good->{b}) - 1) {
+    my $bad = $good->{b};
     substr($bad, $at, 1) = chr(ord(substr $bad, $at, 1) ^ 0x41);
 
     $::redis->command('DEL', $name);
-    $::redis->command('HSET', $name, %good, b => $bad);
-    $::redis->command('PEXPIRE', $name, 100_000);
+    $::redis->write_record($name, { %$good, b => $bad }, $life);
 
     my $r = http_post('/ok?op=a', 'x', $key);
     cmp_ok($r->status, '>=', 500, "a changed byte at $at");
@@ -576,8 +591,7 @@ is(app_count('a'), 1, 'none of them ran');
 
 for my $v (0, 2) {
     $::redis->command('DEL', $name);
-    $::redis->command('HSET', $name, %good, v => $v);
-    $::redis->command('PEXPIRE', $name, 100_000);
+    $::redis->write_record($name, { %$good, v => $v }, $life);
     is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", "version $v is read");
 }
 
@@ -707,3 +721,61 @@ my $r = http_post('/far/echo?op=two', 'x', $two);
 is($r->status, 200, 'replayed');
 is($r->json->{uri}, '/far/echo?op=two', 'its own');
 error_log_like(qr/a reply does not fit its command/, 'the other was noticed');
+
+
+
+=== TEST 27: Redis 6: begin is a script
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+$::proxy->tell('old');
+http_post('/far/ok?op=warm', 'x', key());
+
+$::redis->reset_calls;
+
+my $key = key();
+my $c = send_post('/far/hold?op=a', 'x', $key);
+app_wait_parked('a');
+my $w = send_post('/far/hold?op=a', 'x', $key);
+sleep 0.3;
+app_release('a');
+
+is($c->read_response->body, "run 1\n", 'ran');
+is($w->read_response->body, "run 1\n", 'a waiter');
+is(http_post('/far/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+is(http_post('/far/hold?op=a', 'y', $key)->status, 409, 'a conflict');
+is(app_count('a'), 1, 'ran once');
+is($::redis->calls->{ping}, undef, 'plain commands were tried once');
+
+
+
+=== TEST 28: a user that may not use plain commands
+--- store: redis
+--- http_config
+    idempotency_store own redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        user      few;
+        password  few;
+    }
+--- config
+    location / {
+        idempotency  own;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+$::redis->command('ACL', 'SETUSER', 'few', 'on', '>few', '~*', '&*', '+@all',
+                  '-ping');
+
+my $key = key();
+is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
+is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+# the lock is there, and is not left behind
+$::redis->command('ACL', 'SETUSER', 'few', '-eval');
+is(http_post('/ok?op=b', 'x', key())->body, "run 1\n", 'known scripts run');
+$::redis->command('ACL', 'SETUSER', 'few', '-evalsha', '+ping');
+http_post('/ok?op=c', 'x', key());
+is(app_count('c'), 1, 'plain commands began it');
+

@@ -237,7 +237,7 @@ my $c = send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
 $::proxy->tell('hold');
 app_release('a');
-ok(wait_for(sub { $::redis->command('HGET', record(), 's') eq '2' }),
+ok(wait_for(sub { $::redis->record(record())->{s} == 2 }),
    'the commit arrived');
 kill_worker();
 $::proxy->tell('cut');

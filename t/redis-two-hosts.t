@@ -108,17 +108,11 @@ for my $n (1 .. 30) {
     my $w = send_post("/hold?op=w$n", 'x', \%key, port => $::other_port);
 
     # it waits: the mark is in the record
-    my $redis = IO::Socket::INET->new("127.0.0.1:$ENV{TEST_NGINX_REDIS_PORT}");
+    my $redis = bless { port => $ENV{TEST_NGINX_REDIS_PORT} },
+                      'IdempotencyTest::Redis';
     wait_for(sub {
-        print $redis "KEYS idempotency:*\r\n";
-        my @k = @{ IdempotencyTest::Redis::read_reply($redis) };
-        my $waiting = 0;
-        for (@k) {
-            print $redis "HMGET $_ s q\r\n";
-            my $f = IdempotencyTest::Redis::read_reply($redis);
-            $waiting++ if $f->[0] eq '1' && !defined $f->[1];
-        }
-        $waiting == 1;
+        1 == grep { $_->{s} == 1 && $_->{q} }
+             map { $redis->record($_) } $redis->keys('idempotency:*');
     }) or die "nobody waits\n";
 
     app_release("w$n");

@@ -1,8 +1,9 @@
-/* sources: src/store/redis/ngx_http_idempotency_redis_codec.c src/store/redis/ngx_http_idempotency_redis_script.c src/record/ngx_http_idempotency_record.c ; libs: -lhiredis -lz */
+/* sources: src/store/redis/ngx_http_idempotency_redis_codec.c src/store/redis/ngx_http_idempotency_redis_script.c src/store/redis/ngx_http_idempotency_redis_record.c src/record/ngx_http_idempotency_record.c ; libs: -lhiredis -lz */
 
 /*
- * What a Redis says, as it is read: a first byte chooses the operation, the
- * rest is a stream of replies.  The results do not depend on how the stream
+ * What a Redis says, as it is read: a first byte chooses the operation, and
+ * whether a begin is one of plain commands, with three replies; the rest is a
+ * stream of replies.  The results do not depend on how the stream
  * is cut, and what begin found lies in memory of the operation's own.
  *
  * nginx's own functions are not at hand here: those that reading needs are
@@ -61,29 +62,6 @@ ngx_strnstr(u_char *s1, char *s2, size_t n)
 }
 
 
-off_t
-ngx_atoof(u_char *line, size_t n)
-{
-    off_t  value;
-
-    if (n == 0) {
-        return NGX_ERROR;
-    }
-
-    for (value = 0; n--; line++) {
-        if (*line < '0' || *line > '9'
-            || value > (NGX_MAX_OFF_T_VALUE - (*line - '0')) / 10)
-        {
-            return NGX_ERROR;
-        }
-
-        value = value * 10 + (*line - '0');
-    }
-
-    return value;
-}
-
-
 /* only ever with "%s" */
 
 u_char *
@@ -111,7 +89,6 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 }
 
 
-u_char *ngx_sprintf(u_char *buf, const char *fmt, ...) { abort(); }
 u_char *ngx_hex_dump(u_char *dst, u_char *src, size_t len) { abort(); }
 void ngx_sha1_init(ngx_sha1_t *ctx) { abort(); }
 void ngx_sha1_update(ngx_sha1_t *ctx, const void *p, size_t n) { abort(); }
@@ -121,7 +98,7 @@ void ngx_sha1_final(u_char result[20], ngx_sha1_t *ctx) { abort(); }
 /* reads the stream; what came of it, as a number */
 
 static uint64_t
-listen_to(ngx_uint_t kind, const uint8_t *p, size_t len, size_t piece)
+listen_to(ngx_uint_t kind, ngx_uint_t plain, const uint8_t *p, size_t len, size_t piece)
 {
     void                               *reply;
     size_t                              n;
@@ -148,6 +125,9 @@ listen_to(ngx_uint_t kind, const uint8_t *p, size_t len, size_t piece)
     call.op = &op;
     call.conn = &conn;
     call.tag = TAG;
+    call.plain = plain;
+    call.due = plain ? 2 : 0;
+    call.tries = 1;
 
     reader = ngx_http_idempotency_redis_reader();
     fuzz_check(reader != NULL);
@@ -175,6 +155,20 @@ listen_to(ngx_uint_t kind, const uint8_t *p, size_t len, size_t piece)
                 break;
             }
 
+            if (call.nbefore < call.due) {
+                call.before[call.nbefore++] = reply;
+
+                if (ngx_http_idempotency_redis_script_before(&call)
+                    != NGX_OK)
+                {
+                    len = 0;
+                    sum = sum * 31 + 2;
+                    break;
+                }
+
+                continue;
+            }
+
             rc = ngx_http_idempotency_redis_script_result(&call, reply);
 
             if (rc == NGX_OK) {
@@ -192,6 +186,12 @@ listen_to(ngx_uint_t kind, const uint8_t *p, size_t len, size_t piece)
             }
 
             freeReplyObject(reply);
+
+            while (call.nbefore) {
+                freeReplyObject(call.before[--call.nbefore]);
+            }
+
+            call.tries = 1;
 
             if (op.result == NGX_HTTP_IDEMPOTENCY_FOUND && rc == NGX_OK) {
 
@@ -215,6 +215,10 @@ listen_to(ngx_uint_t kind, const uint8_t *p, size_t len, size_t piece)
 
     redisReaderFree(reader);
 
+    while (call.nbefore) {
+        freeReplyObject(call.before[--call.nbefore]);
+    }
+
     while (nblocks) {
         free(blocks[--nblocks]);
     }
@@ -227,16 +231,24 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint64_t      sum;
-    ngx_uint_t    kind;
+    ngx_uint_t    kind, plain;
     fuzz_input_t  in;
 
     in.p = data;
     in.len = size;
-    kind = fuzz_byte(&in) % NGX_HTTP_IDEMPOTENCY_OP_N;
+    kind = fuzz_byte(&in) % (NGX_HTTP_IDEMPOTENCY_OP_N + 1);
 
-    sum = listen_to(kind, in.p, in.len, 0);
+    /* one more: a begin of plain commands */
 
-    fuzz_check(listen_to(kind, in.p, in.len, 1) == sum);
+    plain = (kind == NGX_HTTP_IDEMPOTENCY_OP_N);
+
+    if (plain) {
+        kind = NGX_HTTP_IDEMPOTENCY_OP_BEGIN;
+    }
+
+    sum = listen_to(kind, plain, in.p, in.len, 0);
+
+    fuzz_check(listen_to(kind, plain, in.p, in.len, 1) == sum);
 
     return 0;
 }

@@ -2,71 +2,63 @@
 -- token, or is gone; wakes the waiters, if there are any.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 token   3 version of the stored form
---          4 claim   5 life, ms   6 state   7 reason   8 response
---          9 channel of the wake-ups   10 grace, ms: how much of its life it
---          is only remembered that there was a record
+-- ARGV     1 tag of this call   2 our record, with its response   3 its life,
+--          ms   4 channel of the wake-ups
 --
--- Returns  { tag, 1 }: committed, now or before
---          { tag, 2 }: there is no room; the record says that it ran
---          { tag, 0 }: somebody else's
+-- Returns  tag "1": committed, now or before
+--          tag "2": there is no room; the record says that it ran
+--          tag "0": somebody else's
+--
+-- Of a record, counted from 1: 4 state, 5 reason, 7 waits, 8 to 23 token, 32 to
+-- 35 size of the response, from 105 on the response and the details.
 
-local key = KEYS[1]
-local life = redis.call('PTTL', key)
-local gone = life == -2
-local f = redis.call('HMGET', key, 't', 's', 'q')
+local key, record = KEYS[1], ARGV[2]
+local old = redis.call('GET', key)
+local details = ''
 
-if not gone then
-    if f[1] ~= ARGV[2] then
-        return { ARGV[1], 0 }
+if old then
+    if string.sub(old, 8, 23) ~= string.sub(record, 8, 23) then
+        return ARGV[1] .. '0'
     end
 
     -- before, on another connection perhaps: where replicas are waited for,
     -- WAIT speaks for what its own connection wrote, so something is written
-    if f[2] ~= '1' then
-        redis.call('PEXPIRE', key, math.max(life, 1))
-        return { ARGV[1], 1 }
+    if string.byte(old, 4) ~= 1 then
+        redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), 1))
+        return ARGV[1] .. '1'
+    end
+
+    if #old > 104 then
+        details = string.sub(old, 105)
+        record = record .. details
     end
 end
 
-local result = 1
-local done
+local result = '1'
+local done = redis.pcall('SET', key, record, 'PX', ARGV[3])
 
-if ARGV[6] == '2' then
-    done = redis.pcall('HSET', key, 'v', ARGV[3], 't', ARGV[2], 'c', ARGV[4],
-                       'g', ARGV[10], 's', '2', 'b', ARGV[8])
-else
-    done = redis.pcall('HSET', key, 'v', ARGV[3], 't', ARGV[2], 'c', ARGV[4],
-                       'g', ARGV[10], 's', ARGV[6], 'r', ARGV[7])
-end
-
-if type(done) == 'table' and done.err then
+if done.err then
 
     if not string.find(done.err, 'OOM', 1, true) then
         return done
     end
 
-    -- At maxmemory Redis refuses HSET, but not HDEL; and once a script has
-    -- written, it lets it write on.  Should it not, a record without a state
-    -- is one that ran and has no response.
+    -- At maxmemory Redis refuses SET, but not PEXPIRE; and once a script has
+    -- written, it lets it write on.
 
-    result = 2
-    redis.call('HDEL', key, 's')
+    result = '2'
+    redis.call('PEXPIRE', key, ARGV[3])
 
-    local state, reason = '3', '4'
-
-    if ARGV[6] ~= '2' then
-        state, reason = ARGV[6], ARGV[7]
+    if string.byte(record, 4) == 2 then
+        record = string.sub(record, 1, 3) .. '\3\4' .. string.sub(record, 6, 31)
+                 .. '\0\0\0\0' .. string.sub(record, 36, 104) .. details
     end
 
-    redis.pcall('HSET', key, 'v', ARGV[3], 't', ARGV[2], 'c', ARGV[4],
-                'g', ARGV[10], 's', state, 'r', reason)
+    redis.call('SET', key, record, 'PX', ARGV[3])
 end
 
-redis.call('PEXPIRE', key, ARGV[5])
-
-if not gone and not f[3] then
-    redis.call('PUBLISH', ARGV[9], key)
+if old and string.byte(old, 7) == 1 then
+    redis.call('PUBLISH', ARGV[4], key)
 end
 
-return { ARGV[1], result }
+return ARGV[1] .. result

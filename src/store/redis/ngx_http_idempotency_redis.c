@@ -182,15 +182,16 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
 {
     ngx_int_t                           rc;
     ngx_uint_t                          repeated;
+    redisReply                         *error;
     ngx_http_idempotency_op_t          *op;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     op = call->op;
     conn = call->conn;
 
-    if (reply->type == REDIS_REPLY_ERROR
-        && conn->redis->topology->refused(call, reply) == NGX_OK)
-    {
+    error = ngx_http_idempotency_redis_script_error(call, reply);
+
+    if (error && conn->redis->topology->refused(call, error) == NGX_OK) {
         return;
     }
 
@@ -202,7 +203,6 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
     rc = ngx_http_idempotency_redis_script_result(call, reply);
 
     if (rc == NGX_AGAIN) {
-        call->eval = 1;
         ngx_http_idempotency_redis_call_to(call, conn);
         return;
     }

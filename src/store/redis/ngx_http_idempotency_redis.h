@@ -6,6 +6,7 @@
  *   ..._redis_conf.c        its block of directives; _conf_servers.c and
  *                           _conf_tls.c: addresses, and TLS
  *   ..._redis_script.c      an operation as a command, a reply as its result
+ *   ..._redis_record.c      a record as the bytes that are in Redis
  *   ..._redis_codec.c       bytes of commands and replies; hiredis reads
  *   ..._redis_call.c        calls: to which connection, and to which instead
  *   ..._redis_single.c      the topology of one server
@@ -46,6 +47,14 @@
 
 /* of the stored form; a record of one more or one less is read, too */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_VERSION      1
+
+/* of a record, before its response: ..._redis_record.c, and the scripts */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN                                   \
+    (35 + NGX_HTTP_IDEMPOTENCY_CLAIM_LEN)
+
+/* what a key may have to live: Redis refuses to count beyond its clock */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX                                   \
+    ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES      256
 
@@ -106,6 +115,10 @@ struct ngx_http_idempotency_redis_call_s {
                                                         reply               */
     ngx_uint_t                            tries;     /* how often sent      */
     ngx_uint_t                            redirects;
+    redisReply                           *before[2]; /* replies that come
+                                                        before the last     */
+    ngx_uint_t                            nbefore;
+    ngx_uint_t                            due;       /* how many of these   */
     unsigned                              sent:1;
     unsigned                              replied:1;
     unsigned                              eval:1;    /* again, since the
@@ -115,6 +128,10 @@ struct ngx_http_idempotency_redis_call_s {
     unsigned                              asking:1;  /* this once, of one that
                                                         does not have its
                                                         slot yet            */
+    unsigned                              plain:1;   /* sent as commands
+                                                        without a script    */
+    unsigned                              script:1;  /* again, since these
+                                                        did not decide it   */
 };
 
 
@@ -152,7 +169,8 @@ struct ngx_http_idempotency_redis_conn_s {
     ngx_msec_t                            asked;     /* the last WAIT       */
     uint32_t                              tag;
     ngx_uint_t                            known;     /* kinds of operations
-                                                        whose script it has */
+                                                        whose script it has;
+                                                        see also NO_PLAIN   */
     const ngx_http_idempotency_redis_owner_t  *owner;
     ngx_str_t                            *channel;   /* of a subscriber     */
     u_char                                error[
@@ -410,12 +428,40 @@ void ngx_http_idempotency_redis_script_init(void);
 ngx_int_t ngx_http_idempotency_redis_script_encode(
     ngx_http_idempotency_redis_call_t *call);
 
+/* NGX_ERROR: the last of call->before can't be a reply to this call */
+ngx_int_t ngx_http_idempotency_redis_script_before(
+    ngx_http_idempotency_redis_call_t *call);
+
 /*
- * The result of call->op.  NGX_AGAIN: the server does not have the script,
- * ask with it; NGX_ERROR: that is not a reply to this call.
+ * The result of call->op.  NGX_AGAIN: it is to be asked once more, in another
+ * way; NGX_ERROR: that is not a reply to this call.
  */
 ngx_int_t ngx_http_idempotency_redis_script_result(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+
+/* what the server refused, if it did, as an error */
+redisReply *ngx_http_idempotency_redis_script_error(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+
+/* ..._redis_record.c */
+
+/* without the response; "size" is its size */
+u_char *ngx_http_idempotency_redis_record_head(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t grace, size_t size);
+
+/*
+ * Whether a record that was found can be told without a script: it is one of
+ * ours, not by our own token, and its lease or ttl lasts.
+ */
+ngx_uint_t ngx_http_idempotency_redis_record_lasts(
+    ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
+
+/* fills op->found; what is wrong with the record, or NULL */
+const char *ngx_http_idempotency_redis_record_found(
+    ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
+
+/* a number in network order */
+uint64_t ngx_http_idempotency_redis_get_bytes(u_char *p, ngx_uint_t bytes);
 
 /* ..._redis_codec.c */
 
@@ -426,6 +472,8 @@ u_char *ngx_http_idempotency_redis_put_count(u_char *p, ngx_uint_t n);
 u_char *ngx_http_idempotency_redis_put(u_char *p, const void *data,
     size_t len);
 u_char *ngx_http_idempotency_redis_put_number(u_char *p, uint64_t n);
+u_char *ngx_http_idempotency_redis_put_line(u_char *p, u_char type,
+    uint64_t n);
 u_char *ngx_http_idempotency_redis_put_chain(u_char *p, ngx_chain_t *in,
     size_t size);
 u_char *ngx_http_idempotency_redis_error_text(u_char *p, u_char *last,
@@ -434,8 +482,6 @@ ngx_uint_t ngx_http_idempotency_redis_error_is(redisReply *reply,
     const char *word);
 ngx_int_t ngx_http_idempotency_redis_field(redisReply *reply, ngx_uint_t n,
     ngx_str_t *value);
-ngx_int_t ngx_http_idempotency_redis_number(redisReply *reply, ngx_uint_t n,
-    int64_t *value);
 
 /* room for an argument of that many bytes: its length line and both ends */
 #define ngx_http_idempotency_redis_put_size(len)                              \
@@ -453,6 +499,8 @@ ngx_http_idempotency_redis_call_t *ngx_http_idempotency_redis_call(
     ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_call_free(
+    ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_call_unsent(
     ngx_http_idempotency_redis_call_t *call);
 void ngx_http_idempotency_redis_call_to(
     ngx_http_idempotency_redis_call_t *call,

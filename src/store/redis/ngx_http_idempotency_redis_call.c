@@ -101,7 +101,23 @@ void
 ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
 {
     ngx_queue_remove(&call->queue);
+    ngx_http_idempotency_redis_call_unsent(call);
     ngx_free(call);
+}
+
+
+/* whatever came in reply so far is of no use any more */
+
+void
+ngx_http_idempotency_redis_call_unsent(ngx_http_idempotency_redis_call_t *call)
+{
+    while (call->nbefore) {
+        freeReplyObject(call->before[--call->nbefore]);
+    }
+
+    call->sent = 0;
+    call->replied = 0;
+    call->due = 0;
 }
 
 
@@ -111,8 +127,8 @@ void
 ngx_http_idempotency_redis_call_to(ngx_http_idempotency_redis_call_t *call,
     ngx_http_idempotency_redis_conn_t *conn)
 {
-    call->sent = 0;
-    call->replied = 0;
+    ngx_http_idempotency_redis_call_unsent(call);
+
     call->conn = conn;
 
     ngx_queue_remove(&call->queue);
@@ -140,8 +156,8 @@ ngx_http_idempotency_redis_call_again(ngx_http_idempotency_redis_call_t *call)
         return;
     }
 
-    call->sent = 0;
-    call->replied = 0;
+    ngx_http_idempotency_redis_call_unsent(call);
+
     call->conn = NULL;
 
     ngx_queue_remove(&call->queue);
@@ -169,8 +185,8 @@ ngx_http_idempotency_redis_call_later(ngx_http_idempotency_redis_call_t *call,
                                reply);
     *p = '\0';
 
-    call->sent = 0;
-    call->replied = 0;
+    ngx_http_idempotency_redis_call_unsent(call);
+
     call->asking = 0;
     call->conn = NULL;
     call->time = ngx_current_msec;
@@ -298,16 +314,16 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
         q = ngx_queue_last(&conn->sent);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
-        ngx_queue_remove(q);
-
         if (call->op == NULL) {
-            ngx_free(call);
+            ngx_http_idempotency_redis_call_free(call);
             continue;
         }
 
-        call->sent = 0;
-        call->replied = 0;
+        ngx_http_idempotency_redis_call_unsent(call);
+
         call->asking = 0;
+
+        ngx_queue_remove(q);
         ngx_queue_insert_head(&conn->unsent, q);
     }
 
@@ -317,11 +333,11 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
         q = ngx_queue_last(&conn->held);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
-        ngx_queue_remove(q);
+        ngx_http_idempotency_redis_call_unsent(call);
 
-        call->sent = 0;
-        call->replied = 0;
         call->asking = 0;
+
+        ngx_queue_remove(q);
         ngx_queue_insert_head(&conn->unsent, q);
     }
 }

@@ -30,6 +30,7 @@ typedef size_t  ngx_http_idempotency_redis_elements_t;
 
 static void *ngx_http_idempotency_redis_array(const redisReadTask *task,
     ngx_http_idempotency_redis_elements_t n);
+static u_char *ngx_http_idempotency_redis_digits(u_char *text, uint64_t n);
 
 
 static redisReplyObjectFunctions   ngx_http_idempotency_redis_functions;
@@ -130,14 +131,14 @@ ngx_http_idempotency_redis_reserve(ngx_http_idempotency_redis_conn_t *conn,
 u_char *
 ngx_http_idempotency_redis_put_count(u_char *p, ngx_uint_t n)
 {
-    return ngx_sprintf(p, "*%ui" CRLF, n);
+    return ngx_http_idempotency_redis_put_line(p, '*', n);
 }
 
 
 u_char *
 ngx_http_idempotency_redis_put(u_char *p, const void *data, size_t len)
 {
-    p = ngx_sprintf(p, "$%uz" CRLF, len);
+    p = ngx_http_idempotency_redis_put_line(p, '$', len);
     p = ngx_cpymem(p, data, len);
 
     *p++ = CR; *p++ = LF;
@@ -149,20 +150,56 @@ ngx_http_idempotency_redis_put(u_char *p, const void *data, size_t len)
 u_char *
 ngx_http_idempotency_redis_put_number(u_char *p, uint64_t n)
 {
-    u_char  *last, text[NGX_INT64_LEN];
+    u_char  *start, text[NGX_INT64_LEN];
 
-    last = ngx_sprintf(text, "%uL", n);
+    start = ngx_http_idempotency_redis_digits(text, n);
 
-    return ngx_http_idempotency_redis_put(p, text, last - text);
+    return ngx_http_idempotency_redis_put(p, start,
+                                          text + sizeof(text) - start);
 }
 
+
+/* a type and a number: there are many of them in a command */
+
+u_char *
+ngx_http_idempotency_redis_put_line(u_char *p, u_char type, uint64_t n)
+{
+    u_char  *start, text[NGX_INT64_LEN];
+
+    start = ngx_http_idempotency_redis_digits(text, n);
+
+    *p++ = type;
+    p = ngx_cpymem(p, start, text + sizeof(text) - start);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+/* at the end of "text", which has room for the longest; where they begin */
+
+static u_char *
+ngx_http_idempotency_redis_digits(u_char *text, uint64_t n)
+{
+    u_char  *p;
+
+    p = text + NGX_INT64_LEN;
+
+    do {
+        *--p = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    return p;
+}
+
+
+/* the bytes only: what they are a part of has its length line already */
 
 u_char *
 ngx_http_idempotency_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
 {
     size_t  len;
-
-    p = ngx_sprintf(p, "$%uz" CRLF, size);
 
     for ( /* void */ ; in && size; in = in->next) {
         len = ngx_min((size_t) (in->buf->last - in->buf->pos), size);
@@ -174,11 +211,8 @@ ngx_http_idempotency_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
     /* the length is out: a chain that is shorter than told is filled up */
 
     ngx_memzero(p, size);
-    p += size;
 
-    *p++ = CR; *p++ = LF;
-
-    return p;
+    return p + size;
 }
 
 
@@ -240,42 +274,6 @@ ngx_http_idempotency_redis_field(redisReply *reply, ngx_uint_t n,
 
     value->data = (u_char *) field->str;
     value->len = (size_t) field->len;
-
-    return NGX_OK;
-}
-
-
-/* an integer, or a string of digits: Redis keeps a number as it was written */
-
-ngx_int_t
-ngx_http_idempotency_redis_number(redisReply *reply, ngx_uint_t n,
-    int64_t *value)
-{
-    off_t      number;
-    ngx_int_t  rc;
-    ngx_str_t  text;
-
-    if (reply->type == REDIS_REPLY_ARRAY
-        && n < (ngx_uint_t) reply->elements
-        && reply->element[n]->type == REDIS_REPLY_INTEGER)
-    {
-        *value = reply->element[n]->integer;
-        return NGX_OK;
-    }
-
-    rc = ngx_http_idempotency_redis_field(reply, n, &text);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    number = ngx_atoof(text.data, text.len);
-
-    if (number == NGX_ERROR) {
-        return NGX_ERROR;
-    }
-
-    *value = number;
 
     return NGX_OK;
 }

@@ -368,6 +368,18 @@ ngx_http_idempotency_redis_replies(ngx_http_idempotency_redis_conn_t *conn)
             ngx_http_idempotency_redis_works(conn);
         }
 
+        if (call->nbefore < call->due) {
+            call->before[call->nbefore++] = reply;
+
+            if (ngx_http_idempotency_redis_script_before(call) != NGX_OK) {
+                ngx_http_idempotency_redis_drop(conn,
+                                         "a reply does not fit its command");
+                return NGX_DONE;
+            }
+
+            continue;
+        }
+
         /* the handler frees the call, or asks it once more */
 
         call->replied = 1;

@@ -1,13 +1,27 @@
 
 /*
- * The scripts: an operation as the command that runs one, and a reply as the
- * result of the operation.
+ * An operation as the commands that do it, and their reply as its result.
  *
+ * An operation is a script: what it looks at and what it writes is one step.
  * A script is sent as it is until the server has answered it once on that
  * connection, then called by its SHA-1; a server that does not know it any
- * more is asked with the script itself.  Every call carries a tag that comes
- * back in the reply: one that does not match is not ours.  Whatever is read
- * from a record is checked here, before anybody sees it.
+ * more is asked with the script itself.
+ *
+ * A begin tries plain commands first, which cost the server a third of what a
+ * script does:
+ *
+ *     PTTL key   SET key record NX GET PX life   PING tag
+ *
+ * SET is what decides.  No record: the lock is ours.  A record whose lease or
+ * ttl lasts, and that is not our own: that is what there is.  PTTL was before
+ * it, so a record that came in between may have a longer life than it tells,
+ * not a shorter one.  Anything else is left to the script: a lease that is
+ * over, our own token, something that is no record, an error; and what is
+ * asked once more.  Redis 6 has no SET with NX and GET: there the script does
+ * it all.
+ *
+ * Every call carries a tag that comes back in the reply: one that does not
+ * match is not ours.
  *
  * Called by the connection when a call is sent, and by the backend when its
  * reply is there.
@@ -30,37 +44,29 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_SHA_LEN   40
 #define NGX_HTTP_IDEMPOTENCY_REDIS_ARGS_MAX  14
 
-/* what a key may have to live: Redis refuses to count beyond its clock */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX                                   \
-    ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
+/* in conn->known: begins are scripts, the server has no SET with NX and GET */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLAIN  (1 << NGX_HTTP_IDEMPOTENCY_OP_N)
 
 
-/* codes of the replies, as the scripts have them */
+/*
+ * A reply is a string: the tag, a code, and what the script has to tell.  That
+ * of a begin that found a record is an array of such a string and the record.
+ */
 
-#define NGX_HTTP_IDEMPOTENCY_REDIS_LOST      0
-#define NGX_HTTP_IDEMPOTENCY_REDIS_DONE      1
-#define NGX_HTTP_IDEMPOTENCY_REDIS_FOUND     2      /* begin                */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM   2      /* commit               */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN   4
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_CODE   4
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE   5
 
-
-/* fields of what begin found */
-
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_LIFE      2
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_VERSION   3
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_STATE     4
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_REASON    5
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_CLAIM     6
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_GRACE     7
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_HOLD      8
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_RESPONSE  9
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_DETAILS   10
-#define NGX_HTTP_IDEMPOTENCY_REDIS_F_N         11
+#define NGX_HTTP_IDEMPOTENCY_REDIS_LOST      '0'
+#define NGX_HTTP_IDEMPOTENCY_REDIS_DONE      '1'
+#define NGX_HTTP_IDEMPOTENCY_REDIS_FOUND     '2'    /* begin                */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM   '2'    /* commit               */
 
 
 /* how begin got the lock */
 
-#define NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED   1
-#define NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED     2
+#define NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED   '1'
+#define NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED     '2'
 
 
 typedef struct {
@@ -71,12 +77,22 @@ typedef struct {
 } ngx_http_idempotency_redis_script_t;
 
 
+static u_char *ngx_http_idempotency_redis_put_script(u_char *p,
+    ngx_http_idempotency_redis_call_t *call);
+static u_char *ngx_http_idempotency_redis_put_plain(u_char *p,
+    ngx_http_idempotency_redis_call_t *call);
+static u_char *ngx_http_idempotency_redis_put_key(u_char *p,
+    ngx_http_idempotency_op_t *op);
+static u_char *ngx_http_idempotency_redis_put_record(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t *life);
+static ngx_int_t ngx_http_idempotency_redis_plain_result(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idempotency_redis_begun(
+    ngx_http_idempotency_op_t *op, ngx_str_t *head, redisReply *reply);
+static void ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
+    ngx_str_t *record, int64_t life);
 static void ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
     redisReply *reply);
-static void ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
-    redisReply *reply);
-static const char *ngx_http_idempotency_redis_found(
-    ngx_http_idempotency_op_t *op, redisReply *reply);
 
 
 /* in the order of ngx_http_idempotency_op_e */
@@ -85,13 +101,13 @@ static ngx_http_idempotency_redis_script_t
     ngx_http_idempotency_redis_scripts[] =
 {
     { ngx_http_idempotency_begin_lua,
-      &ngx_http_idempotency_begin_lua_len, 1 + 8, "" },
+      &ngx_http_idempotency_begin_lua_len, 1 + 3, "" },
 
     { ngx_http_idempotency_renew_lua,
-      &ngx_http_idempotency_renew_lua_len, 1 + 7, "" },
+      &ngx_http_idempotency_renew_lua_len, 1 + 3, "" },
 
     { ngx_http_idempotency_commit_lua,
-      &ngx_http_idempotency_commit_lua_len, 1 + 10, "" },
+      &ngx_http_idempotency_commit_lua_len, 1 + 4, "" },
 
     { ngx_http_idempotency_release_lua,
       &ngx_http_idempotency_release_lua_len, 1 + 3, "" },
@@ -121,7 +137,7 @@ ngx_http_idempotency_redis_script_init(void)
 }
 
 
-/* the command of call->op, behind what is to be sent on its connection */
+/* the commands of call->op, behind what is to be sent on its connection */
 
 ngx_int_t
 ngx_http_idempotency_redis_script_encode(
@@ -129,24 +145,24 @@ ngx_http_idempotency_redis_script_encode(
 {
     size_t                                size;
     u_char                               *p;
-    uint64_t                              life, grace;
     ngx_http_idempotency_op_t            *op;
     ngx_http_idempotency_redis_t         *redis;
+    ngx_http_idempotency_redis_conn_t    *conn;
     ngx_http_idempotency_redis_script_t  *script;
 
-    u_char  key[2 * NGX_HTTP_IDEMPOTENCY_ID_LEN];
-    u_char  claim[NGX_HTTP_IDEMPOTENCY_CLAIM_LEN];
-
     op = call->op;
+    conn = call->conn;
     redis = ngx_http_idempotency_redis_conf(op);
     script = &ngx_http_idempotency_redis_scripts[op->kind];
+
+    /* enough for either way: the key stands twice in the plain one */
 
     size = ngx_http_idempotency_redis_put_size(0)
                * (NGX_HTTP_IDEMPOTENCY_REDIS_ARGS_MAX + 1)
            + sizeof("EVALSHA") - 1
            + ngx_max(*script->len, NGX_HTTP_IDEMPOTENCY_REDIS_SHA_LEN)
-           + redis->prefix.len + sizeof(key)
-           + sizeof(claim) + NGX_HTTP_IDEMPOTENCY_TOKEN_LEN
+           + 2 * (redis->prefix.len + 2 * NGX_HTTP_IDEMPOTENCY_ID_LEN)
+           + NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN
            + redis->channel.len
            + 8 * NGX_INT64_LEN;
 
@@ -157,12 +173,38 @@ ngx_http_idempotency_redis_script_encode(
         size += op->details.len;
     }
 
-    p = ngx_http_idempotency_redis_reserve(call->conn, size);
+    p = ngx_http_idempotency_redis_reserve(conn, size);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    call->tag = ++call->conn->tag;
+    call->tag = ++conn->tag;
+
+    call->plain = (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN
+                   && call->tries == 0
+                   && !call->script
+                   && !(conn->known & NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLAIN));
+
+    conn->out.last = call->plain
+                     ? ngx_http_idempotency_redis_put_plain(p, call)
+                     : ngx_http_idempotency_redis_put_script(p, call);
+
+    return NGX_OK;
+}
+
+
+static u_char *
+ngx_http_idempotency_redis_put_script(u_char *p,
+    ngx_http_idempotency_redis_call_t *call)
+{
+    uint64_t                              life;
+    ngx_str_t                            *channel;
+    ngx_http_idempotency_op_t            *op;
+    ngx_http_idempotency_redis_script_t  *script;
+
+    op = call->op;
+    channel = &ngx_http_idempotency_redis_conf(op)->channel;
+    script = &ngx_http_idempotency_redis_scripts[op->kind];
 
     p = ngx_http_idempotency_redis_put_count(p, 2 + 1 + script->args);
 
@@ -184,86 +226,191 @@ ngx_http_idempotency_redis_script_encode(
     }
 
     p = ngx_http_idempotency_redis_put(p, "1", 1);
+    p = ngx_http_idempotency_redis_put_key(p, op);
+    p = ngx_http_idempotency_redis_put(p, &call->tag,
+                                       NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN);
 
-    ngx_hex_dump(key, op->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    switch (op->kind) {
 
-    p = ngx_sprintf(p, "$%uz" CRLF "%V%*s" CRLF,
-                    redis->prefix.len + sizeof(key), &redis->prefix,
-                    sizeof(key), key);
+    case NGX_HTTP_IDEMPOTENCY_OP_WATCH:
+        return p;
 
-    p = ngx_http_idempotency_redis_put_number(p, call->tag);
+    case NGX_HTTP_IDEMPOTENCY_OP_RELEASE:
+        p = ngx_http_idempotency_redis_put(p, op->token,
+                                           NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+        break;
 
-    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_WATCH) {
-        goto done;
+    default: /* begin, renew, commit */
+        p = ngx_http_idempotency_redis_put_record(p, op, &life);
+        p = ngx_http_idempotency_redis_put_number(p, life);
+
+        if (op->kind != NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+            return p;
+        }
     }
 
-    p = ngx_http_idempotency_redis_put(p, op->token,
-                                       NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+    return ngx_http_idempotency_redis_put(p, channel->data, channel->len);
+}
 
-    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_RELEASE) {
-        p = ngx_http_idempotency_redis_put(p, redis->channel.data,
-                                           redis->channel.len);
-        goto done;
-    }
 
-    ngx_http_idempotency_claim_encode(claim, op->claim);
+static u_char *
+ngx_http_idempotency_redis_put_plain(u_char *p,
+    ngx_http_idempotency_redis_call_t *call)
+{
+    u_char                     *key;
+    size_t                      len;
+    uint64_t                    life;
+    ngx_http_idempotency_op_t  *op;
 
-    p = ngx_http_idempotency_redis_put_number(p,
-                                          NGX_HTTP_IDEMPOTENCY_REDIS_VERSION);
-    p = ngx_http_idempotency_redis_put(p, claim, sizeof(claim));
+    op = call->op;
+
+    p = ngx_cpymem(p, "*2" CRLF "$4" CRLF "PTTL" CRLF,
+                   sizeof("*2" CRLF "$4" CRLF "PTTL" CRLF) - 1);
+
+    key = p;
+    p = ngx_http_idempotency_redis_put_key(p, op);
+    len = p - key;
+
+    p = ngx_cpymem(p, "*7" CRLF "$3" CRLF "SET" CRLF,
+                   sizeof("*7" CRLF "$3" CRLF "SET" CRLF) - 1);
+
+    p = ngx_cpymem(p, key, len);
+    p = ngx_http_idempotency_redis_put_record(p, op, &life);
+
+    p = ngx_cpymem(p, "$2" CRLF "NX" CRLF "$3" CRLF "GET" CRLF
+                      "$2" CRLF "PX" CRLF,
+                   sizeof("$2" CRLF "NX" CRLF "$3" CRLF "GET" CRLF
+                          "$2" CRLF "PX" CRLF) - 1);
+
+    p = ngx_http_idempotency_redis_put_number(p, life);
+
+    p = ngx_cpymem(p, "*2" CRLF "$4" CRLF "PING" CRLF,
+                   sizeof("*2" CRLF "$4" CRLF "PING" CRLF) - 1);
+
+    call->due = 2;
+
+    return ngx_http_idempotency_redis_put(p, &call->tag,
+                                          NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN);
+}
+
+
+static u_char *
+ngx_http_idempotency_redis_put_key(u_char *p, ngx_http_idempotency_op_t *op)
+{
+    ngx_str_t  *prefix;
+
+    prefix = &ngx_http_idempotency_redis_conf(op)->prefix;
+
+    p = ngx_http_idempotency_redis_put_line(p, '$',
+                             prefix->len + 2 * NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    p = ngx_cpymem(p, prefix->data, prefix->len);
+    p = ngx_hex_dump(p, op->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+/* as it is to be, and for how long the key is to live */
+
+static u_char *
+ngx_http_idempotency_redis_put_record(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t *life)
+{
+    size_t     size;
+    uint64_t   grace, left;
+    ngx_str_t  details;
+
+    size = 0;
+    ngx_str_null(&details);
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
-        grace = ngx_min((uint64_t) op->grace,
-                        NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
-        life = grace + ngx_min((uint64_t) op->ttl,
-                               NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
-
-        p = ngx_http_idempotency_redis_put_number(p, ngx_max(life, 1));
-        p = ngx_http_idempotency_redis_put_number(p, op->state);
-        p = ngx_http_idempotency_redis_put_number(p, op->reason);
+        grace = op->grace;
+        left = op->ttl;
 
         if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED) {
-            p = ngx_http_idempotency_redis_put_chain(p, op->response,
-                                                     op->size);
-        } else {
-            p = ngx_http_idempotency_redis_put(p, "", 0);
+            size = op->size;
         }
 
-        p = ngx_http_idempotency_redis_put(p, redis->channel.data,
-                                           redis->channel.len);
-        p = ngx_http_idempotency_redis_put_number(p, grace);
-        goto done;
-    }
+    } else {
 
-    /*
-     * A while longer than the lease, so that who takes over knows that it was
-     * abandoned; under hold, for the ttl.
-     */
+        /*
+         * A while longer than the lease, so that who takes over knows that it
+         * was abandoned; under hold, for the ttl.
+         */
 
-    grace = op->lease;
+        left = op->lease;
+        grace = op->lease;
 
-    if (op->hold && op->ttl > 2 * op->lease) {
-        grace = op->ttl - op->lease;
+        if (op->hold && op->ttl > 2 * op->lease) {
+            grace = op->ttl - op->lease;
+        }
+
+        if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
+            details = op->details;
+        }
     }
 
     grace = ngx_min(grace, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
-    life = grace + ngx_min((uint64_t) op->lease,
-                           NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+    *life = grace + ngx_min(left, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+    *life = ngx_max(*life, 1);
 
-    p = ngx_http_idempotency_redis_put_number(p, life);
-    p = ngx_http_idempotency_redis_put_number(p, grace);
-    p = ngx_http_idempotency_redis_put_number(p, op->hold);
+    p = ngx_http_idempotency_redis_put_line(p, '$',
+                      NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN + size + details.len);
 
-    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
-        p = ngx_http_idempotency_redis_put(p, op->details.data,
-                                           op->details.len);
+    p = ngx_http_idempotency_redis_record_head(p, op, grace, size);
+    p = ngx_http_idempotency_redis_put_chain(p, op->response, size);
+
+    if (details.len) {
+        p = ngx_cpymem(p, details.data, details.len);
     }
 
-done:
+    *p++ = CR; *p++ = LF;
 
-    call->conn->out.last = p;
+    return p;
+}
 
-    return NGX_OK;
+
+/*
+ * Scripts do not reply with a number: where one is missing in the stream, that
+ * is seen at once, and not when the replies to a later call have come.
+ */
+
+ngx_int_t
+ngx_http_idempotency_redis_script_before(
+    ngx_http_idempotency_redis_call_t *call)
+{
+    int  type;
+
+    type = call->before[call->nbefore - 1]->type;
+
+    if (type == REDIS_REPLY_ERROR) {
+        return NGX_OK;
+    }
+
+    if (call->nbefore == 1) {
+        return (type == REDIS_REPLY_INTEGER) ? NGX_OK : NGX_ERROR;
+    }
+
+    return (type == REDIS_REPLY_NIL || type == REDIS_REPLY_STRING)
+           ? NGX_OK : NGX_ERROR;
+}
+
+
+/* of several commands, that of the one which decides: the rest only look */
+
+redisReply *
+ngx_http_idempotency_redis_script_error(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    if (call->nbefore && call->before[call->nbefore - 1]->type
+                         == REDIS_REPLY_ERROR)
+    {
+        return call->before[call->nbefore - 1];
+    }
+
+    return (reply->type == REDIS_REPLY_ERROR) ? reply : NULL;
 }
 
 
@@ -271,8 +418,14 @@ ngx_int_t
 ngx_http_idempotency_redis_script_result(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply)
 {
-    int64_t                     tag, code;
+    u_char                      code;
+    ngx_str_t                   head;
+    redisReply                 *first;
     ngx_http_idempotency_op_t  *op;
+
+    if (call->plain) {
+        return ngx_http_idempotency_redis_plain_result(call, reply);
+    }
 
     op = call->op;
 
@@ -282,6 +435,7 @@ ngx_http_idempotency_redis_script_result(
             && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0)
         {
             call->conn->known = 0;
+            call->eval = 1;
             return NGX_AGAIN;
         }
 
@@ -289,47 +443,41 @@ ngx_http_idempotency_redis_script_result(
         return NGX_OK;
     }
 
-    if (ngx_http_idempotency_redis_number(reply, 0, &tag) != NGX_OK
-        || tag != (int64_t) call->tag
-        || ngx_http_idempotency_redis_number(reply, 1, &code) != NGX_OK
-        || code < 0)
+    first = reply;
+
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements) {
+        first = reply->element[0];
+    }
+
+    if (first->type != REDIS_REPLY_STRING
+        || first->len < NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE
+        || ngx_memcmp(first->str, &call->tag,
+                      NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN)
+           != 0)
     {
         return NGX_ERROR;
     }
+
+    head.data = (u_char *) first->str;
+    head.len = (size_t) first->len;
+
+    code = head.data[NGX_HTTP_IDEMPOTENCY_REDIS_AT_CODE];
 
     call->conn->known |= 1 << op->kind;
 
     switch (op->kind) {
 
     case NGX_HTTP_IDEMPOTENCY_OP_BEGIN:
+        return ngx_http_idempotency_redis_begun(op, &head, reply);
 
-        if (code == NGX_HTTP_IDEMPOTENCY_REDIS_DONE) {
-            ngx_http_idempotency_redis_begun(op, reply);
-            return NGX_OK;
-        }
+    case NGX_HTTP_IDEMPOTENCY_OP_WATCH:
 
-        if (code != NGX_HTTP_IDEMPOTENCY_REDIS_FOUND
-            || reply->elements != NGX_HTTP_IDEMPOTENCY_REDIS_F_N)
-        {
+        if (head.len != NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE + 8) {
             return NGX_ERROR;
         }
 
-        op->error = ngx_http_idempotency_redis_found(op, reply);
-
-        if (op->error) {
-            op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
-            op->bad_record = 1;
-
-            ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                          "idempotency: store \"%V\": record %*xs is not "
-                          "usable: %s", &op->store->name, (size_t) 8, op->id,
-                          op->error);
-        }
-
-        return NGX_OK;
-
-    case NGX_HTTP_IDEMPOTENCY_OP_WATCH:
-        op->found.left = (ngx_msec_t) code;
+        op->found.left = (ngx_msec_t) ngx_http_idempotency_redis_get_bytes(
+                            head.data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE, 8);
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
         return NGX_OK;
 
@@ -348,6 +496,129 @@ ngx_http_idempotency_redis_script_result(
                      ? NGX_HTTP_IDEMPOTENCY_OK : NGX_HTTP_IDEMPOTENCY_LOST;
         return NGX_OK;
     }
+}
+
+
+/* of PTTL and SET, in call->before, and of PING */
+
+static ngx_int_t
+ngx_http_idempotency_redis_plain_result(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    ngx_str_t                   record;
+    redisReply                 *pttl, *set;
+    ngx_http_idempotency_op_t  *op;
+
+    op = call->op;
+    pttl = call->before[0];
+    set = call->before[1];
+
+    if (set->type == REDIS_REPLY_ERROR) {
+
+        if (ngx_http_idempotency_redis_error_is(set, "syntax error")) {
+            call->conn->known |= NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLAIN;
+        }
+
+        goto script;
+    }
+
+    if (pttl->type == REDIS_REPLY_ERROR || reply->type == REDIS_REPLY_ERROR) {
+        goto script;
+    }
+
+    if (reply->type != REDIS_REPLY_STRING
+        || reply->len != NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN
+        || ngx_memcmp(reply->str, &call->tag,
+                      NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN)
+           != 0)
+    {
+        return NGX_ERROR;
+    }
+
+    if (set->type == REDIS_REPLY_NIL) {
+        op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+        op->abandoned = 0;
+        op->expired = 0;
+        return NGX_OK;
+    }
+
+    record.data = (u_char *) set->str;
+    record.len = (size_t) set->len;
+
+    if (ngx_http_idempotency_redis_record_lasts(op, &record, pttl->integer)) {
+        ngx_http_idempotency_redis_found(op, &record, pttl->integer);
+        return NGX_OK;
+    }
+
+script:
+
+    call->script = 1;
+
+    if (set->type != REDIS_REPLY_NIL) {
+        /* as if it had not been sent: nothing is to be undone */
+        call->tries--;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
+    ngx_str_t *head, redisReply *reply)
+{
+    u_char     *more;
+    ngx_str_t   record;
+
+    more = head->data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE;
+
+    switch (head->data[NGX_HTTP_IDEMPOTENCY_REDIS_AT_CODE]) {
+
+    case NGX_HTTP_IDEMPOTENCY_REDIS_DONE:
+
+        if (head->len != NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE + 1) {
+            return NGX_ERROR;
+        }
+
+        op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+        op->abandoned = (*more == NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED);
+        op->expired = (*more == NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEMPOTENCY_REDIS_FOUND:
+
+        if (head->len != NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE + 8
+            || ngx_http_idempotency_redis_field(reply, 1, &record) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_http_idempotency_redis_found(op, &record,
+                      (int64_t) ngx_http_idempotency_redis_get_bytes(more, 8));
+        return NGX_OK;
+
+    default:
+        return NGX_ERROR;
+    }
+}
+
+
+static void
+ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
+    ngx_str_t *record, int64_t life)
+{
+    op->error = ngx_http_idempotency_redis_record_found(op, record, life);
+
+    if (op->error == NULL) {
+        return;
+    }
+
+    op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+    op->bad_record = 1;
+
+    ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                  "idempotency: store \"%V\": record %*xs is not usable: %s",
+                  &op->store->name, (size_t) 8, op->id, op->error);
 }
 
 
@@ -401,169 +672,7 @@ ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: store \"%V\": record %*xs is not usable: "
-                      "its key is not a hash", &op->store->name, (size_t) 8,
+                      "its key is not a string", &op->store->name, (size_t) 8,
                       op->id);
-    }
-}
-
-
-static void
-ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
-    redisReply *reply)
-{
-    int64_t  how;
-
-    if (ngx_http_idempotency_redis_number(reply, 2, &how) != NGX_OK) {
-        how = 0;
-    }
-
-    op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
-    op->abandoned = (how == NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED);
-    op->expired = (how == NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED);
-}
-
-
-/* what is wrong with the record, or NULL */
-
-static const char *
-ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
-    redisReply *reply)
-{
-    int64_t                        version, state, reason, life, grace;
-    ngx_int_t                      rc;
-    ngx_str_t                      s;
-    ngx_http_idempotency_found_t  *found;
-
-    found = &op->found;
-
-    ngx_memzero(found, sizeof(ngx_http_idempotency_found_t));
-
-    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
-    found->verify = 1;
-
-    if (ngx_http_idempotency_redis_number(reply,
-                             NGX_HTTP_IDEMPOTENCY_REDIS_F_VERSION, &version)
-        != NGX_OK)
-    {
-        return "it is not one of ours";
-    }
-
-    if (version < NGX_HTTP_IDEMPOTENCY_REDIS_VERSION - 1
-        || version > NGX_HTTP_IDEMPOTENCY_REDIS_VERSION + 1)
-    {
-        return "it is of a version that this one does not read";
-    }
-
-    if (ngx_http_idempotency_redis_number(reply,
-                                   NGX_HTTP_IDEMPOTENCY_REDIS_F_LIFE, &life)
-        != NGX_OK
-        || life < 0)
-    {
-        return "it has no expiry";
-    }
-
-    if (ngx_http_idempotency_redis_field(reply,
-                                     NGX_HTTP_IDEMPOTENCY_REDIS_F_CLAIM, &s)
-        != NGX_OK
-        || ngx_http_idempotency_claim_decode(s.data, s.len, &found->claim)
-           != NGX_OK)
-    {
-        return "its claim is corrupt";
-    }
-
-    if (ngx_http_idempotency_redis_field(reply,
-                                   NGX_HTTP_IDEMPOTENCY_REDIS_F_DETAILS, &s)
-        == NGX_OK
-        && s.len)
-    {
-        found->details.data = ngx_pnalloc(op->pool, s.len);
-
-        if (found->details.data) {
-            found->details.len = s.len;
-            ngx_memcpy(found->details.data, s.data, s.len);
-        }
-    }
-
-    found->left = (ngx_msec_t) life;
-
-    rc = ngx_http_idempotency_redis_number(reply,
-                                 NGX_HTTP_IDEMPOTENCY_REDIS_F_STATE, &state);
-
-    if (rc == NGX_DECLINED) {
-
-        /* a commit had room for no more than that */
-
-        found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-        found->reason = NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
-        return NULL;
-    }
-
-    if (rc != NGX_OK) {
-        return "its state is corrupt";
-    }
-
-    if (ngx_http_idempotency_redis_number(reply,
-                                 NGX_HTTP_IDEMPOTENCY_REDIS_F_GRACE, &grace)
-        != NGX_OK)
-    {
-        return "its lease or ttl is corrupt";
-    }
-
-    if (life > grace) {
-        found->left = (ngx_msec_t) (life - grace);
-    }
-
-    switch (state) {
-
-    case NGX_HTTP_IDEMPOTENCY_IN_PROGRESS:
-
-        found->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
-
-        if (life <= grace) { /* under hold */
-            found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-            found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
-        }
-
-        return NULL;
-
-    case NGX_HTTP_IDEMPOTENCY_UNUSABLE:
-
-        if (ngx_http_idempotency_redis_number(reply,
-                               NGX_HTTP_IDEMPOTENCY_REDIS_F_REASON, &reason)
-            != NGX_OK
-            || reason <= NGX_HTTP_IDEMPOTENCY_REASON_NONE
-            || reason > NGX_HTTP_IDEMPOTENCY_REASON_EVICTED)
-        {
-            return "its reason is corrupt";
-        }
-
-        found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-        found->reason = (ngx_http_idempotency_reason_e) reason;
-        return NULL;
-
-    case NGX_HTTP_IDEMPOTENCY_COMPLETED:
-
-        if (ngx_http_idempotency_redis_field(reply,
-                                  NGX_HTTP_IDEMPOTENCY_REDIS_F_RESPONSE, &s)
-            != NGX_OK
-            || s.len == 0)
-        {
-            return "its response is missing";
-        }
-
-        found->response.data = ngx_pnalloc(op->pool, s.len);
-
-        if (found->response.data == NULL) {
-            return "there is no memory for its response";
-        }
-
-        found->response.len = s.len;
-        ngx_memcpy(found->response.data, s.data, s.len);
-
-        found->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
-        return NULL;
-
-    default:
-        return "its state is corrupt";
     }
 }

@@ -154,8 +154,38 @@ sub read_reply
 }
 
 
-# How often each command was called, since reset_calls; also by scripts.  Only
-# EVALSHA and EVAL come from outside, save for the set-up of a connection.
+# A record, field by field (docs/redis.md has what they are), or undef; and
+# one to be written in its place, for "life" ms or for ever.
+
+sub record
+{
+    my ($self, $name) = @_;
+
+    my $value = $self->command('GET', $name);
+    return if !defined $value;
+
+    my %f;
+    (@f{qw(magic v s r h q t g)}, my $size, @f{qw(c b)}) =
+        unpack 'a2 C5 a16 Q> N a69 a*', $value;
+    @f{qw(b d)} = unpack "a$size a*", $f{b};
+
+    return \%f;
+}
+
+sub write_record
+{
+    my ($self, $name, $f, $life) = @_;
+
+    my $value = pack 'a2 C5 a16 Q> N a69 a* a*',
+        @$f{qw(magic v s r h q t g)}, length $f->{b}, @$f{qw(c b d)};
+
+    return $self->command('SET', $name, $value, $life ? ('PX', $life) : ());
+}
+
+
+# How often each command was called, since reset_calls; also by scripts.  What
+# comes from outside, save for the set-up of a connection, is EVALSHA, EVAL,
+# and the commands of a begin, which end with a PING.
 
 sub reset_calls { $_[0]->command('CONFIG', 'RESETSTAT') }
 
@@ -175,7 +205,8 @@ sub calls
 sub round_trips
 {
     my $calls = $_[0]->calls;
-    return ($calls->{evalsha} || 0) + ($calls->{eval} || 0);
+    return ($calls->{evalsha} || 0) + ($calls->{eval} || 0)
+           + ($calls->{ping} || 0);
 }
 
 
@@ -259,6 +290,7 @@ package IdempotencyTest::RedisProxy;
 #   stale     the last reply once more, before the next one
 #   garbage   bytes that are no reply, in place of the next one
 #   refuse    closes every connection as soon as it is there
+#   old       as they are, but the server has no SET with NX and GET, as Redis 6
 #   cut       closes all connections now, then pass
 
 use strict;
@@ -381,7 +413,11 @@ sub run
                 next;
             }
 
-            if ($is_client{$s} || $mode eq 'pass') {
+            # another word in its place is the same error, at the same place
+            $data =~ s/(\r\nNX\r\n\$3\r\n)GET\r\n/$1OLD\r\n/g
+                if $mode eq 'old' && $is_client{$s};
+
+            if ($is_client{$s} || $mode eq 'pass' || $mode eq 'old') {
                 write_all($other, $data);
 
             } elsif ($mode eq 'tear') {
