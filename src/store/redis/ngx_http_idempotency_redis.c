@@ -195,6 +195,9 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         return;
     }
 
+    ngx_http_idempotency_redis_node_count(conn->node,
+                                          NGX_HTTP_IDEMPOTENCY_NODE_ANSWERED);
+
     if (op == NULL) {
         ngx_http_idempotency_redis_call_free(call);
         return;
@@ -386,6 +389,11 @@ ngx_http_idempotency_redis_fail(ngx_http_idempotency_op_t *op,
 
     call = op->state_data;
     tried = call->tries;
+
+    if (call->conn) {
+        ngx_http_idempotency_redis_node_count(call->conn->node,
+                                            NGX_HTTP_IDEMPOTENCY_NODE_FAILED);
+    }
 
     op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
     op->error = error;

@@ -194,6 +194,7 @@ struct ngx_http_idempotency_redis_node_s {
     ngx_http_idempotency_redis_t         *redis;
     ngx_pool_t                           *pool;
     ngx_str_t                             name;      /* <host>:<port>       */
+    ngx_http_idempotency_store_node_t     known;     /* to breaker, figures */
     ngx_str_t                             host;      /* with a NUL behind   */
     in_port_t                             port;
 
@@ -585,6 +586,14 @@ ngx_uint_t ngx_http_idempotency_redis_node_failing(
     ngx_http_idempotency_redis_node_t *node);
 ngx_str_t *ngx_http_idempotency_redis_node_label(
     ngx_http_idempotency_redis_node_t *node);
+
+/* a store that is several servers has figures for each; "what" happened */
+char *ngx_http_idempotency_redis_nodes_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_node_count(
+    ngx_http_idempotency_redis_node_t *node,
+    ngx_http_idempotency_node_count_e what);
+
 void ngx_http_idempotency_redis_node_vacate(
     ngx_http_idempotency_redis_node_t *node);
 void ngx_http_idempotency_redis_node_retire(

@@ -254,6 +254,9 @@ ngx_http_idempotency_redis_cluster_redirected(
     conn = call->conn;
     redis = conn->redis;
 
+    ngx_http_idempotency_redis_node_count(conn->node,
+                                       NGX_HTTP_IDEMPOTENCY_NODE_REDIRECTED);
+
     if (to->host.len == 0) {
         to->host = conn->node->host;
     }

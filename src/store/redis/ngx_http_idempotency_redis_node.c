@@ -29,6 +29,8 @@ static ngx_http_idempotency_redis_node_t *
     ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
     ngx_str_t *name);
 static void ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev);
+static ngx_http_idempotency_store_node_t *ngx_http_idempotency_redis_node_of(
+    void *data, u_char *id);
 
 
 ngx_http_idempotency_redis_node_t *
@@ -181,6 +183,8 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
     node->destroy.data = node;
     node->destroy.log = ngx_cycle->log;
 
+    node->known.name = node->name;
+
     ngx_queue_insert_tail(&redis->nodes, &node->queue);
 
     return node;
@@ -325,5 +329,60 @@ ngx_http_idempotency_redis_nodes_exit(ngx_http_idempotency_redis_t *redis)
         }
 
         /* operations under way still point there: the process takes it */
+    }
+}
+
+
+char *
+ngx_http_idempotency_redis_nodes_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis)
+{
+    ngx_http_idempotency_nodes_t  *nodes;
+
+    nodes = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_nodes_t));
+    if (nodes == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    nodes->find = ngx_http_idempotency_redis_node_of;
+    nodes->data = redis;
+
+    redis->store->nodes = nodes;
+
+    return ngx_http_idempotency_nodes_add(cf, nodes, &redis->store->name);
+}
+
+
+/* where a record is, or will be asked for */
+
+static ngx_http_idempotency_store_node_t *
+ngx_http_idempotency_redis_node_of(void *data, u_char *id)
+{
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    redis = data;
+    node = redis->topology->node(redis, id);
+
+    if (node == NULL) {
+        return NULL;
+    }
+
+    ngx_http_idempotency_nodes_see(redis->store->nodes, &node->known);
+
+    return &node->known;
+}
+
+
+void
+ngx_http_idempotency_redis_node_count(ngx_http_idempotency_redis_node_t *node,
+    ngx_http_idempotency_node_count_e what)
+{
+    ngx_http_idempotency_nodes_t  *nodes;
+
+    nodes = node->redis->store->nodes;
+
+    if (nodes) {
+        ngx_http_idempotency_nodes_count(nodes, &node->known, what);
     }
 }
