@@ -496,11 +496,11 @@ qr/\[emerg\] .*store "own" in .*nginx\.conf:\d+ has "tls_\.\.\." directives with
 === TEST 21: several arguments
 --- store: redis
 --- http_config
-    idempotency_store own redis { server 127.0.0.1:1 127.0.0.1:2; }
+    idempotency_store own redis { server 127.0.0.1:1; prefix a: b:; }
 --- config
 --- must_die
 --- error_log eval
-qr/\[emerg\] .*invalid number of arguments in "server" directive: it takes one .* in .*nginx\.conf:\d+/
+qr/\[emerg\] .*invalid number of arguments in "prefix" directive: it takes one .* in .*nginx\.conf:\d+/
 
 
 

@@ -178,7 +178,18 @@ ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf)
     char                           *rv;
     ngx_str_t                       memory = ngx_string("memory");
     ngx_uint_t                      i;
+    ngx_resolver_t                 *resolver;
+    ngx_http_core_loc_conf_t       *clcf;
     ngx_http_idempotency_store_t   *store;
+
+    /* of the http block; one that was not configured has no servers */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    resolver = clcf->resolver;
+
+    if (resolver && resolver->connections.nelts == 0) {
+        resolver = NULL;
+    }
 
     for (i = 0; i < mcf->stores.nelts; i++) {
         store = ((ngx_http_idempotency_store_t **) mcf->stores.elts)[i];
@@ -203,6 +214,8 @@ ngx_http_idempotency_init_stores(ngx_conf_t *cf, void *conf)
                 return NGX_CONF_ERROR;
             }
         }
+
+        store->resolver = resolver;
 
         rv = store->backend->init_conf(cf, store);
 

@@ -195,6 +195,9 @@ struct ngx_http_idempotency_store_s {
     ngx_http_idempotency_layers_t          *layers;   /* or NULL            */
     ngx_http_idempotency_metrics_t         *metrics;
     struct ngx_http_idempotency_log_s      *log;      /* of its events      */
+    ngx_resolver_t                         *resolver; /* for names that are
+                                                         looked up while it
+                                                         runs, or NULL      */
     u_char                                 *file;     /* where declared     */
     ngx_uint_t                              line;
 };

@@ -508,10 +508,11 @@ ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
     redis = store->conf;
 
     ngx_queue_init(&redis->nodes);
-    ngx_queue_init(&redis->waiting);
 
-    redis->topology = &ngx_http_idempotency_redis_single;
+    redis->topology = redis->cluster ? &ngx_http_idempotency_redis_cluster
+                                     : &ngx_http_idempotency_redis_single;
 
+    ngx_http_idempotency_redis_calls_init(redis);
     ngx_http_idempotency_redis_script_init();
     ngx_http_idempotency_redis_watch_init(redis);
 
@@ -532,6 +533,7 @@ ngx_http_idempotency_redis_exit_process(ngx_cycle_t *cycle,
     }
 
     redis->topology->exit(redis);
+    ngx_http_idempotency_redis_calls_exit(redis);
 
     ngx_http_idempotency_redis_close(&redis->subscriber);
     ngx_http_idempotency_redis_nodes_exit(redis);

@@ -3,11 +3,15 @@
  * The Redis store: one truth for many nginx hosts.
  *
  *   ..._redis.c             the backend: operations, their time, their end
- *   ..._redis_conf.c        its block of directives
+ *   ..._redis_conf.c        its block of directives; _conf_servers.c and
+ *                           _conf_tls.c: addresses, and TLS
  *   ..._redis_script.c      an operation as a command, a reply as its result
  *   ..._redis_codec.c       bytes of commands and replies; hiredis reads
  *   ..._redis_call.c        calls: to which connection, and to which instead
  *   ..._redis_single.c      the topology of one server
+ *   ..._redis_cluster.c     the topology of a cluster: slots, redirects
+ *   ..._redis_control.c     asking servers about the topology
+ *   ..._redis_parse.c       what they say of it, and the slot of a key
  *   ..._redis_node.c        nodes: a server, and the connections to it
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
@@ -38,12 +42,19 @@
 #include "store/ngx_http_idempotency_store.h"
 
 
+#define NGX_HTTP_IDEMPOTENCY_REDIS_PREFIX_MAX   128
+
 /* of the stored form; a record of one more or one less is read, too */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_VERSION      1
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES      256
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN    256
+
+#define NGX_HTTP_IDEMPOTENCY_REDIS_SLOTS        16384
+
+/* between two rounds of asking about the topology, at least */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL     500
 
 /* connect attempts in vain after which a begin no longer waits for one */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP      3
@@ -65,6 +76,19 @@ typedef void (*ngx_http_idempotency_redis_reply_pt)(
 
 
 /*
+ * Who has a connection to itself, beside those for records.  It is told when
+ * it may ask, and when it has to connect again, to whom it likes.
+ */
+
+typedef struct {
+    void       (*ready)(ngx_http_idempotency_redis_conn_t *conn);
+    void       (*lost)(ngx_http_idempotency_redis_conn_t *conn);
+    ngx_int_t  (*message)(ngx_http_idempotency_redis_conn_t *conn,
+                          redisReply *reply);       /* of a subscriber      */
+} ngx_http_idempotency_redis_owner_t;
+
+
+/*
  * A command that waits to be sent, or for its reply.  It outlives an
  * operation that is cancelled: the reply is still to come, and belongs to
  * nobody.
@@ -81,12 +105,16 @@ struct ngx_http_idempotency_redis_call_s {
     uint32_t                              tag;       /* comes back in the
                                                         reply               */
     ngx_uint_t                            tries;     /* how often sent      */
+    ngx_uint_t                            redirects;
     unsigned                              sent:1;
     unsigned                              replied:1;
     unsigned                              eval:1;    /* again, since the
                                                         server did not know
                                                         the script          */
     unsigned                              whole:1;   /* sent with its script */
+    unsigned                              asking:1;  /* this once, of one that
+                                                        does not have its
+                                                        slot yet            */
 };
 
 
@@ -125,6 +153,8 @@ struct ngx_http_idempotency_redis_conn_s {
     uint32_t                              tag;
     ngx_uint_t                            known;     /* kinds of operations
                                                         whose script it has */
+    const ngx_http_idempotency_redis_owner_t  *owner;
+    ngx_str_t                            *channel;   /* of a subscriber     */
     u_char                                error[
                                        NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN];
     unsigned                              subscriber:1;
@@ -146,6 +176,8 @@ struct ngx_http_idempotency_redis_node_s {
     ngx_http_idempotency_redis_t         *redis;
     ngx_pool_t                           *pool;
     ngx_str_t                             name;      /* <host>:<port>       */
+    ngx_str_t                             host;      /* with a NUL behind   */
+    in_port_t                             port;
 
     ngx_addr_t                           *addrs;
     ngx_uint_t                            naddrs;
@@ -158,7 +190,17 @@ struct ngx_http_idempotency_redis_node_s {
 
     ngx_event_t                           destroy;   /* posted              */
 
+    ngx_uint_t                            asked;     /* in which round      */
+    ngx_msec_t                            importing; /* when an ASK led here */
+
     unsigned                              retired:1;
+    unsigned                              sentinel:1;
+    unsigned                              seed:1;    /* of the configuration */
+    unsigned                              member:1;  /* of the cluster      */
+    unsigned                              owner:1;   /* it has slots        */
+    unsigned                              failing:1; /* it did not answer when
+                                                        it was asked about the
+                                                        topology            */
     unsigned                              policy_asked:1;
 };
 
@@ -198,13 +240,88 @@ struct ngx_http_idempotency_redis_topology_s {
 };
 
 
+/* how to ask about the topology */
+
+typedef struct {
+    const char                           *what;      /* is asked for        */
+
+    /* whom to ask next in this round, of those whose node->asked is not
+       redis->control.round; NULL: nobody is left */
+    ngx_http_idempotency_redis_node_t  *(*next)(
+                                        ngx_http_idempotency_redis_t *redis);
+
+    ngx_uint_t                          (*question)(
+                                        ngx_http_idempotency_redis_t *redis,
+                                        ngx_str_t *args);
+
+    /* NGX_DECLINED: ask another */
+    ngx_int_t                           (*answer)(
+                                      ngx_http_idempotency_redis_t *redis,
+                                      ngx_http_idempotency_redis_node_t *node,
+                                      redisReply *reply);
+
+    /* until the next round, if nobody wants one before */
+    ngx_msec_t                          (*pause)(
+                                        ngx_http_idempotency_redis_t *redis);
+} ngx_http_idempotency_redis_asker_t;
+
+
+typedef struct {
+    const ngx_http_idempotency_redis_asker_t  *asker;
+    ngx_http_idempotency_redis_conn_t     conn;
+    ngx_event_t                           timer;     /* of the next round, and
+                                                        of the one that is
+                                                        being asked         */
+    ngx_msec_t                            last;      /* round began         */
+    ngx_uint_t                            round;
+    unsigned                              asking:1;
+    unsigned                              wanted:1;  /* one more            */
+    unsigned                              told:1;    /* it is in the log    */
+} ngx_http_idempotency_redis_control_t;
+
+
+/* of a redirect */
+
+typedef struct {
+    ngx_uint_t                            slot;
+    ngx_str_t                             host;      /* empty: of the server
+                                                        that said it        */
+    in_port_t                             port;
+    ngx_uint_t                            ask;       /* or moved            */
+} ngx_http_idempotency_redis_redirect_t;
+
+
+/* of CLUSTER SLOTS */
+
+typedef struct {
+    ngx_uint_t                            first;
+    ngx_uint_t                            last;
+    ngx_uint_t                            members;
+    redisReply                           *reply;
+} ngx_http_idempotency_redis_range_t;
+
+
+/* "server" or "sentinel", as it stands in the block */
+
+typedef struct {
+    ngx_url_t                             url;
+    u_char                               *file;
+    ngx_uint_t                            line;
+} ngx_http_idempotency_redis_addr_t;
+
+
 struct ngx_http_idempotency_redis_s {
     ngx_http_idempotency_store_t         *store;
 
     /* the block */
-    ngx_url_t                             url;
+    ngx_array_t                           servers;   /* ..._redis_addr_t    */
+    ngx_flag_t                            cluster;
+    ngx_array_t                           sentinels; /* ..._redis_addr_t    */
+    ngx_str_t                             master_name;
     ngx_str_t                             user;
     ngx_str_t                             password;
+    ngx_str_t                             sentinel_user;
+    ngx_str_t                             sentinel_password;
     ngx_int_t                             db;
     ngx_str_t                             prefix;
     ngx_str_t                             channel;
@@ -214,6 +331,7 @@ struct ngx_http_idempotency_redis_s {
     ngx_int_t                             replicas;  /* to have a commit    */
     ngx_msec_t                            replicas_timeout;
     ngx_flag_t                            tls;
+    ngx_flag_t                            sentinel_tls;
     ngx_flag_t                            tls_verify;
     ngx_str_t                             tls_trusted_certificate;
     ngx_str_t                             tls_name;
@@ -230,6 +348,11 @@ struct ngx_http_idempotency_redis_s {
     ngx_http_idempotency_redis_conn_t     subscriber;
     ngx_queue_t                           waiting;   /* calls that have no
                                                         node yet            */
+    ngx_queue_t                           later;     /* calls that are asked
+                                                        again in a while    */
+    ngx_event_t                           later_timer;
+    ngx_http_idempotency_redis_control_t  control;
+    ngx_http_idempotency_redis_node_t   **slots;     /* of a cluster        */
     ngx_uint_t                            lost;      /* attempts to find one,
                                                         in vain, in a row   */
     u_char                                error[
@@ -267,6 +390,20 @@ char *ngx_http_idempotency_redis_directive(ngx_conf_t *cf,
 char *ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
     ngx_http_idempotency_store_t *store);
 
+/* ..._redis_conf_servers.c */
+
+char *ngx_http_idempotency_redis_set_server(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
+char *ngx_http_idempotency_redis_set_sentinel(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
+char *ngx_http_idempotency_redis_init_servers(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis);
+
+/* ..._redis_conf_tls.c */
+
+char *ngx_http_idempotency_redis_init_tls(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis);
+
 /* ..._redis_script.c */
 
 void ngx_http_idempotency_redis_script_init(void);
@@ -282,7 +419,7 @@ ngx_int_t ngx_http_idempotency_redis_script_result(
 
 /* ..._redis_codec.c */
 
-redisReader *ngx_http_idempotency_redis_reader(void);
+redisReader *ngx_http_idempotency_redis_reader(size_t elements);
 u_char *ngx_http_idempotency_redis_reserve(
     ngx_http_idempotency_redis_conn_t *conn, size_t size);
 u_char *ngx_http_idempotency_redis_put_count(u_char *p, ngx_uint_t n);
@@ -322,6 +459,15 @@ void ngx_http_idempotency_redis_call_to(
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_call_again(
     ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_call_later(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+ngx_uint_t ngx_http_idempotency_redis_transient(redisReply *reply);
+ngx_int_t ngx_http_idempotency_redis_call_asking(
+    ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_calls_init(
+    ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_calls_exit(
+    ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_requeue(
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_reroute(
@@ -345,12 +491,51 @@ char *ngx_http_idempotency_redis_set_replicas(ngx_conf_t *cf,
 extern const ngx_http_idempotency_redis_topology_t
     ngx_http_idempotency_redis_single;
 
+/* ..._redis_cluster.c */
+
+extern const ngx_http_idempotency_redis_topology_t
+    ngx_http_idempotency_redis_cluster;
+
+/* ..._redis_control.c */
+
+void ngx_http_idempotency_redis_control_init(
+    ngx_http_idempotency_redis_t *redis,
+    const ngx_http_idempotency_redis_asker_t *asker);
+void ngx_http_idempotency_redis_control_exit(
+    ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_control_want(
+    ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_control_leave(
+    ngx_http_idempotency_redis_node_t *node);
+
+/* ..._redis_parse.c */
+
+ngx_uint_t ngx_http_idempotency_redis_slot(u_char *key, size_t len);
+ngx_int_t ngx_http_idempotency_redis_redirect(redisReply *reply,
+    ngx_http_idempotency_redis_redirect_t *to);
+ngx_int_t ngx_http_idempotency_redis_range(redisReply *reply, ngx_uint_t n,
+    ngx_http_idempotency_redis_range_t *range);
+ngx_int_t ngx_http_idempotency_redis_member(
+    ngx_http_idempotency_redis_range_t *range, ngx_uint_t n, ngx_str_t *host,
+    in_port_t *port);
+ngx_int_t ngx_http_idempotency_redis_slots_check(redisReply *reply);
+ngx_int_t ngx_http_idempotency_redis_master_addr(redisReply *reply,
+    ngx_str_t *host, in_port_t *port);
+ngx_int_t ngx_http_idempotency_redis_switched(ngx_str_t *text,
+    ngx_str_t *name, ngx_str_t *host, in_port_t *port);
+
 /* ..._redis_node.c */
 
-ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_create(
-    ngx_http_idempotency_redis_t *redis, ngx_str_t *name);
-ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_find(
-    ngx_http_idempotency_redis_t *redis, ngx_str_t *name);
+/* the node of that host and port, made if there is none */
+ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_get(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *host, in_port_t port);
+ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_seed(
+    ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_addr_t *addr);
+ngx_uint_t ngx_http_idempotency_redis_node_failing(
+    ngx_http_idempotency_redis_node_t *node);
+ngx_str_t *ngx_http_idempotency_redis_node_label(
+    ngx_http_idempotency_redis_node_t *node);
 void ngx_http_idempotency_redis_node_vacate(
     ngx_http_idempotency_redis_node_t *node);
 void ngx_http_idempotency_redis_node_retire(

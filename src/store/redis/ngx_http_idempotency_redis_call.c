@@ -22,6 +22,15 @@
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
+/* before a call is asked again that was refused for the time being */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_PAUSE  50
+
+
+static void ngx_http_idempotency_redis_later_handler(ngx_event_t *ev);
+static void ngx_http_idempotency_redis_ignored(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+
+
 /*
  * Of the connections to its node a record has always the same: what is asked
  * of it is done in order.  Save that commits that wait for replicas have some
@@ -121,6 +130,8 @@ ngx_http_idempotency_redis_call_again(ngx_http_idempotency_redis_call_t *call)
     ngx_http_idempotency_redis_t       *redis;
     ngx_http_idempotency_redis_conn_t  *conn;
 
+    call->asking = 0;
+
     redis = ngx_http_idempotency_redis_conf(call->op);
     conn = ngx_http_idempotency_redis_route(redis, call->op);
 
@@ -138,6 +149,135 @@ ngx_http_idempotency_redis_call_again(ngx_http_idempotency_redis_call_t *call)
 }
 
 
+/*
+ * Once more, after a pause; what the server said is why it failed if there is
+ * no time for that.  All pauses are of the same length, so the first is the
+ * next.
+ */
+
+void
+ngx_http_idempotency_redis_call_later(ngx_http_idempotency_redis_call_t *call,
+    redisReply *reply)
+{
+    u_char                        *p;
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = ngx_http_idempotency_redis_conf(call->op);
+
+    p = ngx_http_idempotency_redis_error_text(redis->error, redis->error
+                               + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1,
+                               reply);
+    *p = '\0';
+
+    call->sent = 0;
+    call->replied = 0;
+    call->asking = 0;
+    call->conn = NULL;
+    call->time = ngx_current_msec;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&redis->later, &call->queue);
+
+    if (!redis->later_timer.timer_set) {
+        ngx_add_timer(&redis->later_timer, NGX_HTTP_IDEMPOTENCY_REDIS_PAUSE);
+    }
+}
+
+
+/* refused, not done, and soon it will be otherwise: here, or elsewhere */
+
+ngx_uint_t
+ngx_http_idempotency_redis_transient(redisReply *reply)
+{
+    const char         **word;
+
+    static const char   *words[] = {
+        "CLUSTERDOWN ", "LOADING ", "TRYAGAIN ", "MASTERDOWN ", NULL
+    };
+
+    for (word = words; *word; word++) {
+        if ((size_t) reply->len >= ngx_strlen(*word)
+            && ngx_strncmp(reply->str, *word, ngx_strlen(*word)) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return ngx_http_idempotency_redis_error_is(reply, "READONLY ");
+}
+
+
+/* the node is told that it may answer the next command, and that only */
+
+ngx_int_t
+ngx_http_idempotency_redis_call_asking(ngx_http_idempotency_redis_call_t *call)
+{
+    ngx_str_t  asking = ngx_string("ASKING");
+
+    return ngx_http_idempotency_redis_ask(call->conn,
+                                   ngx_http_idempotency_redis_ignored,
+                                   &asking, 1);
+}
+
+
+static void
+ngx_http_idempotency_redis_ignored(ngx_http_idempotency_redis_call_t *call,
+    redisReply *reply)
+{
+    ngx_http_idempotency_redis_call_free(call);
+}
+
+
+static void
+ngx_http_idempotency_redis_later_handler(ngx_event_t *ev)
+{
+    ngx_msec_t                          over;
+    ngx_queue_t                        *q;
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    redis = ev->data;
+
+    while (!ngx_queue_empty(&redis->later)) {
+        q = ngx_queue_head(&redis->later);
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+
+        over = ngx_current_msec - call->time;
+
+        if (over < NGX_HTTP_IDEMPOTENCY_REDIS_PAUSE) {
+            ngx_add_timer(ev, NGX_HTTP_IDEMPOTENCY_REDIS_PAUSE - over);
+            return;
+        }
+
+        ngx_http_idempotency_redis_call_again(call);
+    }
+}
+
+
+void
+ngx_http_idempotency_redis_calls_init(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_queue_init(&redis->waiting);
+    ngx_queue_init(&redis->later);
+
+    /* those that wait for it have timers of their own */
+
+    redis->later_timer.handler = ngx_http_idempotency_redis_later_handler;
+    redis->later_timer.data = redis;
+    redis->later_timer.log = ngx_cycle->log;
+    redis->later_timer.cancelable = 1;
+}
+
+
+void
+ngx_http_idempotency_redis_calls_exit(ngx_http_idempotency_redis_t *redis)
+{
+    if (redis->later_timer.timer_set) {
+        ngx_del_timer(&redis->later_timer);
+    }
+}
+
+
 /* what was sent is to be sent again, before the rest; or nobody wants it */
 
 void
@@ -145,6 +285,14 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
 {
     ngx_queue_t                        *q;
     ngx_http_idempotency_redis_call_t  *call;
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+        call->asking = 0;
+    }
 
     while (!ngx_queue_empty(&conn->sent)) {
         q = ngx_queue_last(&conn->sent);
@@ -159,6 +307,7 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
 
         call->sent = 0;
         call->replied = 0;
+        call->asking = 0;
         ngx_queue_insert_head(&conn->unsent, q);
     }
 
@@ -172,6 +321,7 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
 
         call->sent = 0;
         call->replied = 0;
+        call->asking = 0;
         ngx_queue_insert_head(&conn->unsent, q);
     }
 }
@@ -193,7 +343,9 @@ ngx_http_idempotency_redis_reroute(ngx_http_idempotency_redis_t *redis,
         next = ngx_queue_next(q);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
-        if (ngx_http_idempotency_redis_route(redis, call->op) != call->conn) {
+        if (!call->asking
+            && ngx_http_idempotency_redis_route(redis, call->op) != call->conn)
+        {
             ngx_http_idempotency_redis_call_again(call);
         }
     }

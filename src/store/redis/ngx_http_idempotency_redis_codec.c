@@ -16,7 +16,7 @@
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
-/* elements of an array that is no attack */
+/* elements of an array that is no attack, unless more are expected */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_ELEMENTS  64
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_OUT_MIN   4096
@@ -36,8 +36,10 @@ static redisReplyObjectFunctions   ngx_http_idempotency_redis_functions;
 static redisReplyObjectFunctions  *ngx_http_idempotency_redis_defaults;
 
 
+/* elements: of the outermost array, if these may be many */
+
 redisReader *
-ngx_http_idempotency_redis_reader(void)
+ngx_http_idempotency_redis_reader(size_t elements)
 {
     redisReader  *reader;
 
@@ -54,6 +56,8 @@ ngx_http_idempotency_redis_reader(void)
     }
 
     reader->fn = &ngx_http_idempotency_redis_functions;
+    reader->privdata = (void *) (uintptr_t)
+                       ngx_max(elements, NGX_HTTP_IDEMPOTENCY_REDIS_ELEMENTS);
 
     return reader;
 }
@@ -63,7 +67,9 @@ static void *
 ngx_http_idempotency_redis_array(const redisReadTask *task,
     ngx_http_idempotency_redis_elements_t n)
 {
-    if (n > NGX_HTTP_IDEMPOTENCY_REDIS_ELEMENTS) {
+    if ((size_t) n > NGX_HTTP_IDEMPOTENCY_REDIS_ELEMENTS
+        && (task->parent || (size_t) n > (uintptr_t) task->privdata))
+    {
         return NULL;
     }
 

@@ -3,8 +3,8 @@
  * The block of directives that declares a Redis store.
  *
  * Every value that is wrong is named, with what would be right; a password is
- * not.  The name of the server is resolved here, by the master: nothing is
- * looked up while requests wait.
+ * not.  Addresses and TLS have files of their own, ..._redis_conf_servers.c and
+ * ..._redis_conf_tls.c.
  *
  * Called while the configuration is read.
  */
@@ -17,15 +17,12 @@
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
-#define NGX_HTTP_IDEMPOTENCY_REDIS_PORT             6379
 #define NGX_HTTP_IDEMPOTENCY_REDIS_PREFIX           "idempotency:"
-#define NGX_HTTP_IDEMPOTENCY_REDIS_PREFIX_MAX       128
 #define NGX_HTTP_IDEMPOTENCY_REDIS_TIMEOUT          1000
 #define NGX_HTTP_IDEMPOTENCY_REDIS_TIMEOUT_MAX      3600000
 #define NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTIONS      1
 #define NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTIONS_MAX  64
 #define NGX_HTTP_IDEMPOTENCY_REDIS_DB_MAX           65535
-#define NGX_HTTP_IDEMPOTENCY_REDIS_VERIFY_DEPTH     9
 #define NGX_HTTP_IDEMPOTENCY_REDIS_PASSWORD_MAX     4096
 
 
@@ -35,11 +32,10 @@ typedef struct {
                           ngx_str_t *value, void *field);
     size_t           offset;
     const char      *example;
+    ngx_uint_t       many;              /* it takes several arguments       */
 } ngx_http_idempotency_redis_command_t;
 
 
-static char *ngx_http_idempotency_redis_set_server(ngx_conf_t *cf,
-    ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
 static char *ngx_http_idempotency_redis_set_str(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
 static char *ngx_http_idempotency_redis_set_file(ngx_conf_t *cf,
@@ -56,8 +52,6 @@ static char *ngx_http_idempotency_redis_set_time(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
 static char *ngx_http_idempotency_redis_set_flag(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
-static char *ngx_http_idempotency_redis_init_tls(ngx_conf_t *cf,
-    ngx_http_idempotency_redis_t *redis);
 
 
 static ngx_http_idempotency_redis_command_t
@@ -65,85 +59,115 @@ static ngx_http_idempotency_redis_command_t
 {
     { "server",
       ngx_http_idempotency_redis_set_server,
-      offsetof(ngx_http_idempotency_redis_t, url),
-      "127.0.0.1:6379 or unix:/run/redis.sock" },
+      offsetof(ngx_http_idempotency_redis_t, servers),
+      "127.0.0.1:6379 or unix:/run/redis.sock", 1 },
 
     { "user",
       ngx_http_idempotency_redis_set_str,
       offsetof(ngx_http_idempotency_redis_t, user),
-      "nginx" },
+      "nginx", 0 },
 
     { "password",
       ngx_http_idempotency_redis_set_password,
       offsetof(ngx_http_idempotency_redis_t, password),
-      "<the password>" },
+      "<the password>", 0 },
 
     { "password_file",
       ngx_http_idempotency_redis_set_password_file,
       offsetof(ngx_http_idempotency_redis_t, password),
-      "/etc/nginx/redis.password" },
+      "/etc/nginx/redis.password", 0 },
 
     { "db",
       ngx_http_idempotency_redis_set_number,
       offsetof(ngx_http_idempotency_redis_t, db),
-      "0" },
+      "0", 0 },
 
     { "prefix",
       ngx_http_idempotency_redis_set_prefix,
       offsetof(ngx_http_idempotency_redis_t, prefix),
-      "idempotency:" },
+      "idempotency:", 0 },
 
     { "connect_timeout",
       ngx_http_idempotency_redis_set_time,
       offsetof(ngx_http_idempotency_redis_t, connect_timeout),
-      "1s" },
+      "1s", 0 },
 
     { "timeout",
       ngx_http_idempotency_redis_set_time,
       offsetof(ngx_http_idempotency_redis_t, timeout),
-      "1s" },
+      "1s", 0 },
 
     { "connections",
       ngx_http_idempotency_redis_set_number,
       offsetof(ngx_http_idempotency_redis_t, connections),
-      "1" },
+      "1", 0 },
+
+    { "cluster",
+      ngx_http_idempotency_redis_set_flag,
+      offsetof(ngx_http_idempotency_redis_t, cluster),
+      "on", 0 },
+
+    { "sentinel",
+      ngx_http_idempotency_redis_set_sentinel,
+      offsetof(ngx_http_idempotency_redis_t, sentinels),
+      "127.0.0.1:26379 master=mymaster", 1 },
+
+    { "sentinel_user",
+      ngx_http_idempotency_redis_set_str,
+      offsetof(ngx_http_idempotency_redis_t, sentinel_user),
+      "nginx", 0 },
+
+    { "sentinel_password",
+      ngx_http_idempotency_redis_set_password,
+      offsetof(ngx_http_idempotency_redis_t, sentinel_password),
+      "<the password>", 0 },
+
+    { "sentinel_password_file",
+      ngx_http_idempotency_redis_set_password_file,
+      offsetof(ngx_http_idempotency_redis_t, sentinel_password),
+      "/etc/nginx/sentinel.password", 0 },
+
+    { "sentinel_tls",
+      ngx_http_idempotency_redis_set_flag,
+      offsetof(ngx_http_idempotency_redis_t, sentinel_tls),
+      "on", 0 },
 
     { "replicas",
       ngx_http_idempotency_redis_set_replicas,
       offsetof(ngx_http_idempotency_redis_t, replicas),
-      "1 timeout=500ms" },
+      "1 timeout=500ms", 1 },
 
     { "tls",
       ngx_http_idempotency_redis_set_flag,
       offsetof(ngx_http_idempotency_redis_t, tls),
-      "on" },
+      "on", 0 },
 
     { "tls_verify",
       ngx_http_idempotency_redis_set_flag,
       offsetof(ngx_http_idempotency_redis_t, tls_verify),
-      "on" },
+      "on", 0 },
 
     { "tls_trusted_certificate",
       ngx_http_idempotency_redis_set_file,
       offsetof(ngx_http_idempotency_redis_t, tls_trusted_certificate),
-      "/etc/nginx/redis-ca.pem" },
+      "/etc/nginx/redis-ca.pem", 0 },
 
     { "tls_name",
       ngx_http_idempotency_redis_set_str,
       offsetof(ngx_http_idempotency_redis_t, tls_name),
-      "redis.example.com" },
+      "redis.example.com", 0 },
 
     { "tls_certificate",
       ngx_http_idempotency_redis_set_file,
       offsetof(ngx_http_idempotency_redis_t, tls_certificate),
-      "/etc/nginx/redis-client.pem" },
+      "/etc/nginx/redis-client.pem", 0 },
 
     { "tls_certificate_key",
       ngx_http_idempotency_redis_set_file,
       offsetof(ngx_http_idempotency_redis_t, tls_certificate_key),
-      "/etc/nginx/redis-client.key" },
+      "/etc/nginx/redis-client.key", 0 },
 
-    { NULL, NULL, 0, NULL }
+    { NULL, NULL, 0, NULL, 0 }
 };
 
 
@@ -160,10 +184,22 @@ ngx_http_idempotency_redis_create_conf(ngx_conf_t *cf,
 
     redis->store = store;
 
+    if (ngx_array_init(&redis->servers, cf->pool, 1,
+                       sizeof(ngx_http_idempotency_redis_addr_t))
+        != NGX_OK
+        || ngx_array_init(&redis->sentinels, cf->pool, 1,
+                          sizeof(ngx_http_idempotency_redis_addr_t))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
     redis->db = NGX_CONF_UNSET;
     redis->connect_timeout = NGX_CONF_UNSET_MSEC;
     redis->timeout = NGX_CONF_UNSET_MSEC;
     redis->connections = NGX_CONF_UNSET;
+    redis->cluster = NGX_CONF_UNSET;
+    redis->sentinel_tls = NGX_CONF_UNSET;
     redis->replicas = NGX_CONF_UNSET;
     redis->tls = NGX_CONF_UNSET;
     redis->tls_verify = NGX_CONF_UNSET;
@@ -180,7 +216,7 @@ ngx_http_idempotency_redis_directive(ngx_conf_t *cf,
     ngx_str_t                             *value;
     ngx_http_idempotency_redis_command_t  *cmd;
 
-    u_char  names[256];
+    u_char  names[512];
 
     value = cf->args->elts;
 
@@ -204,13 +240,13 @@ ngx_http_idempotency_redis_directive(ngx_conf_t *cf,
     }
 
     if (cf->args->nelts < 2 || value[1].len == 0
-        || (cf->args->nelts != 2
-            && cmd->set != ngx_http_idempotency_redis_set_replicas))
+        || (cf->args->nelts > 2 && !cmd->many))
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid number of arguments in \"%s\" directive: "
-                           "it takes one that is not empty, for example "
-                           "\"%s %s\"", cmd->name, cmd->name, cmd->example);
+                           "it takes one%s that is not empty, for example "
+                           "\"%s %s\"", cmd->name, cmd->many ? " or more" : "",
+                           cmd->name, cmd->example);
         return NGX_CONF_ERROR;
     }
 
@@ -228,11 +264,9 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
 
     redis = store->conf;
 
-    if (redis->url.naddrs == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "store \"%V\" in %s:%ui has no \"server\": it needs "
-                      "one, for example \"server 127.0.0.1:6379\"",
-                      &store->name, store->file, store->line);
+    ngx_conf_init_value(redis->cluster, 0);
+
+    if (ngx_http_idempotency_redis_init_servers(cf, redis) != NGX_CONF_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -270,32 +304,6 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
     ngx_memcpy(p, "wake", sizeof("wake") - 1);
 
     return ngx_http_idempotency_redis_init_tls(cf, redis);
-}
-
-
-static char *
-ngx_http_idempotency_redis_set_server(ngx_conf_t *cf,
-    ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field)
-{
-    ngx_url_t  *u = field;
-
-    if (u->naddrs) {
-        return "is duplicate";
-    }
-
-    u->url = value[1];
-    u->default_port = NGX_HTTP_IDEMPOTENCY_REDIS_PORT;
-
-    if (ngx_parse_url(cf->pool, u) != NGX_OK || u->uri.len) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid server \"%V\"%s%s: it is <host>:<port> "
-                           "or unix:<path>, for example 127.0.0.1:6379",
-                           &value[1], u->err ? ", " : "",
-                           u->err ? u->err : "");
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
 }
 
 
@@ -339,12 +347,14 @@ static char *
 ngx_http_idempotency_redis_set_password(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field)
 {
-    if (redis->password.len) {
+    ngx_str_t  *password = field;
+
+    if (password->len) {
         return "is duplicate: there is one password, in \"password\" or in "
                "\"password_file\"";
     }
 
-    redis->password = value[1];
+    *password = value[1];
 
     return NGX_CONF_OK;
 }
@@ -356,13 +366,15 @@ static char *
 ngx_http_idempotency_redis_set_password_file(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field)
 {
+    ngx_str_t  *password = field;
+
     u_char      *p, *last;
     ssize_t      n;
     ngx_fd_t     fd;
     ngx_str_t    name;
     const char  *wrong;
 
-    if (redis->password.len) {
+    if (password->len) {
         return "is duplicate: there is one password, in \"password\" or in "
                "\"password_file\"";
     }
@@ -377,8 +389,8 @@ ngx_http_idempotency_redis_set_password_file(ngx_conf_t *cf,
 
     if (fd == NGX_INVALID_FILE) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           ngx_open_file_n " \"%V\" of \"password_file\" "
-                           "failed", &name);
+                           ngx_open_file_n " \"%V\" of \"%V\" failed",
+                           &name, &value[0]);
         return NGX_CONF_ERROR;
     }
 
@@ -418,8 +430,8 @@ ngx_http_idempotency_redis_set_password_file(ngx_conf_t *cf,
         goto done;
     }
 
-    redis->password.data = p;
-    redis->password.len = last - p;
+    password->data = p;
+    password->len = last - p;
 
 done:
 
@@ -430,8 +442,8 @@ done:
 
     if (wrong) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid password_file \"%V\": %s; it holds the "
-                           "password and nothing else", &name, wrong);
+                           "invalid %V \"%V\": %s; it holds the password "
+                           "and nothing else", &value[0], &name, wrong);
         return NGX_CONF_ERROR;
     }
 
@@ -550,140 +562,4 @@ ngx_http_idempotency_redis_set_flag(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_idempotency_redis_init_tls(ngx_conf_t *cf,
-    ngx_http_idempotency_redis_t *redis)
-{
-    const char  *wrong;
-
-    wrong = NULL;
-
-    if (!redis->tls) {
-
-        if (redis->tls_verify != NGX_CONF_UNSET
-            || redis->tls_trusted_certificate.len || redis->tls_name.len
-            || redis->tls_certificate.len || redis->tls_certificate_key.len)
-        {
-            wrong = "has \"tls_...\" directives without \"tls on\"";
-            goto invalid;
-        }
-
-        return NGX_CONF_OK;
-    }
-
-    ngx_conf_init_value(redis->tls_verify, 1);
-
-    if ((redis->tls_certificate.len == 0)
-        != (redis->tls_certificate_key.len == 0))
-    {
-        wrong = "has one of \"tls_certificate\" and \"tls_certificate_key\" "
-                "without the other";
-        goto invalid;
-    }
-
-    if (redis->tls_name.len == 0) {
-
-        if (redis->url.family == AF_UNIX) {
-            if (redis->tls_verify) {
-                wrong = "has TLS on a unix socket: it needs a \"tls_name\" "
-                        "to check, or \"tls_verify off\"";
-                goto invalid;
-            }
-
-        } else {
-            redis->tls_name = redis->url.host;
-
-            if (redis->tls_name.len > 2 && redis->tls_name.data[0] == '[') {
-                redis->tls_name.data++;
-                redis->tls_name.len -= 2;
-            }
-        }
-    }
-
-#if (NGX_SSL)
-    {
-    u_char              *name;
-    ngx_ssl_t           *ssl;
-    ngx_pool_cleanup_t  *cln;
-
-    /* OpenSSL wants it with a NUL */
-
-    name = ngx_pnalloc(cf->pool, redis->tls_name.len + 1);
-    if (name == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    *ngx_cpymem(name, redis->tls_name.data, redis->tls_name.len) = '\0';
-    redis->tls_name.data = name;
-
-    ssl = ngx_pcalloc(cf->pool, sizeof(ngx_ssl_t));
-    if (ssl == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    ssl->log = cf->log;
-
-    if (ngx_ssl_create(ssl, NGX_SSL_TLSv1_2|NGX_SSL_TLSv1_3, NULL)
-        != NGX_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-    cln = ngx_pool_cleanup_add(cf->pool, 0);
-    if (cln == NULL) {
-        ngx_ssl_cleanup_ctx(ssl);
-        return NGX_CONF_ERROR;
-    }
-
-    cln->handler = ngx_ssl_cleanup_ctx;
-    cln->data = ssl;
-
-    if (redis->tls_certificate.len
-        && ngx_ssl_certificate(cf, ssl, &redis->tls_certificate,
-                               &redis->tls_certificate_key, NULL)
-           != NGX_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-    if (redis->tls_verify) {
-
-        if (redis->tls_trusted_certificate.len == 0) {
-
-            if (SSL_CTX_set_default_verify_paths(ssl->ctx) == 0) {
-                wrong = "needs \"tls_trusted_certificate\": the system's own "
-                        "certificates can't be loaded";
-                goto invalid;
-            }
-
-        } else if (ngx_ssl_trusted_certificate(cf, ssl,
-                                    &redis->tls_trusted_certificate,
-                                    NGX_HTTP_IDEMPOTENCY_REDIS_VERIFY_DEPTH)
-                   != NGX_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    redis->ssl = ssl;
-    }
-
-    return NGX_CONF_OK;
-
-#else
-
-    wrong = "has \"tls on\", and this nginx was built without TLS";
-
-#endif
-
-invalid:
-
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
-                  &redis->store->name, redis->store->file,
-                  redis->store->line, wrong);
-
-    return NGX_CONF_ERROR;
 }

@@ -195,6 +195,12 @@ ngx_http_idempotency_redis_encode(ngx_http_idempotency_redis_conn_t *conn)
         q = ngx_queue_head(&conn->unsent);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
+        if (call->asking
+            && ngx_http_idempotency_redis_call_asking(call) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
         if (ngx_http_idempotency_redis_script_encode(call) != NGX_OK) {
             return NGX_ERROR;
         }
@@ -222,9 +228,10 @@ ngx_http_idempotency_redis_idle(ngx_http_idempotency_redis_conn_t *conn)
 {
     conn->connection->idle =
         conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
-        && ngx_queue_empty(&conn->sent)
-        && ngx_queue_empty(&conn->unsent)
-        && (!conn->subscriber || conn->redis->nwatches == 0);
+        && (conn->owner
+            || (ngx_queue_empty(&conn->sent)
+                && ngx_queue_empty(&conn->unsent)
+                && (!conn->subscriber || conn->redis->nwatches == 0)));
 }
 
 
@@ -327,9 +334,15 @@ ngx_http_idempotency_redis_replies(ngx_http_idempotency_redis_conn_t *conn)
         if (conn->subscriber
             && conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY)
         {
-            rc = ngx_http_idempotency_redis_message(conn, reply);
+            rc = conn->owner
+                 ? conn->owner->message(conn, reply)
+                 : ngx_http_idempotency_redis_message(conn, reply);
 
             freeReplyObject(reply);
+
+            if (conn->connection != c) {
+                return NGX_DONE;
+            }
 
             if (rc != NGX_OK) {
                 ngx_http_idempotency_redis_drop(conn,
@@ -350,7 +363,7 @@ ngx_http_idempotency_redis_replies(ngx_http_idempotency_redis_conn_t *conn)
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
         if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
-            && !conn->answered)
+            && !conn->answered && !conn->owner)
         {
             ngx_http_idempotency_redis_works(conn);
         }
@@ -383,7 +396,7 @@ ngx_http_idempotency_redis_works(ngx_http_idempotency_redis_conn_t *conn)
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "idempotency: store \"%V\": Redis at %V answers again",
                       &conn->redis->store->name,
-                      &conn->node->addrs[conn->node->addr].name);
+                      ngx_http_idempotency_redis_node_label(conn->node));
     }
 }
 
@@ -479,30 +492,37 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
              || (conn->subscriber && conn->redis->nwatches);
 
-    level = (conn->told || (conn->answered && !needed)) ? NGX_LOG_INFO
-                                                        : NGX_LOG_ERR;
+    level = (conn->told || conn->owner || (conn->answered && !needed))
+            ? NGX_LOG_INFO : NGX_LOG_ERR;
 
     ngx_log_error(level, ngx_cycle->log, 0,
                   "idempotency: store \"%V\": %s to Redis at %V: %s",
                   &conn->redis->store->name,
                   conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
                       ? "lost the connection" : "can't connect",
-                  &node->addrs[node->addr].name, conn->error);
+                  ngx_http_idempotency_redis_node_label(node), conn->error);
 
     if (level == NGX_LOG_ERR) {
         conn->told = 1;
     }
 
-    if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY && conn->answered) {
+    if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
+        && (conn->answered || conn->owner))
+    {
         conn->failures = 0;
 
     } else {
         conn->failures++;
-        node->addr = (node->addr + 1) % node->naddrs;
+        node->addr = node->naddrs ? (node->addr + 1) % node->naddrs : 0;
     }
 
     ngx_http_idempotency_redis_close(conn);
     ngx_http_idempotency_redis_requeue(conn);
+
+    if (conn->owner) {
+        conn->owner->lost(conn);
+        return;
+    }
 
     if (conn->failures) {
         ngx_http_idempotency_redis_backoff(conn);

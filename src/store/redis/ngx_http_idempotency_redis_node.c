@@ -22,13 +22,108 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NODE_SIZE  2048
 
 
+static ngx_http_idempotency_redis_node_t *
+    ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *name, ngx_str_t *host, in_port_t port);
+static ngx_http_idempotency_redis_node_t *
+    ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *name);
 static void ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev);
 
 
 ngx_http_idempotency_redis_node_t *
-ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
-    ngx_str_t *name)
+ngx_http_idempotency_redis_node_get(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *host, in_port_t port)
 {
+    u_char                              text[NGX_MAXHOSTNAMELEN
+                                             + sizeof("[]:65535")];
+    ngx_str_t                           name;
+    ngx_addr_t                         *addr;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    name.data = text;
+    name.len = ngx_snprintf(text, sizeof(text),
+                            ngx_strlchr(host->data, host->data + host->len,
+                                        ':')
+                                ? "[%V]:%ui" : "%V:%ui",
+                            host, (ngx_uint_t) port)
+               - text;
+
+    node = ngx_http_idempotency_redis_node_find(redis, &name);
+
+    if (node) {
+        return node;
+    }
+
+    node = ngx_http_idempotency_redis_node_create(redis, &name, host, port);
+
+    if (node == NULL) {
+        return NULL;
+    }
+
+    addr = ngx_palloc(node->pool, sizeof(ngx_addr_t));
+    if (addr == NULL) {
+        return node;
+    }
+
+    if (ngx_parse_addr(node->pool, addr, node->host.data, node->host.len)
+        == NGX_OK)
+    {
+        ngx_inet_set_port(addr->sockaddr, port);
+        addr->name = node->name;
+
+        node->addrs = addr;
+        node->naddrs = 1;
+    }
+
+    return node;
+}
+
+
+/* one of the configuration; its name may have addresses already */
+
+ngx_http_idempotency_redis_node_t *
+ngx_http_idempotency_redis_node_seed(ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_addr_t *addr)
+{
+    ngx_str_t                           host;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    host = addr->url.host;
+
+    if (host.len > 2 && host.data[0] == '[') {
+        host.data++;
+        host.len -= 2;
+    }
+
+    if (addr->url.family == AF_UNIX) {
+        node = ngx_http_idempotency_redis_node_create(redis, &addr->url.url,
+                                                      &addr->url.url, 0);
+    } else {
+        node = ngx_http_idempotency_redis_node_get(redis, &host,
+                                                   addr->url.port);
+    }
+
+    if (node == NULL) {
+        return NULL;
+    }
+
+    if (node->naddrs == 0) {
+        node->addrs = addr->url.addrs;
+        node->naddrs = addr->url.naddrs;
+    }
+
+    node->seed = 1;
+
+    return node;
+}
+
+
+static ngx_http_idempotency_redis_node_t *
+ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *name, ngx_str_t *host, in_port_t port)
+{
+    u_char                             *p;
     ngx_uint_t                          i;
     ngx_pool_t                         *pool;
     ngx_http_idempotency_redis_node_t  *node;
@@ -52,6 +147,19 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
     if (node->name.data == NULL) {
         goto failed;
     }
+
+    /* OpenSSL wants it with a NUL */
+
+    p = ngx_pnalloc(pool, host->len + 1);
+    if (p == NULL) {
+        goto failed;
+    }
+
+    node->host.len = host->len;
+    node->host.data = p;
+    node->port = port;
+
+    *ngx_cpymem(p, host->data, host->len) = '\0';
 
     /* behind them as many for commits, where WAIT would hold up others */
 
@@ -85,7 +193,7 @@ failed:
 }
 
 
-ngx_http_idempotency_redis_node_t *
+static ngx_http_idempotency_redis_node_t *
 ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
     ngx_str_t *name)
 {
@@ -109,6 +217,33 @@ ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
 }
 
 
+/* some connection to it is in vain */
+
+ngx_uint_t
+ngx_http_idempotency_redis_node_failing(
+    ngx_http_idempotency_redis_node_t *node)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < node->total; i++) {
+        if (node->conns[i].failures) {
+            return 1;
+        }
+    }
+
+    return node->failing;
+}
+
+
+/* for the log: the address that is in use */
+
+ngx_str_t *
+ngx_http_idempotency_redis_node_label(ngx_http_idempotency_redis_node_t *node)
+{
+    return node->naddrs ? &node->addrs[node->addr].name : &node->name;
+}
+
+
 /*
  * The topology has no records there any more: what was asked of it goes to
  * where they are, the connections end, and the subscriber listens elsewhere.
@@ -118,6 +253,7 @@ void
 ngx_http_idempotency_redis_node_vacate(ngx_http_idempotency_redis_node_t *node)
 {
     ngx_uint_t                          i;
+    ngx_http_idempotency_redis_call_t  *call;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     for (i = 0; i < node->total; i++) {
@@ -129,7 +265,11 @@ ngx_http_idempotency_redis_node_vacate(ngx_http_idempotency_redis_node_t *node)
         conn->failures = 0;
         conn->told = 0;
 
-        ngx_http_idempotency_redis_reroute(node->redis, &conn->unsent);
+        while (!ngx_queue_empty(&conn->unsent)) {
+            call = ngx_queue_data(ngx_queue_head(&conn->unsent),
+                                  ngx_http_idempotency_redis_call_t, queue);
+            ngx_http_idempotency_redis_call_again(call);
+        }
     }
 
     if (node->redis->subscriber.node == node) {
@@ -150,6 +290,7 @@ ngx_http_idempotency_redis_node_retire(ngx_http_idempotency_redis_node_t *node)
     ngx_queue_remove(&node->queue);
 
     ngx_http_idempotency_redis_node_vacate(node);
+    ngx_http_idempotency_redis_control_leave(node);
 
     ngx_post_event(&node->destroy, &ngx_posted_events);
 }

@@ -48,7 +48,7 @@ static void ngx_http_idempotency_redis_policy_handler(
 static void ngx_http_idempotency_redis_info_handler(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_policy(
-    ngx_http_idempotency_redis_t *redis, ngx_str_t *policy);
+    ngx_http_idempotency_redis_node_t *node, ngx_str_t *policy);
 
 
 void
@@ -92,7 +92,8 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
     c->read->handler = ngx_http_idempotency_redis_connect_handler;
     c->write->handler = ngx_http_idempotency_redis_connect_handler;
 
-    conn->reader = ngx_http_idempotency_redis_reader();
+    conn->reader = ngx_http_idempotency_redis_reader(
+                       conn->owner ? NGX_HTTP_IDEMPOTENCY_REDIS_SLOTS : 0);
     c->pool = ngx_create_pool(NGX_HTTP_IDEMPOTENCY_REDIS_POOL_SIZE,
                               ngx_cycle->log);
 
@@ -159,7 +160,7 @@ ngx_http_idempotency_redis_connected(ngx_http_idempotency_redis_conn_t *conn)
 
 #if (NGX_SSL)
 
-    if (conn->redis->ssl) {
+    if (conn->node->sentinel ? conn->redis->sentinel_tls : conn->redis->tls) {
         ngx_http_idempotency_redis_handshake(conn);
         return;
     }
@@ -181,7 +182,7 @@ ngx_http_idempotency_redis_handshake(ngx_http_idempotency_redis_conn_t *conn)
 
     c = conn->connection;
     redis = conn->redis;
-    name = &redis->tls_name;
+    name = redis->tls_name.len ? &redis->tls_name : &conn->node->host;
 
     if (ngx_ssl_create_connection(redis->ssl, c, NGX_SSL_CLIENT) != NGX_OK) {
         ngx_http_idempotency_redis_drop(conn, "no TLS connection");
@@ -193,7 +194,7 @@ ngx_http_idempotency_redis_handshake(ngx_http_idempotency_redis_conn_t *conn)
     SSL_set_mode(c->ssl->connection, SSL_MODE_ENABLE_PARTIAL_WRITE
                                      |SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
-    /* the configuration has it with a NUL */
+    /* both have it with a NUL */
 
     if (name->len && !ngx_http_idempotency_redis_is_address(name)
         && SSL_set_tlsext_host_name(c->ssl->connection, (char *) name->data)
@@ -241,7 +242,7 @@ ngx_http_idempotency_redis_handshake_handler(ngx_connection_t *c)
             return;
         }
 
-        name = &redis->tls_name;
+        name = redis->tls_name.len ? &redis->tls_name : &conn->node->host;
 
         if (ngx_http_idempotency_redis_is_address(name)) {
             cert = SSL_get_peer_certificate(c->ssl->connection);
@@ -287,7 +288,7 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
 {
     u_char                         db[NGX_INT_T_LEN];
     ngx_uint_t                     n;
-    ngx_str_t                      args[3];
+    ngx_str_t                      args[3], *user, *password;
     ngx_connection_t              *c;
     ngx_http_idempotency_redis_t  *redis;
 
@@ -300,16 +301,20 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_SETUP;
     conn->setup = 0;
 
-    if (redis->password.len) {
+    user = conn->node->sentinel ? &redis->sentinel_user : &redis->user;
+    password = conn->node->sentinel ? &redis->sentinel_password
+                                    : &redis->password;
+
+    if (password->len) {
         n = 0;
         ngx_str_set(&args[n], "AUTH");
         n++;
 
-        if (redis->user.len) {
-            args[n++] = redis->user;
+        if (user->len) {
+            args[n++] = *user;
         }
 
-        args[n++] = redis->password;
+        args[n++] = *password;
 
         if (ngx_http_idempotency_redis_ask(conn,
                            ngx_http_idempotency_redis_authenticated, args, n)
@@ -323,7 +328,7 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
 
     if (conn->subscriber) {
         ngx_str_set(&args[0], "SUBSCRIBE");
-        args[1] = redis->channel;
+        args[1] = *conn->channel;
 
         if (ngx_http_idempotency_redis_ask(conn,
                               ngx_http_idempotency_redis_subscribed, args, 2)
@@ -334,7 +339,7 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
 
         conn->setup++;
 
-    } else if (redis->db) {
+    } else if (redis->db && !conn->owner) {
         ngx_str_set(&args[0], "SELECT");
         args[1].data = db;
         args[1].len = ngx_sprintf(db, "%i", redis->db) - db;
@@ -474,7 +479,14 @@ ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
 
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_READY;
 
-    if (conn->subscriber) {
+    if (conn->owner) {
+        conn->owner->ready(conn);
+
+        if (conn->connection == NULL) {
+            return;
+        }
+
+    } else if (conn->subscriber) {
         ngx_http_idempotency_redis_works(conn);
 
         /* what was published before went by */
@@ -515,7 +527,7 @@ ngx_http_idempotency_redis_policy_handler(
     ngx_http_idempotency_redis_call_free(call);
 
     if (ngx_http_idempotency_redis_field(reply, 1, &policy) == NGX_OK) {
-        ngx_http_idempotency_redis_policy(conn->redis, &policy);
+        ngx_http_idempotency_redis_policy(conn->node, &policy);
         return;
     }
 
@@ -563,12 +575,12 @@ ngx_http_idempotency_redis_info_handler(
 
     policy.len = p - policy.data;
 
-    ngx_http_idempotency_redis_policy(conn->redis, &policy);
+    ngx_http_idempotency_redis_policy(conn->node, &policy);
 }
 
 
 static void
-ngx_http_idempotency_redis_policy(ngx_http_idempotency_redis_t *redis,
+ngx_http_idempotency_redis_policy(ngx_http_idempotency_redis_node_t *node,
     ngx_str_t *policy)
 {
     if (policy->len == sizeof("noeviction") - 1
@@ -579,7 +591,8 @@ ngx_http_idempotency_redis_policy(ngx_http_idempotency_redis_t *redis,
 
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                   "idempotency: store \"%V\": the maxmemory-policy of Redis "
-                  "is \"%V\": it may forget records before their time, and "
-                  "their requests run again; it should be \"noeviction\"",
-                  &redis->store->name, policy);
+                  "is \"%V\" at %V: it may forget records before their time, "
+                  "and their requests run again; it should be \"noeviction\"",
+                  &node->redis->store->name, policy,
+                  ngx_http_idempotency_redis_node_label(node));
 }

@@ -48,13 +48,10 @@ ngx_http_idempotency_redis_single_init(ngx_http_idempotency_redis_t *redis)
 {
     ngx_http_idempotency_redis_node_t  *node;
 
-    node = ngx_http_idempotency_redis_node_create(redis, &redis->url.url);
+    node = ngx_http_idempotency_redis_node_seed(redis, redis->servers.elts);
     if (node == NULL) {
         return NGX_ERROR;
     }
-
-    node->addrs = redis->url.addrs;
-    node->naddrs = redis->url.naddrs;
 
     redis->master = node;
 

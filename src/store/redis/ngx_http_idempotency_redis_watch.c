@@ -46,6 +46,7 @@ ngx_http_idempotency_redis_watch_init(ngx_http_idempotency_redis_t *redis)
 
     ngx_http_idempotency_redis_conn_init(&redis->subscriber, redis, NULL);
     redis->subscriber.subscriber = 1;
+    redis->subscriber.channel = &redis->channel;
 }
 
 

@@ -1,0 +1,415 @@
+
+/*
+ * Asking about the topology: one server after the other, until one of them
+ * gives an answer that can be used.
+ *
+ * A round begins when it is wanted or due, but never sooner than an interval
+ * after the last one, however many want it.  It has a connection of its own,
+ * which stays open at whoever answered last.  Each that is asked has the time
+ * of an attempt to connect and of an operation together; then the next one is
+ * asked.
+ *
+ * All of it is housekeeping: it keeps no worker from leaving.
+ *
+ * Called by the topologies; calls the one in use, with candidates, question
+ * and answer.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idempotency_redis.h"
+
+
+static void ngx_http_idempotency_redis_control_handler(ngx_event_t *ev);
+static void ngx_http_idempotency_redis_control_next(
+    ngx_http_idempotency_redis_t *redis);
+static void ngx_http_idempotency_redis_control_ready(
+    ngx_http_idempotency_redis_conn_t *conn);
+static void ngx_http_idempotency_redis_control_lost(
+    ngx_http_idempotency_redis_conn_t *conn);
+static void ngx_http_idempotency_redis_control_reply(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static void ngx_http_idempotency_redis_control_done(
+    ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_node_t *node);
+static void ngx_http_idempotency_redis_control_vain(
+    ngx_http_idempotency_redis_t *redis);
+static void ngx_http_idempotency_redis_control_plan(
+    ngx_http_idempotency_redis_t *redis, ngx_msec_t delay);
+
+
+static const ngx_http_idempotency_redis_owner_t
+    ngx_http_idempotency_redis_control_owner =
+{
+    ngx_http_idempotency_redis_control_ready,
+    ngx_http_idempotency_redis_control_lost,
+    NULL
+};
+
+
+void
+ngx_http_idempotency_redis_control_init(ngx_http_idempotency_redis_t *redis,
+    const ngx_http_idempotency_redis_asker_t *asker)
+{
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &redis->control;
+
+    control->asker = asker;
+
+    ngx_http_idempotency_redis_conn_init(&control->conn, redis, NULL);
+    control->conn.owner = &ngx_http_idempotency_redis_control_owner;
+
+    control->timer.handler = ngx_http_idempotency_redis_control_handler;
+    control->timer.data = redis;
+    control->timer.log = ngx_cycle->log;
+    control->timer.cancelable = 1;
+
+    control->last = ngx_current_msec - NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL;
+
+    ngx_post_event(&control->timer, &ngx_posted_events);
+}
+
+
+void
+ngx_http_idempotency_redis_control_exit(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &redis->control;
+
+    if (control->timer.timer_set) {
+        ngx_del_timer(&control->timer);
+    }
+
+    if (control->timer.posted) {
+        ngx_delete_posted_event(&control->timer);
+    }
+
+    ngx_http_idempotency_redis_close(&control->conn);
+}
+
+
+/* as soon as the interval is over; one that is under way is not enough */
+
+void
+ngx_http_idempotency_redis_control_want(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_msec_int_t                         left;
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &redis->control;
+
+    if (control->asking) {
+        control->wanted = 1;
+        return;
+    }
+
+    left = (ngx_msec_int_t) (control->last
+                             + NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL
+                             - ngx_current_msec);
+
+    ngx_http_idempotency_redis_control_plan(redis, left > 0 ? left : 0);
+}
+
+
+/* the node goes: it is not asked any more */
+
+void
+ngx_http_idempotency_redis_control_leave(
+    ngx_http_idempotency_redis_node_t *node)
+{
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &node->redis->control;
+
+    if (control->conn.node != node) {
+        return;
+    }
+
+    ngx_http_idempotency_redis_close(&control->conn);
+    ngx_http_idempotency_redis_requeue(&control->conn);
+
+    control->conn.node = NULL;
+
+    if (control->asking) {
+        ngx_post_event(&control->timer, &ngx_posted_events);
+    }
+}
+
+
+/* a round begins, or whoever is being asked takes too long, or is gone */
+
+static void
+ngx_http_idempotency_redis_control_handler(ngx_event_t *ev)
+{
+    ngx_http_idempotency_redis_t          *redis;
+    ngx_http_idempotency_redis_control_t  *control;
+
+    redis = ev->data;
+    control = &redis->control;
+
+    if (control->asking) {
+
+        if (control->conn.connection) {
+            ngx_http_idempotency_redis_drop(&control->conn,
+                                            "no answer in time");
+            /* that posted this event */
+            return;
+        }
+
+        ngx_http_idempotency_redis_control_next(redis);
+        return;
+    }
+
+    control->asking = 1;
+    control->wanted = 0;
+    control->last = ngx_current_msec;
+    control->round++;
+
+    ngx_http_idempotency_redis_control_next(redis);
+}
+
+
+static void
+ngx_http_idempotency_redis_control_next(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_http_idempotency_redis_conn_t     *conn;
+    ngx_http_idempotency_redis_node_t     *node;
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &redis->control;
+    conn = &control->conn;
+
+    if (control->timer.timer_set) {
+        ngx_del_timer(&control->timer);
+    }
+
+    node = control->asker->next(redis);
+
+    if (node == NULL) {
+        ngx_http_idempotency_redis_control_vain(redis);
+        return;
+    }
+
+    node->asked = control->round;
+
+    ngx_add_timer(&control->timer, redis->connect_timeout + redis->timeout);
+
+    if (conn->node == node
+        && conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY)
+    {
+        ngx_http_idempotency_redis_control_ready(conn);
+        return;
+    }
+
+    ngx_http_idempotency_redis_close(conn);
+    ngx_http_idempotency_redis_requeue(conn);
+
+    conn->node = node;
+
+    ngx_http_idempotency_redis_connect(conn);
+}
+
+
+static void
+ngx_http_idempotency_redis_control_ready(
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_str_t                      args[3];
+    ngx_uint_t                     n;
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = conn->redis;
+
+    if (!redis->control.asking) {
+        return;
+    }
+
+    n = redis->control.asker->question(redis, args);
+
+    if (ngx_http_idempotency_redis_ask(conn,
+                           ngx_http_idempotency_redis_control_reply, args, n)
+        != NGX_OK)
+    {
+        ngx_http_idempotency_redis_drop(conn, "no memory");
+        return;
+    }
+
+    ngx_http_idempotency_redis_flush(conn);
+}
+
+
+static void
+ngx_http_idempotency_redis_control_lost(
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &conn->redis->control;
+
+    if (!control->asking) {
+        return;
+    }
+
+    conn->node->failing = 1;
+
+    ngx_post_event(&control->timer, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idempotency_redis_control_reply(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    u_char                                *p;
+    ngx_http_idempotency_redis_t          *redis;
+    ngx_http_idempotency_redis_conn_t     *conn;
+    ngx_http_idempotency_redis_node_t     *node;
+    ngx_http_idempotency_redis_control_t  *control;
+
+    conn = call->conn;
+    node = conn->node;
+    redis = conn->redis;
+    control = &redis->control;
+
+    ngx_http_idempotency_redis_call_free(call);
+
+    if (!control->asking) {
+        return;
+    }
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        p = ngx_http_idempotency_redis_error_text(conn->error, conn->error
+                               + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1,
+                               reply);
+        *p = '\0';
+
+    } else {
+
+        /* whoever answered may be gone by it, and is not to be replaced */
+
+        control->asking = 0;
+
+        if (control->asker->answer(redis, node, reply) == NGX_OK) {
+            ngx_http_idempotency_redis_control_done(redis, node);
+            return;
+        }
+
+        control->asking = 1;
+    }
+
+    /* it answers, but not what we need: the next one may */
+
+    ngx_post_event(&control->timer, &ngx_posted_events);
+
+    if (conn->connection) {
+        ngx_http_idempotency_redis_close(conn);
+    }
+}
+
+
+static void
+ngx_http_idempotency_redis_control_done(ngx_http_idempotency_redis_t *redis,
+    ngx_http_idempotency_redis_node_t *node)
+{
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &redis->control;
+
+    node->failing = 0;
+
+    if (control->timer.timer_set) {
+        ngx_del_timer(&control->timer);
+    }
+
+    if (control->told) {
+        control->told = 0;
+
+        ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                      "idempotency: store \"%V\": %s: known again",
+                      &redis->store->name, control->asker->what);
+    }
+
+    ngx_http_idempotency_redis_control_plan(redis,
+                                            control->asker->pause(redis));
+
+    if (control->wanted) {
+        ngx_http_idempotency_redis_control_want(redis);
+    }
+}
+
+
+/* nobody is left to ask */
+
+static void
+ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
+{
+    ngx_uint_t                             level;
+    ngx_http_idempotency_redis_control_t  *control;
+
+    control = &redis->control;
+
+    control->asking = 0;
+
+    level = control->told ? NGX_LOG_INFO : NGX_LOG_ERR;
+
+    ngx_log_error(level, ngx_cycle->log, 0,
+                  "idempotency: store \"%V\": nobody tells %s: %s",
+                  &redis->store->name, control->asker->what,
+                  control->conn.error);
+
+    control->told = 1;
+
+    (void) ngx_slprintf(redis->error,
+                        redis->error + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN,
+                        "nobody tells %s: %s%Z", control->asker->what,
+                        control->conn.error);
+    redis->error[NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1] = '\0';
+
+    redis->lost++;
+
+    ngx_http_idempotency_redis_control_plan(redis,
+                                        NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL);
+
+    if (redis->lost >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {
+        ngx_http_idempotency_redis_refuse_waiting(&redis->waiting,
+                                                  (char *) redis->error);
+    }
+}
+
+
+/* the next round, after so long at the latest */
+
+static void
+ngx_http_idempotency_redis_control_plan(ngx_http_idempotency_redis_t *redis,
+    ngx_msec_t delay)
+{
+    ngx_event_t  *ev;
+
+    ev = &redis->control.timer;
+
+    if (ev->posted) {
+        return;
+    }
+
+    /* workers that lost it together do not come back together */
+
+    delay += ngx_random() % (delay / 4 + 1);
+
+    if (ev->timer_set) {
+
+        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
+            <= (ngx_msec_int_t) delay)
+        {
+            return;
+        }
+
+        ngx_del_timer(ev);
+    }
+
+    ngx_add_timer(ev, delay);
+}
