@@ -292,6 +292,21 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
         ngx_str_set(&redis->prefix, NGX_HTTP_IDEMPOTENCY_REDIS_PREFIX);
     }
 
+    p = redis->prefix.data + redis->prefix.len;
+
+    if (redis->cluster
+        && ngx_http_idempotency_redis_slot(redis->prefix.data,
+                                           redis->prefix.len)
+           != ngx_http_idempotency_redis_crc16(redis->prefix.data, p)
+              % NGX_HTTP_IDEMPOTENCY_REDIS_SLOTS)
+    {
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "store \"%V\" in %s:%ui has a \"prefix\" with a hash "
+                      "tag, \"%V\": all records are in one slot, and so on "
+                      "one node of the cluster", &store->name, store->file,
+                      store->line, &redis->prefix);
+    }
+
     redis->channel.len = redis->prefix.len + sizeof("wake") - 1;
 
     redis->channel.data = ngx_pnalloc(cf->pool, redis->channel.len);

@@ -22,7 +22,6 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_CRC       0x1021
 
 
-static uint16_t ngx_http_idempotency_redis_crc16(u_char *p, u_char *last);
 static ngx_int_t ngx_http_idempotency_redis_digits(u_char *p, u_char *last,
     ngx_uint_t max);
 static ngx_int_t ngx_http_idempotency_redis_host(ngx_str_t *host);
@@ -54,7 +53,7 @@ ngx_http_idempotency_redis_slot(u_char *key, size_t len)
 }
 
 
-static uint16_t
+uint16_t
 ngx_http_idempotency_redis_crc16(u_char *p, u_char *last)
 {
     uint16_t         crc;
