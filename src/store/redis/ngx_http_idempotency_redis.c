@@ -153,6 +153,7 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
 
     ngx_add_timer(&op->timer, redis->timeout
                               + (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+                                 && redis->replicas
                                  ? redis->replicas_timeout : 0));
 
     return call;
@@ -517,8 +518,11 @@ ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
 
     ngx_queue_init(&redis->nodes);
 
-    redis->topology = redis->cluster ? &ngx_http_idempotency_redis_cluster
-                                     : &ngx_http_idempotency_redis_single;
+    redis->topology = redis->cluster
+                          ? &ngx_http_idempotency_redis_cluster
+                      : redis->sentinels.nelts
+                          ? &ngx_http_idempotency_redis_sentinel
+                      : &ngx_http_idempotency_redis_single;
 
     ngx_http_idempotency_redis_calls_init(redis);
     ngx_http_idempotency_redis_script_init();

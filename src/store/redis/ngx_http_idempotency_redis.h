@@ -11,6 +11,7 @@
  *   ..._redis_call.c        calls: to which connection, and to which instead
  *   ..._redis_single.c      the topology of one server
  *   ..._redis_cluster.c     the topology of a cluster: slots, redirects
+ *   ..._redis_sentinel.c    the topology of a master that sentinels name
  *   ..._redis_control.c     asking servers about the topology
  *   ..._redis_parse.c       what they say of it, and the slot of a key
  *   ..._redis_node.c        nodes: a server, and the connections to it
@@ -299,6 +300,17 @@ typedef struct {
 } ngx_http_idempotency_redis_control_t;
 
 
+/* what sentinels say of the master, in one round */
+
+typedef struct {
+    ngx_uint_t                            round;
+    ngx_uint_t                            n;
+    in_port_t                             port;
+    size_t                                len;
+    u_char                                host[NGX_MAXHOSTNAMELEN];
+} ngx_http_idempotency_redis_vote_t;
+
+
 /* of a redirect */
 
 typedef struct {
@@ -372,6 +384,9 @@ struct ngx_http_idempotency_redis_s {
     ngx_event_t                           later_timer;
     ngx_http_idempotency_redis_control_t  control;
     ngx_http_idempotency_redis_node_t   **slots;     /* of a cluster        */
+    ngx_http_idempotency_redis_conn_t     events;    /* of a sentinel       */
+    ngx_event_t                           events_timer;
+    ngx_http_idempotency_redis_vote_t     vote;
     ngx_uint_t                            lost;      /* attempts to find one,
                                                         in vain, in a row   */
     u_char                                error[
@@ -545,6 +560,11 @@ extern const ngx_http_idempotency_redis_topology_t
 extern const ngx_http_idempotency_redis_topology_t
     ngx_http_idempotency_redis_cluster;
 
+/* ..._redis_sentinel.c */
+
+extern const ngx_http_idempotency_redis_topology_t
+    ngx_http_idempotency_redis_sentinel;
+
 /* ..._redis_control.c */
 
 void ngx_http_idempotency_redis_control_init(
@@ -627,6 +647,9 @@ void ngx_http_idempotency_redis_connect(
 void ngx_http_idempotency_redis_watch_init(ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_listen(ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_node_t *except);
+void ngx_http_idempotency_redis_check(ngx_http_idempotency_redis_conn_t *conn);
+ngx_uint_t ngx_http_idempotency_redis_is_checked(
+    ngx_http_idempotency_redis_conn_t *conn, redisReply *reply);
 void ngx_http_idempotency_redis_watch_enter(ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_watch_leave(ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op);

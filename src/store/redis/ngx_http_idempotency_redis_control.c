@@ -373,7 +373,7 @@ ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
     redis->lost++;
 
     ngx_http_idempotency_redis_control_plan(redis,
-                                        NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL);
+                                            control->asker->pause(redis));
 
     if (redis->lost >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {
         ngx_http_idempotency_redis_refuse_waiting(&redis->waiting,

@@ -37,6 +37,8 @@ static void ngx_http_idempotency_redis_authenticated(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_selected(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static void ngx_http_idempotency_redis_role(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_subscribed(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_setup_done(
@@ -354,6 +356,19 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
         conn->setup++;
     }
 
+    if (redis->sentinels.nelts && !conn->owner && !conn->subscriber) {
+        ngx_str_set(&args[0], "ROLE");
+
+        if (ngx_http_idempotency_redis_ask(conn,
+                                    ngx_http_idempotency_redis_role, args, 1)
+            != NGX_OK)
+        {
+            goto failed;
+        }
+
+        conn->setup++;
+    }
+
     if (conn->setup == 0) {
         ngx_http_idempotency_redis_ready(conn);
         return;
@@ -425,6 +440,41 @@ ngx_http_idempotency_redis_selected(ngx_http_idempotency_redis_call_t *call,
 
         ngx_http_idempotency_redis_drop(conn, "db %i is refused: %s",
                                         conn->redis->db, text);
+        return;
+    }
+
+    ngx_http_idempotency_redis_setup_done(conn);
+}
+
+
+/* a sentinel named it, but that may be over */
+
+static void
+ngx_http_idempotency_redis_role(ngx_http_idempotency_redis_call_t *call,
+    redisReply *reply)
+{
+    u_char                             *p;
+    u_char                              text[128];
+    ngx_str_t                           role;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_http_idempotency_redis_call_free(call);
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        p = ngx_http_idempotency_redis_error_text(text,
+                                            text + sizeof(text) - 1, reply);
+        *p = '\0';
+
+        ngx_http_idempotency_redis_drop(conn, "ROLE is refused: %s", text);
+        return;
+    }
+
+    if (ngx_http_idempotency_redis_field(reply, 0, &role) != NGX_OK
+        || role.len != 6 || ngx_strncmp(role.data, "master", 6) != 0)
+    {
+        ngx_http_idempotency_redis_drop(conn, "it is not a master");
         return;
     }
 

@@ -28,8 +28,6 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_QUIET     10000
 
 
-static void ngx_http_idempotency_redis_check(
-    ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_watch_post(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_redis_watch_handler(ngx_event_t *ev);
@@ -157,7 +155,7 @@ ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op)
  * right that it does not have already.
  */
 
-static void
+void
 ngx_http_idempotency_redis_check(ngx_http_idempotency_redis_conn_t *conn)
 {
     ngx_str_t                      args[2];
@@ -184,7 +182,7 @@ ngx_http_idempotency_redis_check(ngx_http_idempotency_redis_conn_t *conn)
     }
 
     ngx_str_set(&args[0], "SUBSCRIBE");
-    args[1] = redis->channel;
+    args[1] = *conn->channel;
 
     if (ngx_http_idempotency_redis_ask(conn, NULL, args, 2) == NGX_OK) {
         ngx_http_idempotency_redis_flush(conn);
@@ -258,6 +256,29 @@ ngx_http_idempotency_redis_watch_handler(ngx_event_t *ev)
 }
 
 
+/* is it the answer to a check? */
+
+ngx_uint_t
+ngx_http_idempotency_redis_is_checked(ngx_http_idempotency_redis_conn_t *conn,
+    redisReply *reply)
+{
+    ngx_str_t  kind;
+
+    if (ngx_queue_empty(&conn->sent)
+        || ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK
+        || kind.len != 9 || ngx_strncmp(kind.data, "subscribe", 9) != 0)
+    {
+        return 0;
+    }
+
+    ngx_http_idempotency_redis_call_free(
+                        ngx_queue_data(ngx_queue_head(&conn->sent),
+                                       ngx_http_idempotency_redis_call_t,
+                                       queue));
+    return 1;
+}
+
+
 /*
  * { "message", channel, key of the record }, or { "subscribe", ... } where it
  * was asked whether it hears
@@ -275,21 +296,12 @@ ngx_http_idempotency_redis_message(ngx_http_idempotency_redis_conn_t *conn,
 
     redis = conn->redis;
 
-    if (ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    if (kind.len == 9 && ngx_strncmp(kind.data, "subscribe", 9) == 0
-        && !ngx_queue_empty(&conn->sent))
-    {
-        ngx_http_idempotency_redis_call_free(
-                        ngx_queue_data(ngx_queue_head(&conn->sent),
-                                       ngx_http_idempotency_redis_call_t,
-                                       queue));
+    if (ngx_http_idempotency_redis_is_checked(conn, reply)) {
         return NGX_OK;
     }
 
-    if (kind.len != 7
+    if (ngx_http_idempotency_redis_field(reply, 0, &kind) != NGX_OK
+        || kind.len != 7
         || ngx_strncmp(kind.data, "message", 7) != 0
         || ngx_http_idempotency_redis_field(reply, 2, &key) != NGX_OK)
     {
