@@ -123,13 +123,13 @@ for my $n (1 .. 40) {
     my $w = send_post("/hold?op=$key", 'x', { 'Idempotency-Key' => $key },
                       port => $other->{port});
 
-    # it waits: the mark is gone from the record
+    # it waits: the mark is in the record
     my $at;
     wait_for(sub {
         for my $node ($::cluster->masters) {
             for ($node->keys('idempotency:*')) {
-                my $f = $node->command('HMGET', $_, 's', 'q');
-                next if $f->[0] ne '1' || defined $f->[1];
+                my $f = $node->record($_) or next;
+                next if $f->{s} != 1 || !$f->{q};
                 $at = $node;
                 return 1;
             }

@@ -103,8 +103,8 @@ for my $key (@keys) {
        "run 1\n", 'ran');
 
     # it is there before the answer is
-    cmp_ok(scalar(grep { ($::replicas[0]->command('HGET', $_, 's') || '')
-                         eq '2' } $::replicas[0]->keys('idempotency:*')),
+    cmp_ok(scalar(grep { $::replicas[0]->record($_)->{s} == 2 }
+                       $::replicas[0]->keys('idempotency:*')),
            '==', ++(our $there), 'the replica has it');
 }
 
