@@ -344,7 +344,6 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                        **held_last;
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
-    uint32_t                             body_crc;
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
 
     /* what was refused, or replayed */

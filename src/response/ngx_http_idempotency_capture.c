@@ -83,7 +83,6 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
     ctx->held = NULL;
     ctx->held_last = &ctx->held;
     ctx->held_size = 0;
-    ctx->body_crc = 0;
     ctx->app_off = 0;
     ctx->app_ttl = 0;
 
@@ -309,7 +308,6 @@ ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
 
     ctx->held_size += len;
     ctx->response.body_len += len;
-    ctx->body_crc = ngx_http_idempotency_body_crc(ctx->body_crc, p, len);
 
     while (len) {
         cl = ctx->tail;
