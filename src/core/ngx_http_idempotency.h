@@ -149,6 +149,11 @@ typedef struct {
 
     ngx_http_complex_value_t            *scope;
     ngx_array_t                         *identity;       /* complex values  */
+    u_char                               nobody[
+                                           NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+                                                         /* hash of it if all
+                                                            are empty       */
+    unsigned                             nobody_known:1;
     ngx_http_idempotency_canonical_t    *fingerprint;
     uint32_t                             scheme;
     ngx_array_t                         *dedupe;         /* ..._dedupe_t    */
