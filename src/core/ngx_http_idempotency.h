@@ -383,7 +383,7 @@ struct ngx_http_idempotency_ctx_s {
 
 /* core/..._ctx.c */
 
-ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
+ngx_http_idempotency_ctx_t *ngx_http_idempotency_find_ctx(
     ngx_http_request_t *r);
 ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
@@ -578,6 +578,28 @@ char *ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf,
 
 
 extern ngx_module_t  ngx_http_idempotency_module;
+
+
+/*
+ * Handlers and filters are called for every request of the server, and most
+ * may have nothing to do with us: that takes a few instructions.
+ */
+
+static ngx_inline ngx_http_idempotency_ctx_t *
+ngx_http_idempotency_get_ctx(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
+
+    if (ctx || !(r->internal || r->filter_finalize)) {
+        return ctx;
+    }
+
+    /* an internal redirect reset r->ctx */
+
+    return ngx_http_idempotency_find_ctx(r);
+}
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_H_INCLUDED_ */
