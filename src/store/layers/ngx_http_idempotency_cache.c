@@ -29,8 +29,8 @@
 /* a response that would take more of the zone than this part is left out */
 #define NGX_HTTP_IDEMPOTENCY_CACHE_PART  8
 
-/* expired records that each new one takes out */
-#define NGX_HTTP_IDEMPOTENCY_CACHE_PURGE_N  2
+/* records that each new one looks at, of those whose time may have come */
+#define NGX_HTTP_IDEMPOTENCY_CACHE_PURGE_N  8
 
 
 static ngx_int_t ngx_http_idempotency_cache_begin(
