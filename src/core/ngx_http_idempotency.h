@@ -149,6 +149,11 @@ typedef struct {
 
     ngx_http_complex_value_t            *scope;
     ngx_array_t                         *identity;       /* complex values  */
+    u_char                               nobody[
+                                           NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+                                                         /* hash of it if all
+                                                            are empty       */
+    unsigned                             nobody_known:1;
     ngx_http_idempotency_canonical_t    *fingerprint;
     uint32_t                             scheme;
     ngx_array_t                         *dedupe;         /* ..._dedupe_t    */
@@ -344,7 +349,6 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                        **held_last;
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
-    uint32_t                             body_crc;
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
 
     /* what was refused, or replayed */
@@ -379,7 +383,7 @@ struct ngx_http_idempotency_ctx_s {
 
 /* core/..._ctx.c */
 
-ngx_http_idempotency_ctx_t *ngx_http_idempotency_get_ctx(
+ngx_http_idempotency_ctx_t *ngx_http_idempotency_find_ctx(
     ngx_http_request_t *r);
 ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
@@ -574,6 +578,28 @@ char *ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf,
 
 
 extern ngx_module_t  ngx_http_idempotency_module;
+
+
+/*
+ * Handlers and filters are called for every request of the server, and most
+ * may have nothing to do with us: that takes a few instructions.
+ */
+
+static ngx_inline ngx_http_idempotency_ctx_t *
+ngx_http_idempotency_get_ctx(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
+
+    if (ctx || !(r->internal || r->filter_finalize)) {
+        return ctx;
+    }
+
+    /* an internal redirect reset r->ctx */
+
+    return ngx_http_idempotency_find_ctx(r);
+}
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_H_INCLUDED_ */

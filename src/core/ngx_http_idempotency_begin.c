@@ -422,6 +422,11 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
+    if (op->store->backend->remote && !found->verify) {
+        /* it may be of a store in this nginx, which needs no checksum */
+        ngx_http_idempotency_response_seal(b->pos, found->response.len);
+    }
+
     cl->buf = b;
     cl->next = NULL;
 

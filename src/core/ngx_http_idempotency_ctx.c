@@ -48,19 +48,13 @@ static const char  *ngx_http_idempotency_phase_names[] = {
 #endif
 
 
+/* what an internal redirect took out of r->ctx: the cleanup still has it */
+
 ngx_http_idempotency_ctx_t *
-ngx_http_idempotency_get_ctx(ngx_http_request_t *r)
+ngx_http_idempotency_find_ctx(ngx_http_request_t *r)
 {
     ngx_pool_cleanup_t          *cln;
     ngx_http_idempotency_ctx_t  *ctx;
-
-    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
-
-    if (ctx || !(r->internal || r->filter_finalize)) {
-        return ctx;
-    }
-
-    /* an internal redirect reset r->ctx: the cleanup still has it */
 
     for (cln = r->pool->cleanup; cln; cln = cln->next) {
         if (cln->handler == ngx_http_idempotency_ctx_free) {

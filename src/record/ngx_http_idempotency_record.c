@@ -30,9 +30,8 @@
  *         the body
  *
  * The checksum is a CRC-32 over the head, less the checksum itself, and then
- * over the CRC-32 of the body as 4 bytes.  So the head, which is written
- * first, can be made without a second look at the body, whose own CRC grew
- * with it as it was captured.
+ * over the CRC-32 of the body as 4 bytes.  A record that never leaves this
+ * nginx has none: there it is 0, and nobody looks at it.
  */
 
 
@@ -77,6 +76,8 @@ static size_t ngx_http_idempotency_record_status_line(
     const ngx_http_idempotency_response_t *response);
 static uint32_t ngx_http_idempotency_record_crc(const u_char *p,
     size_t head_len, uint32_t body_crc);
+static ngx_uint_t ngx_http_idempotency_record_sum(const u_char *p,
+    size_t head_len, size_t len);
 static ngx_uint_t ngx_http_idempotency_record_readable(u_char version);
 static ngx_int_t ngx_http_idempotency_record_fixed(const u_char *p,
     ngx_http_idempotency_response_t *response, const char **reason);
@@ -315,7 +316,7 @@ ngx_http_idempotency_body_crc(uint32_t crc, const u_char *p, size_t len)
 
 u_char *
 ngx_http_idempotency_head_encode(u_char *p,
-    const ngx_http_idempotency_response_t *response, uint32_t body_crc)
+    const ngx_http_idempotency_response_t *response)
 {
     size_t                          len;
     u_char                         *head, flags;
@@ -343,12 +344,12 @@ ngx_http_idempotency_head_encode(u_char *p,
     *p++ = NGX_HTTP_IDEMPOTENCY_RECORD_VERSION;
     *p++ = flags;
 
-    p = ngx_http_idempotency_put32(p, 0);   /* the checksum comes last */
+    p = ngx_http_idempotency_put32(p, 0);   /* the checksum: "head_seal" */
     p = ngx_http_idempotency_put16(p, response->status);
     p = ngx_http_idempotency_put16(p, response->nheaders);
     p = ngx_http_idempotency_put64(p, response->time);
     p = ngx_http_idempotency_put64(p, length);
-    p = ngx_http_idempotency_put32(p, 0);   /* the head's length also */
+    p = ngx_http_idempotency_put32(p, 0);   /* the head's length: below */
     p = ngx_http_idempotency_put32(p, (uint32_t) response->body_len);
     p = ngx_http_idempotency_put32(p, (uint32_t) (response->compressed
                                                   ? response->plain_len
@@ -379,11 +380,16 @@ ngx_http_idempotency_head_encode(u_char *p,
     ngx_http_idempotency_put32(head + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN,
                                (uint32_t) (p - head));
 
-    ngx_http_idempotency_put32(head + NGX_HTTP_IDEMPOTENCY_RECORD_CRC,
-                               ngx_http_idempotency_record_crc(head, p - head,
-                                                               body_crc));
-
     return p;
+}
+
+
+void
+ngx_http_idempotency_head_seal(u_char *p, size_t head_len, uint32_t body_crc)
+{
+    ngx_http_idempotency_put32(p + NGX_HTTP_IDEMPOTENCY_RECORD_CRC,
+                               ngx_http_idempotency_record_crc(p, head_len,
+                                                               body_crc));
 }
 
 
@@ -406,6 +412,55 @@ ngx_http_idempotency_record_crc(const u_char *p, size_t head_len,
                                    - NGX_HTTP_IDEMPOTENCY_RECORD_STATUS);
 
     return ngx_http_idempotency_body_crc(crc, body, 4);
+}
+
+
+/* "head_peek" was content with it */
+
+static ngx_uint_t
+ngx_http_idempotency_record_sum(const u_char *p, size_t head_len, size_t len)
+{
+    uint32_t  crc;
+
+    crc = ngx_http_idempotency_body_crc(0, p + head_len, len - head_len);
+
+    return ngx_http_idempotency_record_crc(p, head_len, crc)
+           == ngx_http_idempotency_get32(p + NGX_HTTP_IDEMPOTENCY_RECORD_CRC);
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_response_intact(const u_char *p, size_t len)
+{
+    ngx_uint_t   n;
+    const char  *reason;
+
+    return ngx_http_idempotency_head_peek(p, len, &n, &reason) == NGX_OK
+           && ngx_http_idempotency_record_sum(p,
+                    ngx_http_idempotency_get32(p
+                                     + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN),
+                    len);
+}
+
+
+void
+ngx_http_idempotency_response_seal(u_char *p, size_t len)
+{
+    size_t       head_len;
+    ngx_uint_t   n;
+    const char  *reason;
+
+    if (ngx_http_idempotency_head_peek(p, len, &n, &reason) != NGX_OK) {
+        return;
+    }
+
+    head_len = ngx_http_idempotency_get32(p
+                                     + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN);
+
+    ngx_http_idempotency_head_seal(p, head_len,
+                                   ngx_http_idempotency_body_crc(0,
+                                                            p + head_len,
+                                                            len - head_len));
 }
 
 
@@ -483,7 +538,6 @@ ngx_http_idempotency_response_decode(const u_char *p, size_t len,
     ngx_uint_t verify, const char **reason)
 {
     size_t         head_len, line_len;
-    uint32_t       crc;
     ngx_uint_t     i, n;
     const u_char  *pos, *last;
 
@@ -494,15 +548,9 @@ ngx_http_idempotency_response_decode(const u_char *p, size_t len,
     head_len = ngx_http_idempotency_get32(p
                                      + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN);
 
-    if (verify) {
-        crc = ngx_http_idempotency_body_crc(0, p + head_len, len - head_len);
-
-        if (ngx_http_idempotency_record_crc(p, head_len, crc)
-            != ngx_http_idempotency_get32(p + NGX_HTTP_IDEMPOTENCY_RECORD_CRC))
-        {
-            *reason = "wrong checksum";
-            return NGX_ERROR;
-        }
+    if (verify && !ngx_http_idempotency_record_sum(p, head_len, len)) {
+        *reason = "wrong checksum";
+        return NGX_ERROR;
     }
 
     if (ngx_http_idempotency_record_fixed(p, response, reason) != NGX_OK) {

@@ -128,8 +128,9 @@ ngx_uint_t ngx_http_idempotency_header_valid(const ngx_str_t *name,
  * exact size of the head, or 0 for a response that decoding would refuse: a
  * number too large for its field, a header that is not valid, a status below
  * 100 or above 999, or header_only with a body.  A status line that can't be
- * stored is left out.  "head_encode" writes the head and returns its end.
- * The checksum covers head and body: pass the crc of the body, made with
+ * stored is left out.  "head_encode" writes the head, without a checksum, and
+ * returns its end.  "head_seal" puts the checksum in, for bytes that leave the
+ * process.  It covers head and body: pass the crc of the body, made with
  * "body_crc" over its pieces in order, beginning with a crc of 0.
  */
 size_t ngx_http_idempotency_head_size(
@@ -137,7 +138,9 @@ size_t ngx_http_idempotency_head_size(
 uint32_t ngx_http_idempotency_body_crc(uint32_t crc, const u_char *p,
     size_t len);
 u_char *ngx_http_idempotency_head_encode(u_char *p,
-    const ngx_http_idempotency_response_t *response, uint32_t body_crc);
+    const ngx_http_idempotency_response_t *response);
+void ngx_http_idempotency_head_seal(u_char *p, size_t head_len,
+    uint32_t body_crc);
 
 
 /*
@@ -154,6 +157,12 @@ ngx_int_t ngx_http_idempotency_head_peek(const u_char *p, size_t len,
 ngx_int_t ngx_http_idempotency_response_decode(const u_char *p, size_t len,
     ngx_http_idempotency_response_t *response, ngx_str_t *body,
     ngx_uint_t verify, const char **reason);
+
+/* whether the bytes are a record with the right checksum: "verify" by itself */
+ngx_uint_t ngx_http_idempotency_response_intact(const u_char *p, size_t len);
+
+/* a checksum for a record that had none, and leaves the process now */
+void ngx_http_idempotency_response_seal(u_char *p, size_t len);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_RECORD_H_INCLUDED_ */

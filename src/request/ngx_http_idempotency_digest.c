@@ -15,12 +15,15 @@
 
 #define NGX_HTTP_IDEMPOTENCY_DIGESTS_KEPT     32
 
-/* so many bytes of short fields go into a digest at a time */
-#define NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED  256
+/* the length before a field */
+#define NGX_HTTP_IDEMPOTENCY_DIGEST_PREFIX    8
 
 
 static void ngx_http_idempotency_digest_gather(EVP_MD_CTX *md,
     ngx_str_t *fields, ngx_uint_t n);
+static u_char *ngx_http_idempotency_digest_pack(u_char *p, u_char *last,
+    ngx_str_t *fields, ngx_uint_t n);
+static u_char *ngx_http_idempotency_digest_prefix(u_char *p, uint64_t len);
 
 
 static EVP_MD       *ngx_http_idempotency_sha256;
@@ -162,52 +165,68 @@ static void
 ngx_http_idempotency_digest_gather(EVP_MD_CTX *md, ngx_str_t *fields,
     ngx_uint_t n)
 {
-    u_char      buf[NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED], *p, *last;
-    size_t      len;
-    uint64_t    prefix;
+    u_char      buf[NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED], *p;
     ngx_uint_t  i;
 
-    p = buf;
-    last = buf + sizeof(buf);
+    p = ngx_http_idempotency_digest_pack(buf, buf + sizeof(buf), fields, n);
+
+    if (p) {
+        (void) EVP_DigestUpdate(md, buf, p - buf);
+        return;
+    }
+
+    for (i = 0; i < n; i++) {
+        p = ngx_http_idempotency_digest_prefix(buf, fields[i].len);
+
+        (void) EVP_DigestUpdate(md, buf, p - buf);
+        (void) EVP_DigestUpdate(md, fields[i].data, fields[i].len);
+    }
+}
+
+
+/* fields as they go into a digest; NULL if there is no room for them */
+
+static u_char *
+ngx_http_idempotency_digest_pack(u_char *p, u_char *last, ngx_str_t *fields,
+    ngx_uint_t n)
+{
+    ngx_uint_t  i;
 
     for (i = 0; i < n; i++) {
 
-        if ((size_t) (last - p) < sizeof(prefix)) {
-            (void) EVP_DigestUpdate(md, buf, p - buf);
-            p = buf;
+        if ((size_t) (last - p) < NGX_HTTP_IDEMPOTENCY_DIGEST_PREFIX
+            || (size_t) (last - p) - NGX_HTTP_IDEMPOTENCY_DIGEST_PREFIX
+               < fields[i].len)
+        {
+            return NULL;
         }
 
-        len = fields[i].len;
-        prefix = len;
+        p = ngx_http_idempotency_digest_prefix(p, fields[i].len);
 
-        p[0] = (u_char) (prefix >> 56);
-        p[1] = (u_char) (prefix >> 48);
-        p[2] = (u_char) (prefix >> 40);
-        p[3] = (u_char) (prefix >> 32);
-        p[4] = (u_char) (prefix >> 24);
-        p[5] = (u_char) (prefix >> 16);
-        p[6] = (u_char) (prefix >> 8);
-        p[7] = (u_char) prefix;
-
-        p += sizeof(prefix);
-
-        if (len == 0) {
-            continue;
+        if (fields[i].len) {
+            p = ngx_cpymem(p, fields[i].data, fields[i].len);
         }
-
-        if (len <= (size_t) (last - p)) {
-            p = ngx_cpymem(p, fields[i].data, len);
-            continue;
-        }
-
-        (void) EVP_DigestUpdate(md, buf, p - buf);
-        (void) EVP_DigestUpdate(md, fields[i].data, len);
-        p = buf;
     }
 
-    if (p != buf) {
-        (void) EVP_DigestUpdate(md, buf, p - buf);
-    }
+    return p;
+}
+
+
+/* a length, big-endian */
+
+static u_char *
+ngx_http_idempotency_digest_prefix(u_char *p, uint64_t len)
+{
+    p[0] = (u_char) (len >> 56);
+    p[1] = (u_char) (len >> 48);
+    p[2] = (u_char) (len >> 40);
+    p[3] = (u_char) (len >> 32);
+    p[4] = (u_char) (len >> 24);
+    p[5] = (u_char) (len >> 16);
+    p[6] = (u_char) (len >> 8);
+    p[7] = (u_char) len;
+
+    return p + NGX_HTTP_IDEMPOTENCY_DIGEST_PREFIX;
 }
 
 
@@ -233,6 +252,41 @@ ngx_http_idempotency_digest_fields(u_char *hash, ngx_str_t *fields,
 
     ngx_http_idempotency_digest_gather(md, fields, n);
     ngx_http_idempotency_digest_done(md, hash);
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_digest_again(ngx_http_idempotency_digest_memo_t *memo,
+    u_char *hash, ngx_str_t *fields, ngx_uint_t n)
+{
+    u_char   buf[NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED], *p;
+    size_t   len;
+
+    p = ngx_http_idempotency_digest_pack(buf, buf + sizeof(buf), fields, n);
+
+    if (p == NULL) {
+        return ngx_http_idempotency_digest_fields(hash, fields, n);
+    }
+
+    len = p - buf;
+
+    if (memo->len != len || ngx_memcmp(memo->fields, buf, len) != 0) {
+
+        memo->len = 0;
+
+        if (ngx_http_idempotency_digest_fields(memo->hash, fields, n)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(memo->fields, buf, len);
+        memo->len = len;
+    }
+
+    ngx_memcpy(hash, memo->hash, NGX_HTTP_IDEMPOTENCY_HASH_LEN);
 
     return NGX_OK;
 }

@@ -18,7 +18,19 @@
 #include <openssl/evp.h>
 
 
-#define NGX_HTTP_IDEMPOTENCY_HASH_LEN  32
+#define NGX_HTTP_IDEMPOTENCY_HASH_LEN         32
+
+/* fields of so many bytes, with their lengths, go into a digest at once */
+#define NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED  256
+
+
+/* the last fields of a kind, and their hash: the next are often the same */
+
+typedef struct {
+    size_t   len;
+    u_char   fields[NGX_HTTP_IDEMPOTENCY_DIGEST_GATHERED];
+    u_char   hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+} ngx_http_idempotency_digest_memo_t;
 
 
 ngx_int_t ngx_http_idempotency_digest_init(ngx_log_t *log);
@@ -41,6 +53,11 @@ void ngx_http_idempotency_digest_done(EVP_MD_CTX *md, u_char *hash);
 
 /* fields into one hash; NGX_ERROR without memory */
 ngx_int_t ngx_http_idempotency_digest_fields(u_char *hash, ngx_str_t *fields,
+    ngx_uint_t n);
+
+/* the same, from the memo if these fields were the last */
+ngx_int_t ngx_http_idempotency_digest_again(
+    ngx_http_idempotency_digest_memo_t *memo, u_char *hash, ngx_str_t *fields,
     ngx_uint_t n);
 
 /* a token no other holder has */

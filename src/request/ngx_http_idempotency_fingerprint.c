@@ -19,35 +19,70 @@ static ngx_int_t ngx_http_idempotency_media_type(ngx_http_request_t *r,
     ngx_str_t *type);
 
 
-/* who asks */
+/*
+ * Who asks.  The hash of somebody is made for each request, and what it is
+ * made of is not kept.  That of nobody, all values being empty, is always the
+ * same in a location.
+ */
 
 ngx_int_t
 ngx_http_idempotency_identity(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, u_char *hash)
 {
-    ngx_str_t                  value;
-    ngx_uint_t                 i;
-    EVP_MD_CTX                *md;
-    ngx_http_complex_value_t  *cv;
+    ngx_str_t                         value;
+    ngx_uint_t                        i, n, empty;
+    EVP_MD_CTX                       *md;
+    ngx_http_complex_value_t         *cv;
+    ngx_http_idempotency_loc_conf_t  *conf;
+
+    conf = ctx->conf;
+    cv = conf->identity->elts;
+    n = conf->identity->nelts;
+
+    /* as many as are empty before the first that is not */
+
+    value.len = 0;
+
+    for (empty = 0; empty < n; empty++) {
+
+        if (ngx_http_complex_value(r, &cv[empty], &value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (value.len) {
+            break;
+        }
+    }
+
+    if (empty == n && conf->nobody_known) {
+        ngx_memcpy(hash, conf->nobody, NGX_HTTP_IDEMPOTENCY_HASH_LEN);
+        return NGX_OK;
+    }
 
     md = ngx_http_idempotency_digest_get();
     if (md == NULL) {
         return NGX_ERROR;
     }
 
-    cv = ctx->conf->identity->elts;
+    for (i = 0; i < n; i++) {
 
-    for (i = 0; i < ctx->conf->identity->nelts; i++) {
-
-        if (ngx_http_complex_value(r, &cv[i], &value) != NGX_OK) {
+        if (i > empty
+            && ngx_http_complex_value(r, &cv[i], &value) != NGX_OK)
+        {
             ngx_http_idempotency_digest_put(md);
             return NGX_ERROR;
         }
 
-        ngx_http_idempotency_digest_field(md, value.data, value.len);
+        ngx_http_idempotency_digest_field(md, value.data,
+                                          (i < empty) ? 0 : value.len);
     }
 
     ngx_http_idempotency_digest_done(md, hash);
+
+    if (empty == n) {
+        ngx_memcpy(conf->nobody, hash, NGX_HTTP_IDEMPOTENCY_HASH_LEN);
+        conf->nobody_known = 1;
+    }
 
     return NGX_OK;
 }
@@ -109,11 +144,13 @@ ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target)
     u_char     hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
     ngx_str_t  fields[3];
 
+    static ngx_http_idempotency_digest_memo_t  memo;
+
     fields[0] = r->method_name;
     fields[1] = r->headers_in.server;
     fields[2] = r->unparsed_uri;
 
-    if (ngx_http_idempotency_digest_fields(hash, fields, 3) != NGX_OK) {
+    if (ngx_http_idempotency_digest_again(&memo, hash, fields, 3) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -143,6 +180,22 @@ ngx_http_idempotency_media_type(ngx_http_request_t *r, ngx_str_t *type)
 
     value = &r->headers_in.content_type->value;
 
+    p = value->data;
+    last = p + value->len;
+
+    /* mostly it is plain: a name in lower case, no parameter */
+
+    while (p < last && *p > ' ' && *p != ';' && *p != '"'
+           && (*p < 'A' || *p > 'Z'))
+    {
+        p++;
+    }
+
+    if (p == last) {
+        *type = *value;
+        return NGX_OK;
+    }
+
     type->data = ngx_pnalloc(r->pool, value->len + 1);
     if (type->data == NULL) {
         return NGX_ERROR;
@@ -150,7 +203,6 @@ ngx_http_idempotency_media_type(ngx_http_request_t *r, ngx_str_t *type)
 
     out = type->data;
     p = value->data;
-    last = p + value->len;
 
     while (p < last) {
 

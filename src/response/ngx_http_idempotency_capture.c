@@ -22,14 +22,28 @@
 #define NGX_HTTP_IDEMPOTENCY_HOLD_MIN  1024
 #define NGX_HTTP_IDEMPOTENCY_HOLD_MAX  65536
 
+/*
+ * What is not to become a part of the filter that calls it: the filters are
+ * called for every response, and for most of them a look is all they do.
+ */
+
+#if (__GNUC__)
+#define NGX_HTTP_IDEMPOTENCY_APART  __attribute__((noinline))
+#else
+#define NGX_HTTP_IDEMPOTENCY_APART
+#endif
+
 
 static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
+static ngx_int_t ngx_http_idempotency_capture_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx) NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idempotency_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_capture_body(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in)
+    NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_int_t ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, u_char *p, size_t len);
 static ngx_int_t ngx_http_idempotency_hold_last(ngx_http_request_t *r,
@@ -64,7 +78,6 @@ ngx_http_idempotency_capture_init(void)
 static ngx_int_t
 ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 {
-    ngx_uint_t                   header_only;
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
@@ -76,6 +89,16 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
         return ngx_http_next_header_filter(r);
     }
 
+    return ngx_http_idempotency_capture_header(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_capture_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t  header_only;
+
     ngx_http_idempotency_restore_method(r, ctx);
 
     /* held already: this is another response in place of that */
@@ -83,7 +106,6 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
     ctx->held = NULL;
     ctx->held_last = &ctx->held;
     ctx->held_size = 0;
-    ctx->body_crc = 0;
     ctx->app_off = 0;
     ctx->app_ttl = 0;
 
@@ -309,7 +331,6 @@ ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
 
     ctx->held_size += len;
     ctx->response.body_len += len;
-    ctx->body_crc = ngx_http_idempotency_body_crc(ctx->body_crc, p, len);
 
     while (len) {
         cl = ctx->tail;

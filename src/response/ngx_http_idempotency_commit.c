@@ -91,8 +91,9 @@ static ngx_chain_t *
 ngx_http_idempotency_encode(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, size_t *size)
 {
+    uint32_t                          crc;
     ngx_buf_t                        *b;
-    ngx_chain_t                      *cl, *body;
+    ngx_chain_t                      *cl, *body, *in;
     ngx_http_idempotency_response_t  *response;
 
     response = &ctx->response;
@@ -117,8 +118,22 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
         return NULL;
     }
 
-    b->last = ngx_http_idempotency_head_encode(b->last, response,
-                                               ctx->body_crc);
+    b->last = ngx_http_idempotency_head_encode(b->last, response);
+
+    if (ctx->conf->store->backend->remote) {
+
+        /* it leaves this nginx, and is not to be believed when it comes back */
+
+        crc = 0;
+
+        for (in = body; in; in = in->next) {
+            crc = ngx_http_idempotency_body_crc(crc, in->buf->pos,
+                                                in->buf->last - in->buf->pos);
+        }
+
+        ngx_http_idempotency_head_seal(b->pos, *size, crc);
+    }
+
     cl->buf = b;
     cl->next = body;
 

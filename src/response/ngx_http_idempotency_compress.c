@@ -83,8 +83,6 @@ ngx_http_idempotency_deflate(ngx_http_request_t *r,
 
     response->compressed = 1;
     response->body_len = b->last - b->pos;
-    ctx->body_crc = ngx_http_idempotency_body_crc(0, b->pos,
-                                                  response->body_len);
 
     return NGX_OK;
 }

@@ -86,11 +86,13 @@ encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
     *len = size + r->body_len;
     p = exact(NULL, *len);
 
-    end = ngx_http_idempotency_head_encode(p, r, crc);
+    end = ngx_http_idempotency_head_encode(p, r);
 
     if (end != p + size) {
         abort();
     }
+
+    ngx_http_idempotency_head_seal(p, size, crc);
 
     if (r->body_len) {
         memcpy(end, body, r->body_len);
@@ -807,6 +809,11 @@ test_forged(void)
     p[4] ^= 1;
     ok(refused(p, len, 1, "wrong checksum"), "wrong checksum");
     ok(!refused(p, len, 0, NULL), "... which is not looked at unasked");
+    ok(!ngx_http_idempotency_response_intact(p, len), "... and not intact");
+
+    ngx_http_idempotency_response_seal(p, len);
+    ok(ngx_http_idempotency_response_intact(p, len)
+       && !refused(p, len, 1, NULL), "... until it is sealed");
 
     exact_free(p, len);
 
@@ -943,7 +950,7 @@ test_mutants(void)
 int
 main(void)
 {
-    plan(6 + 3 + 12 + 1 + 10 + 5 + 39 + 2 + 1);
+    plan(6 + 3 + 12 + 1 + 10 + 5 + 41 + 2 + 1);
 
     unit_seed();
 

@@ -29,8 +29,8 @@
 /* a response that would take more of the zone than this part is left out */
 #define NGX_HTTP_IDEMPOTENCY_CACHE_PART  8
 
-/* expired records that each new one takes out */
-#define NGX_HTTP_IDEMPOTENCY_CACHE_PURGE_N  2
+/* records that each new one looks at, of those whose time may have come */
+#define NGX_HTTP_IDEMPOTENCY_CACHE_PURGE_N  8
 
 
 static ngx_int_t ngx_http_idempotency_cache_begin(
@@ -86,10 +86,6 @@ ngx_http_idempotency_cache_begin(ngx_http_idempotency_op_t *op)
     ngx_shmtx_unlock(&cache->z.shpool->mutex);
 
     if (node && op->result == NGX_HTTP_IDEMPOTENCY_FOUND) {
-
-        /* it may have been to the store and back, and nobody has looked */
-        op->found.verify = 1;
-
         ngx_http_idempotency_metrics_count(cache->layer.named,
                                        NGX_HTTP_IDEMPOTENCY_COUNT_CACHE_HITS);
         return NGX_OK;
@@ -119,6 +115,19 @@ ngx_http_idempotency_cache_begun(ngx_http_idempotency_op_t *op,
         || op->kept)
     {
         return NGX_OK;
+    }
+
+    /* once, when it comes from the store, and not for each that finds it */
+
+    if (found->verify) {
+
+        if (!ngx_http_idempotency_response_intact(found->response.data,
+                                                  found->response.len))
+        {
+            return NGX_OK;
+        }
+
+        found->verify = 0;
     }
 
     ngx_memzero(&b, sizeof(ngx_buf_t));

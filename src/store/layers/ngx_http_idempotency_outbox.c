@@ -230,7 +230,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
     has = node
-          && (ngx_msec_int_t) (node->fresh_until - ngx_current_msec) > 0;
+          && (ngx_msec_int_t) (node->until - ngx_current_msec) > 0;
 
     if (has && read) {
         ngx_http_idempotency_zone_found(node, op);

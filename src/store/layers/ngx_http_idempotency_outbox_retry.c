@@ -248,7 +248,7 @@ ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
         q = ngx_queue_head(&o->z.zone->completed);
         node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
 
-        if ((ngx_msec_int_t) (node->fresh_until - ngx_current_msec) > 0) {
+        if ((ngx_msec_int_t) (node->until - ngx_current_msec) > 0) {
             op = ngx_http_idempotency_outbox_op(o, node);
             break;
         }
@@ -297,14 +297,7 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
         return NULL;
     }
 
-    if (node->details_len) {
-        op->details.data = ngx_pnalloc(op->pool, node->details_len);
-
-        if (op->details.data) {
-            op->details.len = node->details_len;
-            ngx_memcpy(op->details.data, node->details, node->details_len);
-        }
-    }
+    ngx_http_idempotency_zone_copy_details(node, op->pool, &op->details);
 
     *op->claim = node->claim;
 
@@ -314,9 +307,9 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     cl->buf = b;
     cl->next = NULL;
 
-    op->ttl = node->fresh_until - ngx_current_msec;
+    op->ttl = node->until - ngx_current_msec;
     op->lease = op->ttl;
-    op->grace = node->expires - node->fresh_until;
+    op->grace = node->expires - node->until;
     op->state = node->state;
     op->reason = node->reason;
     op->response = cl;

@@ -15,8 +15,11 @@
 #include "store/memory/ngx_http_idempotency_memory.h"
 
 
-/* expired records that each begin takes out, besides those in its way */
-#define NGX_HTTP_IDEMPOTENCY_PURGE_N       2
+/*
+ * Records that each begin looks at, of those whose time may have come.  It adds
+ * one, which comes up a few times before it expires.
+ */
+#define NGX_HTTP_IDEMPOTENCY_PURGE_N       8
 
 #define NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE  (32 * 1024 * 1024)
 
@@ -108,7 +111,7 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
     } else if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
                && (ngx_http_idempotency_memory_ours(node, op)
                    || (!node->hold
-                       && (ngx_msec_int_t) (node->lease_until
+                       && (ngx_msec_int_t) (node->until
                                             - ngx_current_msec) <= 0)))
     {
         op->abandoned = !ngx_http_idempotency_memory_ours(node, op);
@@ -117,7 +120,7 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
     } else if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
-               && (ngx_msec_int_t) (node->fresh_until - ngx_current_msec) <= 0)
+               && (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0)
     {
         op->expired = 1;
 
@@ -217,10 +220,10 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
     }
 
-    node->fresh_until = ngx_current_msec + op->ttl;
+    node->until = ngx_current_msec + op->ttl;
 
     ngx_http_idempotency_zone_expire(&m->z, node,
-                                     node->fresh_until + op->grace);
+                                     node->until + op->grace);
 
     waiting = node->waiting;
     node->waiting = 0;
@@ -292,7 +295,7 @@ ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
     node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
     if (node && node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
-        left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
+        left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
         if (left > 0 && m->slot >= 0) {
             node->waiting |= (uint64_t) 1 << m->slot;
@@ -390,7 +393,7 @@ ngx_http_idempotency_memory_lease(ngx_http_idempotency_node_t *node,
 {
     ngx_msec_t  expires;
 
-    node->lease_until = ngx_current_msec + op->lease;
+    node->until = ngx_current_msec + op->lease;
 
     /*
      * A while longer than the lease, so that who takes over knows that it was
@@ -420,7 +423,7 @@ ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
 
     found = &op->found;
 
-    left = (ngx_msec_int_t) (node->lease_until - ngx_current_msec);
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
     if (left > 0) {
         found->left = (ngx_msec_t) left;

@@ -1,7 +1,7 @@
 
 /*
- * The records of a zone: by id, in order of expiry, and those that may have
- * to give way in order of age.
+ * The records of a zone: by id, by the time of their expiry, and those that
+ * may have to give way in order of age.
  *
  * When there is no room, expired records are purged.  Then it depends on what
  * the zone is for.  In the embedded store no unexpired record is ever
@@ -25,13 +25,15 @@
 #define NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD                                       \
     offsetof(ngx_http_idempotency_chunk_t, data)
 
-#define NGX_HTTP_IDEMPOTENCY_CHUNK_MIN     64
+#define NGX_HTTP_IDEMPOTENCY_CHUNK_MIN     32
 
 
 static void *ngx_http_idempotency_zone_alloc(
     ngx_http_idempotency_records_t *z, size_t size);
 static ngx_uint_t ngx_http_idempotency_zone_purge_one(
     ngx_http_idempotency_records_t *z);
+static ngx_uint_t ngx_http_idempotency_zone_purge_node(
+    ngx_http_idempotency_records_t *z, ngx_http_idempotency_node_t *node);
 static ngx_uint_t ngx_http_idempotency_zone_evict(
     ngx_http_idempotency_records_t *z);
 static size_t ngx_http_idempotency_chunk_size(size_t size);
@@ -95,8 +97,7 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_records_t *z, u_char *id,
     *bucket = node;
 
     node->expires = expires;
-    node->expiry.key = expires;
-    ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
+    ngx_http_idempotency_expiry_add(&z->zone->expiry, node);
 
     z->zone->records++;
     z->zone->states[node->state]++;
@@ -124,9 +125,8 @@ ngx_http_idempotency_zone_expire(ngx_http_idempotency_records_t *z,
 {
     node->expires = expires;
 
-    ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
-    node->expiry.key = expires;
-    ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
+    ngx_queue_remove(&node->expiry);
+    ngx_http_idempotency_expiry_add(&z->zone->expiry, node);
 }
 
 
@@ -150,7 +150,7 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_records_t *z,
 
     ngx_http_idempotency_zone_drop(z, node);
     ngx_http_idempotency_zone_details(z, node, NULL);
-    ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
+    ngx_queue_remove(&node->expiry);
     ngx_slab_free_locked(z->shpool, node);
 }
 
@@ -247,18 +247,40 @@ ngx_http_idempotency_zone_details(ngx_http_idempotency_records_t *z,
     if (node->details) {
         ngx_slab_free_locked(z->shpool, node->details);
         node->details = NULL;
-        node->details_len = 0;
     }
 
     if (details == NULL || details->len == 0) {
         return;
     }
 
-    node->details = ngx_slab_alloc_locked(z->shpool, details->len);
+    node->details = ngx_slab_alloc_locked(z->shpool,
+                            offsetof(ngx_http_idempotency_details_t, data)
+                            + details->len);
 
     if (node->details) {
-        node->details_len = (uint32_t) details->len;
-        ngx_memcpy(node->details, details->data, details->len);
+        node->details->len = (uint32_t) details->len;
+        ngx_memcpy(node->details->data, details->data, details->len);
+    }
+}
+
+
+/* empty if there are none, or no memory */
+
+void
+ngx_http_idempotency_zone_copy_details(ngx_http_idempotency_node_t *node,
+    ngx_pool_t *pool, ngx_str_t *details)
+{
+    details->len = 0;
+
+    if (node->details == NULL) {
+        return;
+    }
+
+    details->data = ngx_pnalloc(pool, node->details->len);
+
+    if (details->data) {
+        details->len = node->details->len;
+        ngx_memcpy(details->data, node->details->data, details->len);
     }
 }
 
@@ -293,7 +315,7 @@ ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node, u_char *p)
 
 ngx_http_idempotency_node_t *
 ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_op_t *op, ngx_msec_t fresh_until, ngx_msec_t expires)
+    ngx_http_idempotency_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
     ngx_http_idempotency_node_t  *node;
 
@@ -310,7 +332,7 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
 
     ngx_http_idempotency_zone_state(z, node, op->state, op->reason);
     node->claim = *op->claim;
-    node->fresh_until = fresh_until;
+    node->until = until;
 
     ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 
@@ -346,19 +368,11 @@ ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
     found->state = node->state;
     found->reason = node->reason;
     found->claim = node->claim;
-    found->left = node->fresh_until - ngx_current_msec;
+    found->left = node->until - ngx_current_msec;
     found->verify = 0;
     found->response.len = 0;
-    found->details.len = 0;
 
-    if (node->details_len) {
-        found->details.data = ngx_pnalloc(op->pool, node->details_len);
-
-        if (found->details.data) {
-            found->details.len = node->details_len;
-            ngx_memcpy(found->details.data, node->details, node->details_len);
-        }
-    }
+    ngx_http_idempotency_zone_copy_details(node, op->pool, &found->details);
 
     if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
         return;
@@ -381,7 +395,35 @@ void
 ngx_http_idempotency_zone_purge(ngx_http_idempotency_records_t *z,
     ngx_uint_t n)
 {
-    while (n-- && ngx_http_idempotency_zone_purge_one(z)) { /* void */ }
+    ngx_http_idempotency_node_t  *node;
+
+    while (n--) {
+        node = ngx_http_idempotency_expiry_next(&z->zone->expiry);
+
+        if (node == NULL) {
+            return;
+        }
+
+        (void) ngx_http_idempotency_zone_purge_node(z, node);
+    }
+}
+
+
+/* 0 if it lives: then it is put where it belongs */
+
+static ngx_uint_t
+ngx_http_idempotency_zone_purge_node(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node)
+{
+    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
+        ngx_http_idempotency_zone_expire(z, node, node->expires);
+        return 0;
+    }
+
+    ngx_http_idempotency_zone_remove(z, node);
+    z->zone->expired++;
+
+    return 1;
 }
 
 
@@ -436,37 +478,18 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
 static ngx_uint_t
 ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_records_t *z)
 {
-    ngx_rbtree_node_t            *first;
     ngx_http_idempotency_node_t  *node;
 
     for ( ;; ) {
+        node = ngx_http_idempotency_expiry_next(&z->zone->expiry);
 
-        if (z->zone->expiry.root == z->zone->expiry.sentinel) {
+        if (node == NULL) {
             return 0;
         }
 
-        first = ngx_rbtree_min(z->zone->expiry.root,
-                               z->zone->expiry.sentinel);
-
-        if ((ngx_msec_int_t) ((ngx_msec_t) first->key - ngx_current_msec)
-            > 0)
-        {
-            return 0;
-        }
-
-        node = ngx_rbtree_data(first, ngx_http_idempotency_node_t, expiry);
-
-        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
-            ngx_http_idempotency_zone_remove(z, node);
-            z->zone->expired++;
+        if (ngx_http_idempotency_zone_purge_node(z, node)) {
             return 1;
         }
-
-        /* its lease was renewed, which leaves the tree as it is */
-
-        ngx_rbtree_delete(&z->zone->expiry, &node->expiry);
-        node->expiry.key = node->expires;
-        ngx_rbtree_insert(&z->zone->expiry, &node->expiry);
     }
 }
 

@@ -1,10 +1,11 @@
 
 /*
  * A shared memory zone of records: the embedded store is one, and what is
- * kept in this nginx of a store that is elsewhere.  Two files:
+ * kept in this nginx of a store that is elsewhere.  Three files:
  *
  *   ..._zone_conf.c  its name and size in the configuration, and its making
- *   ..._zone.c       the records: their bytes, expiry, and what gives way
+ *   ..._zone.c       the records: their bytes, and what gives way
+ *   ..._expiry.c     the records by the time of their expiry
  */
 
 
@@ -22,7 +23,7 @@
 #define NGX_HTTP_IDEMPOTENCY_WORKERS  64
 
 #define NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
-#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  2
+#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  3
 
 /* a zone has at least so many */
 #define NGX_HTTP_IDEMPOTENCY_MIN_PAGES     16
@@ -52,6 +53,14 @@ struct ngx_http_idempotency_chunk_s {
 };
 
 
+/* what stands beside a claim */
+
+typedef struct {
+    uint32_t                        len;
+    u_char                          data[1];
+} ngx_http_idempotency_details_t;
+
+
 /*
  * A record.  Allocated whole by begin, so that a commit can always at least
  * say that it ran.  What is left of its slab slot holds the first bytes of
@@ -59,21 +68,21 @@ struct ngx_http_idempotency_chunk_s {
  */
 
 struct ngx_http_idempotency_node_s {
-    ngx_rbtree_node_t               expiry;      /* key: when to look at it */
+    ngx_queue_t                     expiry;      /* in the wheel            */
     ngx_queue_t                     completed;   /* if it has chunks        */
     ngx_http_idempotency_node_t    *next;        /* in its bucket           */
     ngx_http_idempotency_chunk_t   *chunks;
     uint64_t                        waiting;     /* workers to be woken     */
-    u_char                         *details;     /* beside the claim        */
+    ngx_http_idempotency_details_t *details;     /* beside the claim        */
     ngx_msec_t                      expires;
-    ngx_msec_t                      fresh_until; /* then only its expiry is
+    ngx_msec_t                      until;       /* of the lease if it is in
+                                                    progress; otherwise then
+                                                    only its expiry is
                                                     remembered              */
-    ngx_msec_t                      lease_until;
     u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
     u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
     ngx_http_idempotency_claim_t    claim;
     uint32_t                        size;        /* of the response         */
-    uint32_t                        details_len;
     uint8_t                         state;
     uint8_t                         reason;
     uint8_t                         hold;
@@ -89,6 +98,20 @@ struct ngx_http_idempotency_node_s {
      - offsetof(ngx_http_idempotency_node_t, data))
 
 
+/* the last level is of 4.7 hours: what lives longer goes round again */
+#define NGX_HTTP_IDEMPOTENCY_EXPIRY_LEVELS  3
+#define NGX_HTTP_IDEMPOTENCY_EXPIRY_SLOTS   64
+
+
+typedef struct {
+    ngx_uint_t                      tick;        /* the one that runs       */
+    ngx_msec_t                      time;        /* when it began           */
+    ngx_queue_t                     due;
+    ngx_queue_t                     slots[NGX_HTTP_IDEMPOTENCY_EXPIRY_LEVELS]
+                                         [NGX_HTTP_IDEMPOTENCY_EXPIRY_SLOTS];
+} ngx_http_idempotency_expiry_t;
+
+
 /* lives in the zone; its form is as durable as the zone itself */
 
 typedef struct {
@@ -98,8 +121,7 @@ typedef struct {
                                                     workers' sockets        */
     ngx_uint_t                      mask;        /* buckets - 1             */
     ngx_http_idempotency_node_t   **buckets;
-    ngx_rbtree_t                    expiry;
-    ngx_rbtree_node_t               sentinel;
+    ngx_http_idempotency_expiry_t   expiry;
     ngx_queue_t                     completed;   /* oldest first            */
 
     ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
@@ -151,8 +173,12 @@ void ngx_http_idempotency_zone_drop(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node);
 void ngx_http_idempotency_zone_details(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node, ngx_str_t *details);
+void ngx_http_idempotency_zone_copy_details(
+    ngx_http_idempotency_node_t *node, ngx_pool_t *pool, ngx_str_t *details);
 void ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node,
     u_char *p);
+
+/* looks at so many whose time may have come */
 void ngx_http_idempotency_zone_purge(ngx_http_idempotency_records_t *z,
     ngx_uint_t n);
 
@@ -162,11 +188,20 @@ void ngx_http_idempotency_zone_purge(ngx_http_idempotency_records_t *z,
  */
 ngx_http_idempotency_node_t *ngx_http_idempotency_zone_keep(
     ngx_http_idempotency_records_t *z, ngx_http_idempotency_op_t *op,
-    ngx_msec_t fresh_until, ngx_msec_t expires);
+    ngx_msec_t until, ngx_msec_t expires);
 
 /* what begin tells of a record that is completed or unusable */
 void ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
     ngx_http_idempotency_op_t *op);
+
+
+/* ..._expiry.c: called with the zone locked */
+
+void ngx_http_idempotency_expiry_init(ngx_http_idempotency_expiry_t *expiry);
+void ngx_http_idempotency_expiry_add(ngx_http_idempotency_expiry_t *expiry,
+    ngx_http_idempotency_node_t *node);
+ngx_http_idempotency_node_t *ngx_http_idempotency_expiry_next(
+    ngx_http_idempotency_expiry_t *expiry);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_ZONE_H_INCLUDED_ */

@@ -222,8 +222,7 @@ ngx_http_idempotency_zone_create(ngx_http_idempotency_records_t *z)
         return NGX_ERROR;
     }
 
-    ngx_rbtree_init(&zone->expiry, &zone->sentinel,
-                    ngx_rbtree_insert_timer_value);
+    ngx_http_idempotency_expiry_init(&zone->expiry);
     ngx_queue_init(&zone->completed);
 
     len = sizeof(" in idempotency zone \"\"") + z->shm_zone->shm.name.len;
