@@ -25,6 +25,9 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MIN  50
 #define NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MAX  2000
 
+/* ... while something waits that has to get there before its lease ends */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED  100
+
 #define NGX_HTTP_IDEMPOTENCY_REDIS_READ_SIZE    65536
 
 /* commands are written up to this before what there is of them is sent */
@@ -83,6 +86,15 @@ ngx_http_idempotency_redis_call(ngx_http_idempotency_redis_conn_t *conn)
 
     call->conn = conn;
     ngx_queue_insert_tail(&conn->unsent, &call->queue);
+
+    if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF
+        && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
+           > NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED)
+    {
+        ngx_del_timer(&conn->timer);
+        ngx_add_timer(&conn->timer,
+                      NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED);
+    }
 
     ngx_http_idempotency_redis_flush(conn);
 
@@ -618,11 +630,15 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
 static void
 ngx_http_idempotency_redis_backoff(ngx_http_idempotency_redis_conn_t *conn)
 {
-    ngx_msec_t  delay;
+    ngx_msec_t  delay, max;
+
+    max = ngx_queue_empty(&conn->unsent)
+          ? NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MAX
+          : NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED;
 
     delay = NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MIN
             << ngx_min(conn->failures - 1, 8);
-    delay = ngx_min(delay, NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MAX);
+    delay = ngx_min(delay, max);
 
     /* workers that lost it together do not come back together */
 
