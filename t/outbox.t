@@ -23,6 +23,7 @@ add_block_preprocessor(sub {
     if ($redis) {
         $redis->resume;
         $redis->spawn if $redis->{stopped};
+        $redis->command('CONFIG', 'SET', 'maxmemory', 0);
         $redis->command('FLUSHALL');
         $proxy->tell('cut');
     }
@@ -69,6 +70,18 @@ our $location = <<'_EOC_';
         idempotency_ttl  1500ms;
         proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /third/ {
+        idempotency        shared;
+        idempotency_lease  3s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /held/ {
+        idempotency                  shared;
+        idempotency_lease            1s;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /stats { idempotency_stats json; }
     location /small/ {
         idempotency               shared;
         idempotency_max_response  1k;
@@ -106,6 +119,43 @@ sub run_apart
 }
 
 sub landed { scalar(() = error_log() =~ /that was kept is in store/g) }
+sub failed { scalar(() = error_log() =~ /is kept failed again/g) }
+
+# its lease runs out, and another host runs it; what that one answers
+
+sub take_over
+{
+    my ($uri, $key) = @_;
+    my ($op) = $uri =~ /op=(\w+)/;
+
+    my $c = send_post("$uri&hold=1", 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+    app_wait($op, 2) or die "the other host does not run it\n";
+    app_release($op);
+
+    return $c->read_response->body;
+}
+
+# seconds that so many retries take, one after the other
+
+sub seconds
+{
+    my ($n, $uri, $key) = @_;
+    my $start = time;
+
+    http_post("$uri&hold=1", 'x', $key)->body eq "run 1\n" or return 999
+        for 1 .. $n;
+
+    return time - $start;
+}
+
+# of the store "shared"
+
+sub figure
+{
+    my ($s) = grep { $_->{name} eq 'shared' } @{ http_get('/stats')->json->{stores} };
+
+    return $s->{counts}{ $_[0] } // $s->{ $_[0] };
+}
 
 run_tests();
 
@@ -457,3 +507,181 @@ error_log_like(qr/its breaker is closed/, 'which closes the breaker');
 --- must_die
 --- error_log
 zone "outbox" is too small: 1024 bytes
+
+
+
+=== TEST 20: the lease is over, and another host ran: what is here is not told
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+is(take_over('/ok?op=a', $key), "run 2\n", 'another host');
+my @c = map { send_post('/ok?op=a&hold=1', 'x', $key) } 1 .. 3;
+join_again();
+is($_->read_response->body, "run 2\n", 'theirs, the first time we are asked')
+    for @c;
+error_log_like(qr/is dropped, another request had taken over/, 'ours is gone');
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 2\n", 'and stays so');
+is(app_count('a'), 2, 'no more');
+is(landed(), 0, 'nothing was written');
+
+
+
+=== TEST 21: the lease is over, and nobody ran: it is in the store before it is told
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+my ($name) = $::redis->keys;
+sleep 1.2;
+is($::redis->record($name)->{s}, 1, 'not there');
+my $c = send_post('/ok?op=a&hold=1', 'x', $key);
+join_again();
+is($c->read_response->body, "run 1\n", 'replayed');
+is($::redis->record($name)->{s}, 2, 'it is there by then');
+error_log_like(qr/a commit that was kept is in store/, 'landed');
+is(landed(), 1, 'counted once');
+is(http_post('/ok?op=a&hold=1', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->body,
+   "run 1\n", 'and is replayed elsewhere');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 22: the lease is over, and there is no answer: told from here, after one try for all
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+sleep 4;
+my $before = failed();
+my @c = map { send_post('/ok?op=a&hold=1', 'x', $key) } 1 .. 20;
+is($_->read_response->body, "run 1\n", 'replayed') for @c;
+my $tries = failed() - $before;
+cmp_ok($tries, '>=', 1, 'it was tried');
+cmp_ok($tries, '<=', 5, 'not by each of them');
+is(http_post('/ok?op=a&hold=1', 'y', $key)->error_code,
+   'IDEMPOTENCY_CONFLICT', 'another request is a conflict');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 23: while the lease lasts it is told at once
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+# a try takes 300 ms
+
+my ($long, $third, $held) = map { key() } 1 .. 3;
+my $c = send_post('/third/ok?op=c&hold=1', 'x', $third);
+app_wait_parked('c');
+sleep 3.5;
+run_apart('/long/ok?op=a', $long, '/held/ok?op=b', $held);
+app_release('c');
+$c->read_response;
+
+cmp_ok(seconds(10, '/third/ok?op=c', $third), '<', 1.5,
+       'from the last renewal on');
+cmp_ok(seconds(20, '/long/ok?op=a', $long), '<', 3, 'a long one');
+sleep 1;
+cmp_ok(seconds(20, '/held/ok?op=b', $held), '<', 3,
+       'under hold nobody takes over');
+
+
+
+=== TEST 24: whoever asks leaves while it is tried, or nginx is reloaded
+--- store: redis
+--- workers: 2
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+sleep 1.2;
+my @c = map { send_post('/ok?op=a&hold=1', 'x', $key) } 1 .. 8;
+sleep 0.05;
+$_->reset for @c[0 .. 3];
+ok(nginx_reload(), 'reloaded');
+is($_->read_response->body, "run 1\n", 'the others are answered') for @c[4 .. 7];
+join_again();
+ok(wait_for(sub { landed() }, 8), 'it lands');
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 25: a kept one with a cache: what was lost does not come back
+--- store: redis
+--- http_config eval: main::stores('cache hot:1m ttl=30s; breaker fails=2 reset=60s;')
+--- config eval: $::location
+--- client
+my ($key, $other) = (key(), key());
+run_apart('/ok?op=a', $key, '/ok?op=b', $other);
+is(take_over('/ok?op=a', $key), "run 2\n", 'another host');
+my @c = map { send_post('/ok?op=a&hold=1', 'x', $key) } 1 .. 2;
+my $d = send_post('/ok?op=b&hold=1', 'x', $other);
+join_again();
+is($_->read_response->body, "run 2\n", 'theirs') for @c;
+is($d->read_response->body, "run 1\n", 'ours landed');
+part();
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 2\n", 'cached: theirs');
+is(http_post('/ok?op=b&hold=1', 'x', $other)->body, "run 1\n", 'cached: ours');
+is(app_count('a'), 2, 'ran twice');
+is(app_count('b'), 1, 'ran once');
+
+
+
+=== TEST 26: there is no room when it is tried again
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my ($key, $gone) = (key(), key());
+run_apart('/long/size?n=5000&op=a', $key, '/long/size?n=5000&op=b', $gone);
+my ($b) = error_log() =~ /2 waiting, record (\w+)/;
+$::redis->command('DEL', grep { /\Q$b\E/ } $::redis->keys);
+$::redis->command('CONFIG', 'SET', 'maxmemory', 1);
+join_again();
+error_log_like(qr/\[error\] .*there is no room in store "shared" for a response that was kept/, 'the log says so');
+ok(wait_for(sub { 2 == (() = error_log() =~ /no room in store/g) }, 5), 'of both');
+ok(wait_for(sub { 2 == grep { $_ && $_->{s} == 3 } map { $::redis->record($_) } $::redis->keys }, 3),
+   'the store knows that they ran, also of the one it had lost');
+is(http_post('/long/size?n=5000&op=a&hold=1', 'x', $key)->error_code,
+   'RESPONSE_NOT_KEPT', 'a retry is refused');
+is(http_post('/long/size?n=5000&op=b&hold=1', 'x', $gone)->error_code,
+   'RESPONSE_NOT_KEPT', 'and of the other');
+is(app_count($_), 1, "$_ ran once") for 'a', 'b';
+
+
+
+=== TEST 27: commits that nobody waits for are counted
+--- store: redis
+--- http_config eval: main::stores('outbox 64k;')
+--- config eval: $::location
+--- client
+# the outcome is unknown: its record is written when the client has its answer
+
+my $key = key();
+my $c = send_post('/long/status/502?op=a&hold=1', 'x', $key);
+app_wait_parked('a');
+my ($name) = $::redis->keys;
+$::redis->write_record($name, { %{ $::redis->record($name) }, t => 'x' x 16 }, 60000);
+app_release('a');
+is($c->read_response->status, 502, 'answered');
+error_log_like(qr/commit in store "shared" failed: the lock was lost/, 'lost');
+is(figure('lease_lost'), 1, 'counted');
+is(figure('commit_failures'), 0, 'as that');
+
+my $n = 150;
+run_apart(map { ($_ < 6 ? "/long/size?n=8000&op=b$_" : "/long/status/502?op=b$_", key()) } 1 .. $n);
+error_log_like(qr/there is no room for it in zone/, 'the outbox is full');
+ok(wait_for(sub { figure('commit_failures') >= $n }, 8), 'each is counted');
+is(figure('commit_failures'), $n, 'once');
+my $o = figure('outbox');
+is($o->{kept} + $o->{dropped}, $n, 'kept or lost');

@@ -1,30 +1,43 @@
-# The application of the torture: counts the executions of each operation, in
-# a file for each, and misbehaves as its request asks, the first time only.
+# The application of the torture: notes the executions of each operation, in a
+# file for each, and misbehaves as its request asks, the first time only.  It
+# may be killed with all that it does, and started again.
 
 package App;
 
 use strict;
 use warnings;
-use Fcntl qw(:flock);
+use Fcntl qw(:flock SEEK_SET);
 use IO::Socket::INET;
+use POSIX ();
 use Socket qw(SOL_SOCKET SO_LINGER);
 use Time::HiRes qw(time sleep);
 
 
-# start($port, $dir): its pid
+# start($port, $dir): its pid, which is that of its process group
 
 sub start
 {
     my ($port, $dir) = @_;
+    my $listen;
 
-    my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 511,
-        LocalPort => $port, ReuseAddr => 1) or die "app: $!";
+    for (1 .. 100) {
+        $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 511,
+            LocalPort => $port, ReuseAddr => 1) and last;
+        sleep 0.02;
+    }
+
+    die "app: $!" if !$listen;
 
     my $pid = fork;
-    return $pid if $pid;
 
+    if ($pid) {
+        setpgrp $pid, $pid;
+        return $pid;
+    }
+
+    setpgrp 0, 0;
     $SIG{CHLD} = 'IGNORE';
-    $SIG{TERM} = 'DEFAULT';
+    $SIG{TERM} = $SIG{INT} = 'DEFAULT';
 
     while (1) {
         my $c = $listen->accept or next;
@@ -42,12 +55,19 @@ sub start
 }
 
 
+sub note
+{
+    my ($log, $line) = @_;
+    syswrite $log, $line;
+}
+
+
 sub serve
 {
     my ($c, $dir) = @_;
 
     local $SIG{PIPE} = 'IGNORE';
-    my ($in, $body) = ('', 0);
+    my $in = '';
 
     while ($in !~ /\r\n\r\n/) {
         sysread($c, $in, 65536, length $in) or return;
@@ -56,7 +76,8 @@ sub serve
     my ($op, $what, $ms) = $in =~ m{^\S+ \S*?\?op=(\w+)&what=(\w+)&ms=(\d+)}
         or return;
     my ($length) = $in =~ /^content-length: (\d+)/mi;
-    my ($from) = $in =~ /^x-from: (\w+)/mi;
+    my %x = (from => '-', pid => 0, begin => 0, record => '-');
+    $x{ lc $1 } = $2 while $in =~ /^x-(from|pid|begin|record): (\S+)/mig;
 
     while (length($in) - index($in, "\r\n\r\n") - 4 < ($length || 0)) {
         sysread($c, $in, 65536, length $in) or return;
@@ -66,14 +87,18 @@ sub serve
 
     open my $log, '+>>', "$dir/$op" or die $!;
     flock $log, LOCK_EX;
-    seek $log, 0, 0;
-    my $run = 1 + (() = <$log>);
-    syswrite $log, sprintf "%.4f %d %s %s %d\n", time, $run, $from, $what, $ms;
-    close $log;
+    seek $log, 0, SEEK_SET;
+    my $run = 1 + (() = grep { /^run / } <$log>);
+    note($log, sprintf "run %d %.4f %s %s %s %s\n", $run, time,
+         @x{qw(from pid begin record)});
+    flock $log, LOCK_UN;
 
-    sleep $ms / 1000 if $what !~ /^timeout$/ || $run == 1;
+    my $end = sub { note($log, sprintf "end %d %.4f %s\n", $run, time, $_[0]) };
+
+    sleep $ms / 1000 if $what ne 'timeout' || $run == 1;
 
     if ($run == 1 && $what eq 'reset') {
+        $end->('reset');
         setsockopt $c, SOL_SOCKET, SO_LINGER, pack 'ii', 1, 0;
         return;
     }
@@ -86,25 +111,49 @@ sub serve
     my $answer = "HTTP/1.1 $status\r\nConnection: close\r\nX-App: $run\r\n"
                  . "Content-Length: " . length($text) . "\r\n\r\n$text";
 
-    $answer = substr $answer, 0, length($answer) - 5
-        if $run == 1 && $what eq 'truncate';
+    if ($run == 1 && $what eq 'truncate') {
+        $answer = substr $answer, 0, length($answer) - 5;
+        $end->('truncated');
+    }
 
     while (length $answer) {
-        my $n = syswrite $c, $answer or return;
+        my $n = syswrite $c, $answer;
+
+        if (!$n) {
+            $end->('gone');
+            return;
+        }
+
         substr $answer, 0, $n, '';
     }
+
+    $end->(substr $status, 0, 3);
 }
 
 
-# what was executed: [ { time, run, from, what, ms } ... ]
+# what was executed: [ { run, time, from, pid, begin, record, end, how } ... ]
 
 sub executions
 {
     my ($dir, $op) = @_;
+    my @run;
 
     open my $log, '<', "$dir/$op" or return;
 
-    return map { my %e; @e{qw(time run from what ms)} = split; \%e } <$log>;
+    while (<$log>) {
+        my ($what, $run, @rest) = split;
+
+        if ($what eq 'run') {
+            my %e = (run => $run);
+            @e{qw(time from pid begin record)} = @rest;
+            $run[$run - 1] = \%e;
+
+        } elsif (!$run[$run - 1]{how}) {
+            @{ $run[$run - 1] }{qw(end how)} = @rest;
+        }
+    }
+
+    return @run;
 }
 
 

@@ -284,6 +284,8 @@ typedef struct {
     ngx_http_idempotency_store_t        *where;      /* op.where of the begin
                                                         that took the lock, or
                                                         found it taken      */
+    ngx_msec_t                           locked_until; /* at the least, by our
+                                                        own clock           */
     unsigned                             derived:1;
     unsigned                             asked:1;
     unsigned                             taken:1;    /* the lock is ours    */
@@ -413,6 +415,8 @@ ngx_int_t ngx_http_idempotency_begin(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind);
+void ngx_http_idempotency_locked(ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_op_t *op);
 ngx_msec_t ngx_http_idempotency_commit_ttl(
     ngx_http_idempotency_cover_t *cover);
 ngx_uint_t ngx_http_idempotency_same_request(

@@ -94,6 +94,7 @@ ngx_http_idempotency_begin(ngx_http_request_t *r,
         case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
             cover->taken = 1;
             cover->where = op->where;
+            ngx_http_idempotency_locked(cover, op);
             break;
 
         case NGX_HTTP_IDEMPOTENCY_FOUND:
@@ -230,6 +231,7 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     op->grace = cover->derived ? 0 : ctx->grace;
     op->hold = (ctx->conf->unknown_outcome
                 == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD);
+    op->locked_until = cover->locked_until;
     op->abandoned = 0;
     op->expired = 0;
     op->pool = ctx->request->pool;
@@ -243,6 +245,21 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     }
 
     ngx_memcpy(op->token, cover->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+}
+
+
+/*
+ * A begin or a renewal got through: until when the lock is ours for certain.
+ * The store counts from when it was asked, which is not before it was sent.
+ * Under hold nobody takes over when the lease has run out.
+ */
+
+void
+ngx_http_idempotency_locked(ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_op_t *op)
+{
+    cover->locked_until = op->start + (op->hold ? ngx_max(op->ttl, op->lease)
+                                                : op->lease);
 }
 
 
@@ -431,6 +448,7 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
     cl->next = NULL;
 
     op->lease = ctx->lease;
+    op->locked_until = cover->locked_until;
     op->ttl = ngx_http_idempotency_commit_ttl(cover);
     op->grace = ctx->grace;
     op->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;

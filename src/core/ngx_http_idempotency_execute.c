@@ -239,6 +239,7 @@ ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
     switch (op->result) {
 
     case NGX_HTTP_IDEMPOTENCY_OK:
+        ngx_http_idempotency_locked(cover, op);
         ngx_http_idempotency_metrics_count(op->store,
                                        NGX_HTTP_IDEMPOTENCY_COUNT_RENEWALS);
         break;

@@ -261,6 +261,7 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
 
     op->where = cover->where;
     op->lease = ctx->lease;
+    op->locked_until = cover->locked_until;
     op->ttl = ttl;
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
     op->reason = reason;

@@ -337,6 +337,7 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
         watch->op.attempt = 0;
         cover->taken = 1;
         cover->where = op->where;
+        ngx_http_idempotency_locked(cover, op);
         ngx_http_idempotency_ready(ctx);
         break;
 

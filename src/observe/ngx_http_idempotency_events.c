@@ -138,6 +138,14 @@ void
 ngx_http_idempotency_store_event(ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_event_e event, const char *word)
 {
+    ngx_http_idempotency_record_event(store, event, NULL, word);
+}
+
+
+void
+ngx_http_idempotency_record_event(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_event_e event, u_char *id, const char *word)
+{
     u_char                        *p, *last;
     u_char                         line[NGX_HTTP_IDEMPOTENCY_EVENT_LEN];
     ngx_http_idempotency_log_t    *log;
@@ -153,6 +161,11 @@ ngx_http_idempotency_store_event(ngx_http_idempotency_store_t *store,
     last = line + sizeof(line) - 2;
 
     p = ngx_http_idempotency_event_head(line, last, event, store);
+
+    if (id) {
+        p = ngx_slprintf(p, last, ",\"record\":\"%*xs\"",
+                         (size_t) NGX_HTTP_IDEMPOTENCY_ID_LEN, id);
+    }
 
     if (word) {
         p = ngx_http_idempotency_event_string(p, last, "reason",

@@ -62,6 +62,10 @@ void ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
 void ngx_http_idempotency_store_event(ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_event_e event, const char *word);
 
+/* ... to one record of it, when the request is gone, or was another's */
+void ngx_http_idempotency_record_event(ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_event_e event, u_char *id, const char *word);
+
 /* the request ended: the event of its outcome */
 void ngx_http_idempotency_outcome_event(ngx_http_idempotency_ctx_t *ctx);
 

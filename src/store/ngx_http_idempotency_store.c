@@ -24,6 +24,7 @@
 
 
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_op_missed(ngx_http_idempotency_op_t *op);
 
 
 static const ngx_http_idempotency_backend_t
@@ -211,7 +212,46 @@ ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op)
                       ngx_http_idempotency_op_names[op->kind],
                       &op->store->name,
                       op->error ? op->error : "the lock was lost");
+
+        if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+            ngx_http_idempotency_op_missed(op);
+        }
     }
 
     ngx_destroy_pool(op->pool);
+}
+
+
+/*
+ * A commit that nobody waits for, of a request that is gone or had no response
+ * to keep, counts as any other.
+ */
+
+static void
+ngx_http_idempotency_op_missed(ngx_http_idempotency_op_t *op)
+{
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_LOST:
+        ngx_http_idempotency_metrics_count(op->store,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_record_event(op->store,
+                                         NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                         op->id, "commit");
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_FULL:
+        ngx_http_idempotency_record_event(op->store,
+                                     NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                     op->id, "no room for the response");
+        break;
+
+    default: /* NGX_HTTP_IDEMPOTENCY_ERROR */
+        ngx_http_idempotency_metrics_count(op->store,
+                                 NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+        ngx_http_idempotency_record_event(op->store,
+                                     NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                     op->id, op->error);
+        break;
+    }
 }

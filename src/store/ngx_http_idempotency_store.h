@@ -103,6 +103,11 @@ struct ngx_http_idempotency_op_s {
     ngx_http_idempotency_reason_e   reason;
     ngx_chain_t                    *response;   /* encoded; in memory       */
     size_t                          size;       /* of it                    */
+    ngx_msec_t                      locked_until; /* nobody else can have had
+                                                   the lock before: counted
+                                                   from when the last begin or
+                                                   renewal that got through
+                                                   was sent                 */
 
     /*
      * The answer of a begin, if the store is several: which of them it is

@@ -13,7 +13,8 @@
  *
  *   ..._layer.c           an operation handed down as one of its own
  *   ..._layers_conf.c     directives in the block of a store; who is in whom
- *   ..._outbox.c          what is kept; ..._outbox_retry.c: trying again
+ *   ..._outbox.c          what is kept; ..._outbox_retry.c: trying again;
+ *                         ..._outbox_check.c: before it is told too late
  *   ..._breaker.c, ..._cache.c, ..._fallback.c
  */
 
@@ -110,6 +111,7 @@ typedef struct {
     /* this worker */
     ngx_event_t                     tick;
     ngx_http_idempotency_op_t      *retry;      /* the one under way        */
+    ngx_queue_t                     checks;     /* those somebody waits for */
     ngx_queue_t                     releases;   /* to be tried again        */
     ngx_uint_t                      nreleases;
 } ngx_http_idempotency_outbox_t;
@@ -181,7 +183,32 @@ extern const ngx_http_idempotency_backend_t
 extern const ngx_http_idempotency_backend_t
     ngx_http_idempotency_outbox_backend;
 
+/* asks the store inside, as if nothing were kept: NGX_OK or NGX_AGAIN */
+ngx_int_t ngx_http_idempotency_outbox_ask(ngx_http_idempotency_op_t *op);
+
+/* ..._outbox_check.c */
+
+/*
+ * A begin found what is kept here, but its lease may be over.  NGX_OK or
+ * NGX_AGAIN, as of a begin.
+ */
+ngx_int_t ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op);
+void ngx_http_idempotency_outbox_check_cancel(ngx_http_idempotency_op_t *op);
+void ngx_http_idempotency_outbox_check_exit(ngx_http_idempotency_outbox_t *o);
+
 /* ..._outbox_retry.c */
+
+/* what is kept, as a commit of its own; the zone is locked; may be NULL */
+ngx_http_idempotency_op_t *ngx_http_idempotency_outbox_op(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_node_t *node);
+
+/*
+ * Such a commit is done: its record leaves the outbox, unless there was no
+ * answer, and that is told.  Returns whether it was still here.
+ */
+ngx_uint_t ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op);
 
 void ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *cycle,
     ngx_http_idempotency_outbox_t *o);

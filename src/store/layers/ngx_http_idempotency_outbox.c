@@ -6,8 +6,10 @@
  * The record is kept in shared memory of this nginx.  A begin for it is
  * answered from here, so that a retry is replayed and does not run again, and
  * the commit is tried again until it lands, or somebody else turns out to
- * have taken over, or its time is over (..._outbox_retry.c).  What is kept is
- * not forgotten for something newer: when there is no room, the commit fails.
+ * have taken over, or its time is over (..._outbox_retry.c).  Once its lease
+ * may be over, another host may have run the same: then the commit is tried
+ * before anybody is answered (..._outbox_check.c).  What is kept is not
+ * forgotten for something newer: when there is no room, the commit fails.
  *
  * While there is nothing in it, a begin costs one look at a counter.
  *
@@ -25,9 +27,16 @@
 #include "store/layers/ngx_http_idempotency_layers.h"
 
 
+/* what there is of a record */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE = 0,
+    NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT,
+    NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL     /* its lease may be over       */
+} ngx_http_idempotency_outbox_has_e;
+
+
 static ngx_int_t ngx_http_idempotency_outbox_begin(
-    ngx_http_idempotency_op_t *op);
-static ngx_int_t ngx_http_idempotency_outbox_renew(
     ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_outbox_commit(
     ngx_http_idempotency_op_t *op);
@@ -42,7 +51,7 @@ static ngx_int_t ngx_http_idempotency_outbox_committed(
     ngx_http_idempotency_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idempotency_outbox_released(
     ngx_http_idempotency_op_t *op, uintptr_t note);
-static ngx_uint_t ngx_http_idempotency_outbox_has(
+static ngx_http_idempotency_outbox_has_e ngx_http_idempotency_outbox_has(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op,
     ngx_uint_t read);
 static ngx_int_t ngx_http_idempotency_outbox_keep(
@@ -61,7 +70,7 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_outbox_backend = {
     ngx_http_idempotency_outbox_init_process,
     ngx_http_idempotency_outbox_exit_process,
     ngx_http_idempotency_outbox_begin,
-    ngx_http_idempotency_outbox_renew,
+    ngx_http_idempotency_outbox_ask,         /* renew   */
     ngx_http_idempotency_outbox_commit,
     ngx_http_idempotency_outbox_release,
     ngx_http_idempotency_outbox_watch,
@@ -82,18 +91,23 @@ ngx_http_idempotency_outbox_begin(ngx_http_idempotency_op_t *op)
 
     o = ngx_http_idempotency_outbox_conf(op);
 
-    if (ngx_http_idempotency_outbox_has(o, op, 1)) {
+    switch (ngx_http_idempotency_outbox_has(o, op, 1)) {
+
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT:
         op->kept = 1;
         return NGX_OK;
-    }
 
-    return ngx_http_idempotency_layer_ask(op, o->layer.inner,
-                                          ngx_http_idempotency_outbox_done, 0);
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL:
+        return ngx_http_idempotency_outbox_check(o, op);
+
+    default: /* NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE */
+        return ngx_http_idempotency_outbox_ask(op);
+    }
 }
 
 
-static ngx_int_t
-ngx_http_idempotency_outbox_renew(ngx_http_idempotency_op_t *op)
+ngx_int_t
+ngx_http_idempotency_outbox_ask(ngx_http_idempotency_op_t *op)
 {
     return ngx_http_idempotency_layer_ask(op,
                                           ngx_http_idempotency_layer_inner(op),
@@ -142,13 +156,25 @@ ngx_http_idempotency_outbox_watch(ngx_http_idempotency_op_t *op)
 static void
 ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op)
 {
+    ngx_http_idempotency_outbox_t  *o;
+
+    o = ngx_http_idempotency_outbox_conf(op);
+
+    if (op->state_data == NULL) {
+        /* nothing was handed down: it waits for a commit to be tried */
+        ngx_http_idempotency_outbox_check_cancel(op);
+        return;
+    }
+
     ngx_http_idempotency_layer_cancel(op);
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
         op->error = "it was given up";
 
-        (void) ngx_http_idempotency_outbox_keep(
-                                    ngx_http_idempotency_outbox_conf(op), op);
+        if (ngx_http_idempotency_outbox_keep(o, op) != NGX_OK) {
+            ngx_http_idempotency_metrics_count(o->layer.named,
+                                 NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
+        }
     }
 }
 
@@ -210,15 +236,15 @@ ngx_http_idempotency_outbox_released(ngx_http_idempotency_op_t *op,
 
 /* "read": as begin finds it, and then only while it is to be replayed */
 
-static ngx_uint_t
+static ngx_http_idempotency_outbox_has_e
 ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_op_t *op, ngx_uint_t read)
 {
-    ngx_uint_t                    has;
-    ngx_http_idempotency_node_t  *node;
+    ngx_http_idempotency_node_t        *node;
+    ngx_http_idempotency_outbox_has_e   has;
 
     if (ngx_http_idempotency_outbox_empty(o)) {
-        return 0;
+        return NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE;
     }
 
     /* whoever put it there may be gone */
@@ -229,11 +255,19 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
-    has = node
-          && (ngx_msec_int_t) (node->until - ngx_current_msec) > 0;
+    if (node == NULL
+        || (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0)
+    {
+        has = NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE;
 
-    if (has && read) {
-        ngx_http_idempotency_zone_found(node, op);
+    } else {
+        has = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec) > 0
+              ? NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT
+              : NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL;
+
+        if (read) {
+            ngx_http_idempotency_zone_found(node, op);
+        }
     }
 
     ngx_shmtx_unlock(&o->z.shpool->mutex);
@@ -278,6 +312,10 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
 
     node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,
                                           fresh_until + op->grace);
+    if (node) {
+        node->u.locked_until = op->locked_until;
+    }
+
     waiting = o->z.zone->records;
 
     ngx_shmtx_unlock(&o->z.shpool->mutex);
@@ -299,9 +337,9 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
 
     ngx_http_idempotency_metrics_count(o->layer.named,
                                  NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
-    ngx_http_idempotency_store_event(o->layer.named,
+    ngx_http_idempotency_record_event(o->layer.named,
                                      NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
-                                     op->error);
+                                     op->id, op->error);
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: commit in store \"%V\" failed: %s; it is "

@@ -24,6 +24,8 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
 #include "store/layers/ngx_http_idempotency_layers.h"
 
 
@@ -50,8 +52,6 @@ typedef struct {
 static void ngx_http_idempotency_outbox_tick(ngx_event_t *ev);
 static ngx_http_idempotency_op_t *ngx_http_idempotency_outbox_take(
     ngx_http_idempotency_outbox_t *o, ngx_msec_t *wait);
-static ngx_http_idempotency_op_t *ngx_http_idempotency_outbox_op(
-    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_node_t *node);
 static void ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_outbox_told(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_op_t *op);
@@ -69,6 +69,7 @@ ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *cycle,
     ngx_http_idempotency_outbox_t *o)
 {
     ngx_queue_init(&o->releases);
+    ngx_queue_init(&o->checks);
 
     o->tick.handler = ngx_http_idempotency_outbox_tick;
     o->tick.data = o;
@@ -109,6 +110,8 @@ ngx_http_idempotency_outbox_retry_exit(ngx_http_idempotency_outbox_t *o)
         ngx_destroy_pool(o->retry->pool);
         o->retry = NULL;
     }
+
+    ngx_http_idempotency_outbox_check_exit(o);
 
     while (!ngx_queue_empty(&o->releases)) {
         q = ngx_queue_head(&o->releases);
@@ -273,7 +276,7 @@ done:
 
 /* the commit once more, with what is left of its time */
 
-static ngx_http_idempotency_op_t *
+ngx_http_idempotency_op_t *
 ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_node_t *node)
 {
@@ -324,39 +327,21 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 {
     ngx_msec_t                         max;
     ngx_uint_t                         more;
-    ngx_http_idempotency_node_t       *node;
     ngx_http_idempotency_outbox_t     *o;
     ngx_http_idempotency_outbox_sh_t  *sh;
 
     o = op->data;
     sh = ngx_http_idempotency_outbox_sh(o);
 
+    (void) ngx_http_idempotency_outbox_tried(o, op);
+
     ngx_shmtx_lock(&o->z.shpool->mutex);
 
-    node = ngx_http_idempotency_zone_find(&o->z, op->id);
-
-    if (node && ngx_memcmp(node->token, op->token,
-                           NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
-                != 0)
-    {
-        node = NULL;
-    }
-
     if (op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
-
-        if (node) {
-            ngx_http_idempotency_zone_remove(&o->z, node);
-        }
-
         sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
         sh->next = ngx_current_msec;
 
     } else {
-
-        if (node) {
-            ngx_queue_remove(&node->completed);
-            ngx_queue_insert_tail(&o->z.zone->completed, &node->completed);
-        }
 
         /* hosts that lost the same store do not come back all at once */
 
@@ -387,8 +372,6 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 
     ngx_shmtx_unlock(&o->z.shpool->mutex);
 
-    ngx_http_idempotency_outbox_told(o, op);
-
     if (more && op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
         ngx_http_idempotency_outbox_arm(o, 0);
     }
@@ -396,6 +379,45 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
     o->retry = NULL;
 
     ngx_destroy_pool(op->pool);
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_uint_t                    here;
+    ngx_http_idempotency_node_t  *node;
+
+    ngx_shmtx_lock(&o->z.shpool->mutex);
+
+    node = ngx_http_idempotency_zone_find(&o->z, op->id);
+
+    /* it may have been tried twice at the same time: who is second is late */
+
+    here = node
+           && ngx_memcmp(node->token, op->token,
+                         NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
+              == 0;
+
+    if (here) {
+
+        if (op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
+            ngx_http_idempotency_zone_remove(&o->z, node);
+
+        } else {
+            ngx_queue_remove(&node->completed);
+            ngx_queue_insert_tail(&o->z.zone->completed, &node->completed);
+        }
+    }
+
+    ngx_shmtx_unlock(&o->z.shpool->mutex);
+
+    if (here) {
+        ngx_http_idempotency_outbox_told(o, op);
+    }
+
+    return here;
 }
 
 
@@ -421,6 +443,10 @@ ngx_http_idempotency_outbox_told(ngx_http_idempotency_outbox_t *o,
     case NGX_HTTP_IDEMPOTENCY_FULL:
         (void) ngx_atomic_fetch_add(&sh->figures.landed, 1);
 
+        ngx_http_idempotency_record_event(o->layer.named,
+                                     NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                                     op->id, "no room for the response");
+
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: there is no room in store \"%V\" for a "
                       "response that was kept, its retry is refused, "
@@ -430,6 +456,12 @@ ngx_http_idempotency_outbox_told(ngx_http_idempotency_outbox_t *o,
 
     case NGX_HTTP_IDEMPOTENCY_LOST:
         (void) ngx_atomic_fetch_add(&sh->figures.lost, 1);
+
+        ngx_http_idempotency_metrics_count(o->layer.named,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_record_event(o->layer.named,
+                                         NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                         op->id, "outbox");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a commit that was kept is dropped, "

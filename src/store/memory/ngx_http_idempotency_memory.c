@@ -225,8 +225,8 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_zone_expire(&m->z, node,
                                      node->until + op->grace);
 
-    waiting = node->waiting;
-    node->waiting = 0;
+    waiting = node->u.waiting;
+    node->u.waiting = 0;
 
 done:
 
@@ -257,7 +257,7 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
         if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
             && ngx_http_idempotency_memory_ours(node, op))
         {
-            waiting = node->waiting;
+            waiting = node->u.waiting;
             ngx_http_idempotency_zone_remove(&m->z, node);
 
         } else {
@@ -298,7 +298,7 @@ ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
         left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
         if (left > 0 && m->slot >= 0) {
-            node->waiting |= (uint64_t) 1 << m->slot;
+            node->u.waiting |= (uint64_t) 1 << m->slot;
         }
     }
 

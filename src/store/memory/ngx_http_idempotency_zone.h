@@ -72,7 +72,11 @@ struct ngx_http_idempotency_node_s {
     ngx_queue_t                     completed;   /* if it has chunks        */
     ngx_http_idempotency_node_t    *next;        /* in its bucket           */
     ngx_http_idempotency_chunk_t   *chunks;
-    uint64_t                        waiting;     /* workers to be woken     */
+    union {
+        uint64_t                    waiting;     /* workers to be woken     */
+        ngx_msec_t                  locked_until; /* in an outbox: its lock,
+                                                    by our own clock        */
+    } u;
     ngx_http_idempotency_details_t *details;     /* beside the claim        */
     ngx_msec_t                      expires;
     ngx_msec_t                      until;       /* of the lease if it is in

@@ -25,6 +25,9 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MIN  50
 #define NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MAX  2000
 
+/* ... while something waits that has to get there before its lease ends */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED  100
+
 #define NGX_HTTP_IDEMPOTENCY_REDIS_READ_SIZE    65536
 
 /* commands are written up to this before what there is of them is sent */
@@ -75,6 +78,16 @@ ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
 void
 ngx_http_idempotency_redis_flush(ngx_http_idempotency_redis_conn_t *conn)
 {
+    if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF
+        && !ngx_queue_empty(&conn->unsent)
+        && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
+           > NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED)
+    {
+        ngx_del_timer(&conn->timer);
+        ngx_add_timer(&conn->timer,
+                      NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED);
+    }
+
     ngx_post_event(&conn->flush, &ngx_posted_events);
 }
 
@@ -568,11 +581,15 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
 static void
 ngx_http_idempotency_redis_backoff(ngx_http_idempotency_redis_conn_t *conn)
 {
-    ngx_msec_t  delay;
+    ngx_msec_t  delay, max;
+
+    max = ngx_queue_empty(&conn->unsent)
+          ? NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MAX
+          : NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_WAITED;
 
     delay = NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MIN
             << ngx_min(conn->failures - 1, 8);
-    delay = ngx_min(delay, NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF_MAX);
+    delay = ngx_min(delay, max);
 
     /* workers that lost it together do not come back together */
 

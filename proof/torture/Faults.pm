@@ -1,0 +1,204 @@
+# What goes wrong, at random from the seed, and the account of it: which worker
+# was killed when, from when to when the store was at fault, when the
+# application was killed, and when the machine itself stood still.
+
+package Faults;
+
+use strict;
+use warnings;
+use POSIX ();
+use Time::HiRes qw(time sleep);
+
+use App;
+use Proxy;
+
+
+# new(site => ..., proxy => ..., count => sub { ... })
+
+sub new
+{
+    my ($class, %o) = @_;
+
+    my $self = bless { %o, kills => [], store => [], apps => [] }, $class;
+    my @any = qw(reload kill app);
+    my @redis = qw(pause restart delay hold refuse truncate cut);
+
+    $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
+    $self->{stalls} = "$o{site}{dir}/stalls";
+    $self->watch_machine;
+
+    return $self;
+}
+
+
+sub one
+{
+    my $self = shift;
+    my $name = $self->{names}[rand @{ $self->{names} }];
+
+    $self->can("do_$name")->($self);
+}
+
+
+sub some_nginx { my @n = @{ $_[0]{site}{nginx} }; $n[rand @n] }
+
+
+sub do_reload
+{
+    my $self = shift;
+    $self->{count}('reload');
+    kill HUP => $self->{site}{pid}{ $self->some_nginx };
+}
+
+
+sub do_kill
+{
+    my $self = shift;
+    my $n = $self->some_nginx;
+    my @w = $self->{site}->workers($n) or return;
+    my $worker = $w[rand @w];
+
+    $self->{count}('worker kill -9');
+    my $at = time;
+    kill KILL => $worker;
+    push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
+}
+
+
+sub do_app
+{
+    my $self = shift;
+    my $site = $self->{site};
+
+    $self->{count}('application killed, restarted');
+    my $at = time;
+    kill KILL => -$site->{pid}{app};
+    waitpid $site->{pid}{app}, 0;
+    sleep rand 0.4;
+    $site->{pid}{app} = App::start($site->{port}{app}, "$site->{dir}/executions");
+    push @{ $self->{apps} }, $at;
+}
+
+
+# a fault of the store lasts from ... to
+
+sub store_fault
+{
+    my ($self, $name, $for, $begin, $end) = @_;
+    my $since = time;
+
+    printf "torture: %s, %.1f s\n", $name, $for if $ENV{VERBOSE};
+    $self->{count}($name);
+    $begin->();
+    sleep $for;
+    $end->();
+    push @{ $self->{store} }, { since => $since, until => time, name => $name };
+}
+
+sub tell { Proxy::tell($_[0]{proxy}, $_[1]) }
+
+sub do_pause
+{
+    my $self = shift;
+    my $redis = $self->{site}{pid}{redis};
+
+    $self->store_fault('Redis paused', 0.1 + rand(rand() < 0.2 ? 3 : 0.8),
+        sub { kill STOP => $redis }, sub { kill CONT => $redis });
+}
+
+sub do_restart
+{
+    my $self = shift;
+    my $site = $self->{site};
+
+    $self->store_fault('Redis killed, restarted', rand 0.8,
+        sub { kill KILL => $site->{pid}{redis}; waitpid $site->{pid}{redis}, 0 },
+        sub { $site->start_redis });
+}
+
+sub do_delay
+{
+    my $self = shift;
+    my $ms = int rand(rand() < 0.3 ? 2500 : 300);
+
+    $self->store_fault('network delays', 0.5 + rand 1.5, sub { $self->tell("delay $ms") },
+        sub { $self->tell('pass') });
+}
+
+sub do_hold
+{
+    my $self = shift;
+    $self->store_fault('network swallows', rand 1, sub { $self->tell('hold') },
+        sub { $self->tell('cut') });
+}
+
+sub do_refuse
+{
+    my $self = shift;
+    $self->store_fault('network refuses', rand 1.5, sub { $self->tell('cut'); $self->tell('refuse') },
+        sub { $self->tell('pass') });
+}
+
+sub do_truncate
+{
+    my $self = shift;
+    $self->store_fault('network truncates', 0.05, sub { $self->tell('truncate') }, sub { });
+}
+
+sub do_cut
+{
+    my $self = shift;
+    $self->store_fault('network cuts', 0.01, sub { $self->tell('cut') }, sub { });
+}
+
+
+# A machine with much else to do runs nobody for a while.  What stands still
+# is not the module's fault, nor may it be taken for an excuse: it is measured.
+
+sub watch_machine
+{
+    my $self = shift;
+
+    my $pid = fork;
+
+    if ($pid) {
+        $self->{site}{pid}{stalls} = $pid;
+        return;
+    }
+
+    $SIG{TERM} = $SIG{INT} = 'DEFAULT';
+    open my $log, '>', $self->{stalls} or die $!;
+
+    while (getppid() != 1) {
+        my $before = time;
+        sleep 0.02;
+        my $late = time - $before - 0.02;
+        syswrite $log, sprintf "%.4f %.4f\n", $before, $late if $late > 0.05;
+    }
+
+    POSIX::_exit(0);
+}
+
+
+# how long it stood still in that time, all in all
+
+sub stalled
+{
+    my ($self, $since, $until) = @_;
+    my $sum = 0;
+
+    if (!$self->{stalled}) {
+        $self->{stalled} = [];
+        open my $log, '<', $self->{stalls} or die $!;
+        push @{ $self->{stalled} }, [ split ] while <$log>;
+    }
+
+    for (@{ $self->{stalled} }) {
+        $sum += $_->[1] if $_->[0] + $_->[1] > $since && $_->[0] < $until;
+    }
+
+    return $sum;
+}
+
+
+1;

@@ -1,0 +1,356 @@
+# Holds what happened to each operation against the promises (README,
+# "Guarantees").  A further execution needs an exception that is named there,
+# and that can be shown to have happened to this very operation:
+#
+#   status not kept   the application's own account: it answered 503 in full
+#   unknown outcome   ... it reset, truncated, took longer than nginx waits, or
+#                     was killed while it ran
+#   holder killed     the worker that asked the application is one that was
+#                     killed, between its begin and the end of its commit, and
+#                     nobody had been told the response by then
+#   store out of      the module's account: that worker's nginx could not renew
+#   reach             or commit this very record, and got no other commit
+#                     through before somebody took over
+#   expired           a brief one, after its ttl
+#
+# Each but the first takes a lease, and none of them happens under hold.
+
+package Judge;
+
+use strict;
+use warnings;
+use JSON::PP ();
+use POSIX ();
+use Time::HiRes qw(time);
+
+use App;
+use Site;
+
+
+use constant SLACK => 0.15;
+
+
+sub new
+{
+    my ($class, %o) = @_;
+
+    my $self = bless { %o, told => {}, log => {}, landed => {}, broken => [], figure => {} }, $class;
+
+    $self->{count} = sub { $self->{figure}{ $_[0] } += defined $_[1] ? $_[1] : 1 };
+
+    return $self;
+}
+
+sub count { $_[0]{count}($_[1]) }
+
+sub broken
+{
+    my ($self, $text) = @_;
+
+    push @{ $self->{broken} }, $text if @{ $self->{broken} } < 50;
+    $self->count('broken');
+}
+
+
+# --- what the clients were told
+
+sub read_clients
+{
+    my ($self, $kind, @files) = @_;
+
+    for my $file (@files) {
+        open my $log, '<', $file or die $!;
+
+        while (<$log>) {
+            my %t;
+            @t{qw(from to op host proto status code run replayed body)} = split;
+
+            if ($t{status} eq 'unsettled') {
+                $self->count('clients that never got an answer');
+                $self->broken(sprintf 'op%d: asked for %.0f s, and never settled', $t{op}, $t{to} - $t{from});
+                next;
+            }
+
+            push @{ $self->{told}{ $t{op} } }, \%t;
+            $self->note_answer(\%t, $kind);
+        }
+    }
+}
+
+
+sub note_answer
+{
+    my ($self, $t, $kind) = @_;
+    my $op = "op$t->{op}";
+
+    $self->count($kind eq 'more' ? 'keys asked for once more' : 'requests');
+    $self->count('requests over HTTP/2') if $t->{proto} == 2 && $kind ne 'more';
+
+    if ($t->{status} =~ /^(hang|gone|left)$/) {
+        $self->count("clients: $t->{status}");
+        $self->broken(sprintf '%s: no answer for %.0f s, at %.2f', $op, $t->{to} - $t->{from},
+                      $t->{from} - $self->{start}) if $t->{status} eq 'hang';
+        $self->broken("$op: $t->{status} when asked once more") if $kind eq 'more';
+        return;
+    }
+
+    $self->count(($kind eq 'more' ? 'once more: ' : 'answers: ')
+                 . ($t->{code} ne '-' ? $t->{code} : $t->{replayed} ? 'replayed' : 'ran'));
+
+    return if !$t->{run};
+
+    my $same = \$self->{answer}{ $t->{op} }{ $t->{run} };
+
+    $self->broken("$op: two answers of run $t->{run}") if $$same && $$same ne "$t->{status} $t->{body}";
+    $$same = "$t->{status} $t->{body}";
+}
+
+
+# nothing but an outcome that is unknown under hold stands in the way for ever
+
+sub judge_more
+{
+    my ($self, $i) = @_;
+    my $op = $self->{operation}($i);
+    my ($t) = grep { $_->{more} } @{ $self->{told}{$i} };
+
+    return if !$t || $t->{status} !~ /^\d/ || $t->{code} eq '-';
+    return if $t->{code} eq 'OUTCOME_UNKNOWN' && $op->{policy} eq 'hold';
+
+    $self->count('stuck locks');
+    $self->broken("op$i ($op->{store}, $op->{policy}, $op->{what}): $t->{code} after the lease is over");
+}
+
+
+# --- what nginx says of single records.  error.log is there when a worker is
+# killed, to the second; the events may be lost with it
+
+my @lines = (
+    [ kept      => qr/is kept here and tried again/ ],
+    [ again     => qr/that is kept failed again/ ],
+    [ landed    => qr/that was kept is in store/ ],
+    [ dropped   => qr/that was kept is dropped/ ],
+    [ unrenewed => qr/a lease could not be renewed/ ],
+    [ abandoned => qr/ran out without an outcome/ ],
+    [ lost      => qr/lease of a running request was lost|the lock had been lost/ ],
+);
+
+sub read_logs
+{
+    my ($self, $name) = @_;
+
+    open my $log, '<', "$self->{site}{dir}/$name/logs/error.log" or die $!;
+
+    while (<$log>) {
+        my ($date, $level) = /^(\d+\/\d+\/\d+ \d+:\d+:\d+) \[(\w+)\]/ or next;
+
+        if ($level =~ /^(alert|crit|emerg)$/ && !/exited on signal 9/) {
+            $self->count('crashes') if /exited on signal/;
+            chomp;
+            $self->broken("nginx $name: $_");
+            next;
+        }
+
+        my ($record) = /idempotency: .*record ([0-9a-f]{16})/ or next;
+        my ($what) = map { $_->[0] } grep { /$_->[1]/ } @lines or next;
+        my ($y, $m, $d, $H, $M, $S) = split /\D/, $date;
+
+        # a second as it was logged: something in [at, at + 1)
+
+        my $entry = { at => POSIX::mktime($S, $M, $H, $d, $m - 1, $y - 1900, 0, 0, -1), what => $what, from => $name };
+
+        push @{ $self->{log}{$record} }, $entry;
+        push @{ $self->{landed}{$name} }, $entry if $what eq 'landed';
+        $self->count("log: $what");
+    }
+
+    my %event;
+    open my $events, '<', "$self->{site}{dir}/$name/logs/events.json" or return;
+
+    while (<$events>) {
+        my $e = eval { JSON::PP::decode_json($_) };
+        if (!$e) { $self->broken("nginx $name: an event is not JSON: $_"); next }
+        $event{ substr $e->{record} || '', 0, 16 }{ $e->{event} }++;
+    }
+
+    $self->{event}{$name} = \%event;
+}
+
+# lines of that kind, of that record and nginx, that may lie in that time
+
+sub said
+{
+    my ($self, $what, $run, $host, $since, $until) = @_;
+
+    return grep { $_->{what} =~ /^(?:$what)$/ && $_->{from} eq $host && $_->{at} + 1 >= $since && $_->{at} <= $until }
+           @{ $self->{log}{ substr $run->{record}, 0, 16 } || [] };
+}
+
+
+# --- one operation
+
+sub judge
+{
+    my ($self, $i) = @_;
+    my $op = $self->{operation}($i);
+    my @run = App::executions("$self->{site}{dir}/executions", $op->{id});
+
+    $self->count('operations');
+    $self->{figure}{executions} += @run;
+    $self->count('never ran') if !@run;
+
+    for my $n (1 .. $#run) {
+        $self->judge_again($i, $op, @run[$n - 1, $n]);
+    }
+
+    $self->judge_replays($i, $op, @run);
+}
+
+
+sub judge_again
+{
+    my ($self, $i, $op, $before, $this) = @_;
+    my $gap = $this->{begin} - $before->{begin};
+    my $why = $self->why($i, $op, $before, $this);
+
+    # Redis counts from when it was asked, the request from when it was told
+
+    my $slack = SLACK + ($op->{store} eq 'redis' ? Site::TIMEOUT : 0)
+                + $self->{faults}->stalled($before->{begin} - 1, $before->{begin} + 1);
+
+    my $where = sprintf 'op%d (%s, %s, %s): run %d on %s at %.2f, %.2f s after run %d on %s (%s)', $i,
+                        @$op{qw(store policy what)}, $this->{run}, $this->{from}, $this->{begin} - $self->{start},
+                        $gap, $before->{run}, $before->{from}, $before->{how} || 'no end';
+
+    my $wrong = !$why ? 'nothing excuses it'
+              : $why eq 'status not kept' || $why eq 'expired' ? undef
+              : $op->{policy} eq 'hold' ? "$why, but under hold"
+              : $gap < Site::LEASE - $slack ? "$why, but before its lease was over"
+              : undef;
+
+    if ($wrong) {
+        $self->count('double executions');
+        $self->broken("$where: $wrong");
+        return;
+    }
+
+    $self->count("run again: $why");
+    print "torture: $where: $why\n" if $ENV{VERBOSE};
+}
+
+
+sub why
+{
+    my ($self, $i, $op, $before, $this) = @_;
+    my $how = $before->{how} || '';
+    my $end = $before->{end} || $before->{time} + Site::READ;
+
+    return 'expired'
+        if $op->{policy} eq 'brief' && $this->{begin} - $before->{begin} >= Site::BRIEF - SLACK;
+
+    return 'status not kept' if $how eq '503';
+
+    return 'unknown outcome'
+        if $how =~ /^(reset|truncated)$/
+           || ($before->{end} && $before->{end} - $before->{time} > Site::READ - 0.2)
+           || (!$how && grep { $_ >= $before->{time} - SLACK && $_ <= $end } @{ $self->{faults}{apps} });
+
+    return 'holder killed' if $self->killed($i, $before, $end);
+    return 'store out of reach' if $op->{store} eq 'redis' && $self->out_of_reach($before, $this, $end);
+
+    return 'machine stood still for a lease'
+        if $self->{faults}->stalled($before->{begin}, $this->{begin}) >= Site::LEASE;
+
+    return undef;
+}
+
+
+# the worker that held it, while it did, before anybody was told
+
+sub killed
+{
+    my ($self, $i, $before, $end) = @_;
+    my $late = $end + Site::TIMEOUT + 0.3 + $self->{faults}->stalled($end, $end + 2);
+
+    for my $kill (@{ $self->{faults}{kills} }) {
+        next if $kill->{pid} != $before->{pid} || $kill->{from} ne $before->{from};
+        next if $kill->{at} < $before->{begin} - SLACK || $kill->{at} > $late;
+        next if grep { $_->{run} == $before->{run} && $_->{to} < $kill->{at} } @{ $self->{told}{$i} };
+        return 1;
+    }
+
+    return 0;
+}
+
+
+# its nginx tried, in vain, and no other of its commits got through
+
+sub out_of_reach
+{
+    my ($self, $before, $this, $end) = @_;
+    my $host = $before->{from};
+
+    my @tried = $self->said('kept|unrenewed', $before, $host, $before->{begin}, $this->{begin}) or return 0;
+
+    # the outbox gets all through, once it gets one
+
+    my @kept = grep { $_->{what} eq 'kept' } @tried;
+
+    return 0 if @kept && grep { $_->{at} > $kept[0]{at} + 1 && $_->{at} + 1 < $this->{begin} - 0.5 }
+                         @{ $self->{landed}{$host} || [] };
+
+    return 1;
+}
+
+
+# A replay is of an execution whose response is stored, or kept by the nginx
+# that replays it.  What was replayed is over, save that another nginx does not
+# know of what is kept; and once another may have run, what is kept is replayed
+# only after it was tried in vain.
+
+sub judge_replays
+{
+    my ($self, $i, $op, @run) = @_;
+    my %of;
+
+    for my $t (grep { $_->{replayed} && $_->{run} } @{ $self->{told}{$i} || [] }) {
+        my $run = $run[ $t->{run} - 1 ];
+
+        if (!$run || ($run->{how} || '') !~ /^(200|404)$/) {
+            $self->broken("op$i: a replay of run $t->{run}, which the application did not complete");
+            next;
+        }
+
+        $of{ $t->{run} } = 1;
+
+        for my $next (@run[ $t->{run} .. $#run ]) {
+            next if $op->{policy} eq 'brief';
+
+            my $before = $t->{to} + SLACK < $next->{begin};
+            my $after = $t->{from} > $next->{begin} + SLACK;
+
+            if ($before || $after) {
+                $self->count('replays of what was kept, and run again elsewhere');
+
+                if ($t->{host} ne $run->{from}
+                    || !$self->said('kept', $run, $run->{from}, $run->{begin}, $next->{begin} + 1))
+                {
+                    $self->count('double executions') if $before;
+                    $self->broken(sprintf 'op%d: run %d, replayed by %s at %.2f, but run %d began at %.2f', $i,
+                                  $t->{run}, $t->{host}, $t->{to} - $self->{start}, $next->{run},
+                                  $next->{begin} - $self->{start});
+
+                } elsif ($after && !$self->said('again', $run, $t->{host}, $t->{from} - 1, $t->{to} + 1)) {
+                    $self->broken(sprintf 'op%d: %s replayed run %d at %.2f without having tried, run %d began at %.2f',
+                                  $i, $t->{host}, $t->{run}, $t->{from} - $self->{start}, $next->{run},
+                                  $next->{begin} - $self->{start});
+                }
+            }
+        }
+    }
+
+    $self->count('operations with replays of two executions') if keys %of > 1;
+}
+
+
+1;
