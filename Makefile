@@ -17,7 +17,7 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
 export JOBS PORT TESTS
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
-        help bench bench-quick bench-instructions model fuzz torture
+        help bench bench-quick bench-scale bench-instructions model fuzz torture
 
 build: setup-build
 	@$(BUILD)
@@ -48,6 +48,9 @@ bench: setup-bench build
 bench-quick: setup-bench build
 	@bench/fetch
 	@bench/run --quick
+
+bench-scale: setup-bench build
+	@bench/scale
 
 bench-instructions: setup-bench build
 	@bench/instructions --top
@@ -84,6 +87,7 @@ help:
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
 	@echo "make bench          speed, beside others (10 minutes; an idle machine)"
 	@echo "make bench-quick    the same in 3 minutes, less exact"
+	@echo "make bench-scale    a cluster, sentinels: recovery, throughput, sizing (5 minutes)"
 	@echo "make bench-instructions  instructions per request, by function"
 	@echo "make model          the protocol, in every order it can happen in"
 	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"

@@ -888,8 +888,13 @@ sub start_load
 {
     our $loads;
 
+    # records of another block are still there: no key is used twice
+
+    $loads++;
+
     return IdempotencyTest::Load->start(ports => [ $port ],
-        dir => "$Root/build/servroot/$Name.$$.load" . ++$loads, @_);
+        name => "load$loads",
+        dir => "$Root/build/servroot/$Name.$$.load$loads", @_);
 }
 
 

@@ -153,6 +153,7 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
 
     ngx_add_timer(&op->timer, redis->timeout
                               + (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+                                 && redis->replicas
                                  ? redis->replicas_timeout : 0));
 
     return call;

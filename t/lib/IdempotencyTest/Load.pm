@@ -20,14 +20,15 @@ my @All;
 
 
 # ports: of the nginx hosts; uri: what is asked, without arguments; clients:
-# how many at a time; pause: s between two operations of one; dir: where the
-# clients write, made and removed
+# how many at a time; pause: s between two operations of one; name: what keys
+# begin with; dir: where the clients write, made and removed
 
 sub start
 {
     my ($class, %o) = @_;
 
-    my $self = bless { clients => 6, pause => 0.01, uri => '/ok', args => '',
+    my $self = bless { clients => 6, pause => 0.01, uri => '/ok',
+                       name => 'load', args => '',
                        limit => 20, %o }, $class;
 
     push @All, $self;
@@ -71,7 +72,7 @@ sub client
         open my $log, '>>', "$self->{dir}/answers.$number" or die $!;
 
         for (my $n = 1; !$Stop; $n++) {
-            my $key = "load$number-$n";
+            my $key = "$self->{name}-$number-$n";
 
             $self->until_answered($log, \%sockets, $key, $self->{limit})
                 or next;

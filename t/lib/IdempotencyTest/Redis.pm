@@ -172,6 +172,17 @@ sub calls
 }
 
 
+# how often an error of that kind was the answer, since reset_calls
+
+sub errors
+{
+    my ($self, $kind) = @_;
+
+    return $self->command('INFO', 'errorstats')
+           =~ /^errorstat_$kind:count=(\d+)/m ? $1 : 0;
+}
+
+
 sub round_trips
 {
     my $calls = $_[0]->calls;

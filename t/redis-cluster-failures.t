@@ -1,0 +1,227 @@
+# A Redis Cluster that fails under load: a master killed, frozen, slots moved,
+# all nodes restarted one by one.  After each, for every key: how often it ran,
+# and what was answered.
+#
+# With "replicas 1" a key whose commit was acknowledged runs once and is
+# answered the same for ever.  What may run twice is told apart: the commit was
+# on the master only, and the master is gone.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $cluster;
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $cluster = start_cluster();
+    $ENV{TEST_NGINX_NODES} = join ' ', $cluster->servers;
+}
+
+our $http = <<'_EOC_';
+    idempotency_store c redis {
+        server    $TEST_NGINX_NODES;
+        cluster   on;
+        replicas  1 timeout=1s;
+    }
+_EOC_
+
+our $server = <<'_EOC_';
+    idempotency_lease  3s;
+    idempotency_wait   5s;
+    add_header         X-Record $idempotency_record always;
+    location / {
+        idempotency  c;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+sub nap { select undef, undef, undef, shift }
+
+# what has to be true after anything
+
+sub judge
+{
+    my ($load, $r, $since) = @_;
+
+    diag(sprintf '%d keys, %d answers, %d refused (%s), %d acknowledged, '
+                 . '%d ran twice; none refused %.1f s later, none answered '
+                 . 'for %.1f s',
+         $r->{keys}, $r->{answers}, $r->{refused},
+         join(', ', map { "$r->{codes}{$_} $_" } sort keys %{ $r->{codes} }),
+         $r->{acknowledged}, scalar @{ $r->{twice} },
+         $load->recovery($since), $load->gap($since));
+
+    cmp_ok($r->{keys}, '>', 100, 'there was load');
+    cmp_ok($r->{acknowledged}, '>', $r->{keys} / 2, 'most were acknowledged');
+    is_deeply($r->{unanswered}, [], 'every key was answered in the end');
+    is_deeply($r->{none}, [], 'by an execution');
+    is_deeply($r->{broken}, [],
+              'acknowledged keys ran once and have one answer');
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a master is killed
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(1);
+
+my ($master) = $::cluster->masters;
+my $replica = $::cluster->replica_of($master);
+my $since = Time::HiRes::time();
+$master->kill_it;
+$::cluster->wait_promoted($replica);
+nap(2);
+$load->stop;
+
+$::cluster->heal;
+judge($load, check_load($load, $other), $since);
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 2: a master is killed, without replicas that count
+--- store: redis
+--- http_config eval: $::http =~ s/ replicas .*//r
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(1.5);
+
+my ($master) = $::cluster->masters;
+my $replica = $::cluster->replica_of($master);
+my $since = Time::HiRes::time();
+$master->kill_it;
+$::cluster->wait_promoted($replica);
+nap(2);
+$load->stop;
+
+$::cluster->heal;
+my $r = check_load($load, $other);
+
+# only what was answered about when the master died may have been lost
+
+my @wrong = grep { my $f = $r->{first}{$_};
+                   $f && ($f->{to} < $since - 1 || $f->{from} > $since + 5) }
+            @{ $r->{broken} };
+
+is_deeply(\@wrong, [], 'what was not under way ran once');
+$r->{broken} = [];
+judge($load, $r, $since);
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 3: a master is frozen, and comes back when another is the master
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(1);
+
+my ($master) = $::cluster->masters;
+my $replica = $::cluster->replica_of($master);
+my $since = Time::HiRes::time();
+$master->pause;
+$::cluster->wait_promoted($replica);
+nap(1);
+$master->resume;
+nap(1.5);
+$load->stop;
+
+$::cluster->heal;
+judge($load, check_load($load, $other), $since);
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 4: slots move
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(0.5);
+
+# there and back, while records are in them and on their way
+my ($from, $to) = $::cluster->masters;
+my ($v) = grep { $_->{node} == $from } $::cluster->view;
+my $first = $v->{ranges}[0][0];
+my $since = Time::HiRes::time();
+my $moved = 0;
+
+for my $slot ($first .. $first + 399) {
+    $::cluster->begin_move($slot, $from, $to);
+    $moved += $::cluster->move_keys($slot, $from, $to);
+    $::cluster->end_move($slot, $from, $to);
+}
+
+nap(0.5);
+
+for my $slot ($first .. $first + 399) {
+    $moved += $::cluster->move_keys($slot, $to, $from)
+        if eval { $::cluster->begin_move($slot, $to, $from); 1 };
+    $::cluster->end_move($slot, $to, $from);
+}
+
+nap(0.5);
+$load->stop;
+cmp_ok($moved, '>', 10, "$moved records moved");
+
+$::cluster->heal;
+my $r = check_load($load, $other);
+judge($load, $r, $since);
+is_deeply($r->{twice}, [], 'nothing ran twice');
+is($r->{refused}, 0, 'and nothing was refused');
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 5: all nodes are restarted, one by one
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 150
+--- client
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ], clients => 4);
+nap(0.5);
+
+my $since = Time::HiRes::time();
+
+for my $node ($::cluster->nodes) {
+    my ($v) = grep { $_->{node} == $node } $::cluster->view;
+
+    if ($v->{flags} =~ /master/) {
+        $::cluster->fail_over($node);
+        wait_for(sub { $node->command('INFO', 'replication') =~ /role:slave/ },
+                 10) or die "it does not step down\n";
+    }
+
+    $node->restart('TERM');
+    $::cluster->wait_ready;
+}
+
+nap(0.5);
+$load->stop;
+
+my $r = check_load($load, $other);
+judge($load, $r, $since);
+is_deeply($r->{twice}, [], 'nothing ran twice');
+ok($other->stop, 'the other leaves');
