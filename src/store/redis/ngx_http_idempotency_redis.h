@@ -18,6 +18,7 @@
  *                           when it breaks
  *   ..._redis_setup.c       from a socket to a connection that is ready
  *   ..._redis_replicas.c    commits that wait for replicas to have them
+ *   ..._redis_resolve.c     names of servers, looked up while it runs
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
  *
@@ -134,6 +135,8 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         has none yet        */
     ngx_http_idempotency_redis_state_e    state;
     ngx_connection_t                     *connection;
+    ngx_sockaddr_t                        sockaddr;  /* of the peer         */
+    socklen_t                             socklen;
     redisReader                          *reader;
 
     ngx_queue_t                           unsent;    /* calls               */
@@ -180,7 +183,9 @@ struct ngx_http_idempotency_redis_node_s {
     ngx_str_t                             host;      /* with a NUL behind   */
     in_port_t                             port;
 
+    /* of a name they may change */
     ngx_addr_t                           *addrs;
+    ngx_pool_t                           *addrs_pool;
     ngx_uint_t                            naddrs;
     ngx_uint_t                            addr;      /* the one in use      */
 
@@ -189,12 +194,20 @@ struct ngx_http_idempotency_redis_node_s {
     ngx_uint_t                            nconns;
     ngx_uint_t                            total;
 
+    ngx_str_t                             lookup;    /* host, as the resolver
+                                                        has it              */
+    ngx_resolver_ctx_t                   *resolving;
+    ngx_event_t                           resolve_timer;
+    ngx_msec_t                            resolved;  /* asked, last         */
+
     ngx_event_t                           destroy;   /* posted              */
 
     ngx_uint_t                            asked;     /* in which round      */
     ngx_msec_t                            importing; /* when an ASK led here */
 
     unsigned                              retired:1;
+    unsigned                              named:1;   /* not by an address   */
+    unsigned                              unresolved:1;  /* it is in the log */
     unsigned                              sentinel:1;
     unsigned                              seed:1;    /* of the configuration */
     unsigned                              member:1;  /* of the cluster      */
@@ -376,6 +389,7 @@ struct ngx_http_idempotency_redis_s {
                                           NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES];
     ngx_uint_t                            nwatches;
     ngx_uint_t                            cleanups;  /* of given-up begins  */
+    ngx_uint_t                            no_resolver; /* it is in the log  */
     time_t                                missed;    /* replicas, last told */
 };
 
@@ -584,6 +598,15 @@ void ngx_http_idempotency_redis_write_handler(ngx_event_t *wev);
 
 void ngx_http_idempotency_redis_connect(
     ngx_http_idempotency_redis_conn_t *conn);
+
+/* ..._redis_resolve.c */
+
+ngx_int_t ngx_http_idempotency_redis_resolve(
+    ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_resolve_soon(
+    ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_resolve_exit(
+    ngx_http_idempotency_redis_node_t *node);
 
 /* ..._redis_watch.c */
 

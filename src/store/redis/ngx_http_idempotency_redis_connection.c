@@ -514,6 +514,8 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     } else {
         conn->failures++;
         node->addr = node->naddrs ? (node->addr + 1) % node->naddrs : 0;
+
+        ngx_http_idempotency_redis_resolve_soon(node);
     }
 
     ngx_http_idempotency_redis_close(conn);

@@ -74,6 +74,9 @@ ngx_http_idempotency_redis_node_get(ngx_http_idempotency_redis_t *redis,
 
         node->addrs = addr;
         node->naddrs = 1;
+
+    } else {
+        node->named = 1;
     }
 
     return node;
@@ -160,6 +163,14 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
     node->port = port;
 
     *ngx_cpymem(p, host->data, host->len) = '\0';
+
+    /* the resolver writes to it */
+
+    node->lookup.len = host->len;
+    node->lookup.data = ngx_pstrdup(pool, host);
+    if (node->lookup.data == NULL) {
+        goto failed;
+    }
 
     /* behind them as many for commits, where WAIT would hold up others */
 
@@ -291,6 +302,7 @@ ngx_http_idempotency_redis_node_retire(ngx_http_idempotency_redis_node_t *node)
 
     ngx_http_idempotency_redis_node_vacate(node);
     ngx_http_idempotency_redis_control_leave(node);
+    ngx_http_idempotency_redis_resolve_exit(node);
 
     ngx_post_event(&node->destroy, &ngx_posted_events);
 }
@@ -302,6 +314,10 @@ ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev)
     ngx_http_idempotency_redis_node_t  *node;
 
     node = ev->data;
+
+    if (node->addrs_pool) {
+        ngx_destroy_pool(node->addrs_pool);
+    }
 
     ngx_destroy_pool(node->pool);
 }
@@ -319,6 +335,8 @@ ngx_http_idempotency_redis_nodes_exit(ngx_http_idempotency_redis_t *redis)
         node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
 
         ngx_queue_remove(q);
+
+        ngx_http_idempotency_redis_resolve_exit(node);
 
         for (i = 0; i < node->total; i++) {
             ngx_http_idempotency_redis_close(&node->conns[i]);
