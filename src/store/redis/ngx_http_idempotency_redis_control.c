@@ -23,6 +23,10 @@
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
+/* of the time that one could take, the part that it is given first */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_PATIENCE  8
+
+
 static void ngx_http_idempotency_redis_control_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_redis_control_next(
     ngx_http_idempotency_redis_t *redis);
@@ -177,6 +181,7 @@ ngx_http_idempotency_redis_control_handler(ngx_event_t *ev)
 static void
 ngx_http_idempotency_redis_control_next(ngx_http_idempotency_redis_t *redis)
 {
+    ngx_msec_t                             patience;
     ngx_http_idempotency_redis_conn_t     *conn;
     ngx_http_idempotency_redis_node_t     *node;
     ngx_http_idempotency_redis_control_t  *control;
@@ -197,7 +202,16 @@ ngx_http_idempotency_redis_control_next(ngx_http_idempotency_redis_t *redis)
 
     node->asked = control->round;
 
-    ngx_add_timer(&control->timer, redis->connect_timeout + redis->timeout);
+    /* one that is frozen is not to keep others from telling, unless all are
+       slow: operations wait for it, and have no more than their own time */
+
+    patience = redis->connect_timeout + redis->timeout;
+
+    if (redis->lost == 0) {
+        patience = patience / NGX_HTTP_IDEMPOTENCY_REDIS_PATIENCE + 1;
+    }
+
+    ngx_add_timer(&control->timer, patience);
 
     if (conn->node == node
         && conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY)
