@@ -348,6 +348,7 @@ ngx_http_idempotency_redis_control_done(ngx_http_idempotency_redis_t *redis,
 static void
 ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
 {
+    u_char                                *p, *last;
     ngx_uint_t                             level;
     ngx_http_idempotency_redis_control_t  *control;
 
@@ -357,18 +358,22 @@ ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
 
     level = control->told ? NGX_LOG_INFO : NGX_LOG_ERR;
 
-    ngx_log_error(level, ngx_cycle->log, 0,
-                  "idempotency: store \"%V\": nobody tells %s: %s",
-                  &redis->store->name, control->asker->what,
-                  control->conn.error);
+    p = redis->error;
+    last = p + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1;
+
+    p = ngx_slprintf(p, last, "nobody tells %s", control->asker->what);
+
+    if (control->conn.node) {
+        p = ngx_slprintf(p, last, ", %V was asked last: %s",
+                         &control->conn.node->name, control->conn.error);
+    }
+
+    *p = '\0';
+
+    ngx_log_error(level, ngx_cycle->log, 0, "idempotency: store \"%V\": %s",
+                  &redis->store->name, redis->error);
 
     control->told = 1;
-
-    (void) ngx_slprintf(redis->error,
-                        redis->error + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN,
-                        "nobody tells %s: %s%Z", control->asker->what,
-                        control->conn.error);
-    redis->error[NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1] = '\0';
 
     redis->lost++;
 
