@@ -58,6 +58,10 @@
 /* between two rounds of asking about the topology, at least */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL     500
 
+/* a server that owes a reply for so long is taken for one that is away, as
+   far as the topology is concerned */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_SILENT       1000
+
 /* connect attempts in vain after which a begin no longer waits for one */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP      3
 
@@ -204,6 +208,11 @@ struct ngx_http_idempotency_redis_node_s {
 
     ngx_uint_t                            asked;     /* in which round      */
     ngx_msec_t                            importing; /* when an ASK led here */
+    ngx_msec_t                            refused;   /* when it said that it
+                                                        can't serve now, or
+                                                        did not answer when it
+                                                        was asked about the
+                                                        topology            */
 
     unsigned                              retired:1;
     unsigned                              named:1;   /* not by an address   */
@@ -212,9 +221,6 @@ struct ngx_http_idempotency_redis_node_s {
     unsigned                              seed:1;    /* of the configuration */
     unsigned                              member:1;  /* of the cluster      */
     unsigned                              owner:1;   /* it has slots        */
-    unsigned                              failing:1; /* it did not answer when
-                                                        it was asked about the
-                                                        topology            */
     unsigned                              policy_asked:1;
 };
 
@@ -290,6 +296,8 @@ typedef struct {
     ngx_uint_t                            round;
     unsigned                              asking:1;
     unsigned                              wanted:1;  /* one more            */
+    unsigned                              urgent:1;  /* this one was wanted:
+                                                        something is wrong  */
     unsigned                              told:1;    /* it is in the log    */
 } ngx_http_idempotency_redis_control_t;
 
@@ -377,6 +385,8 @@ struct ngx_http_idempotency_redis_s {
                                                         again in a while    */
     ngx_event_t                           later_timer;
     ngx_http_idempotency_redis_control_t  control;
+    ngx_event_t                           silence;   /* timer: does a server
+                                                        owe a reply?        */
     ngx_http_idempotency_redis_node_t   **slots;     /* of a cluster        */
     ngx_http_idempotency_redis_conn_t     events;    /* of a sentinel       */
     ngx_event_t                           events_timer;
@@ -539,6 +549,8 @@ void ngx_http_idempotency_redis_control_exit(
     ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_control_want(
     ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_control_listen(
+    ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_control_leave(
     ngx_http_idempotency_redis_node_t *node);
 
@@ -567,6 +579,8 @@ ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_get(
 ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_seed(
     ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_addr_t *addr);
+ngx_uint_t ngx_http_idempotency_redis_node_silent(
+    ngx_http_idempotency_redis_node_t *node, ngx_uint_t *waits);
 ngx_uint_t ngx_http_idempotency_redis_node_failing(
     ngx_http_idempotency_redis_node_t *node);
 ngx_str_t *ngx_http_idempotency_redis_node_label(

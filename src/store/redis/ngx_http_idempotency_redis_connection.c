@@ -389,6 +389,7 @@ ngx_http_idempotency_redis_works(ngx_http_idempotency_redis_conn_t *conn)
 {
     conn->answered = 1;
     conn->failures = 0;
+    conn->node->refused = 0;
 
     if (conn->told) {
         conn->told = 0;

@@ -228,13 +228,50 @@ ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
 }
 
 
-/* some connection to it is in vain */
+/* it owes a reply, for longer than it should; "waits": it owes one at all */
+
+ngx_uint_t
+ngx_http_idempotency_redis_node_silent(ngx_http_idempotency_redis_node_t *node,
+    ngx_uint_t *waits)
+{
+    ngx_msec_t                          since, limit;
+    ngx_uint_t                          i;
+    ngx_http_idempotency_redis_call_t  *call;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    limit = NGX_HTTP_IDEMPOTENCY_REDIS_SILENT + node->redis->replicas_timeout;
+
+    for (i = 0; i < node->total; i++) {
+        conn = &node->conns[i];
+
+        if (ngx_queue_empty(&conn->sent)) {
+            continue;
+        }
+
+        *waits = 1;
+
+        call = ngx_queue_data(ngx_queue_head(&conn->sent),
+                              ngx_http_idempotency_redis_call_t, queue);
+
+        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
+                ? conn->heard : call->time;
+
+        if (ngx_current_msec - since >= limit) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* some connection to it is in vain, or it can't serve */
 
 ngx_uint_t
 ngx_http_idempotency_redis_node_failing(
     ngx_http_idempotency_redis_node_t *node)
 {
-    ngx_uint_t  i;
+    ngx_uint_t  i, waits;
 
     for (i = 0; i < node->total; i++) {
         if (node->conns[i].failures) {
@@ -242,7 +279,14 @@ ngx_http_idempotency_redis_node_failing(
         }
     }
 
-    return node->failing;
+    if (node->refused
+        && ngx_current_msec - node->refused
+           < 2 * NGX_HTTP_IDEMPOTENCY_REDIS_SILENT)
+    {
+        return 1;
+    }
+
+    return ngx_http_idempotency_redis_node_silent(node, &waits);
 }
 
 
