@@ -225,3 +225,53 @@ my $r = check_load($load, $other);
 judge($load, $r, $since);
 is_deeply($r->{twice}, [], 'nothing ran twice');
 ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 6: what only the dead master had runs again, and was not acknowledged
+--- store: redis
+--- http_config eval: $::http =~ s/timeout=1s/timeout=300ms/r
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+my ($master) = $::cluster->masters;
+my $replica = $::cluster->replica_of($master);
+
+# it has no replica any more; frozen alone, that would get it all later
+
+$replica->pause;
+$master->command('CLIENT', 'KILL', 'TYPE', 'replica');
+
+my @keys = map { new_key() } 1 .. 40;
+my @c = map { send_post("/ok?op=$_", 'x', { 'Idempotency-Key' => $_ }) } @keys;
+my %record;
+
+for my $key (@keys) {
+    my $r = (shift @c)->read_response(15);
+    is($r->body, "run 1\n", 'answered');
+    $record{$key} = $r->header('X-Record');
+}
+
+my %there = map { $_ => $::cluster->node_of("idempotency:$record{$_}")
+                        == $master } @keys;
+
+# exactly those of that master are told to be on no replica
+
+my %told = map { $_ => 1 } error_log()
+    =~ /a commit is on 0 of 1 replicas.*record ([0-9a-f]{16})/g;
+is_deeply([ sort grep { $told{ substr $record{$_}, 0, 16 } } @keys ],
+          [ sort grep { $there{$_} } @keys ], 'those without a replica');
+
+$master->kill_it;
+$replica->resume;
+$::cluster->wait_promoted($replica);
+$::cluster->heal;
+
+for my $key (@keys) {
+    my $r;
+    wait_for(sub { $r = http_post("/ok?op=$key", 'x',
+                                  { 'Idempotency-Key' => $key });
+                   $r->status == 200 }, 20);
+    is($r->body, $there{$key} ? "run 2\n" : "run 1\n",
+       $there{$key} ? 'it is lost, and runs again' : 'replayed');
+}

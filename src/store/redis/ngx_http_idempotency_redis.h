@@ -19,6 +19,7 @@
  *                           when it breaks
  *   ..._redis_setup.c       from a socket to a connection that is ready
  *   ..._redis_replicas.c    commits that wait for replicas to have them
+ *   ..._redis_resolve.c     names of servers, looked up while it runs
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
  *
@@ -65,6 +66,10 @@
 
 /* between two rounds of asking about the topology, at least */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL     500
+
+/* a server that owes a reply for so long is taken for one that is away, as
+   far as the topology is concerned */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_SILENT       1000
 
 /* connect attempts in vain after which a begin no longer waits for one */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP      3
@@ -151,6 +156,8 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         has none yet        */
     ngx_http_idempotency_redis_state_e    state;
     ngx_connection_t                     *connection;
+    ngx_sockaddr_t                        sockaddr;  /* of the peer         */
+    socklen_t                             socklen;
     redisReader                          *reader;
 
     ngx_queue_t                           unsent;    /* calls               */
@@ -199,7 +206,9 @@ struct ngx_http_idempotency_redis_node_s {
     ngx_str_t                             host;      /* with a NUL behind   */
     in_port_t                             port;
 
+    /* of a name they may change */
     ngx_addr_t                           *addrs;
+    ngx_pool_t                           *addrs_pool;
     ngx_uint_t                            naddrs;
     ngx_uint_t                            addr;      /* the one in use      */
 
@@ -208,19 +217,29 @@ struct ngx_http_idempotency_redis_node_s {
     ngx_uint_t                            nconns;
     ngx_uint_t                            total;
 
+    ngx_str_t                             lookup;    /* host, as the resolver
+                                                        has it              */
+    ngx_resolver_ctx_t                   *resolving;
+    ngx_event_t                           resolve_timer;
+    ngx_msec_t                            resolved;  /* asked, last         */
+
     ngx_event_t                           destroy;   /* posted              */
 
     ngx_uint_t                            asked;     /* in which round      */
     ngx_msec_t                            importing; /* when an ASK led here */
+    ngx_msec_t                            refused;   /* when it said that it
+                                                        can't serve now, or
+                                                        did not answer when it
+                                                        was asked about the
+                                                        topology            */
 
     unsigned                              retired:1;
+    unsigned                              named:1;   /* not by an address   */
+    unsigned                              unresolved:1;  /* it is in the log */
     unsigned                              sentinel:1;
     unsigned                              seed:1;    /* of the configuration */
     unsigned                              member:1;  /* of the cluster      */
     unsigned                              owner:1;   /* it has slots        */
-    unsigned                              failing:1; /* it did not answer when
-                                                        it was asked about the
-                                                        topology            */
     unsigned                              policy_asked:1;
 };
 
@@ -296,6 +315,8 @@ typedef struct {
     ngx_uint_t                            round;
     unsigned                              asking:1;
     unsigned                              wanted:1;  /* one more            */
+    unsigned                              urgent:1;  /* this one was wanted:
+                                                        something is wrong  */
     unsigned                              told:1;    /* it is in the log    */
 } ngx_http_idempotency_redis_control_t;
 
@@ -383,6 +404,8 @@ struct ngx_http_idempotency_redis_s {
                                                         again in a while    */
     ngx_event_t                           later_timer;
     ngx_http_idempotency_redis_control_t  control;
+    ngx_event_t                           silence;   /* timer: does a server
+                                                        owe a reply?        */
     ngx_http_idempotency_redis_node_t   **slots;     /* of a cluster        */
     ngx_http_idempotency_redis_conn_t     events;    /* of a sentinel       */
     ngx_event_t                           events_timer;
@@ -395,6 +418,7 @@ struct ngx_http_idempotency_redis_s {
                                           NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES];
     ngx_uint_t                            nwatches;
     ngx_uint_t                            cleanups;  /* of given-up begins  */
+    ngx_uint_t                            no_resolver; /* it is in the log  */
     time_t                                missed;    /* replicas, last told */
 };
 
@@ -574,6 +598,8 @@ void ngx_http_idempotency_redis_control_exit(
     ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_control_want(
     ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_control_listen(
+    ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_control_leave(
     ngx_http_idempotency_redis_node_t *node);
 
@@ -602,6 +628,8 @@ ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_get(
 ngx_http_idempotency_redis_node_t *ngx_http_idempotency_redis_node_seed(
     ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_addr_t *addr);
+ngx_uint_t ngx_http_idempotency_redis_node_silent(
+    ngx_http_idempotency_redis_node_t *node, ngx_uint_t *waits);
 ngx_uint_t ngx_http_idempotency_redis_node_failing(
     ngx_http_idempotency_redis_node_t *node);
 ngx_str_t *ngx_http_idempotency_redis_node_label(
@@ -641,6 +669,15 @@ void ngx_http_idempotency_redis_write_handler(ngx_event_t *wev);
 
 void ngx_http_idempotency_redis_connect(
     ngx_http_idempotency_redis_conn_t *conn);
+
+/* ..._redis_resolve.c */
+
+ngx_int_t ngx_http_idempotency_redis_resolve(
+    ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_resolve_soon(
+    ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_resolve_exit(
+    ngx_http_idempotency_redis_node_t *node);
 
 /* ..._redis_watch.c */
 

@@ -154,7 +154,10 @@ ngx_http_idempotency_redis_cluster_node(ngx_http_idempotency_redis_t *redis,
 
     if (node == NULL) {
         ngx_http_idempotency_redis_control_want(redis);
+        return NULL;
     }
+
+    ngx_http_idempotency_redis_control_listen(redis);
 
     return node;
 }
@@ -223,6 +226,10 @@ ngx_http_idempotency_redis_cluster_refused(
     {
         return NGX_DECLINED;
     }
+
+    /* one that is cut off from the others still tells which slots it had */
+
+    call->conn->node->refused = ngx_current_msec | 1;
 
     ngx_http_idempotency_redis_control_want(call->conn->redis);
 
@@ -305,18 +312,20 @@ ngx_http_idempotency_redis_cluster_redirected(
 }
 
 
-/* one that works, rather; the one that we are connected to, best of all */
+/*
+ * One that works, rather.  If nothing seems wrong, the one that we are
+ * connected to; otherwise any other: it may be cut off from the cluster.
+ */
 
 static ngx_http_idempotency_redis_node_t *
 ngx_http_idempotency_redis_cluster_next(ngx_http_idempotency_redis_t *redis)
 {
-    ngx_uint_t                          n, failing;
+    ngx_uint_t                          n, last;
     ngx_queue_t                        *q;
-    ngx_http_idempotency_redis_node_t  *node, *found[2];
+    ngx_http_idempotency_redis_node_t  *node, *found[3];
 
     n = 0;
-    found[0] = NULL;
-    found[1] = NULL;
+    ngx_memzero(found, sizeof(found));
 
     for (q = ngx_queue_head(&redis->nodes);
          q != ngx_queue_sentinel(&redis->nodes);
@@ -328,20 +337,26 @@ ngx_http_idempotency_redis_cluster_next(ngx_http_idempotency_redis_t *redis)
             continue;
         }
 
-        failing = ngx_http_idempotency_redis_node_failing(node);
+        last = 0;
 
-        if (!failing && node == redis->control.conn.node
-            && redis->control.conn.state == NGX_HTTP_IDEMPOTENCY_REDIS_READY)
-        {
-            return node;
+        if (ngx_http_idempotency_redis_node_failing(node)) {
+            last = 2;
+
+        } else if (node == redis->control.conn.node) {
+
+            if (!redis->control.urgent) {
+                return node;
+            }
+
+            last = 1;
         }
 
-        if (ngx_random() % ++n == 0 || found[failing] == NULL) {
-            found[failing] = node;
+        if (ngx_random() % ++n == 0 || found[last] == NULL) {
+            found[last] = node;
         }
     }
 
-    return found[0] ? found[0] : found[1];
+    return found[0] ? found[0] : found[1] ? found[1] : found[2];
 }
 
 

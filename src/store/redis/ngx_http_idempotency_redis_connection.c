@@ -414,6 +414,7 @@ ngx_http_idempotency_redis_works(ngx_http_idempotency_redis_conn_t *conn)
 {
     conn->answered = 1;
     conn->failures = 0;
+    conn->node->refused = 0;
 
     if (conn->told) {
         conn->told = 0;
@@ -539,6 +540,8 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     } else {
         conn->failures++;
         node->addr = node->naddrs ? (node->addr + 1) % node->naddrs : 0;
+
+        ngx_http_idempotency_redis_resolve_soon(node);
     }
 
     ngx_http_idempotency_redis_close(conn);

@@ -23,6 +23,11 @@
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
+/* of the time that one could take, the part that it is given first */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_PATIENCE  8
+
+
+static void ngx_http_idempotency_redis_control_silence(ngx_event_t *ev);
 static void ngx_http_idempotency_redis_control_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_redis_control_next(
     ngx_http_idempotency_redis_t *redis);
@@ -70,6 +75,11 @@ ngx_http_idempotency_redis_control_init(ngx_http_idempotency_redis_t *redis,
 
     control->last = ngx_current_msec - NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL;
 
+    redis->silence.handler = ngx_http_idempotency_redis_control_silence;
+    redis->silence.data = redis;
+    redis->silence.log = ngx_cycle->log;
+    redis->silence.cancelable = 1;
+
     ngx_post_event(&control->timer, &ngx_posted_events);
 }
 
@@ -89,6 +99,10 @@ ngx_http_idempotency_redis_control_exit(ngx_http_idempotency_redis_t *redis)
         ngx_delete_posted_event(&control->timer);
     }
 
+    if (redis->silence.timer_set) {
+        ngx_del_timer(&redis->silence);
+    }
+
     ngx_http_idempotency_redis_close(&control->conn);
 }
 
@@ -103,8 +117,9 @@ ngx_http_idempotency_redis_control_want(ngx_http_idempotency_redis_t *redis)
 
     control = &redis->control;
 
+    control->wanted = 1;
+
     if (control->asking) {
-        control->wanted = 1;
         return;
     }
 
@@ -113,6 +128,49 @@ ngx_http_idempotency_redis_control_want(ngx_http_idempotency_redis_t *redis)
                              - ngx_current_msec);
 
     ngx_http_idempotency_redis_control_plan(redis, left > 0 ? left : 0);
+}
+
+
+/*
+ * Something is asked: as long as there is something under way, it is looked
+ * at now and then whether a server has fallen silent.  Its operations have
+ * their own time, and may have more of it than a failover takes.
+ */
+
+void
+ngx_http_idempotency_redis_control_listen(ngx_http_idempotency_redis_t *redis)
+{
+    if (!redis->silence.timer_set) {
+        ngx_add_timer(&redis->silence, NGX_HTTP_IDEMPOTENCY_REDIS_SILENT / 2);
+    }
+}
+
+
+static void
+ngx_http_idempotency_redis_control_silence(ngx_event_t *ev)
+{
+    ngx_uint_t                          waits;
+    ngx_queue_t                        *q;
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    redis = ev->data;
+    waits = 0;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
+
+        if (ngx_http_idempotency_redis_node_silent(node, &waits)) {
+            ngx_http_idempotency_redis_control_want(redis);
+        }
+    }
+
+    if (waits) {
+        ngx_http_idempotency_redis_control_listen(redis);
+    }
 }
 
 
@@ -166,6 +224,7 @@ ngx_http_idempotency_redis_control_handler(ngx_event_t *ev)
     }
 
     control->asking = 1;
+    control->urgent = control->wanted;
     control->wanted = 0;
     control->last = ngx_current_msec;
     control->round++;
@@ -177,6 +236,7 @@ ngx_http_idempotency_redis_control_handler(ngx_event_t *ev)
 static void
 ngx_http_idempotency_redis_control_next(ngx_http_idempotency_redis_t *redis)
 {
+    ngx_msec_t                             patience;
     ngx_http_idempotency_redis_conn_t     *conn;
     ngx_http_idempotency_redis_node_t     *node;
     ngx_http_idempotency_redis_control_t  *control;
@@ -197,7 +257,16 @@ ngx_http_idempotency_redis_control_next(ngx_http_idempotency_redis_t *redis)
 
     node->asked = control->round;
 
-    ngx_add_timer(&control->timer, redis->connect_timeout + redis->timeout);
+    /* one that is frozen is not to keep others from telling, unless all are
+       slow: operations wait for it, and have no more than their own time */
+
+    patience = redis->connect_timeout + redis->timeout;
+
+    if (redis->lost == 0) {
+        patience = patience / NGX_HTTP_IDEMPOTENCY_REDIS_PATIENCE + 1;
+    }
+
+    ngx_add_timer(&control->timer, patience);
 
     if (conn->node == node
         && conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY)
@@ -255,7 +324,7 @@ ngx_http_idempotency_redis_control_lost(
         return;
     }
 
-    conn->node->failing = 1;
+    conn->node->refused = ngx_current_msec | 1;
 
     ngx_post_event(&control->timer, &ngx_posted_events);
 }
@@ -320,7 +389,7 @@ ngx_http_idempotency_redis_control_done(ngx_http_idempotency_redis_t *redis,
 
     control = &redis->control;
 
-    node->failing = 0;
+    node->refused = 0;
 
     if (control->timer.timer_set) {
         ngx_del_timer(&control->timer);
@@ -348,6 +417,7 @@ ngx_http_idempotency_redis_control_done(ngx_http_idempotency_redis_t *redis,
 static void
 ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
 {
+    u_char                                *p, *last;
     ngx_uint_t                             level;
     ngx_http_idempotency_redis_control_t  *control;
 
@@ -357,18 +427,22 @@ ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
 
     level = control->told ? NGX_LOG_INFO : NGX_LOG_ERR;
 
-    ngx_log_error(level, ngx_cycle->log, 0,
-                  "idempotency: store \"%V\": nobody tells %s: %s",
-                  &redis->store->name, control->asker->what,
-                  control->conn.error);
+    p = redis->error;
+    last = p + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1;
+
+    p = ngx_slprintf(p, last, "nobody tells %s", control->asker->what);
+
+    if (control->conn.node) {
+        p = ngx_slprintf(p, last, ", %V was asked last: %s",
+                         &control->conn.node->name, control->conn.error);
+    }
+
+    *p = '\0';
+
+    ngx_log_error(level, ngx_cycle->log, 0, "idempotency: store \"%V\": %s",
+                  &redis->store->name, redis->error);
 
     control->told = 1;
-
-    (void) ngx_slprintf(redis->error,
-                        redis->error + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN,
-                        "nobody tells %s: %s%Z", control->asker->what,
-                        control->conn.error);
-    redis->error[NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1] = '\0';
 
     redis->lost++;
 

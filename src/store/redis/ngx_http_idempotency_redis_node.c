@@ -76,6 +76,9 @@ ngx_http_idempotency_redis_node_get(ngx_http_idempotency_redis_t *redis,
 
         node->addrs = addr;
         node->naddrs = 1;
+
+    } else {
+        node->named = 1;
     }
 
     return node;
@@ -163,6 +166,14 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
 
     *ngx_cpymem(p, host->data, host->len) = '\0';
 
+    /* the resolver writes to it */
+
+    node->lookup.len = host->len;
+    node->lookup.data = ngx_pstrdup(pool, host);
+    if (node->lookup.data == NULL) {
+        goto failed;
+    }
+
     /* behind them as many for commits, where WAIT would hold up others */
 
     node->nconns = redis->connections;
@@ -221,13 +232,50 @@ ngx_http_idempotency_redis_node_find(ngx_http_idempotency_redis_t *redis,
 }
 
 
-/* some connection to it is in vain */
+/* it owes a reply, for longer than it should; "waits": it owes one at all */
+
+ngx_uint_t
+ngx_http_idempotency_redis_node_silent(ngx_http_idempotency_redis_node_t *node,
+    ngx_uint_t *waits)
+{
+    ngx_msec_t                          since, limit;
+    ngx_uint_t                          i;
+    ngx_http_idempotency_redis_call_t  *call;
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    limit = NGX_HTTP_IDEMPOTENCY_REDIS_SILENT + node->redis->replicas_timeout;
+
+    for (i = 0; i < node->total; i++) {
+        conn = &node->conns[i];
+
+        if (ngx_queue_empty(&conn->sent)) {
+            continue;
+        }
+
+        *waits = 1;
+
+        call = ngx_queue_data(ngx_queue_head(&conn->sent),
+                              ngx_http_idempotency_redis_call_t, queue);
+
+        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
+                ? conn->heard : call->time;
+
+        if (ngx_current_msec - since >= limit) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* some connection to it is in vain, or it can't serve */
 
 ngx_uint_t
 ngx_http_idempotency_redis_node_failing(
     ngx_http_idempotency_redis_node_t *node)
 {
-    ngx_uint_t  i;
+    ngx_uint_t  i, waits;
 
     for (i = 0; i < node->total; i++) {
         if (node->conns[i].failures) {
@@ -235,7 +283,14 @@ ngx_http_idempotency_redis_node_failing(
         }
     }
 
-    return node->failing;
+    if (node->refused
+        && ngx_current_msec - node->refused
+           < 2 * NGX_HTTP_IDEMPOTENCY_REDIS_SILENT)
+    {
+        return 1;
+    }
+
+    return ngx_http_idempotency_redis_node_silent(node, &waits);
 }
 
 
@@ -295,6 +350,7 @@ ngx_http_idempotency_redis_node_retire(ngx_http_idempotency_redis_node_t *node)
 
     ngx_http_idempotency_redis_node_vacate(node);
     ngx_http_idempotency_redis_control_leave(node);
+    ngx_http_idempotency_redis_resolve_exit(node);
 
     ngx_post_event(&node->destroy, &ngx_posted_events);
 }
@@ -306,6 +362,10 @@ ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev)
     ngx_http_idempotency_redis_node_t  *node;
 
     node = ev->data;
+
+    if (node->addrs_pool) {
+        ngx_destroy_pool(node->addrs_pool);
+    }
 
     ngx_destroy_pool(node->pool);
 }
@@ -323,6 +383,8 @@ ngx_http_idempotency_redis_nodes_exit(ngx_http_idempotency_redis_t *redis)
         node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
 
         ngx_queue_remove(q);
+
+        ngx_http_idempotency_redis_resolve_exit(node);
 
         for (i = 0; i < node->total; i++) {
             ngx_http_idempotency_redis_close(&node->conns[i]);

@@ -31,6 +31,9 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_TIMEOUT  500
 #define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_LONGEST  3600000
 
+/* Redis looks ten times a second whether the time of a WAIT is over */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_MARGIN   300
+
 /* how often a commit is asked of a server that stops being the master */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_TRIES    5
 
@@ -82,6 +85,8 @@ void
 ngx_http_idempotency_redis_replicas_hold(
     ngx_http_idempotency_redis_call_t *call)
 {
+    ngx_msec_t                          margin;
+    ngx_event_t                        *timer;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     conn = call->conn;
@@ -89,8 +94,18 @@ ngx_http_idempotency_redis_replicas_hold(
     ngx_queue_remove(&call->queue);
     ngx_queue_insert_tail(&conn->held, &call->queue);
 
-    ngx_add_timer(&call->op->timer, conn->redis->replicas_timeout
-                                    + conn->redis->timeout);
+    margin = ngx_max(conn->redis->timeout,
+                     NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_MARGIN);
+
+    timer = &call->op->timer;
+
+    /* anew: it would be left as it is if it is about the same */
+
+    if (timer->timer_set) {
+        ngx_del_timer(timer);
+    }
+
+    ngx_add_timer(timer, conn->redis->replicas_timeout + margin);
 }
 
 

@@ -180,7 +180,10 @@ ngx_http_idempotency_redis_sentinel_node(ngx_http_idempotency_redis_t *redis,
 {
     if (redis->master == NULL) {
         ngx_http_idempotency_redis_control_want(redis);
+        return NULL;
     }
+
+    ngx_http_idempotency_redis_control_listen(redis);
 
     return redis->master;
 }
@@ -246,13 +249,18 @@ ngx_http_idempotency_redis_sentinel_refused(
 }
 
 
-/* the first of them is the one that answered last */
+/*
+ * The first of them is the one that answered last.  As long as nothing seems
+ * wrong the others have their turn, too: that one may be cut off.
+ */
 
 static ngx_http_idempotency_redis_node_t *
 ngx_http_idempotency_redis_sentinel_next(ngx_http_idempotency_redis_t *redis)
 {
     ngx_queue_t                        *q;
-    ngx_http_idempotency_redis_node_t  *node;
+    ngx_http_idempotency_redis_node_t  *node, *last;
+
+    last = NULL;
 
     for (q = ngx_queue_head(&redis->nodes);
          q != ngx_queue_sentinel(&redis->nodes);
@@ -261,11 +269,16 @@ ngx_http_idempotency_redis_sentinel_next(ngx_http_idempotency_redis_t *redis)
         node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
 
         if (node->sentinel && node->asked != redis->control.round) {
-            return node;
+
+            if (redis->control.urgent) {
+                return node;
+            }
+
+            last = node;
         }
     }
 
-    return NULL;
+    return last;
 }
 
 
@@ -311,10 +324,25 @@ ngx_http_idempotency_redis_sentinel_answer(ngx_http_idempotency_redis_t *redis,
 
     master = redis->master;
 
-    if (master == NULL
-        || master->port != port || master->host.len != host.len
-        || ngx_strncmp(master->host.data, host.data, host.len) != 0)
+    if (master && master->port == port && master->host.len == host.len
+        && ngx_strncmp(master->host.data, host.data, host.len) == 0)
     {
+        /* it does not work: do others know of a better one? */
+
+        if (ngx_http_idempotency_redis_node_failing(master)
+            && ngx_http_idempotency_redis_sentinel_next(redis))
+        {
+            error = redis->control.conn.error;
+
+            (void) ngx_slprintf(error, error
+                                + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1,
+                                "the master that it names, %V, does not "
+                                "work%Z", &master->name);
+            return NGX_DECLINED;
+        }
+
+    } else {
+
         if (master && !ngx_http_idempotency_redis_node_failing(master)
             && !ngx_http_idempotency_redis_sentinel_most(redis, &host, port))
         {

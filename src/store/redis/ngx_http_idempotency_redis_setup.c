@@ -22,6 +22,8 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_POOL_SIZE  512
 
 
+static void ngx_http_idempotency_redis_lookup(
+    ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_redis_connected(
     ngx_http_idempotency_redis_conn_t *conn);
@@ -63,7 +65,28 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
     ngx_http_idempotency_redis_node_t  *node;
 
     node = conn->node;
+
+    conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTING;
+    conn->answered = 0;
+    conn->known = 0;
+    conn->heard = ngx_current_msec;
+
+    if (node->naddrs == 0) {
+        ngx_http_idempotency_redis_lookup(conn);
+        return;
+    }
+
+    if (!node->resolved) {
+
+        /* the addresses of the configuration may be old */
+
+        ngx_http_idempotency_redis_resolve_soon(node);
+    }
+
     addr = &node->addrs[node->addr];
+
+    conn->socklen = addr->socklen;
+    ngx_memcpy(&conn->sockaddr, addr->sockaddr, addr->socklen);
 
     ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
 
@@ -73,11 +96,6 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
     pc.get = ngx_event_get_peer;
     pc.log = ngx_cycle->log;
     pc.log_error = NGX_ERROR_INFO;
-
-    conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CONNECTING;
-    conn->answered = 0;
-    conn->known = 0;
-    conn->heard = ngx_current_msec;
 
     rc = ngx_event_connect_peer(&pc);
 
@@ -109,6 +127,37 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
     if (rc == NGX_OK) {
         ngx_http_idempotency_redis_connected(conn);
     }
+}
+
+
+/* whoever announced the name, it has no address yet */
+
+static void
+ngx_http_idempotency_redis_lookup(ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = conn->redis;
+
+    ngx_add_timer(&conn->timer, redis->connect_timeout);
+
+    /* that may go on with it at once */
+
+    if (ngx_http_idempotency_redis_resolve(conn->node) != NGX_DECLINED) {
+        return;
+    }
+
+    if (redis->store->resolver == NULL && !redis->no_resolver) {
+        redis->no_resolver = 1;
+
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: store \"%V\": a server is announced as "
+                      "\"%V\", and there is no \"resolver\" directive in the "
+                      "http block to look up its name",
+                      &redis->store->name, &conn->node->name);
+    }
+
+    ngx_http_idempotency_redis_drop(conn, "its name can't be looked up");
 }
 
 

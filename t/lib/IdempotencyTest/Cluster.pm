@@ -323,6 +323,8 @@ sub heal
 }
 
 
+sub stop { $_->stop('KILL') for $_[0]->nodes }
+
 sub flush { $_->command('FLUSHALL') for $_[0]->masters }
 
 sub reset_calls { $_->reset_calls for $_[0]->nodes }

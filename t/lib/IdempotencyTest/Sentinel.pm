@@ -245,6 +245,8 @@ sub heal
 }
 
 
+sub stop { $_->stop('KILL') for $_[0]->nodes, $_[0]->sentinels }
+
 sub flush { $_[0]->master->command('FLUSHALL') }
 
 

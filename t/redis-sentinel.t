@@ -1,0 +1,284 @@
+# A master that sentinels name: it is found, followed through failovers, under
+# load and with operations under way, and left when it comes back as another's
+# replica.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $set;
+
+# each block has its own: a failover leaves sentinels busy for a while
+
+sub fresh
+{
+    my %o = @_;
+
+    $set->stop if $set;
+    $set = start_sentinels(%o);
+
+    edit_config(sub { my $list = join ' ', $set->servers;
+                      s/127\.0\.0\.1:1 master/$list master/ });
+    nginx_reload() or die "no reload\n";
+}
+
+our $http = <<'_EOC_';
+    idempotency_store s redis {
+        sentinel  127.0.0.1:1 master=main;
+        replicas  1 timeout=1s;
+    }
+_EOC_
+
+our $server = <<'_EOC_';
+    idempotency_lease  3s;
+    idempotency_wait   5s;
+    add_header         X-Record $idempotency_record always;
+    location / {
+        idempotency  s;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+sub nap { select undef, undef, undef, shift }
+
+sub post
+{
+    my ($uri, $key, %o) = @_;
+    return http_post($uri, 'x', { 'Idempotency-Key' => $key }, %o);
+}
+
+sub judge
+{
+    my ($load, $r, $since, $part) = @_;
+
+    diag(sprintf '%d keys, %d answers, %d refused (%s), %d acknowledged, '
+                 . '%d ran twice; none refused %.1f s later, none answered '
+                 . 'for %.1f s',
+         $r->{keys}, $r->{answers}, $r->{refused},
+         join(', ', map { "$r->{codes}{$_} $_" } sort keys %{ $r->{codes} }),
+         $r->{acknowledged}, scalar @{ $r->{twice} },
+         $load->recovery($since), $load->gap($since));
+
+    cmp_ok($r->{keys}, '>', 100, 'there was load');
+    cmp_ok($r->{acknowledged}, '>', $r->{keys} * ($part || 0.5),
+           'enough were acknowledged');
+    is_deeply($r->{unanswered}, [], 'every key was answered in the end');
+    is_deeply($r->{none}, [], 'by an execution');
+    is_deeply($r->{broken}, [],
+              'acknowledged keys ran once and have one answer');
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: the master is found, also if most sentinels are away
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client
+fresh();
+my ($one, $two) = $::set->sentinels;
+my $key = new_key();
+
+is(post("/ok?op=$key", $key)->body, "run 1\n", 'ran');
+is(scalar(my @k = $::set->master->keys('idempotency:*')), 1,
+   'the master has it');
+is(post("/ok?op=$key", $key)->header('Idempotent-Replayed'), 'true',
+   'replayed');
+
+$_->kill_it for $one, $two;
+nginx_reload() or die "no reload\n";
+is(post("/ok?op=$key", $key)->header('Idempotent-Replayed'), 'true',
+   'one sentinel is enough to find it');
+
+# and without any it goes on with the master it has
+($::set->sentinels)[2]->kill_it;
+is(post("/ok?op=$key", $key)->header('Idempotent-Replayed'), 'true',
+   'and none to go on');
+
+
+
+=== TEST 2: no sentinel answers
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client
+my $r = post('/ok?op=none', new_key());
+is($r->status, 503, 'refused');
+is($r->error_code, 'STORE_UNAVAILABLE', 'says why');
+is(app_count('none'), 0, 'did not run');
+error_log_like(qr/\[error\].*store "s": nobody tells which server is the master/,
+               'logged');
+
+
+
+=== TEST 3: the master is killed
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+fresh();
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(1);
+
+my $old = $::set->master;
+my $since = Time::HiRes::time();
+$old->kill_it;
+my $new = $::set->wait_failed_over($old);
+nap(2);
+$load->stop;
+
+my $r = check_load($load, $other);
+judge($load, $r, $since);
+cmp_ok($new->round_trips, '>', 100, 'the new master was asked');
+error_log_like(qr/store "s".*master.*127\.0\.0\.1:$new->{port}/, 'logged');
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 4: a planned failover, all replicas count
+For the time it takes, about a second, there are two masters, and the old one
+may still have a replica: one of two is not enough.
+--- store: redis
+--- http_config eval: $::http =~ s/replicas .*/replicas 2 timeout=300ms;/r
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+fresh();
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(1);
+
+my $since = Time::HiRes::time();
+my $old = $::set->master;
+my $new = $::set->fail_over;
+
+# it becomes a replica: nothing is asked of it any more
+wait_for(sub { $old->command('INFO', 'replication') =~ /role:slave/ }, 15)
+    or die "it does not become a replica\n";
+nap(0.5);
+$old->reset_calls;
+nap(1.5);
+is($old->errors('READONLY'), 0, 'the former master is left');
+$load->stop;
+
+my $r = check_load($load, $other);
+judge($load, $r, $since, 0.05);
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 5: a frozen master comes back, and is left
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+fresh();
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ]);
+nap(1);
+
+my $since = Time::HiRes::time();
+my $old = $::set->master;
+$old->pause;
+my $new = $::set->wait_failed_over($old);
+nap(1);
+
+# for a while it takes itself for the master, with all it was sent meanwhile
+$old->resume;
+nap(0.3);
+$old->reset_calls;
+nap(1.5);
+cmp_ok($old->round_trips, '==', 0, 'nobody asks it');
+$load->stop;
+
+judge($load, check_load($load, $other), $since);
+ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 6: what is under way at a failover is asked again
+--- store: redis
+--- http_config eval: $::http =~ s/replicas.*/timeout 20s;/r
+--- config eval: $::server =~ s/_lease  3s/_lease 30s/r
+--- client_timeout: 90
+--- client
+fresh();
+
+# its commit, and the begin of another
+my ($a, $b) = (new_key(), new_key());
+my $first = send_post('/hold?op=a', 'x', { 'Idempotency-Key' => $a });
+app_wait_parked('a');
+
+# the lock is on the replicas, too
+my ($record) = $::set->master->keys('idempotency:*');
+wait_for(sub { 2 == grep { my @k = $_->keys($record); @k }
+                    grep { $_ != $::set->master } $::set->nodes })
+    or die "it is not replicated\n";
+
+my $old = $::set->master;
+$old->pause;
+app_release('a');
+my $second = send_post('/ok?op=b', 'x', { 'Idempotency-Key' => $b });
+
+$::set->wait_failed_over($old);
+
+is($first->read_response(20)->body, "run 1\n", 'the commit');
+is($second->read_response(20)->body, "run 1\n", 'the begin');
+error_log_unlike(qr/commit in store .* failed|STORE_UNAVAILABLE/,
+                 'within their time');
+
+is(post('/hold?op=a', $a)->header('Idempotent-Replayed'), 'true', 'replayed');
+is(post('/ok?op=b', $b)->header('Idempotent-Replayed'), 'true', 'replayed');
+is(app_count($_), 1, 'ran once') for qw(a b);
+
+
+
+=== TEST 7: credentials of sentinels are their own
+--- store: redis
+--- http_config eval
+$::http =~ s/replicas.*/password of-redis; sentinel_password of-sentinels;/r
+--- config eval: $::server
+--- client
+fresh(auth => [ 'of-redis' ], sentinel_auth => [ 'of-sentinels' ]);
+my $key = new_key();
+
+is(post("/ok?op=$key", $key)->body, "run 1\n", 'ran');
+
+edit_config(sub { s/of-sentinels/wrong/ });
+nginx_reload() or die "no reload\n";
+is(post("/ok?op=$key", $key)->status, 503, 'with a wrong one, nothing');
+error_log_like(qr/authentication failed \(WRONGPASS\)/, 'says why');
+error_log_unlike(qr/of-redis|of-sentinels|wrong[^_]*$/m, 'and no password');
+
+
+
+=== TEST 8: a sentinel that publishes nothing to us is asked
+--- store: redis
+--- http_config eval
+$::http =~ s/replicas.*/sentinel_user poller; sentinel_password p;/r
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+fresh();
+
+for ($::set->sentinels) {
+    $_->command('ACL', 'SETUSER', 'poller', 'on', '>p', 'resetchannels',
+                '-@all', '+sentinel', '+ping', '+auth');
+}
+
+my $key = new_key();
+is(post("/ok?op=$key", $key)->body, "run 1\n", 'ran');
+
+my $old = $::set->master;
+$old->kill_it;
+$::set->wait_failed_over($old);
+
+ok(wait_for(sub { my $k = new_key(); post("/ok?op=$k", $k)->status == 200 },
+            25), 'the new master is found');
