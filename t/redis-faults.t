@@ -45,6 +45,11 @@ our $locations = <<'_EOC_';
         idempotency  far;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /twelve/ {
+        idempotency        far;
+        idempotency_lease  12s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /kept/ {
         idempotency  kept;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -707,3 +712,24 @@ my $r = http_post('/far/echo?op=two', 'x', $two);
 is($r->status, 200, 'replayed');
 is($r->json->{uri}, '/far/echo?op=two', 'its own');
 error_log_like(qr/a reply does not fit its command/, 'the other was noticed');
+
+
+
+=== TEST 27: a renewal that failed is tried again soon, not a third of the lease later
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $c = send_post('/twelve/hold?op=a', 'x', key());
+app_wait_parked('a');
+my $name = record();
+$::proxy->tell('cut');
+$::proxy->tell('refuse');
+error_log_like(qr/a lease could not be renewed/, 'it fails', 8);
+sleep 4.2;
+cmp_ok($::redis->command('PTTL', $name), '<', 16_000, 'the lease goes on');
+$::proxy->tell('pass');
+ok(wait_for(sub { $::redis->command('PTTL', $name) > 20_000 }, 2),
+   'and is renewed when the store is back');
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered');

@@ -24,6 +24,7 @@ use POSIX ();
 use Time::HiRes qw(time);
 
 use App;
+use Client;
 use Site;
 
 
@@ -152,7 +153,8 @@ sub read_logs
         }
 
         my ($record) = /idempotency: .*record ([0-9a-f]{16})/ or next;
-        my ($what) = map { $_->[0] } grep { /$_->[1]/ } @lines or next;
+        my $line = $_;
+        my ($what) = map { $_->[0] } grep { $line =~ $_->[1] } @lines or next;
         my ($y, $m, $d, $H, $M, $S) = split /\D/, $date;
 
         # a second as it was logged: something in [at, at + 1)
@@ -162,6 +164,12 @@ sub read_logs
         push @{ $self->{log}{$record} }, $entry;
         push @{ $self->{landed}{$name} }, $entry if $what eq 'landed';
         $self->count("log: $what");
+    }
+
+    # nginx itself says nothing there; sanitizers do
+
+    for (split /\n/, Site::slurp("$self->{site}{dir}/$name/logs/out")) {
+        $self->broken("nginx $name: $_") if /Sanitizer|runtime error/;
     }
 
     my %event;
@@ -253,13 +261,14 @@ sub why
     return 'unknown outcome'
         if $how =~ /^(reset|truncated)$/
            || ($before->{end} && $before->{end} - $before->{time} > Site::READ - 0.2)
-           || (!$how && grep { $_ >= $before->{time} - SLACK && $_ <= $end } @{ $self->{faults}{apps} });
+           || (!$how && grep { $_ >= $before->{time} - SLACK && $_ <= $before->{time} + Client::LONGEST + 1 }
+                        @{ $self->{faults}{apps} });
 
     return 'holder killed' if $self->killed($i, $before, $end);
     return 'store out of reach' if $op->{store} eq 'redis' && $self->out_of_reach($before, $this, $end);
 
     return 'machine stood still for a lease'
-        if $self->{faults}->stalled($before->{begin}, $this->{begin}) >= Site::LEASE;
+        if $self->{faults}->longest($before->{begin}, $this->{begin}) >= Site::LEASE;
 
     return undef;
 }
@@ -349,7 +358,7 @@ sub judge_replays
         }
     }
 
-    $self->count('operations with replays of two executions') if keys %of > 1;
+    $self->count('operations with replays of two executions') if keys %of > 1 && $op->{policy} ne 'brief';
 }
 
 
