@@ -338,12 +338,11 @@ sub out_of_reach
 
     # the outbox gets all through, once it gets one
 
-    my @kept = grep { $_->{what} eq 'kept' } @tried;
+    my @kept = grep { $_->{what} eq 'kept' } @tried or return 1;
+    my ($dropped) = $self->said('dropped', $before, $host, $kept[0]{at}, $this->{begin});
+    my $over = $dropped ? $dropped->{at} : $this->{begin} - 0.5;
 
-    return 0 if @kept && grep { $_->{at} > $kept[0]{at} + 1 && $_->{at} + 1 < $this->{begin} - 0.5 }
-                         @{ $self->{landed}{$host} || [] };
-
-    return 1;
+    return !grep { $_->{at} > $kept[0]{at} + 1 && $_->{at} + 1 < $over } @{ $self->{landed}{$host} || [] };
 }
 
 
