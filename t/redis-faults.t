@@ -45,6 +45,17 @@ our $locations = <<'_EOC_';
         idempotency  far;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /held/ {
+        idempotency                  far;
+        idempotency_lease            1s;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /twelve/ {
+        idempotency        far;
+        idempotency_lease  12s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /kept/ {
         idempotency  kept;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -779,3 +790,46 @@ $::redis->command('ACL', 'SETUSER', 'few', '-evalsha', '+ping');
 http_post('/ok?op=c', 'x', key());
 is(app_count('c'), 1, 'plain commands began it');
 
+
+
+=== TEST 29: a renewal that failed is tried again soon, not a third of the lease later
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $c = send_post('/twelve/hold?op=a', 'x', key());
+app_wait_parked('a');
+my $name = record();
+$::proxy->tell('cut');
+$::proxy->tell('refuse');
+error_log_like(qr/a lease could not be renewed/, 'it fails', 8);
+sleep 4.2;
+cmp_ok($::redis->command('PTTL', $name), '<', 16_000, 'the lease goes on');
+$::proxy->tell('pass');
+ok(wait_for(sub { $::redis->command('PTTL', $name) > 20_000 }, 2),
+   'and is renewed when the store is back');
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered');
+
+
+
+=== TEST 30: under hold the lock of a begin that was given up goes, however long Redis was away
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+$::redis->command('FLUSHALL');
+$::proxy->tell('hold');
+my $key = key();
+my $c = send_post('/held/ok?op=a', 'x', $key);
+ok(wait_for(sub { record() }, 5), 'the lock is laid, nobody knows');
+$::proxy->tell('cut');
+$::proxy->tell('refuse');
+is($c->read_response->error_code, 'STORE_UNAVAILABLE', 'refused');
+sleep 2.5;
+ok(record(), 'longer than a lease');
+$::proxy->tell('pass');
+ok(wait_for(sub { !record() }, 8), 'it goes when Redis is back');
+is(app_count('a'), 0, 'did not run');
+is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');

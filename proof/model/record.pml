@@ -10,6 +10,10 @@
  *   FAULTS  how many things go wrong at most in one run
  *
  *   HOLD             idempotency_unknown_outcome hold; otherwise: lease
+ *   OUTBOX           two hosts, which keep commits that were given up: tried
+ *                    again at any time, and replayed meanwhile.  The first of
+ *                    the requests and the third are on the same host
+ *   EXPIRY           a record that is over may expire, at any time
  *
  * and, to see that the properties can fail at all:
  *
@@ -18,15 +22,22 @@
  *   BROKEN_WATCH     a waiter trusts in its wake-up alone
  *   REUSED_TOKEN     a waiter that begins again does so under the token of
  *                    the begin it gave up
+ *   BLIND_OUTBOX     what is kept is replayed without a look at its lease
+ *   LATE_OUTBOX      its lease counts from when it was kept, not from the last
+ *                    begin or renewal that got through
+ *   DEAF_OUTBOX      what is kept is replayed even if the store says that it
+ *                    is lost
+ *   LOCK_EXPIRY      a lock expires as a record that is over does
  *
- * What is asserted stands at the inlines "start", "told" and "tick"; that each
- * request is answered is the absence of an invalid end state.
+ * What is asserted stands at the inlines "start", "told", "told_kept" and at
+ * the clock; that each request is answered is the absence of an invalid end
+ * state.
  *
  * apply() is src/store/redis/(begin|renew|commit|release).lua, and the
  * functions of those names in src/store/memory.  The request is src/core:
  * begin, wait, execute, outcome.  call() is src/store/redis/..._redis.c: an
  * operation is asked again with the same token; a begin that is given up is
- * followed by a release.
+ * followed by a release.  The outbox is src/store/layers/..._outbox*.c.
  */
 
 #ifndef NREQ
@@ -74,6 +85,26 @@ byte   look[NREQ];                /* ticks until it looks by itself        */
 bool   watching[NREQ];
 bool   woken[NREQ];
 
+#ifdef OUTBOX
+
+/* hosts */
+
+#define HOST    (_pid % 2)
+
+byte   kept[2];                   /* token of the commit that is kept      */
+byte   sure[2];                   /* ticks nobody else can have run        */
+byte   mine[NREQ];                /* ... as the holder counts them         */
+
+#ifdef LATE_OUTBOX
+#define SURE    LEASE
+#elif defined(HOLD)
+#define SURE    1                 /* nobody takes over, however long       */
+#else
+#define SURE    mine[_pid]
+#endif
+
+#endif
+
 /* ghosts: what the properties are about; the model does not look at them */
 
 byte   runs;                      /* executions                            */
@@ -82,6 +113,7 @@ bool   unkept;                    /* ... a status that is not kept         */
 byte   lease;                     /* ticks nobody else may run             */
 byte   runner;                    /* token of the last that ran            */
 byte   given;                     /* whose response was told as stored     */
+byte   epoch;                     /* records that expired                  */
 
 
 inline lay(tok)
@@ -200,7 +232,7 @@ inline call(op, tok, res, i)
 {
     do
     :: atomic { apply(op, tok, res, i); seen = state; whose = answer;
-                ticks = left;
+                ticks = left; when = epoch;
                 overdue[_pid] = (overdue[_pid] || res == ACQUIRED) }
         break
     :: atomic { faults < FAULTS -> faults++;
@@ -236,23 +268,99 @@ inline start(tok)
 }
 
 
-/* what was stored once, and told, is what everybody is told from then on */
+/*
+ * What was stored once, and told, is what everybody is told from then on,
+ * until it expires.
+ */
 
 inline told(tok)
 {
-    assert(given == 0 || given == tok);
-    given = tok
+    atomic {
+        assert(given == 0 || given == tok || when != epoch);
+        if
+        :: when == epoch -> given = tok
+        :: else
+        fi
+    }
 }
+
+
+#ifdef OUTBOX
+
+/*
+ * A replay of what is kept, before its lease is over: nobody else has run.
+ * Later it may be told only if the store does not answer.
+ */
+
+inline told_kept(tok)
+{
+    assert(runner == tok)
+}
+
+
+/* a commit that is kept, once more: it leaves the outbox if it is answered */
+
+inline deliver(tok, res, i)
+{
+    call(COMMIT, tok, res, i);
+    atomic {
+        if
+        :: (res == OK || res == LOST) && kept[HOST] == tok ->
+            kept[HOST] = 0; sure[HOST] = 0
+        :: else
+        fi;
+        seen = 0; whose = 0; ticks = 0; overdue[_pid] = false;
+    }
+}
+
+#endif
 
 
 active [NREQ] proctype request()
 {
     byte   tok = _pid + 1;
-    byte   work, i, whose, ticks;
+    byte   work, i, whose, ticks, when;
     mtype  res, seen;
     bool   waited, lost;
+#ifdef OUTBOX
+    byte   box;
+#endif
 
 begin:
+#ifdef OUTBOX
+    atomic {
+        if
+        :: kept[HOST] && sure[HOST] > 0 ->
+            told_kept(kept[HOST]); goto over                /* a replay    */
+        :: kept[HOST] && sure[HOST] == 0 ->
+#ifdef BLIND_OUTBOX
+            told_kept(kept[HOST]); goto over
+#else
+            box = kept[HOST]
+#endif
+        :: else -> goto ask
+        fi
+    }
+
+    deliver(box, res, i);
+
+    atomic {
+        if
+        :: res == OK -> told(box); box = 0; goto over       /* it landed   */
+#ifdef DEAF_OUTBOX
+        :: res == LOST -> told(box); box = 0; goto over
+#else
+        :: res == LOST -> box = 0
+#endif
+        :: res == ERROR && kept[HOST] == box ->             /* no answer   */
+            box = 0; goto over
+        :: res == ERROR && kept[HOST] != box -> box = 0
+        fi;
+        res = 0
+    }
+
+ask:
+#endif
     call(BEGIN, tok, res, i);
 
     if
@@ -316,6 +424,9 @@ begin:
 
 execute:
     atomic {
+#ifdef OUTBOX
+        mine[_pid] = LEASE;
+#endif
         patience[_pid] = 0;
         waited = 0; res = 0; seen = 0; whose = 0; ticks = 0;
     }
@@ -326,6 +437,9 @@ execute:
         work++;
         call(RENEW, tok, res, i);
         atomic {
+#ifdef OUTBOX
+            if :: res == OK -> mine[_pid] = LEASE :: else fi;
+#endif
             lost = (res == LOST);
             seen = 0; whose = 0; ticks = 0; res = 0;
             overdue[_pid] = false
@@ -355,12 +469,23 @@ execute:
     /* the outcome; no time passes for a live holder before it is told */
 
     if
-    :: overdue[_pid] = holding[_pid];
+    :: atomic { overdue[_pid] = holding[_pid]; when = epoch }
         call(COMMIT, tok, res, i);
         if
         :: res == OK -> told(tok)
         :: res == LOST
-        :: res == ERROR -> excused = true
+        :: res == ERROR ->
+            atomic {
+                excused = true;
+#ifdef OUTBOX
+                /* its time counts from when the commit was first sent */
+
+                if
+                :: when == epoch -> kept[HOST] = tok; sure[HOST] = SURE
+                :: else
+                fi
+#endif
+            }
         fi
     :: atomic { excused = true; unkept = true };            /* not kept    */
         overdue[_pid] = holding[_pid];
@@ -375,8 +500,11 @@ over:
         holding[_pid] = false;
         overdue[_pid] = false;
         patience[_pid] = 0;
+#ifdef OUTBOX
+        mine[_pid] = 0;
+#endif
         work = 0; lost = 0; waited = 0;
-        tok = 0; res = 0; seen = 0; whose = 0; ticks = 0;
+        tok = 0; res = 0; seen = 0; whose = 0; ticks = 0; when = 0;
     }
 }
 
@@ -398,6 +526,41 @@ end:
         res = 0; op = 0; tok = 0 }
     od
 }
+
+
+#ifdef OUTBOX
+
+/* the outbox of a host tries by itself, at any time, or never */
+
+#define BOX(host)                                                         \
+    atomic { kept[host] ->                                                \
+        tok = kept[host];                                                 \
+        apply(COMMIT, tok, res, i);                                       \
+        if                                                                \
+        :: res == OK || res == LOST -> kept[host] = 0; sure[host] = 0     \
+        :: else                                                           \
+        fi;                                                               \
+        res = 0; tok = 0 }
+
+active proctype outbox()
+{
+    mtype  res;
+    byte   tok, i;
+
+end:
+    do
+    :: BOX(0)
+    :: BOX(1)
+    od
+}
+
+#endif
+
+#if defined(OUTBOX) && !defined(HOLD)
+#define KEPT_SURE  (sure[0] || sure[1])
+#else
+#define KEPT_SURE  false
+#endif
 
 
 /*
@@ -423,18 +586,26 @@ active proctype clock()
 
 end:
     do
-    :: atomic { (!DUE && (LEASED || lease > 0 || WAITED || HOLDING)) ->
+    :: atomic { (!DUE && (LEASED || lease > 0 || WAITED || HOLDING || KEPT_SURE)) ->
 
         do
         :: i < NREQ ->
             overdue[i] = holding[i];
             if :: patience[i] > 0 -> patience[i]-- :: else fi;
             if :: look[i] > 0 -> look[i]-- :: else fi;
+#ifdef OUTBOX
+            if :: mine[i] > 0 -> mine[i]-- :: else fi;
+#endif
             i++
         :: else -> break
         od;
 
         i = 0;
+
+#if defined(OUTBOX) && !defined(HOLD)
+        if :: sure[0] > 0 -> sure[0]-- :: else fi;
+        if :: sure[1] > 0 -> sure[1]-- :: else fi;
+#endif
 
         if
         :: lease > 0 -> lease--
@@ -466,5 +637,25 @@ end:
             fi
         :: else
         fi }
+
+#ifdef EXPIRY
+    /* what is over may run again, and then that is what everybody is told */
+
+    :: atomic { state == DONE && epoch == 0 ->
+        epoch++;
+#ifdef OUTBOX
+        /* its copy, whose time began before, is over by then */
+
+        if :: kept[0] == answer -> kept[0] = 0; sure[0] = 0 :: else fi;
+        if :: kept[1] == answer -> kept[1] = 0; sure[1] = 0 :: else fi;
+#endif
+        state = NONE; token = 0; excused = true; unkept = true;
+        lease = 0; given = 0 }
+#endif
+
+#ifdef LOCK_EXPIRY
+    :: atomic { state == PROGRESS -> state = NONE; token = 0; left = 0 }
+#endif
+
     od
 }

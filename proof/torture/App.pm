@@ -111,9 +111,13 @@ sub serve
     my $answer = "HTTP/1.1 $status\r\nConnection: close\r\nX-App: $run\r\n"
                  . "Content-Length: " . length($text) . "\r\n\r\n$text";
 
+    # killed from here on, the answer may be out in full all the same
+
+    $end->('sending');
+
     if ($run == 1 && $what eq 'truncate') {
         $answer = substr $answer, 0, length($answer) - 5;
-        $end->('truncated');
+        $status = 'truncated';
     }
 
     while (length $answer) {
@@ -127,7 +131,7 @@ sub serve
         substr $answer, 0, $n, '';
     }
 
-    $end->(substr $status, 0, 3);
+    $end->($status =~ /^(\d+|truncated)/);
 }
 
 
@@ -148,7 +152,7 @@ sub executions
             @e{qw(time from pid begin record)} = @rest;
             $run[$run - 1] = \%e;
 
-        } elsif (!$run[$run - 1]{how}) {
+        } else {
             @{ $run[$run - 1] }{qw(end how)} = @rest;
         }
     }

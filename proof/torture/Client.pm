@@ -19,6 +19,7 @@ use IdempotencyTest::H2;
 
 
 use constant LIMIT => 15;               # seconds; longer is a hang
+use constant LONGEST => 4.5;            # an execution
 use constant STUBBORN => 40;            # one that does not give up has it then
 
 # what an execution does, how often of a hundred, and for how long, ms

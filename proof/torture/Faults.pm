@@ -180,12 +180,14 @@ sub watch_machine
 }
 
 
-# how long it stood still in that time, all in all
+# how long it stood still in that time, all in all, and at a stretch
 
-sub stalled
+sub stalled { my $sum = 0; $sum += $_ for stalls(@_); return $sum }
+sub longest { my ($most) = sort { $b <=> $a } 0, stalls(@_); return $most }
+
+sub stalls
 {
     my ($self, $since, $until) = @_;
-    my $sum = 0;
 
     if (!$self->{stalled}) {
         $self->{stalled} = [];
@@ -193,11 +195,8 @@ sub stalled
         push @{ $self->{stalled} }, [ split ] while <$log>;
     }
 
-    for (@{ $self->{stalled} }) {
-        $sum += $_->[1] if $_->[0] + $_->[1] > $since && $_->[0] < $until;
-    }
-
-    return $sum;
+    return map { $_->[1] } grep { $_->[0] + $_->[1] > $since && $_->[0] < $until }
+           @{ $self->{stalled} };
 }
 
 

@@ -24,6 +24,7 @@ use POSIX ();
 use Time::HiRes qw(time);
 
 use App;
+use Client;
 use Site;
 
 
@@ -115,10 +116,36 @@ sub judge_more
     my ($t) = grep { $_->{more} } @{ $self->{told}{$i} };
 
     return if !$t || $t->{status} !~ /^\d/ || $t->{code} eq '-';
-    return if $t->{code} eq 'OUTCOME_UNKNOWN' && $op->{policy} eq 'hold';
+
+    my $wrong = "$t->{code} after the lease is over";
+
+    if ($t->{code} eq 'OUTCOME_UNKNOWN' && $op->{policy} eq 'hold') {
+        return if $self->unknown($i, $op);
+        $wrong = 'its outcome is unknown, and nothing says why';
+    }
 
     $self->count('stuck locks');
-    $self->broken("op$i ($op->{store}, $op->{policy}, $op->{what}): $t->{code} after the lease is over");
+    $self->broken("op$i ($op->{store}, $op->{policy}, $op->{what}): $wrong");
+}
+
+
+# why there is no outcome under hold: an execution that has none, or a worker
+# that was killed with a request for it
+
+sub unknown
+{
+    my ($self, $i, $op) = @_;
+
+    for my $run (App::executions("$self->{site}{dir}/executions", $op->{id})) {
+        return 1 if $self->no_outcome($run) || $self->killed($i, $run);
+    }
+
+    for my $kill (@{ $self->{faults}{kills} }) {
+        return 1 if grep { $_->{host} eq $kill->{from} && $_->{from} - SLACK <= $kill->{at}
+                           && $kill->{at} <= $_->{to} + ($_->{status} eq 'left' ? 2 : SLACK) } @{ $self->{told}{$i} };
+    }
+
+    return 0;
 }
 
 
@@ -152,7 +179,8 @@ sub read_logs
         }
 
         my ($record) = /idempotency: .*record ([0-9a-f]{16})/ or next;
-        my ($what) = map { $_->[0] } grep { /$_->[1]/ } @lines or next;
+        my $line = $_;
+        my ($what) = map { $_->[0] } grep { $line =~ $_->[1] } @lines or next;
         my ($y, $m, $d, $H, $M, $S) = split /\D/, $date;
 
         # a second as it was logged: something in [at, at + 1)
@@ -162,6 +190,12 @@ sub read_logs
         push @{ $self->{log}{$record} }, $entry;
         push @{ $self->{landed}{$name} }, $entry if $what eq 'landed';
         $self->count("log: $what");
+    }
+
+    # nginx itself says nothing there; sanitizers do
+
+    for (split /\n/, Site::slurp("$self->{site}{dir}/$name/logs/out")) {
+        $self->broken("nginx $name: $_") if /Sanitizer|runtime error/;
     }
 
     my %event;
@@ -242,26 +276,35 @@ sub judge_again
 sub why
 {
     my ($self, $i, $op, $before, $this) = @_;
-    my $how = $before->{how} || '';
-    my $end = $before->{end} || $before->{time} + Site::READ;
 
     return 'expired'
         if $op->{policy} eq 'brief' && $this->{begin} - $before->{begin} >= Site::BRIEF - SLACK;
 
-    return 'status not kept' if $how eq '503';
-
-    return 'unknown outcome'
-        if $how =~ /^(reset|truncated)$/
-           || ($before->{end} && $before->{end} - $before->{time} > Site::READ - 0.2)
-           || (!$how && grep { $_ >= $before->{time} - SLACK && $_ <= $end } @{ $self->{faults}{apps} });
-
-    return 'holder killed' if $self->killed($i, $before, $end);
-    return 'store out of reach' if $op->{store} eq 'redis' && $self->out_of_reach($before, $this, $end);
+    return 'status not kept' if ($before->{how} || '') eq '503';
+    return 'unknown outcome' if $self->no_outcome($before);
+    return 'holder killed' if $self->killed($i, $before);
+    return 'store out of reach' if $op->{store} eq 'redis' && $self->out_of_reach($before, $this);
 
     return 'machine stood still for a lease'
-        if $self->{faults}->stalled($before->{begin}, $this->{begin}) >= Site::LEASE;
+        if $self->{faults}->longest($before->{begin}, $this->{begin}) >= Site::LEASE;
 
     return undef;
+}
+
+
+# by the application's own account
+
+sub no_outcome
+{
+    my ($self, $run) = @_;
+    my $how = $run->{how} || '';
+
+    return 1 if $how =~ /^(reset|truncated)$/;
+    return 1 if $run->{end} && $run->{end} - $run->{time} > Site::READ - 0.2;
+    return 0 if $how !~ /^(sending)?$/;
+
+    return scalar grep { $_ >= $run->{time} - SLACK && $_ <= $run->{time} + Client::LONGEST + 1 }
+                  @{ $self->{faults}{apps} };
 }
 
 
@@ -269,7 +312,8 @@ sub why
 
 sub killed
 {
-    my ($self, $i, $before, $end) = @_;
+    my ($self, $i, $before) = @_;
+    my $end = $before->{end} || $before->{time} + Site::READ;
     my $late = $end + Site::TIMEOUT + 0.3 + $self->{faults}->stalled($end, $end + 2);
 
     for my $kill (@{ $self->{faults}{kills} }) {
@@ -287,19 +331,18 @@ sub killed
 
 sub out_of_reach
 {
-    my ($self, $before, $this, $end) = @_;
+    my ($self, $before, $this) = @_;
     my $host = $before->{from};
 
     my @tried = $self->said('kept|unrenewed', $before, $host, $before->{begin}, $this->{begin}) or return 0;
 
     # the outbox gets all through, once it gets one
 
-    my @kept = grep { $_->{what} eq 'kept' } @tried;
+    my @kept = grep { $_->{what} eq 'kept' } @tried or return 1;
+    my ($dropped) = $self->said('dropped', $before, $host, $kept[0]{at}, $this->{begin});
+    my $over = $dropped ? $dropped->{at} : $this->{begin} - 0.5;
 
-    return 0 if @kept && grep { $_->{at} > $kept[0]{at} + 1 && $_->{at} + 1 < $this->{begin} - 0.5 }
-                         @{ $self->{landed}{$host} || [] };
-
-    return 1;
+    return !grep { $_->{at} > $kept[0]{at} + 1 && $_->{at} + 1 < $over } @{ $self->{landed}{$host} || [] };
 }
 
 
@@ -316,7 +359,7 @@ sub judge_replays
     for my $t (grep { $_->{replayed} && $_->{run} } @{ $self->{told}{$i} || [] }) {
         my $run = $run[ $t->{run} - 1 ];
 
-        if (!$run || ($run->{how} || '') !~ /^(200|404)$/) {
+        if (!$run || ($run->{how} || '') !~ /^(200|404|sending)$/) {
             $self->broken("op$i: a replay of run $t->{run}, which the application did not complete");
             next;
         }
@@ -349,7 +392,7 @@ sub judge_replays
         }
     }
 
-    $self->count('operations with replays of two executions') if keys %of > 1;
+    $self->count('operations with replays of two executions') if keys %of > 1 && $op->{policy} ne 'brief';
 }
 
 

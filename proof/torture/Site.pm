@@ -138,6 +138,7 @@ $brief
 
     if (!$pid) {
         open STDOUT, '>>', "$dir/$name/logs/out"; open STDERR, '>&', \*STDOUT;
+        $ENV{ASAN_OPTIONS} = 'detect_leaks=0';
         exec $self->{binary}, '-p', "$dir/$name/", '-c', "$dir/$name/nginx.conf",
              '-e', "$dir/$name/logs/error.log"
             or POSIX::_exit(1);

@@ -27,6 +27,9 @@ static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
 
 
+/* how soon a renewal that failed is tried again */
+#define NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(lease)  ngx_max((lease) / 12, 50)
+
 /* methods after which nginx tries no next peer anyway */
 #define NGX_HTTP_IDEMPOTENCY_SPARED                                           \
     (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH)
@@ -260,6 +263,16 @@ ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
         break;
 
     default:
+
+        /* not a third of the lease later: by then it may be over */
+
+        if (cover->ctx->renew.timer_set) {
+            ngx_del_timer(&cover->ctx->renew);
+        }
+
+        ngx_add_timer(&cover->ctx->renew, NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(
+                                                          cover->ctx->lease));
+
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a lease could not be renewed in store "
                       "\"%V\": %s, record %*xs", &op->store->name,

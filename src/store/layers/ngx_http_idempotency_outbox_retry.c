@@ -539,6 +539,12 @@ ngx_http_idempotency_outbox_release_later(ngx_http_idempotency_outbox_t *o,
     release->outbox = o;
     release->op = again;
     release->until = op->start + op->lease;
+
+    if ((ngx_msec_int_t) (op->locked_until - release->until) > 0) {
+        /* under hold it does not end by itself */
+        release->until = op->locked_until;
+    }
+
     release->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
 
     release->timer.handler = ngx_http_idempotency_outbox_release_again;

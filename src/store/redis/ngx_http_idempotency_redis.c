@@ -502,7 +502,11 @@ ngx_http_idempotency_redis_undo(ngx_http_idempotency_op_t *begin)
     redis->cleanups++;
 
     op->data = redis;
-    op->lease = begin->lease;
+
+    /* as long as the lock may last: under hold it does not end by itself */
+
+    op->lease = begin->hold ? ngx_max(begin->ttl, begin->lease)
+                            : begin->lease;
 
     ngx_http_idempotency_op_detach(op);
 }
