@@ -92,6 +92,8 @@ struct ngx_http_idempotency_op_s {
 
     /* watch */
     ngx_uint_t                      attempt;    /* looks in vain, so far    */
+    unsigned                        woken:1;    /* while it was still being
+                                                   asked                    */
 
     /* begin under hold, commit */
     ngx_msec_t                      ttl;

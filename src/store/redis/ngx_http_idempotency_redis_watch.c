@@ -86,6 +86,8 @@ ngx_http_idempotency_redis_watch_enter(ngx_http_idempotency_op_t *op)
     redis = ngx_http_idempotency_redis_conf(op);
     conn = &redis->subscriber;
 
+    op->woken = 0;
+
     ngx_queue_insert_tail(&redis->watches[op->id[0]], &op->queue);
     redis->nwatches++;
 
@@ -129,6 +131,17 @@ ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_redis_t  *redis;
 
     redis = ngx_http_idempotency_redis_conf(op);
+
+    if (op->woken) {
+
+        /*
+         * The message was read before this reply, in the same turn of the
+         * event loop, and what was posted then went with the question
+         */
+
+        ngx_http_idempotency_redis_watch_post(op);
+        return;
+    }
 
     ngx_http_idempotency_redis_check(&redis->subscriber);
 
@@ -233,6 +246,7 @@ ngx_http_idempotency_redis_wake_all(ngx_http_idempotency_redis_t *redis)
 static void
 ngx_http_idempotency_redis_watch_post(ngx_http_idempotency_op_t *op)
 {
+    op->woken = 1;
     op->timer.handler = ngx_http_idempotency_redis_watch_handler;
 
     ngx_post_event(&op->timer, &ngx_posted_events);
