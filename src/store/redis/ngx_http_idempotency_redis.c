@@ -193,7 +193,7 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         return;
     }
 
-    rc = ngx_http_idempotency_redis_script_result(call, reply);
+    rc = ngx_http_idempotency_redis_reply_result(call, reply);
 
     if (rc == NGX_AGAIN) {
         ngx_http_idempotency_redis_call_retry(call);
