@@ -506,3 +506,15 @@ for my $what (sort keys %tampered) {
 
 is(http_post('/ok', '{}', { 'Idempotency-Key' => new_key() })->status, 200,
    'and nginx goes on');
+
+
+
+=== TEST 9: of one with a large response
+--- config
+    location / {
+        idempotency                  $TEST_STORE;
+        idempotency_conflict_detail  values;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+is(summary('/size?n=20000', '{"a":1}', '{"a":2}'), '~ /a 1 2', 'told');

@@ -264,6 +264,7 @@ is($::redis->command(@words), 'OK', $line);
 is($::redis->command('ACL', 'LOG', 'RESET'), 'OK', 'nothing denied yet');
 
 twice('own user');
+$::redis->reset_calls;
 
 # lease renewed, a waiter woken, one released
 my $c = send_post('/hold?op=w', 'x', { 'Idempotency-Key' => 'w' });
@@ -281,6 +282,9 @@ app_release('r');
 is($q->read_response->status, 503, 'not kept');
 app_release('r');
 is($v->read_response->status, 503, 'the waiter ran');
+
+http_post('/size?n=20000&op=large', 'x', { 'Idempotency-Key' => 'l' });
+is($::redis->calls->{rename}, 1, 'a large one');
 
 my @denied = map { my %e = @$_; $e{object} } @{ $::redis->command('ACL', 'LOG') };
 is(join(' ', grep { !/^(?:config|info)/ } @denied), '', 'it needs no more');

@@ -833,3 +833,163 @@ $::proxy->tell('pass');
 ok(wait_for(sub { !record() }, 8), 'it goes when Redis is back');
 is(app_count('a'), 0, 'did not run');
 is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
+
+
+
+=== TEST 31: a large response comes to its record by another key
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+http_post('/size?op=warm&n=20000', 'x', key());
+$::redis->command('FLUSHALL');
+
+my $c = send_post('/size?op=a&n=20000&hold=1', 'x', $key);
+app_wait_parked('a');
+my $w = send_post('/size?op=a&n=20000&hold=1', 'x', $key);
+ok(wait_for(sub { $::redis->record(record())->{q} }), 'who is marked');
+$::redis->reset_calls;
+app_release('a');
+
+is(length $c->read_response->body, 20000, 'ran');
+is(length $w->read_response->body, 20000, 'a waiter');
+is($::redis->calls->{rename}, 1, 'renamed');
+is($::redis->calls->{publish}, 1, 'published');
+is(scalar(() = $::redis->keys), 1, 'nothing lies beside it');
+cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
+is(length http_post('/size?op=a&n=20000&hold=1', 'x', $key)->body, 20000, 'replayed');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 32: the same, and the reply is lost
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/far/size?op=a&n=20000&hold=1', 'x', $key);
+app_wait_parked('a');
+
+$::proxy->tell('lose');
+app_release('a');
+is(length $c->read_response->body, 20000, 'answered');
+
+my $r = http_post('/far/size?op=a&n=20000&hold=1', 'x', $key);
+is($r->header('Idempotent-Replayed'), 'true', 'replayed');
+is(length $r->body, 20000, 'whole');
+is(app_count('a'), 1, 'ran once');
+is(scalar(() = $::redis->keys), 1, 'nothing lies beside it');
+error_log_unlike(qr/failed: |was not stored/, 'the commit succeeded');
+
+
+
+=== TEST 33: the same, and the memory is full
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+for my $beside (0, 1) {
+    $::redis->command('FLUSHALL');
+
+    my $key = key();
+    my $c = send_post("/size?op=a$beside&n=20000&hold=1", 'x', $key);
+    app_wait_parked("a$beside");
+
+    my $name = record();
+    my $other = { %{ $::redis->record($name) }, s => 2, b => 'not ours',
+                  t => 'x' x 16 };
+
+    # what somebody else left behind is not taken for ours
+    $::redis->write_record("{$name}", $other, 50_000) if $beside;
+
+    $::redis->command('CONFIG', 'SET', 'maxmemory', 1);
+    app_release("a$beside");
+    is(length $c->read_response->body, 20000, 'the client has its response');
+    is(http_post("/size?op=a$beside&n=20000&hold=1", 'x', $key)->error_code,
+       'RESPONSE_NOT_KEPT', 'a retry is told so');
+    is($::redis->record($name)->{s}, 3, 'the record says that it ran');
+    is($::redis->record($name)->{b}, '', 'and has no response');
+    is(app_count("a$beside"), 1, 'ran once');
+    $::redis->command('CONFIG', 'SET', 'maxmemory', 0);
+}
+
+
+
+=== TEST 34: the same, and the record is somebody else's
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/size?op=warm&n=20000', 'x', key());
+
+for my $state (1, 2) {
+    $::redis->command('FLUSHALL');
+
+    my $c = send_post("/size?op=s$state&n=20000&hold=1", 'x', key());
+    app_wait_parked("s$state");
+
+    my $name = record();
+    my $other = { %{ $::redis->record($name) }, s => $state, t => 'x' x 16,
+                  b => $state == 2 ? 'theirs' : '' };
+    $::redis->write_record($name, $other, 50_000);
+
+    app_release("s$state");
+    is(length $c->read_response->body, 20000, 'the client has its response');
+    is_deeply($::redis->record($name), $other, 'the record is as it was');
+    is(scalar(() = $::redis->keys), 1, 'nothing lies beside it');
+    cmp_ok($::redis->command('PTTL', $name), '<=', 50_000, 'nor is its life');
+}
+
+
+
+=== TEST 35: the same, and the record is gone
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/size?op=a&n=20000&hold=1', 'x', $key);
+app_wait_parked('a');
+$::redis->command('FLUSHALL');
+app_release('a');
+is(length $c->read_response->body, 20000, 'answered');
+is(length http_post('/size?op=a&n=20000&hold=1', 'x', $key)->body, 20000,
+   'replayed');
+is(app_count('a'), 1, 'ran once');
+cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
+
+
+
+=== TEST 36: a user that has no right to the other key
+--- store: redis
+--- http_config
+    idempotency_store own redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        user      few;
+        password  few;
+    }
+--- config
+    location / {
+        idempotency  own;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+$::redis->command('ACL', 'SETUSER', 'few', 'reset', 'on', '>few',
+                  '~idempotency:*', '&*', '+@all');
+$::redis->command('ACL', 'LOG', 'RESET');
+
+for my $op (1 .. 3) {
+    my $key = key();
+    is(length http_post("/size?op=$op&n=20000", 'x', $key)->body, 20000, 'ran');
+    is(length http_post("/size?op=$op&n=20000", 'x', $key)->body, 20000,
+       'replayed');
+    is(app_count($op), 1, 'ran once');
+}
+
+my @denied = grep { $_->{object} =~ /^\{/ }
+             map { +{ @$_ } } @{ $::redis->command('ACL', 'LOG') };
+is(scalar @denied, 1, 'it was tried for one record');
+is($denied[0]{count}, 2, 'once: SET, and the script');
+

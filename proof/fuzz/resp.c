@@ -1,9 +1,9 @@
-/* sources: src/store/redis/ngx_http_idempotency_redis_codec.c src/store/redis/ngx_http_idempotency_redis_script.c src/store/redis/ngx_http_idempotency_redis_record.c src/record/ngx_http_idempotency_record.c ; libs: -lhiredis -lz */
+/* sources: src/store/redis/ngx_http_idempotency_redis_codec.c src/store/redis/ngx_http_idempotency_redis_reply.c src/store/redis/ngx_http_idempotency_redis_record.c src/record/ngx_http_idempotency_record.c ; libs: -lhiredis -lz */
 
 /*
  * What a Redis says, as it is read: a first byte chooses the operation, and
- * whether a begin is one of plain commands, with three replies; the rest is a
- * stream of replies.  The results do not depend on how the stream
+ * whether it is one of several commands: a begin has three replies then, a
+ * commit two; the rest is a stream of replies.  The results do not depend on how the stream
  * is cut, and what begin found lies in memory of the operation's own.
  *
  * nginx's own functions are not at hand here: those that reading needs are
@@ -12,8 +12,6 @@
 
 
 #include "fuzz.h"
-
-#include <ngx_sha1.h>
 
 #include "store/redis/ngx_http_idempotency_redis.h"
 
@@ -89,16 +87,12 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 }
 
 
-u_char *ngx_hex_dump(u_char *dst, u_char *src, size_t len) { abort(); }
-void ngx_sha1_init(ngx_sha1_t *ctx) { abort(); }
-void ngx_sha1_update(ngx_sha1_t *ctx, const void *p, size_t n) { abort(); }
-void ngx_sha1_final(u_char result[20], ngx_sha1_t *ctx) { abort(); }
 
 
 /* reads the stream; what came of it, as a number */
 
 static uint64_t
-listen_to(ngx_uint_t kind, ngx_uint_t plain, const uint8_t *p, size_t len, size_t piece)
+listen_to(ngx_uint_t kind, ngx_uint_t due, const uint8_t *p, size_t len, size_t piece)
 {
     void                               *reply;
     size_t                              n;
@@ -125,8 +119,9 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, const uint8_t *p, size_t len, size_
     call.op = &op;
     call.conn = &conn;
     call.tag = TAG;
-    call.plain = plain;
-    call.due = plain ? 2 : 0;
+    call.plain = (due == 2);
+    call.place = (due == 1);
+    call.due = due;
     call.tries = 1;
 
     reader = ngx_http_idempotency_redis_reader();
@@ -158,7 +153,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, const uint8_t *p, size_t len, size_
             if (call.nbefore < call.due) {
                 call.before[call.nbefore++] = reply;
 
-                if (ngx_http_idempotency_redis_script_before(&call)
+                if (ngx_http_idempotency_redis_reply_before(&call)
                     != NGX_OK)
                 {
                     len = 0;
@@ -169,7 +164,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, const uint8_t *p, size_t len, size_
                 continue;
             }
 
-            rc = ngx_http_idempotency_redis_script_result(&call, reply);
+            rc = ngx_http_idempotency_redis_reply_result(&call, reply);
 
             if (rc == NGX_OK) {
                 fuzz_check(op.result <= NGX_HTTP_IDEMPOTENCY_ERROR);
@@ -231,24 +226,26 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint64_t      sum;
-    ngx_uint_t    kind, plain;
+    ngx_uint_t    kind, due;
     fuzz_input_t  in;
 
     in.p = data;
     in.len = size;
-    kind = fuzz_byte(&in) % (NGX_HTTP_IDEMPOTENCY_OP_N + 1);
+    kind = fuzz_byte(&in) % (NGX_HTTP_IDEMPOTENCY_OP_N + 2);
+    due = 0;
 
-    /* one more: a begin of plain commands */
-
-    plain = (kind == NGX_HTTP_IDEMPOTENCY_OP_N);
-
-    if (plain) {
+    if (kind == NGX_HTTP_IDEMPOTENCY_OP_N) {
         kind = NGX_HTTP_IDEMPOTENCY_OP_BEGIN;
+        due = 2;
+
+    } else if (kind == NGX_HTTP_IDEMPOTENCY_OP_N + 1) {
+        kind = NGX_HTTP_IDEMPOTENCY_OP_COMMIT;
+        due = 1;
     }
 
-    sum = listen_to(kind, plain, in.p, in.len, 0);
+    sum = listen_to(kind, due, in.p, in.len, 0);
 
-    fuzz_check(listen_to(kind, plain, in.p, in.len, 1) == sum);
+    fuzz_check(listen_to(kind, due, in.p, in.len, 1) == sum);
 
     return 0;
 }

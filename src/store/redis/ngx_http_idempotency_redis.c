@@ -190,7 +190,7 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
     op = call->op;
     conn = call->conn;
 
-    error = ngx_http_idempotency_redis_script_error(call, reply);
+    error = ngx_http_idempotency_redis_reply_error(call, reply);
 
     if (error && conn->redis->topology->refused(call, error) == NGX_OK) {
         return;
@@ -204,7 +204,7 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         return;
     }
 
-    rc = ngx_http_idempotency_redis_script_result(call, reply);
+    rc = ngx_http_idempotency_redis_reply_result(call, reply);
 
     if (rc == NGX_AGAIN) {
         ngx_http_idempotency_redis_call_to(call, conn);

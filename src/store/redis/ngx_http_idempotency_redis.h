@@ -5,7 +5,8 @@
  *   ..._redis.c             the backend: operations, their time, their end
  *   ..._redis_conf.c        its block of directives; _conf_servers.c and
  *                           _conf_tls.c: addresses, and TLS
- *   ..._redis_script.c      an operation as a command, a reply as its result
+ *   ..._redis_script.c      an operation as commands
+ *   ..._redis_reply.c       their reply as its result
  *   ..._redis_record.c      a record as the bytes that are in Redis
  *   ..._redis_codec.c       bytes of commands and replies; hiredis reads
  *   ..._redis_call.c        calls: to which connection, and to which instead
@@ -57,6 +58,20 @@
 /* what a key may have to live: Redis refuses to count beyond its clock */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX                                   \
     ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
+
+/* of the tag that comes back in a reply */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN      4
+
+/* the script that is no operation's: behind theirs, also in conn->known */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_PLACE     NGX_HTTP_IDEMPOTENCY_OP_N
+
+/* in conn->known: it has no SET with NX and GET, so all begins are scripts */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLAIN                                   \
+    (1 << (NGX_HTTP_IDEMPOTENCY_OP_N + 1))
+
+/* ... or does not let us use a key beside the record's */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLACE                                   \
+    (1 << (NGX_HTTP_IDEMPOTENCY_OP_N + 2))
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES      256
 
@@ -136,6 +151,9 @@ struct ngx_http_idempotency_redis_call_s {
                                                         slot yet            */
     unsigned                              plain:1;   /* sent as commands
                                                         without a script    */
+    unsigned                              place:1;   /* sent as a record
+                                                        beside its key, and
+                                                        a script            */
     unsigned                              script:1;  /* again, since these
                                                         did not decide it   */
 };
@@ -177,8 +195,9 @@ struct ngx_http_idempotency_redis_conn_s {
     ngx_msec_t                            asked;     /* the last WAIT       */
     uint32_t                              tag;
     ngx_uint_t                            known;     /* kinds of operations
-                                                        whose script it has;
-                                                        see also NO_PLAIN   */
+                                                        whose script it has,
+                                                        and what it has not:
+                                                        NO_PLAIN, NO_PLACE  */
     const ngx_http_idempotency_redis_owner_t  *owner;
     ngx_str_t                            *channel;   /* of a subscriber     */
     u_char                                error[
@@ -470,19 +489,21 @@ void ngx_http_idempotency_redis_script_init(void);
 ngx_int_t ngx_http_idempotency_redis_script_encode(
     ngx_http_idempotency_redis_call_t *call);
 
+/* ..._redis_reply.c */
+
 /* NGX_ERROR: the last of call->before can't be a reply to this call */
-ngx_int_t ngx_http_idempotency_redis_script_before(
+ngx_int_t ngx_http_idempotency_redis_reply_before(
     ngx_http_idempotency_redis_call_t *call);
 
 /*
  * The result of call->op.  NGX_AGAIN: it is to be asked once more, in another
  * way; NGX_ERROR: that is not a reply to this call.
  */
-ngx_int_t ngx_http_idempotency_redis_script_result(
+ngx_int_t ngx_http_idempotency_redis_reply_result(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 
 /* what the server refused, if it did, as an error */
-redisReply *ngx_http_idempotency_redis_script_error(
+redisReply *ngx_http_idempotency_redis_reply_error(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 
 /* ..._redis_record.c */

@@ -384,7 +384,7 @@ ngx_http_idempotency_redis_replies(ngx_http_idempotency_redis_conn_t *conn)
         if (call->nbefore < call->due) {
             call->before[call->nbefore++] = reply;
 
-            if (ngx_http_idempotency_redis_script_before(call) != NGX_OK) {
+            if (ngx_http_idempotency_redis_reply_before(call) != NGX_OK) {
                 ngx_http_idempotency_redis_drop(conn,
                                          "a reply does not fit its command");
                 return NGX_DONE;
