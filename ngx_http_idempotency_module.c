@@ -456,6 +456,7 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_idempotency_wait_init(cycle);
+    ngx_http_idempotency_store_reserve();
 
     if (ngx_http_idempotency_log_init_process(cycle) != NGX_OK) {
         return NGX_ERROR;
@@ -496,6 +497,7 @@ ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
+    ngx_http_idempotency_store_unreserve();
     ngx_http_idempotency_log_exit_process(cycle);
     ngx_http_idempotency_digest_exit();
 }

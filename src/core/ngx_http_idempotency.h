@@ -349,6 +349,8 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                         *held;
     ngx_chain_t                         *tail;       /* of what was held    */
     ngx_chain_t                        **held_last;
+    ngx_chain_t                          end;        /* of a response: there */
+    ngx_buf_t                            end_buf;    /* even without memory  */
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
@@ -393,6 +395,7 @@ void ngx_http_idempotency_arrive(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
+void ngx_http_idempotency_give_up(ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_status_e status);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
@@ -494,7 +497,7 @@ ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_restore_head(ngx_http_request_t *r,
     ngx_http_idempotency_response_t *response);
-ngx_int_t ngx_http_idempotency_output(ngx_http_request_t *r,
+ngx_int_t ngx_http_idempotency_output(ngx_http_request_t *r, ngx_buf_t *b,
     ngx_str_t *body);
 ngx_int_t ngx_http_idempotency_refuse(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_problem_e problem);

@@ -424,11 +424,10 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
         return;
     }
 
-    op->claim = ngx_palloc(op->pool, sizeof(ngx_http_idempotency_claim_t));
     b = ngx_create_temp_buf(op->pool, ngx_max(found->response.len, 1));
     cl = ngx_alloc_chain_link(op->pool);
 
-    if (op->claim == NULL || b == NULL || cl == NULL) {
+    if (b == NULL || cl == NULL) {
         ngx_destroy_pool(op->pool);
         return;
     }
@@ -475,7 +474,10 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
 
     ngx_http_idempotency_release(ctx);
 
-    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS);
+    /* a record that is there, and can't be read, is no reason to run */
+
+    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS
+            && !op->bad_record);
 
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "idempotency: store \"%V\" %s%s, the request %s",

@@ -173,6 +173,22 @@ ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
 }
 
 
+/* a begin, and all that belongs to it */
+
+void
+ngx_http_idempotency_give_up(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idempotency_store_cancel(&ctx->covers[i].op);
+    }
+
+    ngx_http_idempotency_wait_cancel(ctx);
+    ngx_http_idempotency_release(ctx);
+}
+
+
 /*
  * The request ends, in order or not: nobody may call us for it any more, and
  * what it was holder of must not stay locked.  It runs before the access log
@@ -184,18 +200,10 @@ ngx_http_idempotency_ctx_cleanup(void *data)
 {
     ngx_http_idempotency_ctx_t  *ctx = data;
 
-    ngx_uint_t  i;
-
     switch (ctx->phase) {
 
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
-
-        for (i = 0; i < ctx->ncovers; i++) {
-            ngx_http_idempotency_store_cancel(&ctx->covers[i].op);
-        }
-
-        ngx_http_idempotency_wait_cancel(ctx);
-        ngx_http_idempotency_release(ctx);
+        ngx_http_idempotency_give_up(ctx);
         break;
 
     case NGX_HTTP_IDEMPOTENCY_WAIT:

@@ -24,6 +24,8 @@
 
 static ngx_int_t ngx_http_idempotency_run(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_run_begin(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 static ngx_uint_t ngx_http_idempotency_discarded(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_read_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
@@ -171,31 +173,26 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
 
-        if (ctx->ncovers == 0) {
-            rc = ngx_http_idempotency_admit_body(r, ctx);
+        rc = ngx_http_idempotency_run_begin(r, ctx);
 
-            if (rc != NGX_OK) {
-                return rc;
-            }
+        if (rc >= NGX_HTTP_SPECIAL_RESPONSE
+            && ctx->phase == NGX_HTTP_IDEMPOTENCY_BEGIN)
+        {
+            /*
+             * There was no memory.  The request may last for a while: nobody
+             * is to resume it, and no error_page to run it
+             */
 
-            if (ctx->phase == NGX_HTTP_IDEMPOTENCY_PASS) {
-                return NGX_DECLINED;
-            }
+            ngx_http_idempotency_give_up(ctx);
 
-            if (ngx_http_idempotency_cover(r, ctx) != NGX_OK) {
-                return NGX_HTTP_INTERNAL_SERVER_ERROR;
-            }
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REFUSE,
+                                       "it failed");
 
-            if (ctx->ncovers == 0) {
-                ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
-
-                ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
-                                           "there is no key");
-                return NGX_DECLINED;
-            }
+            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNAVAILABLE;
+            ctx->refusal = rc;
         }
 
-        return ngx_http_idempotency_begin(r, ctx);
+        return rc;
 
     case NGX_HTTP_IDEMPOTENCY_WAIT:
 
@@ -222,6 +219,40 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
     default:
         return NGX_DECLINED;
     }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_run_begin(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    if (ctx->ncovers == 0) {
+        rc = ngx_http_idempotency_admit_body(r, ctx);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        if (ctx->phase == NGX_HTTP_IDEMPOTENCY_PASS) {
+            return NGX_DECLINED;
+        }
+
+        if (ngx_http_idempotency_cover(r, ctx) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (ctx->ncovers == 0) {
+            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                       "there is no key");
+            return NGX_DECLINED;
+        }
+    }
+
+    return ngx_http_idempotency_begin(r, ctx);
 }
 
 

@@ -248,12 +248,11 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     op = ngx_http_idempotency_op_detached(ctx->conf->store, kind, cover->id,
                                           cover->token);
     if (op == NULL) {
-        return;
-    }
-
-    op->claim = ngx_palloc(op->pool, sizeof(ngx_http_idempotency_claim_t));
-    if (op->claim == NULL) {
-        ngx_destroy_pool(op->pool);
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                      "idempotency: no memory for a %s in store \"%V\", the "
+                      "lock stays until its lease ends, record %*xs",
+                      ngx_http_idempotency_op_names[kind],
+                      &ctx->conf->store->name, (size_t) 8, cover->id);
         return;
     }
 

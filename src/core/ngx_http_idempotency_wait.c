@@ -164,6 +164,10 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
     rc = ngx_http_idempotency_park(r);
 
     if (rc != NGX_AGAIN) {
+        if (ngx_queue_empty(&watch->waiters)) {
+            ngx_http_idempotency_watch_free(watch);
+        }
+
         return rc;
     }
 
@@ -403,6 +407,7 @@ ngx_http_idempotency_watch_share(ngx_http_idempotency_watch_t *watch,
         {
             cover->op.result = NGX_HTTP_IDEMPOTENCY_ERROR;
             cover->op.error = "no memory for the response";
+            cover->op.bad_record = 1;
         }
 
         ngx_http_idempotency_ready(ctx);

@@ -282,12 +282,16 @@ ngx_http_idempotency_stats_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_idempotency_stats_page(ngx_http_request_t *r)
 {
-    ngx_int_t  rc;
-    ngx_str_t  page;
+    ngx_buf_t  *b;
+    ngx_int_t   rc;
+    ngx_str_t   page;
 
-    if (ngx_http_idempotency_add_header(r, "Content-Security-Policy",
-                                        &ngx_http_idempotency_stats_policy)
-        == NULL)
+    b = ngx_calloc_buf(r->pool);
+
+    if (b == NULL
+        || ngx_http_idempotency_add_header(r, "Content-Security-Policy",
+                                           &ngx_http_idempotency_stats_policy)
+           == NULL)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -307,7 +311,7 @@ ngx_http_idempotency_stats_page(ngx_http_request_t *r)
         return rc;
     }
 
-    return ngx_http_idempotency_output(r, &page);
+    return ngx_http_idempotency_output(r, b, &page);
 }
 
 

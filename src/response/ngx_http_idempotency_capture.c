@@ -45,16 +45,15 @@ static ngx_int_t ngx_http_idempotency_capture_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in)
     NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_int_t ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *p, size_t len);
-static ngx_int_t ngx_http_idempotency_hold_last(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
+    ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *in);
+static void ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_let_through(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason);
 static ngx_int_t ngx_http_idempotency_truncated(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static ngx_int_t ngx_http_idempotency_complete(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
-static ngx_int_t ngx_http_idempotency_own_headers(ngx_http_request_t *r,
+static void ngx_http_idempotency_own_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static ngx_int_t ngx_http_idempotency_pass_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
@@ -97,6 +96,7 @@ static ngx_int_t
 ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
+    ngx_int_t   rc;
     ngx_uint_t  header_only;
 
     ngx_http_idempotency_restore_method(r, ctx);
@@ -116,13 +116,17 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
     /* first of all: also what can't be held may have a word for us in it */
 
-    if (ngx_http_idempotency_capture_head(r, ctx) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    rc = ngx_http_idempotency_capture_head(r, ctx);
 
     if (ngx_http_idempotency_endless(r)) {
         ngx_http_idempotency_let_through(r, ctx,
                                          NGX_HTTP_IDEMPOTENCY_REASON_STREAM);
+        return ngx_http_idempotency_pass_header(r, ctx);
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
         return ngx_http_idempotency_pass_header(r, ctx);
     }
 
@@ -291,8 +295,13 @@ ngx_http_idempotency_capture_body(ngx_http_request_t *r,
             return ngx_http_idempotency_send(r, ctx);
         }
 
-        if (ngx_http_idempotency_hold_bytes(r, ctx, b->pos, len) != NGX_OK) {
-            return NGX_ERROR;
+        if (len && ngx_http_idempotency_hold_bytes(r, ctx, b) != NGX_OK) {
+            ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
+
+            *ctx->held_last = in;
+
+            return ngx_http_idempotency_send(r, ctx);
         }
 
         b->pos = b->last;
@@ -316,18 +325,18 @@ ngx_http_idempotency_capture_body(ngx_http_request_t *r,
 }
 
 
+/* what is held is taken out of "in", also when there is no room for the rest */
+
 static ngx_int_t
 ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *p, size_t len)
+    ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *in)
 {
     off_t         expected;
-    size_t        size, n;
+    size_t        size, n, len;
     ngx_buf_t    *b;
     ngx_chain_t  *cl;
 
-    if (len == 0) {
-        return NGX_OK;
-    }
+    len = in->last - in->pos;
 
     ctx->held_size += len;
     ctx->response.body_len += len;
@@ -368,8 +377,8 @@ ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
 
         n = ngx_min(len, (size_t) (b->end - b->last));
 
-        b->last = ngx_cpymem(b->last, p, n);
-        p += n;
+        b->last = ngx_cpymem(b->last, in->pos, n);
+        in->pos += n;
         len -= n;
     }
 
@@ -377,34 +386,26 @@ ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
 }
 
 
-static ngx_int_t
-ngx_http_idempotency_hold_last(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
+static void
+ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_buf_t    *b;
-    ngx_chain_t  *cl;
+    ngx_buf_t  *b;
 
     if (ctx->held) {
         b = ctx->tail->buf;
 
     } else {
-        b = ngx_calloc_buf(r->pool);
-        cl = ngx_alloc_chain_link(r->pool);
+        b = &ctx->end_buf;
 
-        if (b == NULL || cl == NULL) {
-            return NGX_ERROR;
-        }
+        ctx->end.buf = b;
+        ctx->end.next = NULL;
 
-        cl->buf = b;
-        cl->next = NULL;
-        ctx->held = cl;
-        ctx->held_last = &cl->next;
+        ctx->held = &ctx->end;
+        ctx->held_last = &ctx->end.next;
     }
 
     b->last_buf = 1;
     b->last_in_chain = 1;
-
-    return NGX_OK;
 }
 
 
@@ -427,7 +428,10 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
                       "idempotency: a response is %s to be kept, its retry "
                       "is refused, record %*xs",
                       reason == NGX_HTTP_IDEMPOTENCY_REASON_STREAM
-                          ? "an endless stream, not" : "too large",
+                          ? "an endless stream, not"
+                      : reason == NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM
+                          ? "more than there is memory for, not"
+                      : "too large",
                       (size_t) 8, ctx->primary->id);
     }
 
@@ -468,11 +472,10 @@ static ngx_int_t
 ngx_http_idempotency_complete(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
+    ngx_int_t                       rc;
     ngx_http_idempotency_outcome_e  outcome;
 
-    if (ngx_http_idempotency_hold_last(r, ctx) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_hold_last(ctx);
 
     /* the length of these, if they have one, is not that of their body */
 
@@ -490,7 +493,18 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
     }
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
-        return ngx_http_idempotency_commit(r, ctx);
+        rc = ngx_http_idempotency_commit(r, ctx);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+
+        /* it ran, and whoever can't get its response again must know */
+
+        ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
+
+        return ngx_http_idempotency_send(r, ctx);
     }
 
     ngx_http_idempotency_settle(ctx, outcome,
@@ -504,22 +518,24 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
 }
 
 
-/* what an execution says in its header, besides the application's words */
+/*
+ * What an execution says in its header, besides the application's words: a
+ * hint, for the lack of which nobody is to lose the response.
+ */
 
-static ngx_int_t
+static void
 ngx_http_idempotency_own_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
     ngx_str_t  value;
 
     if (!ctx->expired || !ctx->conf->headers) {
-        return NGX_OK;
+        return;
     }
 
     ngx_str_set(&value, "true");
 
-    return ngx_http_idempotency_add_header(r, "X-Idempotency-Expired", &value)
-           ? NGX_OK : NGX_ERROR;
+    (void) ngx_http_idempotency_add_header(r, "X-Idempotency-Expired", &value);
 }
 
 
@@ -527,9 +543,7 @@ static ngx_int_t
 ngx_http_idempotency_pass_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    if (ngx_http_idempotency_own_headers(r, ctx) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_own_headers(r, ctx);
 
     return ngx_http_next_header_filter(r);
 }

@@ -25,6 +25,8 @@ static void ngx_http_idempotency_commit_handler(
 static void ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op);
 
 
+/* NGX_DECLINED: there is no memory for it, and nothing was done */
+
 ngx_int_t
 ngx_http_idempotency_commit(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
@@ -37,8 +39,7 @@ ngx_http_idempotency_commit(ngx_http_request_t *r,
 
     response = ngx_http_idempotency_encode(r, ctx, &size);
     if (response == NULL) {
-        /* the lock is left to the end of the request */
-        return NGX_ERROR;
+        return NGX_DECLINED;
     }
 
     ngx_http_idempotency_execute_done(ctx);
@@ -103,10 +104,8 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
 
     body = ctx->held;
 
-    if (ctx->conf->compress && response->body_len >= ctx->conf->compress_min
-        && ngx_http_idempotency_deflate(r, ctx, &body) == NGX_ERROR)
-    {
-        return NULL;
+    if (ctx->conf->compress && response->body_len >= ctx->conf->compress_min) {
+        (void) ngx_http_idempotency_deflate(r, ctx, &body);
     }
 
     *size = ngx_http_idempotency_head_size(response);

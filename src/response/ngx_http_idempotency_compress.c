@@ -22,7 +22,7 @@
 
 /*
  * NGX_OK: "body" is the compressed one, and the response says so.
- * NGX_DECLINED: it would not become smaller.
+ * NGX_DECLINED: it would not become smaller, or there is no memory for it.
  */
 
 ngx_int_t
@@ -43,7 +43,7 @@ ngx_http_idempotency_deflate(ngx_http_request_t *r,
     cl = ngx_alloc_chain_link(r->pool);
 
     if (b == NULL || cl == NULL) {
-        return NGX_ERROR;
+        return NGX_DECLINED;
     }
 
     ngx_memzero(&z, sizeof(z_stream));

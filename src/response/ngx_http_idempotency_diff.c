@@ -13,10 +13,9 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include <yajl/yajl_parse.h>
-
 #include "core/ngx_http_idempotency.h"
 #include "request/canonical/ngx_http_idempotency_json_paths.h"
+#include "response/ngx_http_idempotency_yajl.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_DIFF_MAX  20
@@ -46,7 +45,6 @@ static u_char *ngx_http_idempotency_diff_string(u_char *p,
     const ngx_str_t *text);
 static size_t ngx_http_idempotency_diff_char(const u_char *src,
     const u_char *last);
-static ngx_uint_t ngx_http_idempotency_diff_json(const ngx_str_t *text);
 
 
 /* "text" is a JSON array, or empty if nothing can be named */
@@ -148,7 +146,9 @@ static u_char *
 ngx_http_idempotency_diff_text(u_char *p, const ngx_str_t *text,
     ngx_uint_t cut)
 {
-    if (!cut && ngx_http_idempotency_diff_json(text)) {
+    /* whether it may stand in JSON as it is: yajl knows, UTF-8 included */
+
+    if (!cut && ngx_http_idempotency_yajl_valid(text) == NGX_OK) {
         return ngx_cpymem(p, text->data, text->len);
     }
 
@@ -226,33 +226,4 @@ ngx_http_idempotency_diff_char(const u_char *src, const u_char *last)
     }
 
     return last - src;
-}
-
-
-/* whether it may stand in JSON as it is: yajl knows, UTF-8 included */
-
-static ngx_uint_t
-ngx_http_idempotency_diff_json(const ngx_str_t *text)
-{
-    yajl_handle  parser;
-    yajl_status  status;
-
-    if (text->len == 0) {
-        return 0;
-    }
-
-    parser = yajl_alloc(NULL, NULL, NULL);
-    if (parser == NULL) {
-        return 0;
-    }
-
-    status = yajl_parse(parser, text->data, text->len);
-
-    if (status == yajl_status_ok) {
-        status = yajl_complete_parse(parser);
-    }
-
-    yajl_free(parser);
-
-    return status == yajl_status_ok;
 }

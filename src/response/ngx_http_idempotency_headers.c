@@ -26,6 +26,8 @@ static ngx_http_idempotency_header_e ngx_http_idempotency_header_kind(
     ngx_http_request_t *r, ngx_table_elt_t *h);
 static void ngx_http_idempotency_store_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_table_elt_t *h);
+static ngx_int_t ngx_http_idempotency_content_type(ngx_http_request_t *r,
+    ngx_array_t *headers);
 static ngx_int_t ngx_http_idempotency_last_modified(ngx_http_request_t *r,
     ngx_array_t *headers);
 static void ngx_http_idempotency_set_content_type(ngx_http_request_t *r,
@@ -87,6 +89,7 @@ ngx_int_t
 ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
+    ngx_int_t                         rc;
     ngx_uint_t                        i;
     ngx_array_t                       headers;
     ngx_list_part_t                  *part;
@@ -94,26 +97,15 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_header_t    *kept;
     ngx_http_idempotency_response_t  *response;
 
-    if (ngx_array_init(&headers, r->pool, 16,
-                       sizeof(ngx_http_idempotency_header_t))
-        != NGX_OK)
-    {
-        return NGX_ERROR;
+    rc = ngx_array_init(&headers, r->pool, 16,
+                        sizeof(ngx_http_idempotency_header_t));
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idempotency_content_type(r, &headers);
     }
 
-    if (r->headers_out.content_type.len) {
-        kept = ngx_array_push(&headers);
-        if (kept == NULL) {
-            return NGX_ERROR;
-        }
-
-        kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE;
-        ngx_str_set(&kept->name, "Content-Type");
-        kept->value = r->headers_out.content_type;
-    }
-
-    if (ngx_http_idempotency_last_modified(r, &headers) != NGX_OK) {
-        return NGX_ERROR;
+    if (rc == NGX_OK) {
+        rc = ngx_http_idempotency_last_modified(r, &headers);
     }
 
     part = &r->headers_out.headers.part;
@@ -145,18 +137,25 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
             continue;
         }
 
-        if (ngx_http_idempotency_hidden(ctx, &h[i])) {
+        /* without memory, what is left is to find the word for us */
+
+        if (rc != NGX_OK || ngx_http_idempotency_hidden(ctx, &h[i])) {
             continue;
         }
 
         kept = ngx_array_push(&headers);
         if (kept == NULL) {
-            return NGX_ERROR;
+            rc = NGX_ERROR;
+            continue;
         }
 
         kept->kind = ngx_http_idempotency_header_kind(r, &h[i]);
         kept->name = h[i].key;
         kept->value = h[i].value;
+    }
+
+    if (rc != NGX_OK) {
+        return NGX_ERROR;
     }
 
     response = &ctx->response;
@@ -178,6 +177,28 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         /* beyond what a record can hold at all */
         ctx->held_size = NGX_MAX_SIZE_T_VALUE;
     }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_content_type(ngx_http_request_t *r, ngx_array_t *headers)
+{
+    ngx_http_idempotency_header_t  *kept;
+
+    if (r->headers_out.content_type.len == 0) {
+        return NGX_OK;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE;
+    ngx_str_set(&kept->name, "Content-Type");
+    kept->value = r->headers_out.content_type;
 
     return NGX_OK;
 }

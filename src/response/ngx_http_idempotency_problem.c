@@ -175,7 +175,7 @@ ngx_http_idempotency_refuse(ngx_http_request_t *r,
     rc = ngx_http_send_header(r);
 
     if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
-        rc = ngx_http_idempotency_output(r, &text);
+        rc = ngx_http_idempotency_output(r, &ctx->end_buf, &text);
     }
 
     ngx_http_finalize_request(r, rc);

@@ -114,7 +114,7 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
     rc = ngx_http_send_header(r);
 
     if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
-        rc = ngx_http_idempotency_output(r, &body);
+        rc = ngx_http_idempotency_output(r, &ctx->end_buf, &body);
     }
 
     ngx_http_finalize_request(r, rc);
@@ -207,18 +207,16 @@ ngx_http_idempotency_replay_headers(ngx_http_request_t *r,
 }
 
 
-/* the whole of a body, through every filter */
+/*
+ * The whole of a body, through every filter.  The buffer is the caller's, and
+ * zeroed: once the header is out it is too late to find that there is none.
+ */
 
 ngx_int_t
-ngx_http_idempotency_output(ngx_http_request_t *r, ngx_str_t *body)
+ngx_http_idempotency_output(ngx_http_request_t *r, ngx_buf_t *b,
+    ngx_str_t *body)
 {
-    ngx_buf_t    *b;
-    ngx_chain_t   out;
-
-    b = ngx_calloc_buf(r->pool);
-    if (b == NULL) {
-        return NGX_ERROR;
-    }
+    ngx_chain_t  out;
 
     if (body->len) {
         b->pos = body->data;

@@ -14,15 +14,24 @@
 #include <ngx_http.h>
 
 #include <yajl/yajl_gen.h>
-#include <yajl/yajl_parse.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "response/ngx_http_idempotency_yajl.h"
+
+
+/* a member, and its value for this request */
+
+typedef struct {
+    ngx_str_t                              text;
+    ngx_uint_t                             json;     /* it stands as it is  */
+} ngx_http_idempotency_rewrite_value_t;
 
 
 typedef struct {
+    ngx_http_idempotency_yajl_t            yajl;
     yajl_gen                               gen;
     ngx_http_idempotency_replay_member_t  *member;
-    ngx_str_t                             *value;
+    ngx_http_idempotency_rewrite_value_t  *value;
     ngx_uint_t                             nmembers;
     ngx_uint_t                             depth;
     ngx_uint_t                             skip;     /* depth of a member that
@@ -32,11 +41,10 @@ typedef struct {
 } ngx_http_idempotency_rewrite_t;
 
 
-static ngx_int_t ngx_http_idempotency_rewrite(
+static ngx_int_t ngx_http_idempotency_rewrite(ngx_http_request_t *r,
     ngx_http_idempotency_rewrite_t *w, ngx_str_t *body);
 static void ngx_http_idempotency_rewrite_set(
     ngx_http_idempotency_rewrite_t *w);
-static ngx_uint_t ngx_http_idempotency_is_json(ngx_str_t *value);
 static int ngx_http_idempotency_rewrite_skipped(
     ngx_http_idempotency_rewrite_t *w);
 static int ngx_http_idempotency_rewrite_null(void *data);
@@ -77,10 +85,8 @@ ngx_int_t
 ngx_http_idempotency_replay_json(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *body)
 {
-    size_t                           len;
     ngx_int_t                        rc;
     ngx_uint_t                       i;
-    const unsigned char             *text;
     ngx_http_idempotency_rewrite_t   w;
 
     /* what the application itself encoded is not ours to open */
@@ -94,59 +100,59 @@ ngx_http_idempotency_replay_json(ngx_http_request_t *r,
     w.member = ctx->conf->replay_json->elts;
     w.nmembers = ctx->conf->replay_json->nelts;
 
-    w.value = ngx_palloc(r->pool, w.nmembers * sizeof(ngx_str_t));
+    w.value = ngx_palloc(r->pool, w.nmembers
+                              * sizeof(ngx_http_idempotency_rewrite_value_t));
     if (w.value == NULL) {
         return NGX_ERROR;
     }
 
     for (i = 0; i < w.nmembers; i++) {
-        if (ngx_http_complex_value(r, &w.member[i].value, &w.value[i])
+        if (ngx_http_complex_value(r, &w.member[i].value, &w.value[i].text)
             != NGX_OK)
         {
             return NGX_ERROR;
         }
-    }
 
-    w.gen = yajl_gen_alloc(NULL);
-    if (w.gen == NULL) {
-        return NGX_ERROR;
-    }
+        /* true, 17, "text" or {"a":1} as they are; all else is a string */
 
-    (void) yajl_gen_config(w.gen, yajl_gen_validate_utf8, 1);
+        rc = ngx_http_idempotency_yajl_valid(&w.value[i].text);
 
-    rc = ngx_http_idempotency_rewrite(&w, body);
-
-    if (rc == NGX_OK && ngx_http_idempotency_rewrite_ok(
-                                       yajl_gen_get_buf(w.gen, &text, &len)))
-    {
-        body->data = ngx_pnalloc(r->pool, len);
-
-        if (body->data == NULL) {
-            yajl_gen_free(w.gen);
+        if (rc == NGX_ERROR) {
             return NGX_ERROR;
         }
 
-        ngx_memcpy(body->data, text, len);
-        body->len = len;
+        w.value[i].json = (rc == NGX_OK);
     }
 
-    yajl_gen_free(w.gen);
+    ngx_http_idempotency_yajl_init(&w.yajl);
 
-    return NGX_OK;
+    rc = ngx_http_idempotency_rewrite(r, &w, body);
+
+    ngx_http_idempotency_yajl_done(&w.yajl);
+
+    return rc;
 }
 
 
 static ngx_int_t
-ngx_http_idempotency_rewrite(ngx_http_idempotency_rewrite_t *w,
-    ngx_str_t *body)
+ngx_http_idempotency_rewrite(ngx_http_request_t *r,
+    ngx_http_idempotency_rewrite_t *w, ngx_str_t *body)
 {
-    yajl_handle  parser;
-    yajl_status  status;
+    size_t                len;
+    u_char               *p;
+    yajl_handle           parser;
+    yajl_status           status;
+    const unsigned char  *text;
 
-    parser = yajl_alloc(&ngx_http_idempotency_rewrite_callbacks, NULL, w);
-    if (parser == NULL) {
-        return NGX_DECLINED;
+    if (setjmp(w->yajl.no_memory)) {
+        return NGX_ERROR;
     }
+
+    w->gen = yajl_gen_alloc(&w->yajl.funcs);
+    (void) yajl_gen_config(w->gen, yajl_gen_validate_utf8, 1);
+
+    parser = yajl_alloc(&ngx_http_idempotency_rewrite_callbacks,
+                        &w->yajl.funcs, w);
 
     status = yajl_parse(parser, body->data, body->len);
 
@@ -154,9 +160,24 @@ ngx_http_idempotency_rewrite(ngx_http_idempotency_rewrite_t *w,
         status = yajl_complete_parse(parser);
     }
 
-    yajl_free(parser);
+    if (status != yajl_status_ok || !w->object
+        || !ngx_http_idempotency_rewrite_ok(yajl_gen_get_buf(w->gen, &text,
+                                                             &len)))
+    {
+        return NGX_OK;
+    }
 
-    return (status == yajl_status_ok && w->object) ? NGX_OK : NGX_DECLINED;
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, text, len);
+
+    body->data = p;
+    body->len = len;
+
+    return NGX_OK;
 }
 
 
@@ -171,11 +192,12 @@ ngx_http_idempotency_rewrite_set(ngx_http_idempotency_rewrite_t *w)
         (void) yajl_gen_string(w->gen, w->member[i].member.data,
                                w->member[i].member.len);
 
-        if (ngx_http_idempotency_is_json(&w->value[i])) {
-            (void) yajl_gen_number(w->gen, (char *) w->value[i].data,
-                                   w->value[i].len);
+        if (w->value[i].json) {
+            (void) yajl_gen_number(w->gen, (char *) w->value[i].text.data,
+                                   w->value[i].text.len);
 
-        } else if (yajl_gen_string(w->gen, w->value[i].data, w->value[i].len)
+        } else if (yajl_gen_string(w->gen, w->value[i].text.data,
+                                   w->value[i].text.len)
                    == yajl_gen_invalid_string)
         {
             /* a variable may have any bytes, and JSON has UTF-8 only */
@@ -183,35 +205,6 @@ ngx_http_idempotency_rewrite_set(ngx_http_idempotency_rewrite_t *w)
             (void) yajl_gen_null(w->gen);
         }
     }
-}
-
-
-/* true, 17, "text" or {"a":1} as they are; all else is a string */
-
-static ngx_uint_t
-ngx_http_idempotency_is_json(ngx_str_t *value)
-{
-    yajl_handle  parser;
-    yajl_status  status;
-
-    if (value->len == 0) {
-        return 0;
-    }
-
-    parser = yajl_alloc(NULL, NULL, NULL);
-    if (parser == NULL) {
-        return 0;
-    }
-
-    status = yajl_parse(parser, value->data, value->len);
-
-    if (status == yajl_status_ok) {
-        status = yajl_complete_parse(parser);
-    }
-
-    yajl_free(parser);
-
-    return status == yajl_status_ok;
 }
 
 

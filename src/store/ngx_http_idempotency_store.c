@@ -19,12 +19,34 @@
 
 #define NGX_HTTP_IDEMPOTENCY_OP_POOL_SIZE  1024
 
+/*
+ * Operations of their own life that are there already when memory is short: a
+ * lock that could not be given back, or marked as used, would stay
+ */
+#define NGX_HTTP_IDEMPOTENCY_RESERVE       16
+
 /* an operation that took longer is an event of its own */
 #define NGX_HTTP_IDEMPOTENCY_SLOW          100
 
 
+/* an operation of its own life, with room for its claim */
+
+typedef struct {
+    ngx_http_idempotency_op_t       op;         /* first                    */
+    ngx_http_idempotency_claim_t    claim;
+} ngx_http_idempotency_detached_t;
+
+
+static ngx_http_idempotency_op_t *ngx_http_idempotency_op_make(
+    ngx_pool_t *pool);
+static ngx_http_idempotency_op_t *ngx_http_idempotency_op_new(void);
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_op_missed(ngx_http_idempotency_op_t *op);
+
+
+static ngx_http_idempotency_op_t
+    *ngx_http_idempotency_reserve[NGX_HTTP_IDEMPOTENCY_RESERVE];
+static ngx_uint_t  ngx_http_idempotency_nreserve;
 
 
 static const ngx_http_idempotency_backend_t
@@ -99,6 +121,11 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
     switch (op->kind) {
 
     case NGX_HTTP_IDEMPOTENCY_OP_BEGIN:
+
+        if (ngx_http_idempotency_nreserve < NGX_HTTP_IDEMPOTENCY_RESERVE) {
+            ngx_http_idempotency_store_reserve();
+        }
+
         rc = backend->begin(op);
         break;
 
@@ -159,9 +186,66 @@ ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op)
 }
 
 
+/* as much as can be had; what is missing is made up for by a later begin */
+
+void
+ngx_http_idempotency_store_reserve(void)
+{
+    ngx_http_idempotency_op_t  *op;
+
+    while (ngx_http_idempotency_nreserve < NGX_HTTP_IDEMPOTENCY_RESERVE) {
+
+        op = ngx_http_idempotency_op_new();
+        if (op == NULL) {
+            return;
+        }
+
+        ngx_http_idempotency_reserve[ngx_http_idempotency_nreserve++] = op;
+    }
+}
+
+
+void
+ngx_http_idempotency_store_unreserve(void)
+{
+    while (ngx_http_idempotency_nreserve) {
+        ngx_destroy_pool(
+            ngx_http_idempotency_reserve[--ngx_http_idempotency_nreserve]
+                ->pool);
+    }
+}
+
+
 ngx_http_idempotency_op_t *
 ngx_http_idempotency_op_detached(ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_op_e kind, u_char *id, u_char *token)
+{
+    ngx_http_idempotency_op_t  *op;
+
+    op = ngx_http_idempotency_op_new();
+
+    if (op == NULL) {
+
+        if (ngx_http_idempotency_nreserve == 0) {
+            return NULL;
+        }
+
+        op = ngx_http_idempotency_reserve[--ngx_http_idempotency_nreserve];
+    }
+
+    op->kind = kind;
+    op->store = store;
+    op->log = ngx_cycle->log;
+
+    ngx_memcpy(op->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    ngx_memcpy(op->token, token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+    return op;
+}
+
+
+static ngx_http_idempotency_op_t *
+ngx_http_idempotency_op_new(void)
 {
     ngx_pool_t                 *pool;
     ngx_http_idempotency_op_t  *op;
@@ -171,21 +255,30 @@ ngx_http_idempotency_op_detached(ngx_http_idempotency_store_t *store,
         return NULL;
     }
 
-    op = ngx_pcalloc(pool, sizeof(ngx_http_idempotency_op_t));
+    op = ngx_http_idempotency_op_make(pool);
+
     if (op == NULL) {
         ngx_destroy_pool(pool);
+    }
+
+    return op;
+}
+
+
+static ngx_http_idempotency_op_t *
+ngx_http_idempotency_op_make(ngx_pool_t *pool)
+{
+    ngx_http_idempotency_detached_t  *d;
+
+    d = ngx_pcalloc(pool, sizeof(ngx_http_idempotency_detached_t));
+    if (d == NULL) {
         return NULL;
     }
 
-    op->kind = kind;
-    op->store = store;
-    op->pool = pool;
-    op->log = ngx_cycle->log;
+    d->op.pool = pool;
+    d->op.claim = &d->claim;
 
-    ngx_memcpy(op->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
-    ngx_memcpy(op->token, token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
-
-    return op;
+    return &d->op;
 }
 
 
@@ -203,6 +296,8 @@ ngx_http_idempotency_op_detach(ngx_http_idempotency_op_t *op)
 static void
 ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op)
 {
+    ngx_pool_t  *pool;
+
     if (op->result == NGX_HTTP_IDEMPOTENCY_LOST
         || op->result == NGX_HTTP_IDEMPOTENCY_FULL
         || op->result == NGX_HTTP_IDEMPOTENCY_ERROR)
@@ -218,7 +313,22 @@ ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op)
         }
     }
 
-    ngx_destroy_pool(op->pool);
+    pool = op->pool;
+
+    /* what was taken out of the reserve is made good */
+
+    if (ngx_http_idempotency_nreserve < NGX_HTTP_IDEMPOTENCY_RESERVE) {
+        ngx_reset_pool(pool);
+
+        op = ngx_http_idempotency_op_make(pool);
+
+        if (op) {
+            ngx_http_idempotency_reserve[ngx_http_idempotency_nreserve++] = op;
+            return;
+        }
+    }
+
+    ngx_destroy_pool(pool);
 }
 
 

@@ -224,9 +224,13 @@ void ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op);
 /* for backends: the answer to an operation that was pending is there */
 void ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op);
 
+/* one process: operations of their own life for when memory is short */
+void ngx_http_idempotency_store_reserve(void);
+void ngx_http_idempotency_store_unreserve(void);
+
 /*
  * An operation that outlives whoever asked: it has a pool of its own, and
- * goes with it when it is done.  "done" may be NULL.
+ * goes with it when it is done.  op->claim has room for a claim.
  */
 ngx_http_idempotency_op_t *ngx_http_idempotency_op_detached(
     ngx_http_idempotency_store_t *store, ngx_http_idempotency_op_e kind,

@@ -21,6 +21,13 @@
 #include "store/layers/ngx_http_idempotency_layers.h"
 
 
+/*
+ * Of those that are spare, so many are for commits and releases: when memory
+ * is short, it is not what ends a lock that fails
+ */
+#define NGX_HTTP_IDEMPOTENCY_LAYER_RESERVE  16
+
+
 typedef struct ngx_http_idempotency_child_s  ngx_http_idempotency_child_t;
 
 struct ngx_http_idempotency_child_s {
@@ -41,6 +48,7 @@ static void ngx_http_idempotency_layer_free(
 
 
 static ngx_http_idempotency_child_t  *ngx_http_idempotency_layer_spare;
+static ngx_uint_t                     ngx_http_idempotency_layer_nspare;
 
 
 ngx_int_t
@@ -72,8 +80,13 @@ ngx_http_idempotency_layer_child(ngx_http_idempotency_op_t *op,
 
     child = ngx_http_idempotency_layer_spare;
 
-    if (child) {
+    if (ngx_http_idempotency_layer_nspare
+        > ((op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+            || op->kind == NGX_HTTP_IDEMPOTENCY_OP_RELEASE)
+           ? 0 : NGX_HTTP_IDEMPOTENCY_LAYER_RESERVE))
+    {
         ngx_http_idempotency_layer_spare = child->next;
+        ngx_http_idempotency_layer_nspare--;
 
     } else {
         child = ngx_alloc(sizeof(ngx_http_idempotency_child_t),
@@ -173,6 +186,7 @@ ngx_http_idempotency_layer_free(ngx_http_idempotency_child_t *child)
 {
     child->next = ngx_http_idempotency_layer_spare;
     ngx_http_idempotency_layer_spare = child;
+    ngx_http_idempotency_layer_nspare++;
 }
 
 
@@ -214,7 +228,19 @@ ngx_int_t
 ngx_http_idempotency_layer_init_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store)
 {
+    ngx_http_idempotency_child_t  *child;
     ngx_http_idempotency_layer_t  *layer;
+
+    while (ngx_http_idempotency_layer_nspare
+           < NGX_HTTP_IDEMPOTENCY_LAYER_RESERVE)
+    {
+        child = ngx_alloc(sizeof(ngx_http_idempotency_child_t), cycle->log);
+        if (child == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_idempotency_layer_free(child);
+    }
 
     layer = store->conf;
 
@@ -236,6 +262,7 @@ ngx_http_idempotency_layer_exit_process(ngx_cycle_t *cycle,
     while (ngx_http_idempotency_layer_spare) {
         child = ngx_http_idempotency_layer_spare;
         ngx_http_idempotency_layer_spare = child->next;
+        ngx_http_idempotency_layer_nspare--;
 
         ngx_free(child);
     }

@@ -291,11 +291,10 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
         return NULL;
     }
 
-    op->claim = ngx_palloc(op->pool, sizeof(ngx_http_idempotency_claim_t));
     b = ngx_create_temp_buf(op->pool, ngx_max(node->size, 1));
     cl = ngx_alloc_chain_link(op->pool);
 
-    if (op->claim == NULL || b == NULL || cl == NULL) {
+    if (b == NULL || cl == NULL) {
         ngx_destroy_pool(op->pool);
         return NULL;
     }

@@ -383,6 +383,7 @@ ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
     if (found->response.data == NULL) {
         op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
         op->error = "no memory for the response";
+        op->bad_record = 1;
         return;
     }
 

@@ -1,0 +1,877 @@
+# Memory that can't be had, at every step: each allocation that a request makes
+# fails once, and then once more with all that follow it.  The client gets an
+# answer, the application runs at most once, and a retry is served at once.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest::Faults;              # before IdempotencyTest
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $Redis = ($ENV{IDEMPOTENCY_STORE} || '') eq 'redis';
+
+# "prepare" comes before the failure and "request" is hit by it; both get a key.
+# "answers" are the statuses of a request that nothing happened to, "retry"
+# those of the same once more.  Where the application ran and there was no
+# memory to hold its response, the record says so: 507.
+#
+# A Redis whose connection broke for want of memory is away for a moment, and a
+# lock that could not be given back to it is tried again soon: then the retry
+# is asked again for as long, which is far less than the lease.  With no memory
+# at all for a while, a lock in Redis ends with its lease: of that there is one
+# walk, with a short one.
+
+sub walk
+{
+    my %o = (most => 250, answers => [200], retry => [200], runs => 1,
+             prepare => sub { }, body => '{"a":1}', @_);
+
+    $o{request} ||= sub {
+        my $c = send_post("/ok?op=$_[0]", $o{body},
+                          [ 'Idempotency-Key' => $_[0],
+                            'Content-Type' => 'application/json' ]);
+        return $c->read_response(6);
+    };
+
+    $o{again} ||= $o{request};
+
+    my (@bad, $balance);
+    my $steps = 0;
+
+    for my $all (0, $Redis && !$o{all} ? () : 1) {
+        for my $n (1 .. $o{most} + 1) {
+            my $key = new_key();
+
+            works();
+            $o{prepare}->($key);
+
+            faults_arm($n, all => $all, %{ $o{arm} || {} });
+            my $got = eval { $o{request}->($key) };
+            my $died = $@;
+            my $f = faults_disarm();
+
+            if (!$f->{failed}) {
+                push @bad, "without a failure: " . told($got)
+                    if !$got || !grep { $_ == $got->status } @{ $o{answers} };
+                last;
+            }
+
+            $steps++;
+
+            my $what = sprintf '%s %d%s: ', $f->{name}, $n, $all ? '+' : '';
+            my $where = " ($f->{where})";
+
+            # an answer, and a clear one
+
+            if (!$got) {
+                push @bad, "${what}no answer $died$where";
+
+            } elsif (!grep { $_ == $got->status } @{ $o{answers} }, 500, 503) {
+                push @bad, $what . told($got) . $where;
+
+            } elsif ($got->truncated && !$o{truncated}) {
+                push @bad, "${what}truncated$where";
+            }
+
+            # no lock: the same once more is served at once
+
+            my $again = eval { $o{again}->($key) };
+
+            if ($Redis) {
+                wait_for(sub {
+                    !$again || grep({ $_ == $again->status } @{ $o{retry} })
+                        or !($again = eval { $o{again}->($key) });
+                }, 5);
+            }
+
+            if (!$again) {
+                push @bad, "${what}then no answer $@$where";
+
+            } elsif (!grep { $_ == $again->status } @{ $o{retry} }) {
+                push @bad, "${what}then " . told($again) . $where;
+            }
+
+            my $runs = app_count($key);
+            push @bad, "${what}ran $runs times$where" if $runs > $o{runs};
+
+            # a request that failed may last as long as its client
+            IdempotencyTest::Client::close_all();
+
+            if ($n > $o{most}) {
+                push @bad, "more than $o{most} steps";
+            }
+        }
+
+        # the first walk may have made what a worker makes once
+
+        works();
+        my $now = settled();
+
+        push @bad, "not freed: $balance before, $now after"
+            if defined $balance && more($balance, $now);
+        $balance = $now;
+    }
+
+    cmp_ok($steps, '>', 1, "$o{name}: $steps failures");
+    ok(!@bad, "$o{name}: served all the same") or diag(map { "$_\n" } @bad);
+}
+
+
+# the store is there; what a worker keeps ready for bad times is complete
+
+sub works
+{
+    wait_for(sub {
+        my $key = new_key();
+        my $got = send_post("/status/400?op=$key", 'x',
+                            { 'Idempotency-Key' => $key })->read_response(6);
+        return $got && $got->status == 400;
+    }, 10) or die "the store is gone for good\n";
+}
+
+
+sub told
+{
+    my $response = shift;
+
+    return 'nothing' if !$response;
+    return join ' ', $response->status || 'closed', $response->error_code;
+}
+
+
+# what is under way has an end
+
+sub settled
+{
+    my ($last, $same) = ('', 0);
+
+    wait_for(sub {
+        my $now = faults_balance();
+        $same = $now eq $last ? $same + 1 : 0;
+        $last = $now;
+        return $same > 5;
+    });
+
+    return $last;
+}
+
+
+# a connection to Redis has its buffers, or has none at the moment
+
+sub more
+{
+    my ($before, $after) = map { [ split ' ' ] } @_;
+    my $some = $Redis ? 8 : 0;
+
+    return $after->[0] > $before->[0] + $some
+           || $after->[1] > $before->[1] + ($Redis ? 2 : 0);
+}
+
+our $Paused;
+
+if ($Redis) {
+    $Paused = start_redis();
+    $ENV{TEST_NGINX_PAUSED_PORT} = $main::Paused->{port};
+}
+
+run_tests();
+
+# how much of what can fail was seen to
+
+my $sites = faults_sites();
+my @calls = faults_calls();
+my @failed = grep { $sites->{$_} } @calls;
+
+Test::More::note(sprintf '%d of %d calls in the module failed', scalar @failed,
+     scalar @calls);
+cmp_ok(scalar @failed, '>', 60, 'many places were made to fail');
+
+if ($ENV{FAULTS_REPORT}) {
+    print STDERR "# not failed: $_\n"
+        for sort map { IdempotencyTest::Faults::place($_) }
+            grep { !$sites->{$_} } @calls;
+}
+
+__DATA__
+
+=== TEST 1: a fresh request
+--- config
+    location / {
+        idempotency       $TEST_STORE;
+        idempotency_wait  0;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+walk(name => 'fresh', retry => [200, 507]);
+
+
+
+=== TEST 7: no memory at all for a while, and the lock in Redis
+--- store: redis
+--- config
+    location / {
+        idempotency        $TEST_STORE;
+        idempotency_wait   0;
+        idempotency_lease  300ms;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+walk(name => 'fresh', retry => [200, 507], all => 1);
+
+
+
+=== TEST 2: a replay
+--- config
+    location / {
+        idempotency       $TEST_STORE;
+        idempotency_wait  0;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my $post = sub {
+    send_post("/headers?op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+walk(name => 'replay', prepare => $post, request => $post, answers => [201],
+     retry => [201]);
+
+
+
+=== TEST 3: a replay never becomes an execution, whatever a store error means
+--- store: memory
+--- config
+    location / {
+        idempotency                 $TEST_STORE;
+        idempotency_on_store_error  pass;
+        idempotency_wait            0;
+        proxy_pass                  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my $post = sub {
+    send_post("/ok?op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+walk(name => 'replay under pass', prepare => $post, request => $post);
+
+
+
+=== TEST 4: a conflict, with everything it can tell
+--- config
+    location / {
+        idempotency                  $TEST_STORE;
+        idempotency_fingerprint      json;
+        idempotency_conflict_detail  values;
+        idempotency_documentation    https://$host/errors;
+        idempotency_identity         $http_authorization;
+        idempotency_wait             0;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my $send = sub {
+    my ($key, $body) = @_;
+
+    send_post("/ok?op=$key", $body,
+              { 'Idempotency-Key' => $key, Authorization => 'me',
+                'Content-Type' => 'application/json' })->read_response(6);
+};
+
+my ($one, $two) = ('{"a":[1,{"b":"x"}],"c":null}', '{"a":[1,{"b":"y"}],"d":2}');
+
+walk(name => 'conflict', answers => [409],
+     prepare => sub { $send->($_[0], $one) },
+     request => sub { $send->($_[0], $two) },
+     again   => sub { $send->($_[0], $one) });
+
+
+
+=== TEST 5: a holder that still runs: 409, or a wait
+--- config
+    location /busy/ {
+        idempotency       $TEST_STORE;
+        idempotency_wait  0;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location / {
+        idempotency       $TEST_STORE;
+        idempotency_wait  5s;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 180
+--- client
+my %holder;
+
+my $busy = sub {
+    send_post("/busy/ok?op=$_[0]&hold=1", 'x',
+              { 'Idempotency-Key' => $_[0] });
+};
+
+walk(name => 'busy', answers => [409],
+     prepare => sub { $holder{$_[0]} = $busy->($_[0]);
+                      app_wait_parked($_[0]) },
+     request => sub { $busy->($_[0])->read_response(6) },
+     again   => sub { app_release($_[0]);
+                      $holder{$_[0]}->read_response(6);
+                      $busy->($_[0])->read_response(6) });
+
+# the waiter is hit when it comes, and when its answer comes
+
+my $post = sub {
+    send_post("/ok?op=$_[0]&hold=1", 'x', { 'Idempotency-Key' => $_[0] });
+};
+
+walk(name => 'wait', answers => [200, 507], retry => [200, 507],
+     prepare => sub { $holder{$_[0]} = $post->($_[0]);
+                      app_wait_parked($_[0]) },
+     request => sub {
+         my @waiters = map { $post->($_[0]) } 1, 2;
+         my @got = map { $_->read_response(0.05) } @waiters;
+         app_release($_[0]);
+         my $first = $holder{$_[0]}->read_response(6);
+         die 'the holder got ' . told($first) . "\n"
+             if !$first || $first->status != 200;
+         $got[$_] ||= $waiters[$_]->read_response(6) for 0, 1;
+         my ($bad) = grep { !$_ || $_->status != 200 } @got;
+         return defined $bad || grep({ !$_ } @got) ? $bad : $got[0];
+     },
+     again   => sub { $post->($_[0])->read_response(6) });
+
+
+
+=== TEST 6: outcomes: not kept, refused, truncated, too large, a stream, empty
+--- config
+    location / {
+        idempotency               $TEST_STORE;
+        idempotency_wait          0;
+        idempotency_max_response  8k;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /dead/ {
+        idempotency               $TEST_STORE;
+        idempotency_wait          0;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+    location /retry/ {
+        idempotency                  $TEST_STORE;
+        idempotency_wait             0;
+        idempotency_unknown_outcome  retry;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 180
+--- client
+sub post
+{
+    my $uri = shift;
+
+    return sub {
+        my $key = shift;
+        (my $to = $uri) =~ s/OP/$key/;
+        send_post($to, 'x', { 'Idempotency-Key' => $key })->read_response(6);
+    };
+}
+
+walk(name => 'not kept', request => post('/status/503?op=OP'),
+     answers => [503], retry => [503], runs => 2);
+
+walk(name => 'refused', request => post('/dead/?op=OP'), answers => [502],
+     retry => [502], runs => 0);
+
+walk(name => 'unknown outcome', request => post('/retry/close?op=OP'),
+     answers => [502], retry => [502], runs => 2);
+
+walk(name => 'held as unknown', request => post('/close?op=OP'),
+     answers => [502], retry => [502, 409]);
+
+# what can't be held goes to the client as it comes
+
+walk(name => 'truncated', request => post('/truncate?op=OP'),
+     answers => [502, 200], retry => [502, 409, 507], truncated => 1);
+
+walk(name => 'too large', request => post('/size?n=9000&op=OP'),
+     retry => [507, 200]);
+
+walk(name => 'too large, of no known length',
+     request => post('/size?n=9000&chunked=1&op=OP'), retry => [507, 200]);
+
+walk(name => 'in pieces', request => post('/size?n=7000&chunked=1&op=OP'),
+     retry => [507, 200]);
+
+walk(name => 'a stream', request => post('/sse?n=2&op=OP'),
+     retry => [507, 200]);
+
+walk(name => 'empty', request => post('/204?op=OP'), answers => [204],
+     retry => [204, 507]);
+
+
+
+=== TEST 8: bodies in their canonical form, keys in them and derived from them
+--- config
+    location /json/ {
+        idempotency              $TEST_STORE;
+        idempotency_key          $http_idempotency_key json:id;
+        idempotency_fingerprint  json exclude=at arrays=unordered;
+        idempotency_wait         0;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /form/ {
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  form exclude=at;
+        idempotency_wait         0;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /multipart/ {
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  multipart;
+        idempotency_wait         0;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /derived/ {
+        idempotency         $TEST_STORE;
+        idempotency_dedupe  body window=60s;
+        idempotency_wait    0;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /both/ {
+        idempotency         $TEST_STORE;
+        idempotency_dedupe  json:url,id window=60s when=always;
+        idempotency_wait    0;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 180
+--- client
+sub body
+{
+    my ($uri, $type, $body, %key) = @_;
+
+    return sub {
+        my $key = shift;
+        my $text = $body;
+        $text =~ s/KEY/$key/g;
+        send_post("$uri?op=$key", $text,
+                  { 'Content-Type' => $type,
+                    $key{none} ? () : ('Idempotency-Key' => $key) })
+            ->read_response(6);
+    };
+}
+
+my @retry = (retry => [200, 507]);
+my $json = '{"id":"KEY","a":[3,1,{"x":"\u00e9"}],"at":7,"b":{"c":null}}';
+
+walk(name => 'canonical JSON', @retry,
+     request => body('/json/ok', 'application/json', $json));
+
+walk(name => 'a key in the body', @retry,
+     request => body('/json/ok', 'application/json', $json, none => 1));
+
+walk(name => 'a form', @retry,
+     request => body('/form/ok', 'application/x-www-form-urlencoded',
+                     join '&', 'at=1', map { "f$_=%41$_" } 1 .. 40));
+
+walk(name => 'multipart', @retry,
+     request => body('/multipart/ok', 'multipart/form-data; boundary=xyz',
+                     "--xyz\r\nContent-Disposition: form-data; name=\"a\""
+                     . "\r\n\r\n1\r\n--xyz--\r\n"));
+
+walk(name => 'a derived key', @retry,
+     request => body('/derived/ok', 'text/plain', 'KEY', none => 1));
+
+my $both = '{"url":"u","id":"KEY"}';
+
+walk(name => 'a key, and a derived one', @retry,
+     request => body('/both/ok', 'application/json', $both));
+
+# the first was sent under another key: the derived record has the response,
+# and the key's record is to have it too
+
+my $other = sub {
+    my $key = shift;
+    send_post("/both/ok?op=$key", qq({"url":"u","id":"$key"}),
+              { 'Content-Type' => 'application/json',
+                'Idempotency-Key' => new_key() })->read_response(6);
+};
+
+walk(name => 'a replay through a derived key', prepare => $other,
+     request => body('/both/ok', 'application/json', $both));
+
+
+
+=== TEST 9: what is said in an answer: compressed, set anew, expired, refused
+--- config
+    location / {
+        idempotency              $TEST_STORE;
+        idempotency_wait         0;
+        idempotency_compress     on min=10;
+        idempotency_replay_json  duplicate true;
+        idempotency_replay_json  who $http_x_who;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /short/ {
+        idempotency                $TEST_STORE;
+        idempotency_wait           0;
+        idempotency_ttl            $arg_ttl;
+        idempotency_lease          $arg_lease;
+        idempotency_expired_grace  1h;
+        proxy_pass                 http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /required/ {
+        idempotency                $TEST_STORE;
+        idempotency_required       on;
+        idempotency_documentation  https://$host/errors;
+        proxy_pass                 http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /page/ {
+        idempotency                $TEST_STORE;
+        idempotency_required       on;
+        idempotency_error_body     off;
+        error_page                 400 /400.html;
+        proxy_pass                 http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files
+>>> 400.html
+no key
+--- client_timeout: 180
+--- client
+my $post = sub {
+    send_post("/json?op=$_[0]&n=2000&type=application/json", 'x',
+              { 'Idempotency-Key' => $_[0], 'X-Who' => 'me' })
+        ->read_response(6);
+};
+
+walk(name => 'compressed', request => $post, retry => [200, 507]);
+walk(name => 'a compressed one again', prepare => $post, request => $post);
+
+my $json = sub {
+    send_post("/json?op=$_[0]", 'x',
+              { 'Idempotency-Key' => $_[0], 'X-Who' => 'me' })
+        ->read_response(6);
+};
+
+walk(name => 'JSON with members of ours', prepare => $json, request => $json);
+
+my $short = sub {
+    send_post("/short/ok?op=$_[0]&ttl=1ms&lease=5s", 'x',
+              { 'Idempotency-Key' => $_[0] })->read_response(6);
+};
+
+walk(name => 'after one that expired', retry => [200, 507], runs => 3,
+     prepare => sub { $short->($_[0]); select undef, undef, undef, 0.01 },
+     request => $short);
+
+walk(name => 'a key is missing', answers => [400], retry => [400], runs => 0,
+     request => sub {
+         send_post("/required/ok?op=$_[0]", 'x')->read_response(6);
+     });
+
+walk(name => 'a key is missing, and nginx says so', answers => [400],
+     retry => [400], runs => 0,
+     request => sub {
+         send_post("/page/ok?op=$_[0]", 'x')->read_response(6);
+     });
+
+
+
+=== TEST 10: figures, events, variables
+--- http_config
+    log_format idempotency '$idempotency_status $idempotency_key_hash '
+                           '$idempotency_record $idempotency_fingerprint '
+                           '$idempotency_original_time $idempotency_age '
+                           '$idempotency_wait_time $idempotency_store_time '
+                           '$idempotency_key $idempotency_job_mail '
+                           '$idempotency_conflict $idempotency_replayed';
+--- config
+    access_log  logs/access.log  idempotency;
+    location / {
+        idempotency      $TEST_STORE;
+        idempotency_wait 0;
+        idempotency_log  logs/events.log;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /stats  { idempotency_stats; }
+    location /prom   { idempotency_stats prometheus; }
+    location /json   { idempotency_stats json; }
+    location /html   { idempotency_stats html; }
+--- client_timeout: 120
+--- client
+walk(name => 'with events', retry => [200, 507]);
+
+for my $page (qw(prom json html)) {
+    walk(name => $page, runs => 0, request => sub {
+        send_request('GET', "/$page", undef, {})->read_response(6);
+    });
+}
+
+
+
+=== TEST 11: Redis with a cache, and a commit that goes to the outbox
+--- store: redis
+--- http_config
+    idempotency_store cached redis {
+        server   127.0.0.1:$TEST_NGINX_REDIS_PORT;
+        cache    copies:1m ttl=30s;
+        prefix   cached:;
+    }
+    idempotency_store ledger memory { zone ledger:1m; }
+--- config
+    location / {
+        idempotency        cached;
+        idempotency_wait   0;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /fallback/ {
+        idempotency        cached fallback=ledger;
+        idempotency_wait   0;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 180
+--- client
+my $post = sub {
+    send_post("/ok?op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+walk(name => 'fresh, with a cache', retry => [200, 507]);
+walk(name => 'replayed by the cache', prepare => $post, request => $post);
+
+walk(name => 'fresh, with a fallback', retry => [200, 507], request => sub {
+    send_post("/fallback/ok?op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+});
+
+
+
+=== TEST 12: shared memory is full at every step
+--- store: memory
+--- config
+    location / {
+        idempotency                  on;
+        idempotency_fingerprint      json;
+        idempotency_conflict_detail  paths;
+        idempotency_wait             0;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /pass/ {
+        idempotency                  on;
+        idempotency_on_store_error   pass;
+        idempotency_wait             0;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my $send = sub {
+    send_post("/size?n=20000&op=$_[0]", '{"a":1}',
+              { 'Idempotency-Key' => $_[0],
+                'Content-Type' => 'application/json' })->read_response(6);
+};
+
+walk(name => 'a full zone', request => $send, arm => { slab => 1 },
+     retry => [200, 507]);
+
+# what is full at begin is a store error, and nothing ran
+
+my $key = new_key();
+
+faults_arm(1, all => 1, slab => 1);
+my $full = $send->($key);
+is($full->status, 503, 'no room for a record');
+is($full->error_code, 'STORE_UNAVAILABLE', 'is a store error');
+is(app_count($key), 0, 'and did not run');
+
+my $passed = send_post("/pass/ok?op=$key", 'x',
+                       { 'Idempotency-Key' => $key })->read_response(6);
+faults_disarm();
+
+is($passed->status, 200, 'unless it may pass');
+is(app_count($key), 1, 'and ran');
+
+# what has a record has room to say that it ran
+
+my $busy = new_key();
+my $holder = send_post("/size?n=20000&hold=1&op=$busy", '{"a":1}',
+                       { 'Idempotency-Key' => $busy,
+                         'Content-Type' => 'application/json' });
+app_wait_parked($busy);
+faults_arm(1, all => 1, slab => 1);
+app_release($busy);
+
+is($holder->read_response(6)->status, 200, 'the client has its response');
+faults_disarm();
+
+my $again = send_post("/size?n=20000&hold=1&op=$busy", '{"a":1}',
+                      { 'Idempotency-Key' => $busy,
+                        'Content-Type' => 'application/json' })
+    ->read_response(6);
+
+is($again->status, 507, 'there was no room for it');
+is($again->error_code, 'RESPONSE_NOT_KEPT', 'which the record says');
+is(app_count($busy), 1, 'and it ran once');
+
+
+
+=== TEST 13: shared memory of the layers is full at every step
+--- store: redis
+--- http_config
+    idempotency_store cached redis {
+        server   127.0.0.1:$TEST_NGINX_REDIS_PORT;
+        cache    copies:1m ttl=30s;
+        prefix   full:;
+    }
+--- config
+    location / {
+        idempotency       cached;
+        idempotency_wait  0;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my $send = sub {
+    send_post("/size?n=20000&op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+# a cache that is full is no reason for anything
+
+walk(name => 'a full cache', request => $send, arm => { slab => 1 },
+     all => 1);
+
+
+
+=== TEST 14: a commit that goes to the outbox
+--- store: redis
+--- http_config
+    idempotency_store away redis {
+        server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
+        timeout  100ms;
+        cache    copies:1m ttl=30s;
+    }
+--- config
+    location / {
+        idempotency       away;
+        idempotency_wait  0;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my %holder;
+
+my $post = sub {
+    send_post("/ok?hold=1&op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] });
+};
+
+walk(name => 'outbox', retry => [200, 507],
+     prepare => sub {
+         $holder{$_[0]} = $post->($_[0]);
+         app_wait_parked($_[0]) or die "it does not run\n";
+         $main::Paused->pause;
+     },
+     request => sub {
+         app_release($_[0]);
+         my $got = $holder{$_[0]}->read_response(6);
+         $main::Paused->resume;
+         return $got;
+     },
+     again => sub { $post->($_[0])->read_response(6) });
+
+
+
+=== TEST 15: a connection to Redis that is made anew
+--- store: redis
+--- http_config
+    idempotency_store away redis { server 127.0.0.1:$TEST_NGINX_PAUSED_PORT; }
+--- config
+    location / {
+        idempotency       away;
+        idempotency_wait  0;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+walk(name => 'connecting', retry => [200, 507], prepare => sub {
+    $main::Paused->command(qw(CLIENT KILL TYPE normal SKIPME yes));
+});
+
+
+
+=== TEST 16: a configuration is refused when there is no memory for it
+--- store: memory
+--- http_config
+    idempotency_store shared redis {
+        server                   127.0.0.1:$TEST_NGINX_DEAD_PORT;
+        user                     me;
+        password                 secret;
+        prefix                   a:;
+        tls                      on;
+        tls_verify               off;
+        cache                    copies:1m ttl=30s;
+        breaker                  fails=3 reset=1s;
+    }
+    idempotency_store ledger memory { zone ledger:1m; }
+--- config
+    location / {
+        idempotency                  on;
+        idempotency_key              $http_idempotency_key json:id;
+        idempotency_key_format       string min=2 max=80 quoted=optional;
+        idempotency_methods          POST PUT;
+        idempotency_bypass           $arg_bypass $http_x_bypass;
+        idempotency_scope            $host$uri;
+        idempotency_identity         $http_authorization $cookie_session;
+        idempotency_fingerprint      json exclude=at,when arrays=unordered;
+        idempotency_dedupe           json:url,id window=60s when=always;
+        idempotency_ttl              $arg_ttl;
+        idempotency_ttl_header       X-TTL max=1h;
+        idempotency_max_response     $arg_max;
+        idempotency_keep_status      2xx 404 !204;
+        idempotency_replay_json      again true;
+        idempotency_hide_header      X-Secret X-Other;
+        idempotency_documentation    https://$host/errors;
+        idempotency_conflict_detail  paths;
+        idempotency_log              logs/events.log;
+        idempotency_group            api;
+        add_header                   X-Job $idempotency_job_mail;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /shared {
+        idempotency                  shared fallback=ledger;
+    }
+    location = /stats { idempotency_stats; }
+--- client_timeout: 180
+--- client
+my $conf = $Test::Nginx::Util::ConfFile;
+my (@bad, $steps);
+
+# the worker that runs shares what is armed, and must have nothing to do
+works();
+settled();
+
+for my $all (0, 1) {
+    for my $n (1 .. 1000) {
+        faults_arm($n, all => $all, shared => 1);
+        my $said = qx($ENV{TEST_NGINX_BINARY} -t -q -e stderr -p $ENV{TEST_NGINX_SERVROOT}/ -c $conf 2>&1);
+        my $status = $?;
+        my $f = faults_disarm();
+
+        if (!$f->{failed}) {
+            push @bad, "it is refused anyway: $said" if $status;
+            last;
+        }
+
+        $steps++;
+
+        push @bad, "$f->{name} $n: ended by signal " . ($status & 127)
+                   . " ($f->{where})" if $status & 127;
+        push @bad, "$f->{name} $n: accepted ($f->{where})" if !$status;
+    }
+}
+
+cmp_ok($steps, '>', 100, "$steps failures");
+ok(!@bad, 'each is an error') or diag(map { "$_\n" } @bad);
