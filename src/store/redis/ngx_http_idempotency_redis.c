@@ -509,6 +509,7 @@ ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
     redis = store->conf;
 
     ngx_queue_init(&redis->nodes);
+    ngx_queue_init(&redis->retired);
 
     redis->topology = redis->cluster
                           ? &ngx_http_idempotency_redis_cluster
@@ -540,5 +541,6 @@ ngx_http_idempotency_redis_exit_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_redis_calls_exit(redis);
 
     ngx_http_idempotency_redis_close(&redis->subscriber);
+    ngx_http_idempotency_redis_requeue(&redis->subscriber);
     ngx_http_idempotency_redis_nodes_exit(redis);
 }

@@ -180,7 +180,8 @@ struct ngx_http_idempotency_redis_conn_s {
  */
 
 struct ngx_http_idempotency_redis_node_s {
-    ngx_queue_t                           queue;     /* redis->nodes        */
+    ngx_queue_t                           queue;     /* redis->nodes, or
+                                                        retired             */
     ngx_http_idempotency_redis_t         *redis;
     ngx_pool_t                           *pool;
     ngx_str_t                             name;      /* <host>:<port>       */
@@ -377,6 +378,7 @@ struct ngx_http_idempotency_redis_s {
     /* this worker */
     const ngx_http_idempotency_redis_topology_t  *topology;
     ngx_queue_t                           nodes;
+    ngx_queue_t                           retired;
     ngx_http_idempotency_redis_node_t    *master;    /* of all records      */
     ngx_http_idempotency_redis_conn_t     subscriber;
     ngx_queue_t                           waiting;   /* calls that have no
@@ -505,6 +507,7 @@ ngx_int_t ngx_http_idempotency_redis_call_asking(
     ngx_http_idempotency_redis_call_t *call);
 void ngx_http_idempotency_redis_calls_init(
     ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_forget(ngx_queue_t *calls);
 void ngx_http_idempotency_redis_calls_exit(
     ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_requeue(

@@ -275,6 +275,29 @@ ngx_http_idempotency_redis_calls_exit(ngx_http_idempotency_redis_t *redis)
     if (redis->later_timer.timer_set) {
         ngx_del_timer(&redis->later_timer);
     }
+
+    ngx_http_idempotency_redis_forget(&redis->waiting);
+    ngx_http_idempotency_redis_forget(&redis->later);
+}
+
+
+/* the worker leaves: nobody is told any more */
+
+void
+ngx_http_idempotency_redis_forget(ngx_queue_t *calls)
+{
+    ngx_http_idempotency_redis_call_t  *call;
+
+    while (!ngx_queue_empty(calls)) {
+        call = ngx_queue_data(ngx_queue_head(calls),
+                              ngx_http_idempotency_redis_call_t, queue);
+
+        if (call->op) {
+            call->op->state_data = NULL;
+        }
+
+        ngx_http_idempotency_redis_call_free(call);
+    }
 }
 
 

@@ -123,9 +123,14 @@ ngx_http_idempotency_redis_cluster_init(ngx_http_idempotency_redis_t *redis)
 static void
 ngx_http_idempotency_redis_cluster_exit(ngx_http_idempotency_redis_t *redis)
 {
-    if (redis->control.asker) {
-        ngx_http_idempotency_redis_control_exit(redis);
+    if (redis->control.asker == NULL) {
+        return;
     }
+
+    ngx_http_idempotency_redis_control_exit(redis);
+
+    ngx_memzero(redis->slots, NGX_HTTP_IDEMPOTENCY_REDIS_SLOTS
+                              * sizeof(ngx_http_idempotency_redis_node_t *));
 }
 
 

@@ -104,6 +104,7 @@ ngx_http_idempotency_redis_control_exit(ngx_http_idempotency_redis_t *redis)
     }
 
     ngx_http_idempotency_redis_close(&control->conn);
+    ngx_http_idempotency_redis_requeue(&control->conn);
 }
 
 

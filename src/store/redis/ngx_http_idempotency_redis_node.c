@@ -343,6 +343,7 @@ ngx_http_idempotency_redis_node_retire(ngx_http_idempotency_redis_node_t *node)
     node->retired = 1;
 
     ngx_queue_remove(&node->queue);
+    ngx_queue_insert_tail(&node->redis->retired, &node->queue);
 
     ngx_http_idempotency_redis_node_vacate(node);
     ngx_http_idempotency_redis_control_leave(node);
@@ -359,6 +360,8 @@ ngx_http_idempotency_redis_node_destroy(ngx_event_t *ev)
 
     node = ev->data;
 
+    ngx_queue_remove(&node->queue);
+
     if (node->addrs_pool) {
         ngx_destroy_pool(node->addrs_pool);
     }
@@ -372,20 +375,35 @@ ngx_http_idempotency_redis_nodes_exit(ngx_http_idempotency_redis_t *redis)
 {
     ngx_uint_t                          i;
     ngx_queue_t                        *q;
+    ngx_http_idempotency_redis_conn_t  *conn;
     ngx_http_idempotency_redis_node_t  *node;
 
     while (!ngx_queue_empty(&redis->nodes)) {
         q = ngx_queue_head(&redis->nodes);
         node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
 
-        ngx_queue_remove(q);
-
         ngx_http_idempotency_redis_resolve_exit(node);
 
         for (i = 0; i < node->total; i++) {
-            ngx_http_idempotency_redis_close(&node->conns[i]);
+            conn = &node->conns[i];
+
+            ngx_http_idempotency_redis_close(conn);
+            ngx_http_idempotency_redis_requeue(conn);
+            ngx_http_idempotency_redis_forget(&conn->unsent);
         }
 
-        /* operations under way still point there: the process takes it */
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(&redis->retired, q);
+    }
+
+    while (!ngx_queue_empty(&redis->retired)) {
+        q = ngx_queue_head(&redis->retired);
+        node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
+
+        if (node->destroy.posted) {
+            ngx_delete_posted_event(&node->destroy);
+        }
+
+        ngx_http_idempotency_redis_node_destroy(&node->destroy);
     }
 }

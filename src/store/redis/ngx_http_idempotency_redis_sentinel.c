@@ -171,6 +171,9 @@ ngx_http_idempotency_redis_sentinel_exit(ngx_http_idempotency_redis_t *redis)
     }
 
     ngx_http_idempotency_redis_close(&redis->events);
+    ngx_http_idempotency_redis_requeue(&redis->events);
+
+    redis->master = NULL;
 }
 
 
