@@ -365,3 +365,33 @@ qr/invalid parameter "time=1s" in "replicas" directive: it takes a number and a 
 --- must_die
 --- error_log eval
 qr/"replicas" directive is duplicate in .*nginx\.conf:\d+/
+
+
+
+=== TEST 15: a master that takes no writes without replicas
+--- store: redis
+--- http_config eval: $::hasty
+--- config eval: $::server
+--- client
+with_replicas(0);
+
+my %key = ('Idempotency-Key' => new_key());
+my $c = send_post('/hold?op=a', 'x', \%key);
+app_wait_parked('a');
+
+$::master->command('CONFIG', 'SET', 'min-replicas-to-write', 1);
+
+is(http_post('/ok?op=b', 'x', { 'Idempotency-Key' => new_key() })->status, 503,
+   'nothing begins');
+is(app_count('b'), 0, 'nor runs');
+
+app_release('a');
+is($c->read_response->body, "run 1\n", 'what ran is answered');
+error_log_like(qr/commit in store "r" failed: .*NOREPLICAS.* kept here/,
+               'and kept');
+
+$::master->command('CONFIG', 'SET', 'min-replicas-to-write', 0);
+error_log_like(qr/a commit that was kept is in store "r"/,
+               'until it can be stored', 15);
+is(http_post('/hold?op=a', 'x', \%key)->body, "run 1\n", 'replayed');
+is(app_count('a'), 1, 'ran once');

@@ -74,6 +74,7 @@ ngx_http_idempotency_redis_control_init(ngx_http_idempotency_redis_t *redis,
     control->timer.cancelable = 1;
 
     control->last = ngx_current_msec - NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL;
+    control->wanted = 1;
 
     redis->silence.handler = ngx_http_idempotency_redis_control_silence;
     redis->silence.data = redis;

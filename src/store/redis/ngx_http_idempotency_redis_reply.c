@@ -391,6 +391,10 @@ ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
             ? "the server wants a password: "
         : ngx_http_idempotency_redis_error_is(reply, "NOPERM")
             ? "the user may not do that: "
+        : ngx_http_idempotency_redis_conf(op)->cluster == 0
+          && (ngx_strncmp(reply->str, "MOVED ", 6) == 0
+              || ngx_strncmp(reply->str, "ASK ", 4) == 0)
+            ? "the server is of a cluster, and there is no \"cluster on\": "
         : "");
 
     p = ngx_http_idempotency_redis_error_text(p, last, reply);

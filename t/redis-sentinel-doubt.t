@@ -1,0 +1,323 @@
+# Sentinels that do not tell the truth, or not the same: whom to believe.
+#
+# The servers are real, the sentinels are played: they answer and publish what
+# the test wants.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use IO::Select;
+use IO::Socket::INET;
+
+our ($dir, @servers, $replica, @sentinels);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    @servers = map { start_redis() } 1 .. 2;
+    $replica = start_redis('--replicaof', "127.0.0.1 $servers[0]{port}",
+                           '--repl-diskless-sync-delay', 0);
+
+    $dir = "$servers[0]{dir}.sentinels";
+    mkdir $dir;
+
+    @sentinels = map { sentinel($_) } 0 .. 2;
+    $ENV{TEST_NGINX_SENTINELS} = join ' ', map { "127.0.0.1:$_->{port}" }
+                                 @sentinels;
+
+    wait_for(sub { $replica->command('INFO', 'replication')
+                   =~ /master_link_status:up/ }, 10)
+        or die "no replica\n";
+}
+
+END {
+    local $?;
+
+    if ($dir && @sentinels) {
+        kill KILL => map { $_->{pid} } @sentinels;
+        waitpid $_->{pid}, 0 for @sentinels;
+        unlink glob "$dir/*";
+        rmdir $dir;
+    }
+}
+
+# what it has to say is in files: "answer" to a question (a port), "publish" to
+# who listens ("CLOSE" ends them); "asked" grows by a byte for each question
+
+sub sentinel
+{
+    my ($n) = @_;
+
+    my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 64,
+                                       ReuseAddr => 1) or die $!;
+    my $pid = fork;
+    die "fork: $!\n" if !defined $pid;
+
+    if ($pid == 0) {
+        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+        $SIG{PIPE} = 'IGNORE';
+        eval { play($n, $listen) };
+        print STDERR "# sentinel: $@" if $@;
+        POSIX::_exit(0);
+    }
+
+    return { pid => $pid, port => $listen->sockport };
+}
+
+sub play
+{
+    my ($n, $listen) = @_;
+
+    my $select = IO::Select->new($listen);
+    my (%in, %listens);
+    my $parent = getppid;
+
+    while (getppid == $parent) {
+
+        for my $s ($select->can_read(0.02)) {
+
+            if ($s == $listen) {
+                $select->add(scalar $s->accept);
+                next;
+            }
+
+            if (!sysread $s, $in{$s}, 65536, length($in{$s} || '')) {
+                $select->remove($s);
+                delete $listens{$s};
+                delete $in{$s};
+                close $s;
+                next;
+            }
+
+            while ($in{$s} =~ s/\A\*(\d+)\r\n((?:\$\d+\r\n[^\r]*\r\n)*)//) {
+                my @args = $2 =~ /\$\d+\r\n([^\r]*)\r\n/g;
+                syswrite $s, reply($n, $s, \%listens, @args);
+            }
+        }
+
+        if (defined(my $text = get("publish.$n"))) {
+            unlink "$dir/publish.$n";
+
+            for my $s (values %listens) {
+                if ($text eq 'CLOSE') {
+                    shutdown $s, 2;
+
+                } else {
+                    syswrite $s, "*3\r\n\$7\r\nmessage\r\n\$14\r\n"
+                        . "+switch-master\r\n\$" . length($text)
+                        . "\r\n$text\r\n";
+                }
+            }
+        }
+    }
+}
+
+sub reply
+{
+    my ($n, $s, $listens, @args) = @_;
+
+    if ($args[0] eq 'SUBSCRIBE') {
+        $listens->{$s} = $s;
+        return "*3\r\n\$9\r\nsubscribe\r\n\$14\r\n$args[1]\r\n:1\r\n";
+    }
+
+    open my $out, '>>', "$dir/asked.$n" or die $!;
+    print $out '.';
+    close $out;
+
+    my $port = get("answer.$n");
+
+    return $port =~ /^\d+$/
+        ? "*2\r\n\$9\r\n127.0.0.1\r\n\$" . length($port) . "\r\n$port\r\n"
+        : $port;
+}
+
+sub get
+{
+    open my $in, '<', "$dir/$_[0]" or return undef;
+    local $/;
+    return scalar <$in> // '';
+}
+
+sub put
+{
+    my ($name, $text) = @_;
+
+    open my $out, '>', "$dir/$name.new" or die $!;
+    print $out $text;
+    close $out;
+    rename "$dir/$name.new", "$dir/$name" or die $!;
+}
+
+# a port for each of the three
+
+sub say_ports { my $n = 0; put('answer.' . $n++, $_) for @_ }
+
+sub asked { -s "$dir/asked.$_[0]" || 0 }
+
+# whoever listens comes back, and asks
+
+sub ask_again
+{
+    my @before = map { asked($_) } 0 .. 2;
+
+    put("publish.$_", 'CLOSE') for 0 .. 2;
+
+    wait_for(sub { grep { asked($_) > $before[$_] } 0 .. 2 }, 15)
+        or die "nobody asks\n";
+}
+
+sub post { http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status }
+
+sub records { my @keys = $_[0]->keys('idempotency:*'); scalar @keys }
+
+add_block_preprocessor(sub {
+    my $block = shift;
+
+    if ($dir) {
+        $_->command('FLUSHALL') for @servers;
+        unlink "$dir/publish.$_", "$dir/asked.$_" for 0 .. 2;
+        say_ports(($servers[0]{port}) x 3);
+    }
+});
+
+our $http = <<'_EOC_';
+    idempotency_store own redis {
+        sentinel  $TEST_NGINX_SENTINELS master=main;
+    }
+_EOC_
+
+our $location = <<'_EOC_';
+    location / {
+        idempotency  own;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+# with other answers at its start
+
+sub start_with
+{
+    say_ports(@_);
+    nginx_reload() or die "no reload\n";
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: the first names a replica, the others the master
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client
+start_with($::replica->{port}, ($::servers[0]{port}) x 2);
+
+ok(wait_for(sub { post() == 200 }, 10), 'found');
+is(post(), 200, 'ran') for 1 .. 5;
+cmp_ok(records($::servers[0]), '>=', 6, 'at the master');
+error_log_like(qr/can't connect to Redis at 127\.0\.0\.1:$::replica->{port}: it is not a master/, 'told');
+
+
+
+=== TEST 2: the first does not know the master, the second talks nonsense
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client
+start_with("*-1\r\n", "*2\r\n:1\r\n:2\r\n", $::servers[0]{port});
+
+is(post(), 200, 'ran') for 1 .. 3;
+is(records($::servers[0]), 3, 'at the master');
+
+
+
+=== TEST 3: nobody knows the master, then somebody does
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client
+start_with(("*-1\r\n") x 3);
+
+is(post(), 503, 'refused');
+error_log_like(qr/\[error\] .*nobody tells which server is the master, 127\.0\.0\.1:\d+ was asked last: the sentinel at 127\.0\.0\.1:\d+ has no master named "main"/, 'told');
+
+say_ports("*-1\r\n", $::servers[0]{port}, "*-1\r\n");
+
+ok(wait_for(sub { post() == 200 }, 10), 'found');
+error_log_like(qr/\[notice\] .*which server is the master: known again/, 'told');
+
+
+
+=== TEST 4: one names another master while ours works
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client
+is(post(), 200, 'ran');
+
+# the first one is asked first
+
+my $before = asked(0);
+
+say_ports($::servers[1]{port}, ($::servers[0]{port}) x 2);
+wait_for(sub { ask_again(); asked(0) > $before }, 10)
+    or die "it is not asked\n";
+
+is(post(), 200, 'ran') for 1 .. 5;
+is(records($::servers[0]), 6, 'it is not believed');
+
+# all do
+
+say_ports(($::servers[1]{port}) x 3);
+ask_again();
+
+ok(wait_for(sub { post(); records($::servers[1]) }, 10), 'they are believed');
+
+my $first = records($::servers[0]);
+is(post(), 200, 'ran') for 1 .. 3;
+is(records($::servers[0]), $first, 'the other is left');
+
+
+
+=== TEST 5: one names another master when ours is gone
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client
+is(post(), 200, 'ran');
+
+say_ports($::servers[0]{port}, $::servers[1]{port}, $::servers[0]{port});
+$::servers[0]->kill_it('KILL');
+
+ok(wait_for(sub { post() == 200 }, 15), 'it is believed');
+is(post(), 200, 'ran') for 1 .. 3;
+cmp_ok(records($::servers[1]), '>=', 4, 'at the other');
+
+$::servers[0]->spawn;
+
+
+
+=== TEST 6: what is published
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client
+is(post(), 200, 'ran');
+
+my ($one, $two) = map { $_->{port} } @::servers;
+
+for my $text ("other 127.0.0.1 $one 127.0.0.1 $two", 'main', '',
+              "main 127.0.0.1 $one ? $two", "main 127.0.0.1 $one 127.0.0.1 x")
+{
+    put("publish.$_", $text) for 0 .. 2;
+    wait_for(sub { !grep { -e "$::dir/publish.$_" } 0 .. 2 }, 5);
+    is(post(), 200, 'ran');
+}
+
+is(records($::servers[0]), 6, 'not ours, or not to be understood');
+
+put("publish.$_", "main 127.0.0.1 $one 127.0.0.1 $two") for 0 .. 2;
+
+ok(wait_for(sub { post(); records($::servers[1]) }, 5), 'believed');
+error_log_like(qr/\[notice\] .*the master "main" is at 127\.0\.0\.1:$two/, 'told');
