@@ -10,6 +10,7 @@
 -- Returns  { tag, 1 }: committed, now or before
 --          { tag, 2 }: there is no room; the record says that it ran
 --          { tag, 0 }: somebody else's
+--          { tag, 3 }: somebody else's, who still runs
 
 local key = KEYS[1]
 local gone = redis.call('PTTL', key) == -2
@@ -17,7 +18,7 @@ local f = redis.call('HMGET', key, 't', 's', 'q')
 
 if not gone then
     if f[1] ~= ARGV[2] then
-        return { ARGV[1], 0 }
+        return { ARGV[1], f[2] == '1' and 3 or 0 }
     end
 
     if f[2] ~= '1' then

@@ -41,6 +41,7 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_DONE      1
 #define NGX_HTTP_IDEMPOTENCY_REDIS_FOUND     2      /* begin                */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM   2      /* commit               */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING   3      /* commit: lost to it   */
 
 
 /* fields of what begin found */
@@ -340,6 +341,8 @@ ngx_http_idempotency_redis_script_result(
             op->error = "there is no room in it";
             return NGX_OK;
         }
+
+        op->running = (code == NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING);
 
         /* fall through */
 
