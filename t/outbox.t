@@ -685,3 +685,35 @@ ok(wait_for(sub { figure('commit_failures') >= $n }, 8), 'each is counted');
 is(figure('commit_failures'), $n, 'once');
 my $o = figure('outbox');
 is($o->{kept} + $o->{dropped}, $n, 'kept or lost');
+
+
+
+--- ONLY_MARK
+=== TEST 28: taken over, but given back: what is kept is the only response there is
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+run_apart('/ok?op=a', $key);
+
+# somebody has the lock now, for long
+my ($name) = $::redis->keys;
+my $token = $::redis->command('HGET', $name, 't');
+$::redis->command('HSET', $name, 't', scalar reverse $token);
+$::redis->command('PEXPIRE', $name, 30_000);
+sleep 1.2;
+join_again();
+
+error_log_like(qr/\[info\] .*has to wait, another request has taken over in store "shared" and still runs/, 'the log says so');
+my $c = send_post('/ok?op=a&hold=1', 'x', $key);
+is($c->read_response(1), undef, 'a retry waits for the other');
+error_log_unlike(qr/is dropped/, 'it is not dropped');
+
+# ... and gives it back without having run
+$::redis->command('DEL', $name);
+is($c->read_response->body, "run 1\n", 'replayed');
+ok(wait_for(sub { landed() }, 12), 'it lands');
+is(http_post('/ok?op=a&hold=1', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->body,
+   "run 1\n", 'for all');
+is(app_count('a'), 1, 'ran once');

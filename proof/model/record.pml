@@ -298,14 +298,18 @@ inline told_kept(tok)
 }
 
 
-/* a commit that is kept, once more: it leaves the outbox if it is answered */
+/*
+ * A commit that is kept, once more.  It leaves the outbox if it is answered;
+ * not if it is lost to somebody who has no outcome yet, and may give back.
+ */
 
 inline deliver(tok, res, i)
 {
     call(COMMIT, tok, res, i);
     atomic {
         if
-        :: (res == OK || res == LOST) && kept[HOST] == tok ->
+        :: (res == OK || (res == LOST && seen != PROGRESS))
+           && kept[HOST] == tok ->
             kept[HOST] = 0; sure[HOST] = 0
         :: else
         fi;
@@ -537,7 +541,8 @@ end:
         tok = kept[host];                                                 \
         apply(COMMIT, tok, res, i);                                       \
         if                                                                \
-        :: res == OK || res == LOST -> kept[host] = 0; sure[host] = 0     \
+        :: res == OK || state != PROGRESS ->                              \
+            kept[host] = 0; sure[host] = 0                                \
         :: else                                                           \
         fi;                                                               \
         res = 0; tok = 0 }

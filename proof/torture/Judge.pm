@@ -129,8 +129,9 @@ sub judge_more
 }
 
 
-# why there is no outcome under hold: an execution that has none, or a worker
-# that was killed with a request for it
+# why there is no outcome under hold: an execution that has none; an
+# application that was killed before it could note one; or a worker that was
+# killed with a request for it
 
 sub unknown
 {
@@ -138,6 +139,13 @@ sub unknown
 
     for my $run (App::executions("$self->{site}{dir}/executions", $op->{id})) {
         return 1 if $self->no_outcome($run) || $self->killed($i, $run);
+    }
+
+    for my $t (@{ $self->{told}{$i} }) {
+        return 1 if $t->{status} =~ /^50[24]$/ && grep { $_ >= $t->{from} - SLACK && $_ <= $t->{to} + SLACK }
+                                                  @{ $self->{faults}{apps} };
+        return 1 if $t->{status} eq 'left' && grep { $_ >= $t->{from} - SLACK && $_ <= $t->{to} + 2 }
+                                              @{ $self->{faults}{apps} };
     }
 
     for my $kill (@{ $self->{faults}{kills} }) {

@@ -116,6 +116,7 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
     op->clock = ngx_http_idempotency_metrics_clock();
     op->error = NULL;
     op->bad_record = 0;
+    op->running = 0;
     op->kept = 0;
 
     switch (op->kind) {

@@ -127,6 +127,9 @@ struct ngx_http_idempotency_op_s {
                                                    it expired within grace  */
     unsigned                        bad_record:1; /* error: the store answers,
                                                    but not this record      */
+    unsigned                        running:1;  /* lost: to one that has no
+                                                   outcome yet, and may still
+                                                   give it back             */
     unsigned                        kept:1;     /* the store does not have it
                                                    yet, this nginx keeps it:
                                                    committed, or found so   */

@@ -167,6 +167,7 @@ ngx_http_idempotency_layer_end(ngx_http_idempotency_op_t *child)
     op->abandoned = child->abandoned;
     op->expired = child->expired;
     op->bad_record = child->bad_record;
+    op->running = child->running;
     op->kept = child->kept;
 
     if (child->result == NGX_HTTP_IDEMPOTENCY_FOUND) {

@@ -135,13 +135,17 @@ ngx_http_idempotency_outbox_release(ngx_http_idempotency_op_t *op)
 }
 
 
-/* what is here has changed already: there is nothing to wait for */
+/*
+ * What is here has changed already: there is nothing to wait for.  What is in
+ * doubt has: whoever waits may have been told that another one runs.
+ */
 
 static ngx_int_t
 ngx_http_idempotency_outbox_watch(ngx_http_idempotency_op_t *op)
 {
     if (ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_conf(op),
-                                        op, 0))
+                                        op, 0)
+        == NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT)
     {
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
         return NGX_OK;

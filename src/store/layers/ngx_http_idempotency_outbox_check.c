@@ -8,7 +8,8 @@
  * to others.  So the commit is tried at once, and who asked waits for that:
  *
  *   it landed          what is kept is replayed
- *   it is lost         the copy is gone; the store is asked as usual
+ *   it is lost         the store is asked as usual; the copy is gone, unless
+ *                      the one that took over still runs, and may give back
  *   there is no answer what is kept is replayed: nothing better can be known
  *
  * All who ask in this worker while it is under way share one try.  Another

@@ -29,6 +29,14 @@
 #include "store/layers/ngx_http_idempotency_layers.h"
 
 
+/*
+ * It is decided what becomes of it.  One that is lost to somebody who still
+ * runs is not: a lock that was taken over may be given back, and then this
+ * is the only response there is.
+ */
+#define ngx_http_idempotency_outbox_decided(op)                               \
+    ((op)->result != NGX_HTTP_IDEMPOTENCY_ERROR && !(op)->running)
+
 /* the right to try: longer than a try takes, mostly */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_OWNED     5000
 
@@ -336,7 +344,7 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 
     ngx_shmtx_lock(&o->z.shpool->mutex);
 
-    if (op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
+    if (ngx_http_idempotency_outbox_decided(op)) {
         sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
         sh->next = ngx_current_msec;
 
@@ -364,14 +372,14 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
     /* while they land one after the other, the right is kept */
 
     if (sh->owner == ngx_pid
-        && (more == 0 || op->result == NGX_HTTP_IDEMPOTENCY_ERROR))
+        && (more == 0 || !ngx_http_idempotency_outbox_decided(op)))
     {
         sh->owner = 0;
     }
 
     ngx_shmtx_unlock(&o->z.shpool->mutex);
 
-    if (more && op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
+    if (more && ngx_http_idempotency_outbox_decided(op)) {
         ngx_http_idempotency_outbox_arm(o, 0);
     }
 
@@ -401,7 +409,7 @@ ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
 
     if (here) {
 
-        if (op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
+        if (ngx_http_idempotency_outbox_decided(op)) {
             ngx_http_idempotency_zone_remove(&o->z, node);
 
         } else {
@@ -427,6 +435,15 @@ ngx_http_idempotency_outbox_told(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_outbox_sh_t  *sh;
 
     sh = ngx_http_idempotency_outbox_sh(o);
+
+    if (op->running) {
+        ngx_log_error(NGX_LOG_INFO, op->log, 0,
+                      "idempotency: a commit that is kept has to wait, "
+                      "another request has taken over in store \"%V\" and "
+                      "still runs, record %*xs",
+                      &o->layer.named->name, (size_t) 8, op->id);
+        return;
+    }
 
     switch (op->result) {
 

@@ -8,6 +8,7 @@
 -- Returns  tag "1": committed, now or before
 --          tag "2": there is no room; the record says that it ran
 --          tag "0": somebody else's
+--          tag "4": somebody else's, who still runs
 --
 -- Of a record, counted from 1: 4 state, 5 reason, 7 waits, 8 to 23 token, 32 to
 -- 35 size of the response, from 105 on the response and the details.
@@ -18,7 +19,7 @@ local details = ''
 
 if old then
     if string.sub(old, 8, 23) ~= string.sub(record, 8, 23) then
-        return ARGV[1] .. '0'
+        return ARGV[1] .. (string.byte(old, 4) == 1 and '4' or '0')
     end
 
     -- before, on another connection perhaps: where replicas are waited for,

@@ -30,6 +30,7 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_FOUND     '2'    /* begin                */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM   '2'    /* commit               */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NOTHING   '3'    /* place                */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING   '4'    /* commit: lost to it   */
 
 
 /* how begin got the lock */
@@ -182,6 +183,8 @@ ngx_http_idempotency_redis_reply_result(
             op->error = "there is no room in it";
             return NGX_OK;
         }
+
+        op->running = (code == NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING);
 
         /* fall through */
 

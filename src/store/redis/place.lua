@@ -9,6 +9,7 @@
 -- Returns  tag "1": committed, now or before
 --          tag "0": somebody else's
 --          tag "3": there is nothing of ours to be put there
+--          tag "4": somebody else's, who still runs
 --
 -- Of a record, counted from 1: 4 state, 7 waits, 8 to 23 token, from 105 on the
 -- response and the details.
@@ -27,10 +28,11 @@ local old = redis.call('GET', key)
 
 if old then
     local is_ours = string.sub(old, 8, 23) == ARGV[2]
+    local runs = string.byte(old, 4) == 1
 
-    if not is_ours or string.byte(old, 4) ~= 1 then
+    if not is_ours or not runs then
         redis.call('DEL', new)
-        return ARGV[1] .. (is_ours and '1' or '0')
+        return ARGV[1] .. (is_ours and '1' or runs and '4' or '0')
     end
 
     if #old > 104 then
