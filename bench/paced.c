@@ -243,7 +243,8 @@ main(int argc, char **argv)
 
     qsort(latency, done, sizeof(double), by_value);
 
-    printf("%ld of %ld answers, p50 %.1f, p99 %.1f, p99.9 %.1f us, %.2f %% late\n",
+    printf("%ld of %ld answers, p50 %.1f, p99 %.1f, p99.9 %.1f us, "
+           "%.2f %% late\n",
            done, total, latency[done / 2], latency[(long) (done * 0.99)],
            latency[(long) (done * 0.999)], 100.0 * late / sent);
 
