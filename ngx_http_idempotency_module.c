@@ -457,6 +457,7 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
 
     ngx_http_idempotency_wait_init(cycle);
     ngx_http_idempotency_store_reserve();
+    ngx_http_idempotency_renew_init(cycle);
 
     if (ngx_http_idempotency_log_init_process(cycle) != NGX_OK) {
         return NGX_ERROR;

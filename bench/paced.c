@@ -7,8 +7,10 @@
  *   paced <port> <requests a second> <seconds> <connections>
  *         fresh|replay <prefix of keys> <number of keys>
  *
- * The body is in BENCH_BODY.  Prints how many answers there were, and the
- * latency at p50, p99 and p99.9 in microseconds.
+ * The body is in BENCH_BODY.  Prints how many answers there were, the latency
+ * at p50, p99 and p99.9 in microseconds, and how many of the requests were sent
+ * more than a millisecond late: if that is more than a few, somebody can't keep
+ * up with the rate.
  */
 
 #define _GNU_SOURCE
@@ -28,6 +30,7 @@
 
 #define MAX_CONNECTIONS  1024
 #define BUFFER           65536
+#define LATE             1000.0           /* us */
 
 
 typedef struct {
@@ -141,7 +144,7 @@ int
 main(int argc, char **argv)
 {
     int                 ep, timer, n, i, one = 1, connections;
-    long                sent = 0, done = 0, total;
+    long                sent = 0, done = 0, late = 0, total;
     double              start, interval, *latency, give_up;
     uint64_t            ticks;
     connection_t       *c;
@@ -224,6 +227,10 @@ main(int argc, char **argv)
         while (sent < total && idle_n > 0
                && now() >= start + sent * interval)
         {
+            if (now() - (start + sent * interval) > LATE) {
+                late++;
+            }
+
             send_request(start + sent * interval);
             sent++;
         }
@@ -236,9 +243,10 @@ main(int argc, char **argv)
 
     qsort(latency, done, sizeof(double), by_value);
 
-    printf("%ld of %ld answers, p50 %.1f, p99 %.1f, p99.9 %.1f us\n",
+    printf("%ld of %ld answers, p50 %.1f, p99 %.1f, p99.9 %.1f us, "
+           "%.2f %% late\n",
            done, total, latency[done / 2], latency[(long) (done * 0.99)],
-           latency[(long) (done * 0.999)]);
+           latency[(long) (done * 0.999)], 100.0 * late / sent);
 
     return done == total ? 0 : 1;
 }

@@ -318,8 +318,9 @@ struct ngx_http_idempotency_ctx_s {
                                                         the response        */
     ngx_http_idempotency_cover_t        *blocked;    /* a derived one that
                                                         can't be had        */
-    ngx_event_t                          renew;
-    ngx_msec_t                           held_since; /* the locks           */
+    ngx_queue_t                          holder;     /* among those that run */
+    ngx_msec_t                           renew_at;   /* the locks           */
+    ngx_msec_t                           held_since;
     ngx_msec_t                           store_time;
     ngx_uint_t                           commits;    /* under way           */
 
@@ -369,6 +370,7 @@ struct ngx_http_idempotency_ctx_s {
                                                         came where it is    */
     unsigned                             error_page:1;
     unsigned                             recursive:1; /* error_pages there  */
+    unsigned                             holding:1;  /* its locks are renewed */
     unsigned                             figured:1;  /* in the metrics      */
     unsigned                             admitted:1;
     unsigned                             key_in_body:1;
@@ -431,6 +433,12 @@ ngx_int_t ngx_http_idempotency_wait(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
 void ngx_http_idempotency_wait_cancel(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_wait_init(ngx_cycle_t *cycle);
+
+/* core/..._renew.c */
+
+void ngx_http_idempotency_renew_init(ngx_cycle_t *cycle);
+void ngx_http_idempotency_renew_start(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_renew_stop(ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._execute.c */
 

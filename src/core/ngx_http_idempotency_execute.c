@@ -1,7 +1,7 @@
 
 /*
- * The holder at work: its content handler, its lease, and what nginx must not
- * do to it meanwhile.
+ * The holder at work: its content handler, and what nginx must not do to it
+ * meanwhile.
  *
  * Once the upstream runs, a client that goes away does not end it: the lost
  * response is what this module exists for.  And once something was sent, nginx
@@ -16,19 +16,13 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
-#include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
 static ngx_int_t ngx_http_idempotency_content_handler(ngx_http_request_t *r);
 static void ngx_http_idempotency_upstream_finalize(ngx_http_request_t *r,
     ngx_int_t rc);
-static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
-static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
 
-
-/* how soon a renewal that failed is tried again */
-#define NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(lease)  ngx_max((lease) / 12, 50)
 
 /* methods after which nginx tries no next peer anyway */
 #define NGX_HTTP_IDEMPOTENCY_SPARED                                           \
@@ -46,11 +40,7 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
         ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED;
         ctx->held_since = ngx_current_msec;
 
-        ctx->renew.handler = ngx_http_idempotency_renew_handler;
-        ctx->renew.data = ctx;
-        ctx->renew.log = r->connection->log;
-
-        ngx_add_timer(&ctx->renew, ctx->lease / 3);
+        ngx_http_idempotency_renew_start(ctx);
     }
 
     /* the handler of this location; after a redirect it is another one's */
@@ -71,18 +61,12 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
 void
 ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_uint_t  i;
-
-    if (ctx->renew.timer_set) {
-        ngx_del_timer(&ctx->renew);
+    if (ctx->holding) {
+        ngx_http_idempotency_renew_stop(ctx);
 
         ngx_http_idempotency_metrics_lock_held(ctx->conf->store,
                                                ngx_current_msec
                                                - ctx->held_since);
-    }
-
-    for (i = 0; i < ctx->ncovers; i++) {
-        ngx_http_idempotency_store_cancel(&ctx->covers[i].renewal);
     }
 }
 
@@ -196,88 +180,4 @@ ngx_http_idempotency_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
     ctx->upstream_finalize = NULL;
 
     finalize(r, rc);
-}
-
-
-static void
-ngx_http_idempotency_renew_handler(ngx_event_t *ev)
-{
-    ngx_uint_t                     i;
-    ngx_http_idempotency_op_t     *op;
-    ngx_http_idempotency_ctx_t    *ctx;
-    ngx_http_idempotency_cover_t  *cover;
-
-    ctx = ev->data;
-
-    ngx_add_timer(ev, ctx->lease / 3);
-
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
-        op = &cover->renewal;
-
-        /* the last one may still be under way */
-
-        if (!cover->taken || cover->lost || op->pending) {
-            continue;
-        }
-
-        ngx_http_idempotency_op_prepare(cover, op,
-                                        NGX_HTTP_IDEMPOTENCY_OP_RENEW);
-        op->handler = ngx_http_idempotency_renewed;
-
-        if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
-            ngx_http_idempotency_renewed(op);
-        }
-    }
-}
-
-
-static void
-ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
-{
-    ngx_http_idempotency_cover_t  *cover;
-
-    cover = op->data;
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEMPOTENCY_OK:
-        ngx_http_idempotency_locked(cover, op);
-        ngx_http_idempotency_metrics_count(op->store,
-                                       NGX_HTTP_IDEMPOTENCY_COUNT_RENEWALS);
-        break;
-
-    case NGX_HTTP_IDEMPOTENCY_LOST:
-
-        cover->lost = 1;
-
-        ngx_http_idempotency_metrics_count(op->store,
-                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
-        ngx_http_idempotency_event(cover->ctx,
-                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
-                                   "renew");
-
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: the lease of a running request was lost "
-                      "to another one, record %*xs", (size_t) 8, cover->id);
-        break;
-
-    default:
-
-        /* not a third of the lease later: by then it may be over */
-
-        if (cover->ctx->renew.timer_set) {
-            ngx_del_timer(&cover->ctx->renew);
-        }
-
-        ngx_add_timer(&cover->ctx->renew, NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(
-                                                          cover->ctx->lease));
-
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a lease could not be renewed in store "
-                      "\"%V\": %s, record %*xs", &op->store->name,
-                      op->error ? op->error : "no room",
-                      (size_t) 8, cover->id);
-        break;
-    }
 }

@@ -1,0 +1,243 @@
+
+/*
+ * The leases of the requests that run: renewed at a third of their time.
+ *
+ * There is one timer for all holders of a worker and not one for each: most
+ * requests are through long before their lease is renewed, and need not go in
+ * and out of nginx's tree of timers.  It goes off when the first is due, and
+ * then all are looked at.  Those that are due within a twelfth of their lease
+ * are renewed as well, so that it does not go off for each.  A renewal that
+ * failed is tried again soon: a third of the lease later it may be over.
+ *
+ * Called when a request begins to run and when it is through; calls the
+ * store.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ngx_http_idempotency.h"
+#include "observe/ngx_http_idempotency_events.h"
+#include "observe/ngx_http_idempotency_metrics.h"
+
+
+/* how soon a renewal that failed is tried again */
+#define NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(lease)  ngx_max((lease) / 12, 50)
+
+
+static void ngx_http_idempotency_renew_due(ngx_msec_t time);
+static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
+static void ngx_http_idempotency_renew(ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
+
+
+static ngx_queue_t       ngx_http_idempotency_holders;
+static ngx_uint_t        ngx_http_idempotency_nholders;
+static ngx_event_t       ngx_http_idempotency_renewal;
+static ngx_connection_t  ngx_http_idempotency_renewal_dumb;
+
+
+void
+ngx_http_idempotency_renew_init(ngx_cycle_t *cycle)
+{
+    ngx_event_t  *ev;
+
+    ngx_queue_init(&ngx_http_idempotency_holders);
+    ngx_http_idempotency_nholders = 0;
+
+    ngx_http_idempotency_renewal_dumb.fd = (ngx_socket_t) -1;
+
+    ev = &ngx_http_idempotency_renewal;
+
+    ngx_memzero(ev, sizeof(ngx_event_t));
+
+    ev->handler = ngx_http_idempotency_renew_handler;
+    ev->data = &ngx_http_idempotency_renewal_dumb;
+    ev->log = cycle->log;
+    ev->cancelable = 1;
+}
+
+
+void
+ngx_http_idempotency_renew_start(ngx_http_idempotency_ctx_t *ctx)
+{
+    ctx->renew_at = ngx_current_msec + ctx->lease / 3;
+    ctx->holding = 1;
+
+    ngx_queue_insert_tail(&ngx_http_idempotency_holders, &ctx->holder);
+    ngx_http_idempotency_nholders++;
+
+    /* a worker that is to quit waits while there are holders, but no longer */
+
+    ngx_http_idempotency_renewal.cancelable = 0;
+
+    ngx_http_idempotency_renew_due(ctx->renew_at);
+}
+
+
+void
+ngx_http_idempotency_renew_stop(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    ctx->holding = 0;
+
+    ngx_queue_remove(&ctx->holder);
+    ngx_http_idempotency_nholders--;
+
+    if (ngx_http_idempotency_nholders == 0) {
+        /* the timer stays, for the next one */
+        ngx_http_idempotency_renewal.cancelable = 1;
+    }
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idempotency_store_cancel(&ctx->covers[i].renewal);
+    }
+}
+
+
+/* the timer is to go off by then; mostly it will in any case */
+
+static void
+ngx_http_idempotency_renew_due(ngx_msec_t time)
+{
+    ngx_event_t     *ev;
+    ngx_msec_int_t   left;
+
+    ev = &ngx_http_idempotency_renewal;
+
+    if (ev->timer_set) {
+
+        if ((ngx_msec_int_t) (time - ev->timer.key) >= 0) {
+            return;
+        }
+
+        /* ngx_add_timer() would leave it where it is for 300 ms */
+
+        ngx_del_timer(ev);
+    }
+
+    left = (ngx_msec_int_t) (time - ngx_current_msec);
+
+    ngx_add_timer(ev, (ngx_msec_t) ngx_max(left, 1));
+}
+
+
+static void
+ngx_http_idempotency_renew_handler(ngx_event_t *ev)
+{
+    ngx_queue_t                 *q, all;
+    ngx_msec_int_t               left;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    if (ngx_http_idempotency_nholders == 0) {
+        return;
+    }
+
+    /*
+     * A store that fails may end requests, and begin others, while it is asked
+     * here: so each goes from a queue of its own back to that of the holders
+     * before anything is done to it.
+     */
+
+    ngx_queue_init(&all);
+    ngx_queue_add(&all, &ngx_http_idempotency_holders);
+    ngx_queue_init(&ngx_http_idempotency_holders);
+
+    while (!ngx_queue_empty(&all)) {
+        q = ngx_queue_head(&all);
+        ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, holder);
+
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(&ngx_http_idempotency_holders, q);
+
+        left = (ngx_msec_int_t) (ctx->renew_at - ngx_current_msec);
+
+        if (left > (ngx_msec_int_t) (ctx->lease / 12)) {
+            ngx_http_idempotency_renew_due(ctx->renew_at);
+            continue;
+        }
+
+        ctx->renew_at = ngx_current_msec + ctx->lease / 3;
+
+        ngx_http_idempotency_renew_due(ctx->renew_at);
+
+        ngx_http_idempotency_renew(ctx);
+    }
+}
+
+
+static void
+ngx_http_idempotency_renew(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t                     i;
+    ngx_http_idempotency_op_t     *op;
+    ngx_http_idempotency_cover_t  *cover;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+        op = &cover->renewal;
+
+        /* the last one may still be under way */
+
+        if (!cover->taken || cover->lost || op->pending) {
+            continue;
+        }
+
+        ngx_http_idempotency_op_prepare(cover, op,
+                                        NGX_HTTP_IDEMPOTENCY_OP_RENEW);
+        op->handler = ngx_http_idempotency_renewed;
+
+        if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+            ngx_http_idempotency_renewed(op);
+        }
+    }
+}
+
+
+static void
+ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_cover_t  *cover;
+
+    cover = op->data;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEMPOTENCY_OK:
+        ngx_http_idempotency_locked(cover, op);
+        ngx_http_idempotency_metrics_count(op->store,
+                                       NGX_HTTP_IDEMPOTENCY_COUNT_RENEWALS);
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_LOST:
+
+        cover->lost = 1;
+
+        ngx_http_idempotency_metrics_count(op->store,
+                                      NGX_HTTP_IDEMPOTENCY_COUNT_LEASE_LOST);
+        ngx_http_idempotency_event(cover->ctx,
+                                   NGX_HTTP_IDEMPOTENCY_EVENT_LOCK_LOST,
+                                   "renew");
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: the lease of a running request was lost "
+                      "to another one, record %*xs", (size_t) 8, cover->id);
+        break;
+
+    default:
+        cover->ctx->renew_at = ngx_current_msec
+                               + NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(
+                                                          cover->ctx->lease);
+        ngx_http_idempotency_renew_due(cover->ctx->renew_at);
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: a lease could not be renewed in store "
+                      "\"%V\": %s, record %*xs", &op->store->name,
+                      op->error ? op->error : "no room",
+                      (size_t) 8, cover->id);
+        break;
+    }
+}
