@@ -498,6 +498,7 @@ app_wait_parked('a');
 $::redis->command('CONFIG', 'SET', 'maxmemory', 1);
 
 my $w = send_post('/short/hold?op=a', 'x', $key);
+ok(wait_for(sub { $::redis->record(record())->{q} }), 'that it waits is marked');
 sleep 3;
 is($w->read_response(0.1), undef, 'a second one still waits');
 is(app_count('a'), 1, 'did not run again');
