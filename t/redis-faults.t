@@ -509,6 +509,7 @@ app_wait_parked('a');
 $::redis->command('CONFIG', 'SET', 'maxmemory', 1);
 
 my $w = send_post('/short/hold?op=a', 'x', $key);
+ok(wait_for(sub { $::redis->record(record())->{q} }), 'that it waits is marked');
 sleep 3;
 is($w->read_response(0.1), undef, 'a second one still waits');
 is(app_count('a'), 1, 'did not run again');
@@ -992,4 +993,26 @@ my @denied = grep { $_->{object} =~ /^\{/ }
              map { +{ @$_ } } @{ $::redis->command('ACL', 'LOG') };
 is(scalar @denied, 1, 'it was tried for one record');
 is($denied[0]{count}, 2, 'once: SET, and the script');
+
+
+
+=== TEST 35: a lock that is taken over keeps that others wait
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+
+my $name = record();
+my $gone = { %{ $::redis->record($name) }, t => 'x' x 16, q => 1, g => 100_000 };
+$::redis->write_record($name, $gone, 50_000);
+
+my $w = send_post('/hold?op=a', 'x', $key);
+ok(wait_for(sub { $::redis->record($name)->{t} ne $gone->{t} }), 'taken over');
+is($::redis->record($name)->{s}, 1, 'in progress');
+is($::redis->record($name)->{q}, 1, 'somebody waits');
+ok(wait_for(sub { app_count('a') == 2 }), 'it runs');
+app_release('a');
 

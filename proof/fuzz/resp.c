@@ -26,6 +26,9 @@ volatile ngx_cycle_t  *ngx_cycle;
 static void   *blocks[BLOCKS_MAX];
 static size_t  nblocks;
 
+static ngx_pool_cleanup_t  cleanups[BLOCKS_MAX];
+static size_t              ncleanups;
+
 
 void *
 ngx_pnalloc(ngx_pool_t *pool, size_t size)
@@ -35,6 +38,19 @@ ngx_pnalloc(ngx_pool_t *pool, size_t size)
     }
 
     return blocks[nblocks++] = malloc(size);
+}
+
+
+/* what it is told to clean is freed with the blocks */
+
+ngx_pool_cleanup_t *
+ngx_pool_cleanup_add(ngx_pool_t *pool, size_t size)
+{
+    if (ncleanups == BLOCKS_MAX) {
+        return NULL;
+    }
+
+    return &cleanups[ncleanups++];
 }
 
 
@@ -216,6 +232,11 @@ listen_to(ngx_uint_t kind, ngx_uint_t due, const uint8_t *p, size_t len, size_t 
 
     while (nblocks) {
         free(blocks[--nblocks]);
+    }
+
+    while (ncleanups) {
+        ncleanups--;
+        cleanups[ncleanups].handler(cleanups[ncleanups].data);
     }
 
     return sum;

@@ -519,7 +519,10 @@ u_char *ngx_http_idempotency_redis_record_head(u_char *p,
 ngx_uint_t ngx_http_idempotency_redis_record_lasts(
     ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
 
-/* fills op->found; what is wrong with the record, or NULL */
+/*
+ * Fills op->found, whose response and details are in the record's own memory.
+ * What is wrong with the record, or NULL.
+ */
 const char *ngx_http_idempotency_redis_record_found(
     ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
 

@@ -42,8 +42,6 @@ static u_char *ngx_http_idempotency_redis_put_bytes(u_char *p, uint64_t n,
     ngx_uint_t bytes);
 static const char *ngx_http_idempotency_redis_record_check(
     ngx_str_t *record, int64_t life);
-static ngx_int_t ngx_http_idempotency_redis_record_copy(ngx_pool_t *pool,
-    ngx_str_t *to, u_char *data, size_t len);
 
 
 u_char *
@@ -186,18 +184,15 @@ ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
 
     p += NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN;
 
-    if (found->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
-        && ngx_http_idempotency_redis_record_copy(op->pool, &found->response,
-                                                  p, size)
-           != NGX_OK)
-    {
-        return "there is no memory for its response";
+    if (found->state == NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+        found->response.data = p;
+        found->response.len = size;
     }
 
-    /* they are only good for a better answer */
-
-    (void) ngx_http_idempotency_redis_record_copy(op->pool, &found->details,
-                                                  p + size, rest - size);
+    if (rest > size) {
+        found->details.data = p + size;
+        found->details.len = rest - size;
+    }
 
     return NULL;
 }
@@ -242,27 +237,6 @@ ngx_http_idempotency_redis_record_check(ngx_str_t *record, int64_t life)
     }
 
     return NULL;
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_redis_record_copy(ngx_pool_t *pool, ngx_str_t *to,
-    u_char *data, size_t len)
-{
-    if (len == 0) {
-        return NGX_OK;
-    }
-
-    to->data = ngx_pnalloc(pool, len);
-
-    if (to->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    to->len = len;
-    ngx_memcpy(to->data, data, len);
-
-    return NGX_OK;
 }
 
 

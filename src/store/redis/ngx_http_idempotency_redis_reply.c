@@ -33,6 +33,10 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING   '4'    /* commit: lost to it   */
 
 
+/* it would fill half of a request's pool */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_TAKE      2048
+
+
 /* how begin got the lock */
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED   '1'
@@ -46,7 +50,9 @@ static ngx_int_t ngx_http_idempotency_redis_plain_result(
 static ngx_int_t ngx_http_idempotency_redis_begun(
     ngx_http_idempotency_op_t *op, ngx_str_t *head, redisReply *reply);
 static void ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
-    ngx_str_t *record, int64_t life);
+    redisReply *value, int64_t life);
+static const char *ngx_http_idempotency_redis_keep(
+    ngx_http_idempotency_op_t *op, redisReply *value);
 static void ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
     redisReply *reply);
 
@@ -278,7 +284,7 @@ ngx_http_idempotency_redis_plain_result(
     record.len = (size_t) set->len;
 
     if (ngx_http_idempotency_redis_record_lasts(op, &record, pttl->integer)) {
-        ngx_http_idempotency_redis_found(op, &record, pttl->integer);
+        ngx_http_idempotency_redis_found(op, set, pttl->integer);
         return NGX_OK;
     }
 
@@ -325,7 +331,7 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
             return NGX_ERROR;
         }
 
-        ngx_http_idempotency_redis_found(op, &record,
+        ngx_http_idempotency_redis_found(op, reply->element[1],
                       (int64_t) ngx_http_idempotency_redis_get_bytes(more, 8));
         return NGX_OK;
 
@@ -337,9 +343,18 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
 
 static void
 ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
-    ngx_str_t *record, int64_t life)
+    redisReply *value, int64_t life)
 {
-    op->error = ngx_http_idempotency_redis_record_found(op, record, life);
+    ngx_str_t  record;
+
+    record.data = (u_char *) value->str;
+    record.len = (size_t) value->len;
+
+    op->error = ngx_http_idempotency_redis_record_found(op, &record, life);
+
+    if (op->error == NULL) {
+        op->error = ngx_http_idempotency_redis_keep(op, value);
+    }
 
     if (op->error == NULL) {
         return;
@@ -351,6 +366,61 @@ ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
     ngx_log_error(NGX_LOG_ERR, op->log, 0,
                   "idempotency: store \"%V\": record %*xs is not usable: %s",
                   &op->store->name, (size_t) 8, op->id, op->error);
+}
+
+
+/*
+ * What was found outlives the reply.  A large one is not copied: its memory
+ * goes over to the pool.
+ */
+
+static const char *
+ngx_http_idempotency_redis_keep(ngx_http_idempotency_op_t *op,
+    redisReply *value)
+{
+    u_char                        *p;
+    ngx_pool_cleanup_t            *cln;
+    ngx_http_idempotency_found_t  *found;
+
+    found = &op->found;
+
+    if (found->response.len + found->details.len == 0) {
+        return NULL;
+    }
+
+    if (value->len >= NGX_HTTP_IDEMPOTENCY_REDIS_TAKE) {
+
+        cln = ngx_pool_cleanup_add(op->pool, 0);
+        if (cln == NULL) {
+            return "there is no memory for its response";
+        }
+
+        cln->handler = free;
+        cln->data = value->str;
+
+        value->str = NULL;
+        value->len = 0;
+
+        return NULL;
+    }
+
+    p = ngx_pnalloc(op->pool, found->response.len + found->details.len);
+    if (p == NULL) {
+        return "there is no memory for its response";
+    }
+
+    if (found->response.len) {
+        ngx_memcpy(p, found->response.data, found->response.len);
+        found->response.data = p;
+        p += found->response.len;
+    }
+
+    if (found->details.len) {
+        ngx_memcpy(p, found->details.data, found->details.len);
+        found->details.data = p;
+    }
+
+    return NULL;
 }
 
 
