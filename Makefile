@@ -17,7 +17,8 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
 export JOBS PORT TESTS
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
-        help bench bench-quick bench-scale bench-instructions model fuzz torture
+        help bench bench-quick bench-scale bench-instructions model fuzz torture \
+        analyse
 
 build: setup-build
 	@$(BUILD)
@@ -61,9 +62,12 @@ check-style:
 model: setup-test
 	@proof/model/check
 
-fuzz: setup-build setup-fuzz
-	@$(BUILD) --configure-only
+fuzz: setup-fuzz build
 	@proof/fuzz/run
+
+analyse: setup-build setup-analyse
+	@$(BUILD) --configure-only
+	@tools/analyse
 
 torture: setup-test build
 	@proof/torture/run
@@ -91,6 +95,7 @@ help:
 	@echo "make bench-instructions  instructions per request, by function"
 	@echo "make model          the protocol, in every order it can happen in"
 	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"
+	@echo "make analyse        gcc -fanalyzer, clang-tidy, cppcheck"
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"

@@ -431,7 +431,7 @@ ngx_http_idempotency_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
         p++;
     }
 
-    for (start = p; p < last; p++) {
+    for ( /* void */ ; p < last; p++) {
 
         if (*p != ';') {
             continue;

@@ -64,8 +64,11 @@ ngx_http_idempotency_json_diff(const ngx_str_t *one, const ngx_str_t *two,
         return NGX_DECLINED;
     }
 
-    (void) ngx_http_idempotency_json_open(&r1, one);
-    (void) ngx_http_idempotency_json_open(&r2, two);
+    if (ngx_http_idempotency_json_open(&r1, one) != NGX_OK
+        || ngx_http_idempotency_json_open(&r2, two) != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
 
     *more = (r1.cut || r2.cut);
 
@@ -271,14 +274,17 @@ ngx_http_idempotency_json_tell(ngx_http_idempotency_json_diff_t *diff,
     diff->change = (two == NULL) ? NGX_HTTP_IDEMPOTENCY_JSON_REMOVED
                    : (one == NULL) ? NGX_HTTP_IDEMPOTENCY_JSON_ADDED
                                    : NGX_HTTP_IDEMPOTENCY_JSON_CHANGED;
-    diff->path = one ? one->path : two->path;
+
+    /* of a change both have the same path */
 
     if (one) {
+        diff->path = one->path;
         diff->old_text = one->text;
         diff->old_cut = one->text_cut;
     }
 
     if (two) {
+        diff->path = two->path;
         diff->new_text = two->text;
         diff->new_cut = two->text_cut;
     }

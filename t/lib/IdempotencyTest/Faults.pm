@@ -37,9 +37,12 @@ my $Owner = $$;
 BEGIN {
     my $given = $ENV{IDEMPOTENCY_MODULE} || '';
 
-    if ($given eq 'static') {
+    my $skip = $given eq 'static' ? 'it takes a dynamic module'
+             : $ENV{IDEMPOTENCY_VALGRIND} ? 'thousands of requests' : undef;
+
+    if ($skip) {
         require Test::More;
-        Test::More::plan(skip_all => 'it takes a dynamic module');
+        Test::More::plan(skip_all => $skip);
     }
 
     my $objs = $given =~ m{^(.*/objs)/[^/]*$} ? $1 : 'build/nginx/objs';
