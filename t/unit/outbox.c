@@ -65,7 +65,7 @@ ngx_http_idempotency_zone_find(ngx_http_idempotency_records_t *z, u_char *id)
 
 ngx_http_idempotency_node_t *
 ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_op_t *op, ngx_msec_t fresh_until, ngx_msec_t expires)
+    ngx_http_idempotency_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
     if (no_room) {
         return NULL;
@@ -73,7 +73,7 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
 
     has_node = 1;
     zone.records = 1;
-    node.fresh_until = fresh_until;
+    node.until = until;
     node.expires = expires;
     ngx_memcpy(node.token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 
@@ -282,8 +282,8 @@ main(void)
     is(called, 0, "nobody is called");
     is(op.pending, 0, "it is over");
     is(has_node, 1, "it ran: it is kept");
-    is(node.lease_until, 1020000, "for certain as long as its lock lasts");
-    is(node.fresh_until, 1060000, "its time counts from when it was sent");
+    is(node.u.locked_until, 1020000, "for certain as long as its lock lasts");
+    is(node.until, 1060000, "its time counts from when it was sent");
     ok(ngx_memcmp(node.token, op.token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN) == 0,
        "under its token");
     is(shared.figures.kept, 1, "counted as kept");
@@ -324,8 +324,8 @@ main(void)
 
     has_node = 1;
     zone.records = 1;
-    node.fresh_until = ngx_current_msec + 1000;
-    node.lease_until = ngx_current_msec;
+    node.until = ngx_current_msec + 1000;
+    node.u.locked_until = ngx_current_msec;
     inside = NULL;
 
     is(ngx_http_idempotency_store_submit(&op), NGX_AGAIN, "in doubt: it waits");
