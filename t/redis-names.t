@@ -194,3 +194,33 @@ is(once(), 503, 'not found') for 1 .. 5;
 my @told = error_log() =~ /(\[error\] .*a server is announced as "node\d\.cluster\.test:\d+", and there is no "resolver" directive in the http block)/g;
 
 is(scalar @told, 1, 'told once');
+
+
+
+=== TEST 10: a cluster that announces no host: it is where it was asked
+--- store: redis
+--- http_config
+    idempotency_store own redis { server $TEST_NGINX_SEED; cluster on; }
+--- config eval: $::location
+--- client
+for my $set ([ 'cluster-preferred-endpoint-type', 'unknown-endpoint' ],
+             [ 'cluster-preferred-endpoint-type', 'hostname',
+               'cluster-announce-hostname', '' ])
+{
+    $::cluster->flush;
+    $_->command('CONFIG', 'SET', @$set) for $::cluster->nodes;
+
+    # "?", or nothing at all
+
+    wait_for(sub {
+        3 == grep { !defined $_->[2][0] || $_->[2][0] eq '?' }
+             map { @$_ } $::cluster->{nodes}[0]->command('CLUSTER', 'SLOTS');
+    }, 10) or die "a host is announced\n";
+
+    nginx_reload() or die "no reload\n";
+
+    is(once(), 200, 'ran') for 1 .. 30;
+
+    cmp_ok(records($_), '>', 0, "node $_->{number} has some")
+        for $::cluster->masters;
+}

@@ -12,6 +12,7 @@ use IO::Select;
 use IO::Socket::INET;
 
 our ($dir, @servers, $replica, @sentinels);
+our $me = $$;
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
     @servers = map { start_redis() } 1 .. 2;
@@ -33,7 +34,7 @@ if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
 END {
     local $?;
 
-    if ($dir && @sentinels) {
+    if ($dir && $$ == $me) {
         kill KILL => map { $_->{pid} } @sentinels;
         waitpid $_->{pid}, 0 for @sentinels;
         unlink glob "$dir/*";

@@ -61,7 +61,7 @@ sub judge
          $r->{acknowledged}, scalar @{ $r->{twice} },
          $load->recovery($since), $load->gap($since));
 
-    cmp_ok($r->{keys}, '>', 100, 'there was load');
+    cmp_ok($r->{keys}, '>', 50, 'there was load');
     cmp_ok($r->{acknowledged}, '>', $r->{keys} * ($part || 0.5),
            'enough were acknowledged');
     is_deeply($r->{unanswered}, [], 'every key was answered in the end');
@@ -123,7 +123,7 @@ error_log_like(qr/\[error\].*store "s": nobody tells which server is the master/
 --- client
 fresh();
 my $other = start_host();
-my $load = start_load(ports => [ $port, $other->{port} ]);
+my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
 nap(1);
 
 my $old = $::set->master;
@@ -135,7 +135,7 @@ $load->stop;
 
 my $r = check_load($load, $other);
 judge($load, $r, $since);
-cmp_ok($new->round_trips, '>', 100, 'the new master was asked');
+cmp_ok($new->round_trips, '>', 20, 'the new master was asked');
 error_log_like(qr/store "s".*master.*127\.0\.0\.1:$new->{port}/, 'logged');
 ok($other->stop, 'the other leaves');
 
@@ -151,7 +151,7 @@ may still have a replica: one of two is not enough.
 --- client
 fresh();
 my $other = start_host();
-my $load = start_load(ports => [ $port, $other->{port} ]);
+my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
 nap(1);
 
 my $since = Time::HiRes::time();
@@ -181,7 +181,7 @@ ok($other->stop, 'the other leaves');
 --- client
 fresh();
 my $other = start_host();
-my $load = start_load(ports => [ $port, $other->{port} ]);
+my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
 nap(1);
 
 my $since = Time::HiRes::time();
@@ -296,7 +296,7 @@ replicas count or not.
 --- client
 fresh();
 my $other = start_host();
-my $load = start_load(ports => [ $port, $other->{port} ]);
+my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
 nap(1);
 
 my $since = Time::HiRes::time();

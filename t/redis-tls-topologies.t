@@ -14,6 +14,7 @@ use Test::Nginx::Socket 'no_plan';
 }
 
 our ($dir, $cluster, $master);
+our $me = $$;
 
 # certificates of this test alone
 
@@ -92,9 +93,13 @@ sub post { http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status }
 
 run_tests();
 
-if ($dir) {
-    IdempotencyTest::Redis::stop_all();
-    system 'rm', '-rf', $dir;
+END {
+    local $?;
+
+    if ($dir && $$ == $me) {
+        IdempotencyTest::Redis::stop_all();
+        system 'rm', '-rf', $dir;
+    }
 }
 
 __DATA__

@@ -264,3 +264,44 @@ is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
 
 is(scalar(grep { my @k = $_->keys; @k } $::cluster->masters), 3, 'on all');
 error_log_unlike(qr/hash tag/, 'no warning');
+
+
+
+=== TEST 20: a slot that no node has
+--- store: redis
+--- http_config
+    idempotency_store own redis {
+        server   $TEST_NGINX_SEED;
+        cluster  on;
+        prefix   "{prod}:";
+        timeout  3s;
+    }
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+sub post { http_post('/ok?op=slot', 'x', { 'Idempotency-Key' => new_key() }) }
+
+my $slot = $::cluster->slot('prod');
+my $owner = $::cluster->node_of($slot);
+
+is(post()->status, 200, 'ran');
+
+$_->command('CLUSTER', 'DELSLOTS', $slot) for $::cluster->nodes;
+$::cluster->reset_calls;
+
+is(post()->status, 503, 'refused');
+is(app_count('slot'), 1, 'did not run');
+cmp_ok($owner->errors('CLUSTERDOWN'), '>', 0, 'it was asked');
+cmp_ok($owner->errors('CLUSTERDOWN'), '<', 100, 'not all the time');
+cmp_ok($::cluster->calls('cluster|slots'), '<', 30, 'nor is the map');
+
+# what waits goes on when it has one again
+
+my $c = send_post('/ok?op=slot', 'x', { 'Idempotency-Key' => new_key() });
+
+$owner->command('CLUSTER', 'ADDSLOTS', $slot);
+$_->command('CLUSTER', 'SETSLOT', $slot, 'NODE', $owner->{id})
+    for grep { $_->{id} ne $owner->{id} } $::cluster->nodes;
+
+ok(wait_for(sub { post()->status == 200 }, 20), 'ran again');
+like($c->read_response->status, qr/^(?:200|503)$/, 'the one that waited');

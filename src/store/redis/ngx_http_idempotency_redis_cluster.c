@@ -53,6 +53,8 @@ static ngx_int_t ngx_http_idempotency_redis_cluster_refused(
 static ngx_int_t ngx_http_idempotency_redis_cluster_redirected(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply,
     ngx_http_idempotency_redis_redirect_t *to);
+static void ngx_http_idempotency_redis_cluster_host(
+    ngx_http_idempotency_redis_conn_t *conn, ngx_str_t *host, u_char *text);
 static ngx_http_idempotency_redis_node_t *
     ngx_http_idempotency_redis_cluster_next(
     ngx_http_idempotency_redis_t *redis);
@@ -259,6 +261,7 @@ ngx_http_idempotency_redis_cluster_redirected(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply,
     ngx_http_idempotency_redis_redirect_t *to)
 {
+    u_char                              text[NGX_SOCKADDR_STRLEN];
     ngx_http_idempotency_redis_t       *redis;
     ngx_http_idempotency_redis_node_t  *node;
     ngx_http_idempotency_redis_conn_t  *conn;
@@ -270,7 +273,7 @@ ngx_http_idempotency_redis_cluster_redirected(
                                        NGX_HTTP_IDEMPOTENCY_NODE_REDIRECTED);
 
     if (to->host.len == 0) {
-        to->host = conn->node->host;
+        ngx_http_idempotency_redis_cluster_host(conn, &to->host, text);
     }
 
     node = ngx_http_idempotency_redis_node_get(redis, &to->host, to->port);
@@ -314,6 +317,26 @@ ngx_http_idempotency_redis_cluster_redirected(
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A server that does not tell its host means the one that was asked; where a
+ * name has several addresses, that of the connection.
+ */
+
+static void
+ngx_http_idempotency_redis_cluster_host(
+    ngx_http_idempotency_redis_conn_t *conn, ngx_str_t *host, u_char *text)
+{
+    if (conn->node->named && conn->node->naddrs > 1) {
+        host->data = text;
+        host->len = ngx_sock_ntop(&conn->sockaddr.sockaddr, conn->socklen,
+                                  text, NGX_SOCKADDR_STRLEN, 0);
+        return;
+    }
+
+    *host = conn->node->host;
 }
 
 
@@ -380,6 +403,8 @@ static ngx_int_t
 ngx_http_idempotency_redis_cluster_answer(ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_node_t *asked, redisReply *reply)
 {
+    u_char                              text[NGX_SOCKADDR_STRLEN];
+    ngx_str_t                           host;
     ngx_uint_t                          i;
     ngx_queue_t                        *q;
     ngx_http_idempotency_redis_node_t  *node;
@@ -389,11 +414,12 @@ ngx_http_idempotency_redis_cluster_answer(ngx_http_idempotency_redis_t *redis,
         /* one that was reset, or is not of the cluster yet, knows of none */
 
         (void) ngx_sprintf(redis->control.conn.error,
-                           "%s does not know any%Z", "the server");
+                           "it does not know of any slots%Z");
         return NGX_DECLINED;
     }
 
-    ngx_http_idempotency_redis_cluster_map(redis, reply, &asked->host);
+    ngx_http_idempotency_redis_cluster_host(&redis->control.conn, &host, text);
+    ngx_http_idempotency_redis_cluster_map(redis, reply, &host);
     ngx_http_idempotency_redis_cluster_sweep(redis);
 
     for (q = ngx_queue_head(&redis->nodes);

@@ -102,8 +102,10 @@ ngx_http_idempotency_redis_node_seed(ngx_http_idempotency_redis_t *redis,
     }
 
     if (addr->url.family == AF_UNIX) {
+        ngx_str_null(&host);
+
         node = ngx_http_idempotency_redis_node_create(redis, &addr->url.url,
-                                                      &addr->url.url, 0);
+                                                      &host, 0);
     } else {
         node = ngx_http_idempotency_redis_node_get(redis, &host,
                                                    addr->url.port);
@@ -169,10 +171,12 @@ ngx_http_idempotency_redis_node_create(ngx_http_idempotency_redis_t *redis,
     /* the resolver writes to it */
 
     node->lookup.len = host->len;
-    node->lookup.data = ngx_pstrdup(pool, host);
+    node->lookup.data = ngx_pnalloc(pool, host->len + 1);
     if (node->lookup.data == NULL) {
         goto failed;
     }
+
+    ngx_memcpy(node->lookup.data, p, host->len + 1);
 
     /* behind them as many for commits, where WAIT would hold up others */
 

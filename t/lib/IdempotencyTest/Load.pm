@@ -20,16 +20,16 @@ my @All;
 
 
 # ports: of the nginx hosts; uri: what is asked, without arguments; clients:
-# how many at a time; pause: s between two operations of one; name: what keys
-# begin with; dir: where the clients write, made and removed
+# how many at a time; pause: s between two operations of one; ms: executions
+# take none of it, once and twice that, so that whatever is broken finds some
+# that run; name: what keys begin with; dir: where the clients write, made and removed
 
 sub start
 {
     my ($class, %o) = @_;
 
     my $self = bless { clients => 6, pause => 0.01, uri => '/ok',
-                       name => 'load', args => '',
-                       limit => 20, %o }, $class;
+                       name => 'load', ms => 30, limit => 20, %o }, $class;
 
     push @All, $self;
 
@@ -116,8 +116,13 @@ sub ask
 
     my ($head, $body) = ('', '');
 
+    # the same for each try
+
+    my ($n) = $key =~ /(\d+)$/;
+    my $ms = $n % 3 * $self->{ms};
+
     if ($s) {
-        my $out = "POST $self->{uri}?op=$key$self->{args} HTTP/1.1\r\n"
+        my $out = "POST $self->{uri}?op=$key&ms=$ms HTTP/1.1\r\n"
                   . "Host: localhost\r\nIdempotency-Key: $key\r\n"
                   . "Content-Length: 1\r\n\r\nx";
 

@@ -215,7 +215,12 @@ sub fail_over
 
     my $old = $self->master;
 
-    ($self->sentinels)[0]->command('SENTINEL', 'FAILOVER', $self->{name});
+    # on a busy machine its last look at the replicas may be too long ago
+
+    wait_for(sub {
+        eval { ($self->sentinels)[0]->command('SENTINEL', 'FAILOVER',
+                                              $self->{name}) };
+    }, 15) or die "the sentinel does not want to: $@";
 
     return $self->wait_failed_over($old);
 }
