@@ -762,3 +762,30 @@ $::proxy->tell('pass');
 ok(wait_for(sub { !record() }, 8), 'it goes when Redis is back');
 is(app_count('a'), 0, 'did not run');
 is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
+
+
+
+=== TEST 29: under hold a begin that comes after its own release leaves no lock
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+$::redis->command('FLUSHALL');
+$::proxy->tell('hold');
+my $key = key();
+my $c = send_post('/held/ok?op=a', 'x', $key);
+ok(wait_for(sub { record() }, 5), 'the lock is laid, nobody knows');
+my $name = record();
+my $lock = $::redis->command('DUMP', $name);
+$c->abort;
+ok(wait_for(sub { !record() }, 5), 'it is given back');
+$::proxy->tell('pass');
+
+# as if the begin had been under way all the time
+$::redis->command('RESTORE', $name, 3_600_000, $lock);
+ok(wait_for(sub { !record() }, 12), 'once more');
+is(app_count('a'), 0, 'did not run');
+is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
+sleep 1;
+is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'others are not touched');
