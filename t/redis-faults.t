@@ -996,7 +996,7 @@ is($denied[0]{count}, 2, 'once: SET, and the script');
 
 
 
-=== TEST 35: a lock that is taken over keeps that others wait
+=== TEST 37: a lock that is taken over keeps that others wait
 --- store: redis
 --- http_config eval: $::stores
 --- config eval: $::locations
@@ -1016,3 +1016,29 @@ is($::redis->record($name)->{q}, 1, 'somebody waits');
 ok(wait_for(sub { app_count('a') == 2 }), 'it runs');
 app_release('a');
 
+
+
+=== TEST 38: under hold a begin that comes after its own release leaves no lock
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+http_post('/far/ok?op=warm', 'x', key());
+$::redis->command('FLUSHALL');
+$::proxy->tell('hold');
+my $key = key();
+my $c = send_post('/held/ok?op=a', 'x', $key);
+ok(wait_for(sub { record() }, 5), 'the lock is laid, nobody knows');
+my $name = record();
+my $lock = $::redis->command('DUMP', $name);
+$c->abort;
+ok(wait_for(sub { !record() }, 5), 'it is given back');
+$::proxy->tell('pass');
+
+# as if the begin had been under way all the time
+$::redis->command('RESTORE', $name, 3_600_000, $lock);
+ok(wait_for(sub { !record() }, 12), 'once more');
+is(app_count('a'), 0, 'did not run');
+is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
+sleep 1;
+is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'others are not touched');

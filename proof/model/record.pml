@@ -308,8 +308,7 @@ inline deliver(tok, res, i)
     call(COMMIT, tok, res, i);
     atomic {
         if
-        :: (res == OK || (res == LOST && seen != PROGRESS))
-           && kept[HOST] == tok ->
+        :: kept[HOST] == tok && (res == OK || (res == LOST && seen != PROGRESS)) ->
             kept[HOST] = 0; sure[HOST] = 0
         :: else
         fi;

@@ -19,7 +19,7 @@ sub new
 {
     my ($class, %o) = @_;
 
-    my $self = bless { %o, kills => [], store => [], apps => [] }, $class;
+    my $self = bless { %o, kills => [], reloads => [], store => [], apps => [] }, $class;
     my @any = qw(reload kill app);
     my @redis = qw(pause restart delay hold refuse truncate cut);
 
@@ -46,8 +46,11 @@ sub some_nginx { my @n = @{ $_[0]{site}{nginx} }; $n[rand @n] }
 sub do_reload
 {
     my $self = shift;
+    my $n = $self->some_nginx;
+
     $self->{count}('reload');
-    kill HUP => $self->{site}{pid}{ $self->some_nginx };
+    push @{ $self->{reloads} }, { at => time, from => $n };
+    kill HUP => $self->{site}{pid}{$n};
 }
 
 

@@ -130,8 +130,9 @@ sub judge_more
 
 
 # why there is no outcome under hold: an execution that has none; an
-# application that was killed before it could note one; or a worker that was
-# killed with a request for it
+# application that was killed before it could note one; a worker that was
+# killed with a request for it; or one that ended, while the store was away,
+# with a lock to give back: a begin that had been given up
 
 sub unknown
 {
@@ -151,6 +152,15 @@ sub unknown
     for my $kill (@{ $self->{faults}{kills} }) {
         return 1 if grep { $_->{host} eq $kill->{from} && $_->{from} - SLACK <= $kill->{at}
                            && $kill->{at} <= $_->{to} + ($_->{status} eq 'left' ? 2 : SLACK) } @{ $self->{told}{$i} };
+    }
+
+    for my $end (@{ $self->{faults}{kills} }, @{ $self->{faults}{reloads} }) {
+        if (grep { $_->{host} eq $end->{from} && ($_->{code} eq 'STORE_UNAVAILABLE' || $_->{status} eq 'left')
+                   && $end->{at} >= $_->{from} && $end->{at} <= $_->{to} + 10 } @{ $self->{told}{$i} })
+        {
+            $self->count('locks under hold that a worker took with it');
+            return 1;
+        }
     }
 
     return 0;

@@ -27,6 +27,9 @@
 /* releases of given-up begins that may be outstanding; beyond, leases end */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_CLEANUPS  4096
 
+/* how often such a release is sent, if the lock would not end by itself */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_UNDO_N    4
+
 
 static ngx_int_t ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store);
@@ -48,6 +51,9 @@ static void ngx_http_idempotency_redis_leave(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_redis_complete(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_redis_undo(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_redis_undo_again(
+    ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_redis_undo_handler(ngx_event_t *ev);
 
 
 const ngx_http_idempotency_backend_t  ngx_http_idempotency_redis_backend = {
@@ -468,6 +474,11 @@ ngx_http_idempotency_redis_complete(ngx_http_idempotency_op_t *op)
     }
 
     if (ngx_http_idempotency_redis_is_undo(op)) {
+
+        if (ngx_http_idempotency_redis_undo_again(op) == NGX_OK) {
+            return;
+        }
+
         ngx_http_idempotency_redis_conf(op)->cleanups--;
 
         /* somebody else's record, or the lease is over: nothing to tell */
@@ -507,8 +518,56 @@ ngx_http_idempotency_redis_undo(ngx_http_idempotency_op_t *begin)
 
     op->lease = begin->hold ? ngx_max(begin->ttl, begin->lease)
                             : begin->lease;
+    op->hold = begin->hold;
 
     ngx_http_idempotency_op_detach(op);
+}
+
+
+/*
+ * The begin may be behind its own release: in the buffer of a connection that
+ * was closed, while the server stood still, and the release came by another.
+ * Then it lays its lock after all.  Mostly that ends with its lease; under
+ * hold it does not, and the release is sent again, later and later.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_redis_undo_again(ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = ngx_http_idempotency_redis_conf(op);
+
+    if (!op->hold || ngx_exiting
+        || op->result == NGX_HTTP_IDEMPOTENCY_ERROR
+        || ++op->attempt >= NGX_HTTP_IDEMPOTENCY_REDIS_UNDO_N)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = ngx_http_idempotency_redis_undo_handler;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+    op->timer.cancelable = 1;
+
+    ngx_add_timer(&op->timer, redis->timeout << (2 * op->attempt - 2));
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idempotency_redis_undo_handler(ngx_event_t *ev)
+{
+    ngx_http_idempotency_op_t  *op;
+
+    op = ev->data;
+
+    if (ngx_http_idempotency_redis_submit(op) == NULL) {
+        ngx_http_idempotency_redis_complete(op);
+    }
 }
 
 
