@@ -23,7 +23,14 @@ _EOC_
 
 our $other_port = $ENV{TEST_NGINX_PORT_2};
 
-our $other;
+our ($other, $redis, $proxy);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $redis = start_redis();
+    $proxy = start_redis_proxy($redis);
+
+    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
+}
 
 # the same configuration, another port, another place
 
@@ -40,6 +47,7 @@ sub start_other
 
     $conf =~ s/\Q$root\E/$dir/g;
     $conf =~ s/127\.0\.0\.1:\Q$port\E\b/127.0.0.1:$other_port/g;
+    $conf =~ s/127\.0\.0\.1:$proxy->{port}\b/127.0.0.1:$redis->{port}/g;
 
     open my $out, '>', "$dir/nginx.conf" or die $!;
     print $out $conf;
@@ -226,5 +234,63 @@ is(scalar(grep { $_->read_response(30)->body eq "run 1\n" } @holders, @w),
    $records * ($each + 1), 'all answered');
 is(scalar(grep { app_count("m$_") == 1 } 0 .. $#keys), $records,
    'each ran once');
+
+stop_other();
+
+
+
+=== TEST 6: a wake-up that is read together with the reply of its watch
+--- store: redis
+--- workers: 1
+--- http_config
+    idempotency_store far redis {
+        server       127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        connections  1;
+        timeout      15s;
+    }
+--- config
+    location / {
+        idempotency  far;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+start_other();
+
+# The holder is there and the waiter here.  A waiter that was not woken looks
+# by itself after three quarters of a second at least.
+
+my ($worker) = nginx_workers();
+my $quickest = 9;
+
+for my $n (0 .. 5) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    my $c = send_post("/hold?op=t$n", 'x', \%key, port => $::other_port);
+    app_wait_parked("t$n");
+
+    # what begin is told, but not what the watch is; the first time is for
+    # connections, the subscription and scripts
+
+    $::proxy->tell('after') if $n;
+
+    my $w = send_post("/hold?op=t$n", 'x', \%key);
+    $n ? $::proxy->tell('kept') : sleep 2;
+
+    # the message is there before the reply, and both before they are read
+
+    kill STOP => $worker if $n;
+    app_release("t$n");
+    is($c->read_response->body, "run 1\n", 'the holder') or last;
+    sleep 0.3;
+    kill CONT => $worker;
+
+    my $start = Time::HiRes::time();
+    is($w->read_response->body, "run 1\n", 'the waiter') or last;
+
+    my $late = Time::HiRes::time() - $start;
+    $quickest = $late if $n && $late < $quickest;
+}
+
+cmp_ok($quickest, '<', 0.6, 'woken, and not by its own look');
 
 stop_other();

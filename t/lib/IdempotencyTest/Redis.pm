@@ -300,6 +300,9 @@ package IdempotencyTest::RedisProxy;
 #   twice     the next reply two times
 #   stale     the last reply once more, before the next one
 #   garbage   bytes that are no reply, in place of the next one
+#   after     the next reply, and no other before a message has passed; then
+#             those, and pass
+#   kept      no other way than before; returns when "after" has kept a reply
 #   refuse    closes every connection as soon as it is there
 #   old       as they are, but the server has no SET with NX and GET, as Redis 6
 #   cut       closes all connections now, then pass
@@ -363,7 +366,7 @@ sub run
     my $mode = 'pass';
     my $last = '';
     my $select = IO::Select->new($listen, $control);
-    my (%peer, %is_client);
+    my (%peer, %is_client, $passed, $asked, @kept);
 
     my $close = sub {
         for my $s (@_) {
@@ -380,7 +383,15 @@ sub run
 
             if ($s == $control) {
                 sysread($control, my $text, 100) or return;
+
+                if ($text =~ /^kept/) {
+                    $asked = !@kept;
+                    syswrite $control, '.' if @kept;
+                    next;
+                }
+
                 ($mode) = $text =~ /^(\w+)/;
+                ($passed, $asked, @kept) = (0, 0);
 
                 if ($mode eq 'cut') {
                     for my $pair (map { [ @$_ ] } values %peer) {
@@ -445,6 +456,20 @@ sub run
             } elsif ($mode eq 'garbage') {
                 write_all($other, "HTTP/1.1 200 OK\r\n\r\n");
                 $mode = 'pass';
+
+            } elsif ($mode eq 'after') {
+                if ($data =~ /\$7\r\nmessage\r\n/) {
+                    write_all(@$_) for [ $other, $data ], @kept;
+                    $mode = 'pass';
+
+                } elsif (!$passed++) {
+                    write_all($other, $data);
+
+                } else {
+                    push @kept, [ $other, $data ];
+                    syswrite $control, '.' if $asked;
+                    $asked = 0;
+                }
 
             } elsif ($mode eq 'lose') {
                 $close->($s, $other);
