@@ -82,7 +82,9 @@ for my $family (values %$f) {
 
 my %some = (breaker_state => [], outbox_records => [],
             outbox_total => [ 'result' ], records => [ 'state' ],
-            store_bytes => [], evictions_total => []);
+            store_bytes => [], evictions_total => [],
+            node_operations_total => [ 'node', 'result' ],
+            node_breaker_state => [ 'node' ]);
 
 $exposed{"nginx_idempotency_$_"} //= { map { $_ => 1 } qw(store instance job),
                                                        @{ $some{$_} } }
