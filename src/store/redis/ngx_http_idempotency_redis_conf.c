@@ -307,7 +307,7 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
                       store->line, &redis->prefix);
     }
 
-    if (redis->cluster
+    if ((redis->cluster || redis->master_name.len)
         && ngx_http_idempotency_redis_nodes_conf(cf, redis) != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
