@@ -21,7 +21,7 @@ sub new
 
     my $self = bless { %o, kills => [], reloads => [], store => [], apps => [] }, $class;
     my @any = qw(reload kill app);
-    my @redis = qw(pause restart delay hold refuse truncate cut);
+    my @redis = qw(pause restart delay hold refuse truncate cut part);
 
     $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
     $self->{stalls} = "$o{site}{dir}/stalls";
@@ -92,13 +92,22 @@ sub store_fault
 
     printf "torture: %s, %.1f s\n", $name, $for if $ENV{VERBOSE};
     $self->{count}($name);
+    $self->aim if $name ne 'one host cut off';
     $begin->();
     sleep $for;
     $end->();
     push @{ $self->{store} }, { since => $since, until => time, name => $name };
 }
 
-sub tell { Proxy::tell($_[0]{proxy}, $_[1]) }
+# what happens to the network happens to one host, or to both
+
+sub tell
+{
+    my ($self, $mode) = @_;
+    Proxy::tell($self->{proxy}{$_}, $mode) for @{ $self->{aim} };
+}
+
+sub aim { my $dice = rand; $_[0]{aim} = $dice < 0.5 ? [ 'A', 'B' ] : $dice < 0.75 ? [ 'A' ] : [ 'B' ] }
 
 sub do_pause
 {
@@ -139,6 +148,14 @@ sub do_refuse
 {
     my $self = shift;
     $self->store_fault('network refuses', rand 1.5, sub { $self->tell('cut'); $self->tell('refuse') },
+        sub { $self->tell('pass') });
+}
+
+sub do_part
+{
+    my $self = shift;
+    $self->{aim} = [ rand() < 0.5 ? 'A' : 'B' ];
+    $self->store_fault('one host cut off', 1.5 + rand 2.5, sub { $self->tell('cut'); $self->tell('refuse') },
         sub { $self->tell('pass') });
 }
 

@@ -24,9 +24,9 @@ sub new
     my ($class, %o) = @_;
 
     my $self = bless { %o, pid => {}, proxied => 0 }, $class;
-    my @ports = map { free_port() } 1 .. 9;
+    my @ports = map { free_port() } 1 .. 10;
 
-    @{ $self->{port} }{qw(app redis proxy A B C A2 B2 C2)} = map { $_->[0] } @ports;
+    @{ $self->{port} }{qw(app redis proxyA proxyB A B C A2 B2 C2)} = map { $_->[0] } @ports;
     close $_->[1] for @ports;
 
     return $self;
@@ -79,9 +79,10 @@ sub start_nginx
     my ($dir, $port) = @$self{qw(dir port)};
     my $redis = $name ne 'C';
 
+    $port->{proxyC} = 0;
     my $store = $redis ? <<"" : "    idempotency_store brief memory { zone brief:2m; }\n";
     idempotency_store shared redis {
-        server           127.0.0.1:$port->{proxy};
+        server           127.0.0.1:$port->{"proxy$name"};
         timeout          @{[ TIMEOUT * 1000 ]}ms;
         connect_timeout  @{[ TIMEOUT * 1000 ]}ms;
     }
@@ -188,13 +189,13 @@ sub connections
         $inode{$1} = 1 if $to =~ /^socket:\[(\d+)\]/;
     }
 
-    my %for = map { sprintf('%04X', $self->{port}{$_}) => $_ } qw(app proxy A B C A2 B2 C2);
+    my %for = map { sprintf('%04X', $self->{port}{$_}) => $_ } qw(app proxyA proxyB A B C A2 B2 C2);
 
     for (split /\n/, slurp('/proc/net/tcp')) {
         my ($local, $remote, $state, $inode) = /^ *\d+: \w+:(\w+) \w+:(\w+) (\w\w) (?:\S+ +){5}(\d+) / or next;
         next if !$inode{$inode} || $state eq '0A';
         my $for = $for{$remote} || ($for{$local} ? 'client' : 'other');
-        $count{$for}++;
+        $count{ $for =~ /^proxy/ ? 'proxy' : $for }++;
     }
 
     return \%count;
