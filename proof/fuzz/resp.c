@@ -119,17 +119,20 @@ listen_to(ngx_uint_t kind, ngx_uint_t due, const uint8_t *p, size_t len, size_t 
     redisReader                        *reader;
     ngx_http_idempotency_op_t           op;
     ngx_http_idempotency_store_t        store;
+    ngx_http_idempotency_redis_t        redis;
     ngx_http_idempotency_redis_call_t   call;
     ngx_http_idempotency_redis_conn_t   conn;
 
     ngx_memzero(&log, sizeof(log));
     ngx_memzero(&op, sizeof(op));
     ngx_memzero(&store, sizeof(store));
+    ngx_memzero(&redis, sizeof(redis));
     ngx_memzero(&call, sizeof(call));
     ngx_memzero(&conn, sizeof(conn));
 
     op.kind = kind;
     op.store = &store;
+    store.conf = &redis;
     op.log = &log;
     op.pool = (ngx_pool_t *) &op;           /* only asked whether it is there */
     call.op = &op;
