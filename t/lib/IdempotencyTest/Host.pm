@@ -30,6 +30,7 @@ sub start
     my $conf = do { local $/; <$in> };
 
     $conf =~ s/\Q$o{root}\E/$self->{dir}/g;
+    $conf =~ s/^daemon off;/daemon on;/m;        # so it is under valgrind
     $conf =~ s/127\.0\.0\.1:\Q$o{port}\E\b/127.0.0.1:$o{to}/g;
 
     open my $out, '>', "$self->{dir}/nginx.conf" or die $!;
