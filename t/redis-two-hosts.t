@@ -72,7 +72,15 @@ sub stop_other
     open my $in, '<', "$other->{dir}/logs/error.log" or die $!;
     local $/;
     unlike(<$in>, qr/\[(?:alert|crit|emerg)\]/, 'and has nothing to say');
+
+    undef $other;
 }
+
+# should a test have died before
+
+my $owner = $$;
+
+END { kill TERM => $other->{pid} if $other && $$ == $owner }
 
 sub median { (sort { $a <=> $b } @_)[@_ / 2] }
 
@@ -280,12 +288,15 @@ for my $n (0 .. 5) {
 
     kill STOP => $worker if $n;
     app_release("t$n");
-    is($c->read_response->body, "run 1\n", 'the holder') or last;
+    my $r = $c->read_response;
     sleep 0.3;
     kill CONT => $worker;
 
+    is($r && $r->body, "run 1\n", 'the holder') or last;
+
     my $start = Time::HiRes::time();
-    is($w->read_response->body, "run 1\n", 'the waiter') or last;
+    $r = $w->read_response;
+    is($r && $r->body, "run 1\n", 'the waiter') or last;
 
     my $late = Time::HiRes::time() - $start;
     $quickest = $late if $n && $late < $quickest;
