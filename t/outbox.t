@@ -699,9 +699,9 @@ run_apart('/ok?op=a', $key);
 
 # somebody has the lock now, for long
 my ($name) = $::redis->keys;
-my $token = $::redis->command('HGET', $name, 't');
-$::redis->command('HSET', $name, 't', scalar reverse $token);
-$::redis->command('PEXPIRE', $name, 30_000);
+my $lock = $::redis->record($name);
+$lock->{t} = reverse $lock->{t};
+$::redis->write_record($name, $lock, 30_000);
 sleep 1.2;
 join_again();
 
