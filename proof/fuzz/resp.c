@@ -143,7 +143,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t due, const uint8_t *p, size_t len, size_t 
     call.due = due;
     call.tries = 1;
 
-    reader = ngx_http_idempotency_redis_reader();
+    reader = ngx_http_idempotency_redis_reader(0);
     fuzz_check(reader != NULL);
 
     sum = 0;
