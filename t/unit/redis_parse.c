@@ -1,4 +1,4 @@
-/* sources: src/store/redis/ngx_http_idempotency_redis_parse.c ; libs: -lhiredis */
+/* sources: src/store/redis/topology/ngx_http_idempotency_redis_parse.c ; libs: -lhiredis */
 
 /*
  * The slot of a key, and what servers say of each other: redirects, the slots
@@ -11,7 +11,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 #include "unit.h"
 
 

@@ -22,6 +22,7 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 /* releases of given-up begins that may be outstanding; beyond, leases end */

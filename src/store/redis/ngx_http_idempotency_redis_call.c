@@ -20,6 +20,7 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 /* before a call is asked again that was refused for the time being */

@@ -17,6 +17,7 @@
 #include <ngx_event_connect.h>
 
 #include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_POOL_SIZE  512

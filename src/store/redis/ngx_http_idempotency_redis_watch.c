@@ -18,6 +18,7 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 /* how often to look when nobody can tell, and when somebody should */

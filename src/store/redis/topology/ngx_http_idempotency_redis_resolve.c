@@ -18,7 +18,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 /* between two questions for one name, at least; and after one in vain, if

@@ -13,7 +13,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_HOST_MAX  255

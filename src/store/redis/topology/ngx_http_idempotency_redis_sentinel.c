@@ -27,7 +27,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 /* between questions while the master works */

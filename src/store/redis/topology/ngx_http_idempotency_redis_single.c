@@ -11,7 +11,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 static ngx_int_t ngx_http_idempotency_redis_single_init(

@@ -20,7 +20,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 /* of the time that one could take, the part that it is given first */

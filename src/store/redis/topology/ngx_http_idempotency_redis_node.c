@@ -16,7 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/topology/ngx_http_idempotency_redis_topology.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NODE_SIZE  2048
