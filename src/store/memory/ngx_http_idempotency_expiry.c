@@ -10,7 +10,11 @@
  * that is in it is moved to "due", in one step.  Whoever purges takes a few
  * from there: what has expired is removed, and what lives longer is put where
  * it belongs now.  That also serves a lease that was renewed, which leaves the
- * record where it is.
+ * record where it is.  So a record is looked at once for each level it passes:
+ * five times at most in two years.
+ *
+ * Nobody catches up with a long time at once, since others wait for the zone:
+ * the wheel may be behind the clock, and then records come up late.
  *
  * Called by the zone, with the zone locked.
  */
@@ -95,12 +99,22 @@ ngx_http_idempotency_expiry_add(ngx_http_idempotency_expiry_t *expiry,
 }
 
 
-/* the next whose time may have come, or NULL; it is left where it is */
-
 ngx_http_idempotency_node_t *
-ngx_http_idempotency_expiry_next(ngx_http_idempotency_expiry_t *expiry)
+ngx_http_idempotency_expiry_next(ngx_http_idempotency_expiry_t *expiry,
+    ngx_uint_t *work)
 {
-    while (ngx_queue_empty(&expiry->due)) {
+    for ( ;; ) {
+
+        if (*work == 0) {
+            return NULL;
+        }
+
+        (*work)--;
+
+        if (!ngx_queue_empty(&expiry->due)) {
+            return ngx_queue_data(ngx_queue_head(&expiry->due),
+                                  ngx_http_idempotency_node_t, expiry);
+        }
 
         if ((ngx_msec_int_t) (ngx_current_msec - expiry->time)
             < NGX_HTTP_IDEMPOTENCY_EXPIRY_TICK)
@@ -110,9 +124,6 @@ ngx_http_idempotency_expiry_next(ngx_http_idempotency_expiry_t *expiry)
 
         ngx_http_idempotency_expiry_tick(expiry);
     }
-
-    return ngx_queue_data(ngx_queue_head(&expiry->due),
-                          ngx_http_idempotency_node_t, expiry);
 }
 
 

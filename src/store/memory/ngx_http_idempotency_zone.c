@@ -27,11 +27,16 @@
 
 #define NGX_HTTP_IDEMPOTENCY_CHUNK_MIN     32
 
+/* how much of the wheel of expiry times may turn in one step: half a minute
+   that nobody came, or some hundred microseconds of looking for room */
+#define NGX_HTTP_IDEMPOTENCY_PURGE_WORK    512
+#define NGX_HTTP_IDEMPOTENCY_ROOM_WORK     2048
+
 
 static void *ngx_http_idempotency_zone_alloc(
     ngx_http_idempotency_records_t *z, size_t size);
 static ngx_uint_t ngx_http_idempotency_zone_purge_one(
-    ngx_http_idempotency_records_t *z);
+    ngx_http_idempotency_records_t *z, ngx_uint_t work);
 static ngx_uint_t ngx_http_idempotency_zone_purge_node(
     ngx_http_idempotency_records_t *z, ngx_http_idempotency_node_t *node);
 static ngx_uint_t ngx_http_idempotency_zone_evict(
@@ -95,6 +100,12 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_records_t *z, u_char *id,
     bucket = ngx_http_idempotency_zone_bucket(z, id);
     node->next = *bucket;
     *bucket = node;
+
+    /* not while it is being made: looking for room would take it away */
+
+    if ((ngx_msec_int_t) (expires - ngx_current_msec) <= 0) {
+        expires = ngx_current_msec + 1;
+    }
 
     node->expires = expires;
     ngx_http_idempotency_expiry_add(&z->zone->expiry, node);
@@ -175,7 +186,7 @@ ngx_http_idempotency_zone_put(ngx_http_idempotency_records_t *z,
 
     while (size > (z->shpool->pfree + 1) * ngx_pagesize + z->zone->bytes) {
 
-        if (!ngx_http_idempotency_zone_purge_one(z)) {
+        if (!ngx_http_idempotency_zone_purge_one(z, (ngx_uint_t) -1)) {
             return NGX_DECLINED;
         }
     }
@@ -396,10 +407,13 @@ void
 ngx_http_idempotency_zone_purge(ngx_http_idempotency_records_t *z,
     ngx_uint_t n)
 {
+    ngx_uint_t                    work;
     ngx_http_idempotency_node_t  *node;
 
+    work = NGX_HTTP_IDEMPOTENCY_PURGE_WORK;
+
     while (n--) {
-        node = ngx_http_idempotency_expiry_next(&z->zone->expiry);
+        node = ngx_http_idempotency_expiry_next(&z->zone->expiry, &work);
 
         if (node == NULL) {
             return;
@@ -467,8 +481,13 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
             return p;
         }
 
-        if (!ngx_http_idempotency_zone_purge_one(z)
-            && !ngx_http_idempotency_zone_evict(z))
+        /* before a request is refused, what has expired is looked for to the
+           end, however long that takes */
+
+        if (!ngx_http_idempotency_zone_purge_one(z,
+                                              NGX_HTTP_IDEMPOTENCY_ROOM_WORK)
+            && !ngx_http_idempotency_zone_evict(z)
+            && !ngx_http_idempotency_zone_purge_one(z, (ngx_uint_t) -1))
         {
             return NULL;
         }
@@ -477,12 +496,13 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
 
 
 static ngx_uint_t
-ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_records_t *z)
+ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_records_t *z,
+    ngx_uint_t work)
 {
     ngx_http_idempotency_node_t  *node;
 
     for ( ;; ) {
-        node = ngx_http_idempotency_expiry_next(&z->zone->expiry);
+        node = ngx_http_idempotency_expiry_next(&z->zone->expiry, &work);
 
         if (node == NULL) {
             return 0;
@@ -509,6 +529,10 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_records_t *z)
 
     q = ngx_queue_head(&z->zone->completed);
     node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
+
+    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
+        return ngx_http_idempotency_zone_purge_node(z, node);
+    }
 
     if (z->full == NGX_HTTP_IDEMPOTENCY_FULL_FORGET) {
         ngx_http_idempotency_zone_remove(z, node);

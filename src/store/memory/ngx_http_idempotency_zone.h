@@ -102,8 +102,8 @@ struct ngx_http_idempotency_node_s {
      - offsetof(ngx_http_idempotency_node_t, data))
 
 
-/* the last level is of 4.7 hours: what lives longer goes round again */
-#define NGX_HTTP_IDEMPOTENCY_EXPIRY_LEVELS  3
+/* the last level is of two years: what lives longer goes round again */
+#define NGX_HTTP_IDEMPOTENCY_EXPIRY_LEVELS  5
 #define NGX_HTTP_IDEMPOTENCY_EXPIRY_SLOTS   64
 
 
@@ -204,8 +204,14 @@ void ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
 void ngx_http_idempotency_expiry_init(ngx_http_idempotency_expiry_t *expiry);
 void ngx_http_idempotency_expiry_add(ngx_http_idempotency_expiry_t *expiry,
     ngx_http_idempotency_node_t *node);
+
+/*
+ * The next whose time may have come; it is left where it is.  NULL: there is
+ * none, or that was all the "work" there may be.  A record that comes up and a
+ * tick that is over are one each.
+ */
 ngx_http_idempotency_node_t *ngx_http_idempotency_expiry_next(
-    ngx_http_idempotency_expiry_t *expiry);
+    ngx_http_idempotency_expiry_t *expiry, ngx_uint_t *work);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_ZONE_H_INCLUDED_ */
