@@ -40,6 +40,7 @@
 
 #include <zlib.h>
 
+#include "ngx_http_idempotency_number.h"
 #include "ngx_http_idempotency_record.h"
 
 
@@ -85,57 +86,6 @@ static const u_char *ngx_http_idempotency_record_header(const u_char *p,
     const u_char *last, ngx_http_idempotency_header_t *header);
 static ngx_uint_t ngx_http_idempotency_record_text(const u_char *p,
     size_t len);
-
-
-static ngx_inline u_char *
-ngx_http_idempotency_put16(u_char *p, ngx_uint_t n)
-{
-    *p++ = (u_char) (n >> 8);
-    *p++ = (u_char) n;
-
-    return p;
-}
-
-
-static ngx_inline u_char *
-ngx_http_idempotency_put32(u_char *p, uint32_t n)
-{
-    p = ngx_http_idempotency_put16(p, n >> 16);
-
-    return ngx_http_idempotency_put16(p, n & 0xffff);
-}
-
-
-static ngx_inline u_char *
-ngx_http_idempotency_put64(u_char *p, uint64_t n)
-{
-    p = ngx_http_idempotency_put32(p, (uint32_t) (n >> 32));
-
-    return ngx_http_idempotency_put32(p, (uint32_t) n);
-}
-
-
-static ngx_inline ngx_uint_t
-ngx_http_idempotency_get16(const u_char *p)
-{
-    return (ngx_uint_t) p[0] << 8 | p[1];
-}
-
-
-static ngx_inline uint32_t
-ngx_http_idempotency_get32(const u_char *p)
-{
-    return (uint32_t) ngx_http_idempotency_get16(p) << 16
-           | (uint32_t) ngx_http_idempotency_get16(p + 2);
-}
-
-
-static ngx_inline uint64_t
-ngx_http_idempotency_get64(const u_char *p)
-{
-    return (uint64_t) ngx_http_idempotency_get32(p) << 32
-           | ngx_http_idempotency_get32(p + 4);
-}
 
 
 void

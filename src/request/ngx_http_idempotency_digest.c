@@ -9,6 +9,7 @@
 
 #include <openssl/rand.h>
 
+#include "record/ngx_http_idempotency_number.h"
 #include "record/ngx_http_idempotency_record.h"
 #include "request/ngx_http_idempotency_digest.h"
 
@@ -23,7 +24,6 @@ static void ngx_http_idempotency_digest_gather(EVP_MD_CTX *md,
     ngx_str_t *fields, ngx_uint_t n);
 static u_char *ngx_http_idempotency_digest_pack(u_char *p, u_char *last,
     ngx_str_t *fields, ngx_uint_t n);
-static u_char *ngx_http_idempotency_digest_prefix(u_char *p, uint64_t len);
 
 
 static EVP_MD       *ngx_http_idempotency_sha256;
@@ -176,7 +176,7 @@ ngx_http_idempotency_digest_gather(EVP_MD_CTX *md, ngx_str_t *fields,
     }
 
     for (i = 0; i < n; i++) {
-        p = ngx_http_idempotency_digest_prefix(buf, fields[i].len);
+        p = ngx_http_idempotency_put64(buf, fields[i].len);
 
         (void) EVP_DigestUpdate(md, buf, p - buf);
         (void) EVP_DigestUpdate(md, fields[i].data, fields[i].len);
@@ -201,7 +201,7 @@ ngx_http_idempotency_digest_pack(u_char *p, u_char *last, ngx_str_t *fields,
             return NULL;
         }
 
-        p = ngx_http_idempotency_digest_prefix(p, fields[i].len);
+        p = ngx_http_idempotency_put64(p, fields[i].len);
 
         if (fields[i].len) {
             p = ngx_cpymem(p, fields[i].data, fields[i].len);
@@ -209,24 +209,6 @@ ngx_http_idempotency_digest_pack(u_char *p, u_char *last, ngx_str_t *fields,
     }
 
     return p;
-}
-
-
-/* a length, big-endian */
-
-static u_char *
-ngx_http_idempotency_digest_prefix(u_char *p, uint64_t len)
-{
-    p[0] = (u_char) (len >> 56);
-    p[1] = (u_char) (len >> 48);
-    p[2] = (u_char) (len >> 40);
-    p[3] = (u_char) (len >> 32);
-    p[4] = (u_char) (len >> 24);
-    p[5] = (u_char) (len >> 16);
-    p[6] = (u_char) (len >> 8);
-    p[7] = (u_char) len;
-
-    return p + NGX_HTTP_IDEMPOTENCY_DIGEST_PREFIX;
 }
 
 

@@ -443,9 +443,6 @@ ngx_uint_t ngx_http_idempotency_redis_record_lasts(
 const char *ngx_http_idempotency_redis_record_found(
     ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
 
-/* a number in network order */
-uint64_t ngx_http_idempotency_redis_get_bytes(u_char *p, ngx_uint_t bytes);
-
 /* ..._redis_codec.c */
 
 redisReader *ngx_http_idempotency_redis_reader(size_t elements);

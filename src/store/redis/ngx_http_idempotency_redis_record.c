@@ -26,6 +26,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "record/ngx_http_idempotency_number.h"
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
@@ -38,8 +39,6 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_AT_CLAIM     35
 
 
-static u_char *ngx_http_idempotency_redis_put_bytes(u_char *p, uint64_t n,
-    ngx_uint_t bytes);
 static const char *ngx_http_idempotency_redis_record_check(
     ngx_str_t *record, int64_t life);
 
@@ -66,8 +65,8 @@ ngx_http_idempotency_redis_record_head(u_char *p,
     *p++ = 0;
 
     p = ngx_cpymem(p, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
-    p = ngx_http_idempotency_redis_put_bytes(p, grace, 8);
-    p = ngx_http_idempotency_redis_put_bytes(p, size, 4);
+    p = ngx_http_idempotency_put64(p, grace);
+    p = ngx_http_idempotency_put32(p, (uint32_t) size);
 
     ngx_http_idempotency_claim_encode(p, op->claim);
 
@@ -87,8 +86,8 @@ ngx_http_idempotency_redis_record_lasts(ngx_http_idempotency_op_t *op,
 
     p = record->data;
 
-    return (uint64_t) life > ngx_http_idempotency_redis_get_bytes(
-                                p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE, 8)
+    return (uint64_t) life > ngx_http_idempotency_get64(p
+                                     + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE)
            && ngx_memcmp(p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_TOKEN, op->token,
                          NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
               != 0;
@@ -129,14 +128,13 @@ ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
         return "its claim is corrupt";
     }
 
-    grace = ngx_http_idempotency_redis_get_bytes(
-                                   p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE, 8);
+    grace = ngx_http_idempotency_get64(p
+                                     + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE);
 
     found->left = (uint64_t) life > grace ? (ngx_msec_t) (life - grace)
                                           : (ngx_msec_t) life;
 
-    size = (size_t) ngx_http_idempotency_redis_get_bytes(
-                                    p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_SIZE, 4);
+    size = ngx_http_idempotency_get32(p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_SIZE);
     rest = record->len - NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN;
     reason = p[NGX_HTTP_IDEMPOTENCY_REDIS_AT_REASON];
 
@@ -229,36 +227,12 @@ ngx_http_idempotency_redis_record_check(ngx_str_t *record, int64_t life)
         return "it has no expiry";
     }
 
-    if (ngx_http_idempotency_redis_get_bytes(
-                                   p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE, 8)
+    if (ngx_http_idempotency_get64(p
+                                     + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE)
         > NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX)
     {
         return "its lease or ttl is corrupt";
     }
 
     return NULL;
-}
-
-
-static u_char *
-ngx_http_idempotency_redis_put_bytes(u_char *p, uint64_t n, ngx_uint_t bytes)
-{
-    while (bytes--) {
-        *p++ = (u_char) (n >> (8 * bytes));
-    }
-
-    return p;
-}
-
-
-uint64_t
-ngx_http_idempotency_redis_get_bytes(u_char *p, ngx_uint_t bytes)
-{
-    uint64_t  n;
-
-    for (n = 0; bytes--; p++) {
-        n = n << 8 | *p;
-    }
-
-    return n;
 }

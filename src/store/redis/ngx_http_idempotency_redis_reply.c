@@ -14,6 +14,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "record/ngx_http_idempotency_number.h"
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
@@ -172,8 +173,8 @@ ngx_http_idempotency_redis_reply_result(
             return NGX_ERROR;
         }
 
-        op->found.left = (ngx_msec_t) ngx_http_idempotency_redis_get_bytes(
-                            head.data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE, 8);
+        op->found.left = (ngx_msec_t) ngx_http_idempotency_get64(
+                               head.data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE);
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
         return NGX_OK;
 
@@ -332,7 +333,7 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
         }
 
         ngx_http_idempotency_redis_found(op, reply->element[1],
-                      (int64_t) ngx_http_idempotency_redis_get_bytes(more, 8));
+                      (int64_t) ngx_http_idempotency_get64(more));
         return NGX_OK;
 
     default:
