@@ -38,6 +38,10 @@ static void ngx_http_idempotency_redis_setup(
     ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_authenticated(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static ngx_http_idempotency_redis_conn_t *
+    ngx_http_idempotency_redis_setup_step(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply,
+    const char *what);
 static void ngx_http_idempotency_redis_selected(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_role(
@@ -471,9 +475,11 @@ ngx_http_idempotency_redis_authenticated(
 }
 
 
-static void
-ngx_http_idempotency_redis_selected(ngx_http_idempotency_redis_call_t *call,
-    redisReply *reply)
+/* the connection of the call; NULL: "what" is refused, and it is gone */
+
+static ngx_http_idempotency_redis_conn_t *
+ngx_http_idempotency_redis_setup_step(ngx_http_idempotency_redis_call_t *call,
+    redisReply *reply, const char *what)
 {
     u_char                             *p;
     u_char                              text[128];
@@ -483,17 +489,34 @@ ngx_http_idempotency_redis_selected(ngx_http_idempotency_redis_call_t *call,
 
     ngx_http_idempotency_redis_call_free(call);
 
-    if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_http_idempotency_redis_error_text(text,
-                                            text + sizeof(text) - 1, reply);
-        *p = '\0';
-
-        ngx_http_idempotency_redis_drop(conn, "db %i is refused: %s",
-                                        conn->redis->db, text);
-        return;
+    if (reply->type != REDIS_REPLY_ERROR) {
+        return conn;
     }
 
-    ngx_http_idempotency_redis_setup_done(conn);
+    p = ngx_http_idempotency_redis_error_text(text, text + sizeof(text) - 1,
+                                              reply);
+    *p = '\0';
+
+    ngx_http_idempotency_redis_drop(conn, "%s is refused: %s", what, text);
+
+    return NULL;
+}
+
+
+static void
+ngx_http_idempotency_redis_selected(ngx_http_idempotency_redis_call_t *call,
+    redisReply *reply)
+{
+    u_char                              what[sizeof("db ") + NGX_INT_T_LEN];
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    (void) ngx_sprintf(what, "db %i%Z", call->conn->redis->db);
+
+    conn = ngx_http_idempotency_redis_setup_step(call, reply, (char *) what);
+
+    if (conn) {
+        ngx_http_idempotency_redis_setup_done(conn);
+    }
 }
 
 
@@ -503,21 +526,12 @@ static void
 ngx_http_idempotency_redis_role(ngx_http_idempotency_redis_call_t *call,
     redisReply *reply)
 {
-    u_char                             *p;
-    u_char                              text[128];
     ngx_str_t                           role;
     ngx_http_idempotency_redis_conn_t  *conn;
 
-    conn = call->conn;
+    conn = ngx_http_idempotency_redis_setup_step(call, reply, "ROLE");
 
-    ngx_http_idempotency_redis_call_free(call);
-
-    if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_http_idempotency_redis_error_text(text,
-                                            text + sizeof(text) - 1, reply);
-        *p = '\0';
-
-        ngx_http_idempotency_redis_drop(conn, "ROLE is refused: %s", text);
+    if (conn == NULL) {
         return;
     }
 
@@ -536,25 +550,13 @@ static void
 ngx_http_idempotency_redis_subscribed(ngx_http_idempotency_redis_call_t *call,
     redisReply *reply)
 {
-    u_char                             *p;
-    u_char                              text[128];
     ngx_http_idempotency_redis_conn_t  *conn;
 
-    conn = call->conn;
+    conn = ngx_http_idempotency_redis_setup_step(call, reply, "SUBSCRIBE");
 
-    ngx_http_idempotency_redis_call_free(call);
-
-    if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_http_idempotency_redis_error_text(text,
-                                            text + sizeof(text) - 1, reply);
-        *p = '\0';
-
-        ngx_http_idempotency_redis_drop(conn, "SUBSCRIBE is refused: %s",
-                                        text);
-        return;
+    if (conn) {
+        ngx_http_idempotency_redis_setup_done(conn);
     }
-
-    ngx_http_idempotency_redis_setup_done(conn);
 }
 
 
