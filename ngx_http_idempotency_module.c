@@ -390,6 +390,10 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
     ngx_http_idempotency_capture_init();
     ngx_http_idempotency_body_init();
 
+    if (ngx_http_idempotency_values_init(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     if (ngx_http_idempotency_waiters_zone(cf) != NGX_OK) {
         return NGX_ERROR;
     }

@@ -55,12 +55,31 @@ typedef struct {
 } ngx_http_idempotency_size_t;
 
 
+/* what a value is: most are one variable, which need not be a script */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_VALUE_SCRIPT = 0,
+    NGX_HTTP_IDEMPOTENCY_VALUE_HEADER,       /* $http_<name>                */
+    NGX_HTTP_IDEMPOTENCY_VALUE_HOST,         /* $host                       */
+    NGX_HTTP_IDEMPOTENCY_VALUE_CERTIFICATE   /* $ssl_client_fingerprint     */
+} ngx_http_idempotency_value_e;
+
+
+/* a value that may differ by request */
+
+typedef struct {
+    ngx_str_t                        text;
+    ngx_http_idempotency_value_e     kind;
+    ngx_str_t                        header;     /* of "$http_...": its name,
+                                                    '_' for '-'              */
+    ngx_http_complex_value_t         script;
+} ngx_http_idempotency_value_t;
+
+
 /* where a key may come from */
 
 typedef struct {
-    ngx_http_complex_value_t         value;
-    ngx_str_t                        header;     /* of "$http_...": its name,
-                                                    '_' for '-'              */
+    ngx_http_idempotency_value_t     value;
     ngx_int_t                        member;     /* of "json:...": its number
                                                     among those wanted, or -1 */
 } ngx_http_idempotency_key_source_t;
@@ -141,14 +160,14 @@ typedef struct {
     ngx_http_idempotency_key_format_t   *key_format;
     ngx_flag_t                           required;
     ngx_array_t                         *methods;        /* ngx_str_t       */
-    ngx_array_t                         *bypass;         /* complex values  */
+    ngx_array_t                         *bypass;         /* ..._value_t     */
     unsigned                             early:1;        /* key and bypass are
                                                             of the request's
                                                             own header: known
                                                             in access phase */
 
-    ngx_http_complex_value_t            *scope;
-    ngx_array_t                         *identity;       /* complex values  */
+    ngx_http_idempotency_value_t        *scope;
+    ngx_array_t                         *identity;       /* ..._value_t     */
     u_char                               nobody[
                                            NGX_HTTP_IDEMPOTENCY_HASH_LEN];
                                                          /* hash of it if all
@@ -186,7 +205,7 @@ typedef struct {
     ngx_flag_t                           headers;
     ngx_flag_t                           error_body;
     ngx_flag_t                           dry_run;
-    ngx_http_complex_value_t            *documentation;
+    ngx_http_idempotency_value_t        *documentation;
     ngx_http_idempotency_log_t          *log;
     ngx_str_t                            group_name;
     ngx_uint_t                           group;          /* of figures      */
@@ -400,11 +419,21 @@ void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
 void ngx_http_idempotency_give_up(ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_status_e status);
+extern ngx_str_t  ngx_http_idempotency_status_names[];
+
+/* core/..._value.c */
+
+char *ngx_http_idempotency_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_idempotency_value_t *value);
+ngx_int_t ngx_http_idempotency_values_init(ngx_conf_t *cf);
+ngx_int_t ngx_http_idempotency_value(ngx_http_request_t *r,
+    ngx_http_idempotency_value_t *value, ngx_str_t *s);
+ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
+    ngx_str_t *name, ngx_uint_t *n);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
     ngx_http_idempotency_time_t *t, const char *directive);
 size_t ngx_http_idempotency_size(ngx_http_request_t *r,
     ngx_http_idempotency_size_t *s, const char *directive);
-extern ngx_str_t  ngx_http_idempotency_status_names[];
 
 /* core/..._handler.c */
 
@@ -489,8 +518,6 @@ ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     u_char *hash);
 ngx_int_t ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target);
 uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
-ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
-    ngx_str_t *name, ngx_uint_t *n);
 
 /* response/ */
 

@@ -307,18 +307,18 @@ ngx_http_idempotency_merge_time(ngx_http_idempotency_time_t *conf,
 static char *
 ngx_http_idempotency_compile(ngx_conf_t *cf, ngx_array_t *values, char *text)
 {
-    ngx_str_t                  value;
-    ngx_http_complex_value_t  *cv;
+    ngx_str_t                      s;
+    ngx_http_idempotency_value_t  *value;
 
-    value.data = (u_char *) text;
-    value.len = ngx_strlen(text);
+    s.data = (u_char *) text;
+    s.len = ngx_strlen(text);
 
-    cv = ngx_array_push(values);
-    if (cv == NULL) {
+    value = ngx_array_push(values);
+    if (value == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    return ngx_http_idempotency_conf_complex(cf, &value, cv);
+    return ngx_http_idempotency_conf_compile(cf, &s, value);
 }
 
 
@@ -326,7 +326,7 @@ static char *
 ngx_http_idempotency_default_keys(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf)
 {
-    ngx_array_t                         values;
+    ngx_str_t                           name;
     ngx_http_idempotency_key_source_t  *source;
 
     if (conf->keys) {
@@ -335,29 +335,20 @@ ngx_http_idempotency_default_keys(ngx_conf_t *cf,
 
     conf->keys = ngx_array_create(cf->pool, 1,
                                   sizeof(ngx_http_idempotency_key_source_t));
-    if (conf->keys == NULL
-        || ngx_array_init(&values, cf->temp_pool, 1,
-                          sizeof(ngx_http_complex_value_t))
-           != NGX_OK)
-    {
+    if (conf->keys == NULL) {
         return NGX_CONF_ERROR;
     }
 
     source = ngx_array_push(conf->keys);
-
-    if (source == NULL
-        || ngx_http_idempotency_compile(cf, &values,
-                                        "$http_idempotency_key")
-           != NGX_CONF_OK)
-    {
+    if (source == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    source->value = *(ngx_http_complex_value_t *) values.elts;
     source->member = -1;
-    ngx_str_set(&source->header, "idempotency_key");
 
-    return NGX_CONF_OK;
+    ngx_str_set(&name, "$http_idempotency_key");
+
+    return ngx_http_idempotency_conf_compile(cf, &name, &source->value);
 }
 
 
@@ -369,7 +360,7 @@ ngx_http_idempotency_default_values(ngx_conf_t *cf,
 
     if (conf->scope == NULL) {
         values = ngx_array_create(cf->pool, 1,
-                                  sizeof(ngx_http_complex_value_t));
+                                  sizeof(ngx_http_idempotency_value_t));
 
         if (values == NULL
             || ngx_http_idempotency_compile(cf, values, "$host")
@@ -385,7 +376,8 @@ ngx_http_idempotency_default_values(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    values = ngx_array_create(cf->pool, 3, sizeof(ngx_http_complex_value_t));
+    values = ngx_array_create(cf->pool, 3,
+                              sizeof(ngx_http_idempotency_value_t));
 
     if (values == NULL
         || ngx_http_idempotency_compile(cf, values, "$http_authorization")
@@ -476,14 +468,14 @@ static ngx_uint_t
 ngx_http_idempotency_early(ngx_http_idempotency_loc_conf_t *conf)
 {
     ngx_uint_t                          i;
-    ngx_http_complex_value_t           *cv;
+    ngx_http_idempotency_value_t       *bypass;
     ngx_http_idempotency_key_source_t  *source;
 
     source = conf->keys->elts;
 
     for (i = 0; i < conf->keys->nelts; i++) {
         if (source[i].member >= 0
-            || !ngx_http_idempotency_request_only(&source[i].value.value))
+            || !ngx_http_idempotency_request_only(&source[i].value.text))
         {
             return 0;
         }
@@ -493,10 +485,10 @@ ngx_http_idempotency_early(ngx_http_idempotency_loc_conf_t *conf)
         return 1;
     }
 
-    cv = conf->bypass->elts;
+    bypass = conf->bypass->elts;
 
     for (i = 0; i < conf->bypass->nelts; i++) {
-        if (!ngx_http_idempotency_request_only(&cv[i].value)) {
+        if (!ngx_http_idempotency_request_only(&bypass[i].text)) {
             return 0;
         }
     }

@@ -480,7 +480,7 @@ ngx_http_idempotency_number_keys(ngx_conf_t *cf,
 
     for (i = 0; i < keys->nelts; i++) {
 
-        name = source[i].value.value;
+        name = source[i].value.text;
 
         if (source[i].member < 0) {
             continue;

@@ -25,9 +25,8 @@ ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idempotency_loc_conf_t  *ilcf = conf;
 
-    u_char                              ch;
     ngx_str_t                          *value, name;
-    ngx_uint_t                          i, k;
+    ngx_uint_t                          i;
     ngx_http_idempotency_key_source_t  *source;
 
     if (ilcf->keys != NGX_CONF_UNSET_PTR) {
@@ -66,47 +65,18 @@ ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
             /* its number is known when all that want one are */
 
-            source->value.value = name;
+            source->value.text = name;
             source->member = 0;
             continue;
         }
 
-        if (ngx_http_idempotency_conf_complex(cf, &value[i], &source->value)
+        /* of a header it is known how often it was sent */
+
+        if (ngx_http_idempotency_conf_compile(cf, &name, &source->value)
             != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
         }
-
-        /* a header and nothing else: it must not be sent twice */
-
-        if (name.len <= 6 || ngx_strncmp(name.data, "$http_", 6) != 0) {
-            continue;
-        }
-
-        name.data += 6;
-        name.len -= 6;
-
-        for (k = 0; k < name.len; k++) {
-            ch = ngx_tolower(name.data[k]);
-
-            if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
-                  || ch == '_'))
-            {
-                break;
-            }
-        }
-
-        if (k < name.len) {
-            continue;
-        }
-
-        source->header.data = ngx_pnalloc(cf->pool, name.len);
-        if (source->header.data == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        source->header.len = name.len;
-        ngx_strlow(source->header.data, name.data, name.len);
     }
 
     return NGX_CONF_OK;

@@ -2,8 +2,6 @@
 /*
  * The context of a request: made at admission, found again after an internal
  * redirect, settled when the request ends however it ends.
- *
- * Also the values of directives that may differ by request.
  */
 
 
@@ -247,64 +245,4 @@ ngx_http_idempotency_ctx_free(void *data)
     }
 
     ctx->phase = NGX_HTTP_IDEMPOTENCY_PASS;
-}
-
-
-ngx_msec_t
-ngx_http_idempotency_time(ngx_http_request_t *r,
-    ngx_http_idempotency_time_t *t, const char *directive)
-{
-    ngx_int_t  n;
-    ngx_str_t  value;
-
-    if (t->complex == NULL) {
-        return t->value;
-    }
-
-    if (ngx_http_complex_value(r, t->complex, &value) != NGX_OK
-        || value.len == 0)
-    {
-        return t->value;
-    }
-
-    n = ngx_parse_time(&value, 0);
-
-    if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", which is no time; "
-                      "its default is used", directive, &value);
-        return t->value;
-    }
-
-    return (ngx_msec_t) n;
-}
-
-
-size_t
-ngx_http_idempotency_size(ngx_http_request_t *r,
-    ngx_http_idempotency_size_t *s, const char *directive)
-{
-    ssize_t    n;
-    ngx_str_t  value;
-
-    if (s->complex == NULL) {
-        return s->value;
-    }
-
-    if (ngx_http_complex_value(r, s->complex, &value) != NGX_OK
-        || value.len == 0)
-    {
-        return s->value;
-    }
-
-    n = ngx_parse_size(&value);
-
-    if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", which is no size; "
-                      "its default is used", directive, &value);
-        return s->value;
-    }
-
-    return (size_t) n;
 }

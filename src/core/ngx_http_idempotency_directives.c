@@ -101,10 +101,10 @@ ngx_http_idempotency_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
 {
     char  *p = conf;
 
-    ngx_str_t                  *value;
-    ngx_uint_t                  i;
-    ngx_array_t               **values;
-    ngx_http_complex_value_t   *cv;
+    ngx_str_t                      *value;
+    ngx_uint_t                      i;
+    ngx_array_t                   **values;
+    ngx_http_idempotency_value_t   *compiled;
 
     values = (ngx_array_t **) (p + cmd->offset);
 
@@ -113,7 +113,7 @@ ngx_http_idempotency_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
     }
 
     *values = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                               sizeof(ngx_http_complex_value_t));
+                               sizeof(ngx_http_idempotency_value_t));
     if (*values == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -121,10 +121,10 @@ ngx_http_idempotency_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        cv = ngx_array_push(*values);
+        compiled = ngx_array_push(*values);
 
-        if (cv == NULL
-            || ngx_http_idempotency_conf_complex(cf, &value[i], cv)
+        if (compiled == NULL
+            || ngx_http_idempotency_conf_compile(cf, &value[i], compiled)
                != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
@@ -142,23 +142,23 @@ ngx_http_idempotency_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_str_t                  *value;
-    ngx_http_complex_value_t  **cv;
+    ngx_str_t                      *value;
+    ngx_http_idempotency_value_t  **compiled;
 
-    cv = (ngx_http_complex_value_t **) (p + cmd->offset);
+    compiled = (ngx_http_idempotency_value_t **) (p + cmd->offset);
 
-    if (*cv != NGX_CONF_UNSET_PTR) {
+    if (*compiled != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
     }
 
-    *cv = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-    if (*cv == NULL) {
+    *compiled = ngx_palloc(cf->pool, sizeof(ngx_http_idempotency_value_t));
+    if (*compiled == NULL) {
         return NGX_CONF_ERROR;
     }
 
     value = cf->args->elts;
 
-    return ngx_http_idempotency_conf_complex(cf, &value[1], *cv);
+    return ngx_http_idempotency_conf_compile(cf, &value[1], *compiled);
 }
 
 

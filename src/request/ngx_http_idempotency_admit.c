@@ -114,19 +114,19 @@ static ngx_int_t
 ngx_http_idempotency_bypassed(ngx_http_request_t *r,
     ngx_http_idempotency_loc_conf_t *conf)
 {
-    ngx_str_t                  value;
-    ngx_uint_t                 i;
-    ngx_http_complex_value_t  *cv;
+    ngx_str_t                      value;
+    ngx_uint_t                     i;
+    ngx_http_idempotency_value_t  *bypass;
 
     if (conf->bypass == NULL) {
         return NGX_OK;
     }
 
-    cv = conf->bypass->elts;
+    bypass = conf->bypass->elts;
 
     for (i = 0; i < conf->bypass->nelts; i++) {
 
-        if (ngx_http_complex_value(r, &cv[i], &value) != NGX_OK) {
+        if (ngx_http_idempotency_value(r, &bypass[i], &value) != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
@@ -151,8 +151,12 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
 {
     ngx_int_t                           rc;
     ngx_uint_t                          i, n, empty;
+    ngx_table_elt_t                    *h;
+    ngx_http_idempotency_value_t       *value;
     ngx_http_idempotency_key_source_t  *source;
 
+    h = NULL;
+    n = 0;
     empty = 0;
     source = ctx->conf->keys->elts;
 
@@ -174,9 +178,11 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
             continue;
         }
 
-        if (source[i].header.len) {
-            (void) ngx_http_idempotency_request_header(r, &source[i].header,
-                                                       &n);
+        value = &source[i].value;
+
+        if (value->header.len) {
+            h = ngx_http_idempotency_request_header(r, &value->header, &n);
+
             if (n > 1) {
                 ctx->reason = "was sent more than once";
                 return ngx_http_idempotency_refuse(r, ctx,
@@ -186,8 +192,16 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
             empty |= n;
         }
 
-        if (ngx_http_complex_value(r, &source[i].value, &ctx->sent_key)
-            != NGX_OK)
+        if (value->kind == NGX_HTTP_IDEMPOTENCY_VALUE_HEADER) {
+
+            if (n == 0) {
+                continue;
+            }
+
+            ctx->sent_key = h->value;
+
+        } else if (ngx_http_idempotency_value(r, value, &ctx->sent_key)
+                   != NGX_OK)
         {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
@@ -286,62 +300,4 @@ ngx_http_idempotency_key_member(ngx_http_request_t *r,
     ngx_memcpy(ctx->sent_key.data, member->value.data, member->value.len);
 
     return ngx_http_idempotency_key_check(r, ctx);
-}
-
-
-/*
- * A header as $http_name finds it ('_' stands for '-'), and how often it was
- * sent: the variable is the first of them in one release of nginx and all of
- * them in another.
- */
-
-ngx_table_elt_t *
-ngx_http_idempotency_request_header(ngx_http_request_t *r, ngx_str_t *name,
-    ngx_uint_t *n)
-{
-    u_char            ch;
-    ngx_uint_t        i, k;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h, *first;
-
-    *n = 0;
-    first = NULL;
-
-    part = &r->headers_in.headers.part;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].hash == 0 || h[i].key.len != name->len) {
-            continue;
-        }
-
-        for (k = 0; k < name->len; k++) {
-            ch = ngx_tolower(h[i].key.data[k]);
-
-            if ((ch == '-' ? '_' : ch) != name->data[k]) {
-                break;
-            }
-        }
-
-        if (k < name->len) {
-            continue;
-        }
-
-        if ((*n)++ == 0) {
-            first = &h[i];
-        }
-    }
-
-    return first;
 }

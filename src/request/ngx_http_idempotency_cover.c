@@ -54,7 +54,7 @@ ngx_http_idempotency_cover(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    if (ngx_http_complex_value(r, ctx->conf->scope, &scope) != NGX_OK
+    if (ngx_http_idempotency_value(r, ctx->conf->scope, &scope) != NGX_OK
         || ngx_http_idempotency_identity(r, ctx, identity) != NGX_OK)
     {
         return NGX_ERROR;

@@ -32,11 +32,11 @@ ngx_http_idempotency_identity(ngx_http_request_t *r,
     ngx_str_t                         value;
     ngx_uint_t                        i, n, empty;
     EVP_MD_CTX                       *md;
-    ngx_http_complex_value_t         *cv;
+    ngx_http_idempotency_value_t     *part;
     ngx_http_idempotency_loc_conf_t  *conf;
 
     conf = ctx->conf;
-    cv = conf->identity->elts;
+    part = conf->identity->elts;
     n = conf->identity->nelts;
 
     /* as many as are empty before the first that is not */
@@ -45,7 +45,7 @@ ngx_http_idempotency_identity(ngx_http_request_t *r,
 
     for (empty = 0; empty < n; empty++) {
 
-        if (ngx_http_complex_value(r, &cv[empty], &value) != NGX_OK) {
+        if (ngx_http_idempotency_value(r, &part[empty], &value) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -67,7 +67,7 @@ ngx_http_idempotency_identity(ngx_http_request_t *r,
     for (i = 0; i < n; i++) {
 
         if (i > empty
-            && ngx_http_complex_value(r, &cv[i], &value) != NGX_OK)
+            && ngx_http_idempotency_value(r, &part[i], &value) != NGX_OK)
         {
             ngx_http_idempotency_digest_put(md);
             return NGX_ERROR;

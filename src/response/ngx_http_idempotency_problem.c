@@ -134,7 +134,8 @@ ngx_http_idempotency_refuse(ngx_http_request_t *r,
     ngx_str_null(&documentation);
 
     if (ctx->conf->documentation
-        && ngx_http_complex_value(r, ctx->conf->documentation, &documentation)
+        && ngx_http_idempotency_value(r, ctx->conf->documentation,
+                                      &documentation)
            != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
