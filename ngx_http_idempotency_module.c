@@ -504,5 +504,4 @@ ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
 
     ngx_http_idempotency_store_unreserve();
     ngx_http_idempotency_log_exit_process(cycle);
-    ngx_http_idempotency_digest_exit();
 }

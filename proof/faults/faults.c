@@ -20,7 +20,6 @@
 
 #include <dlfcn.h>
 #include <zlib.h>
-#include <openssl/evp.h>
 
 
 #define FAULTS_SITES    1024
@@ -209,10 +208,6 @@ FAULTS_WRAP(FAULTS_POOL, ngx_shm_zone_t *, ngx_shared_memory_add, NULL,
             (cf, name, size, tag))
 FAULTS_WRAP(FAULTS_POOL, ngx_open_file_t *, ngx_conf_open_file, NULL,
             (ngx_cycle_t *cycle, ngx_str_t *name), (cycle, name))
-FAULTS_WRAP(FAULTS_POOL, EVP_MD_CTX *, EVP_MD_CTX_new, NULL, (void), ())
-FAULTS_WRAP(FAULTS_POOL, int, EVP_DigestInit_ex, 0,
-            (EVP_MD_CTX *ctx, const EVP_MD *type, ENGINE *impl),
-            (ctx, type, impl))
 
 FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_alloc, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))

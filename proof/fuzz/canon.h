@@ -12,7 +12,6 @@
 #define DIGEST_LEN  NGX_HTTP_IDEMPOTENCY_CANON_DIGEST_LEN
 
 
-static EVP_MD_CTX  *md;
 static long         allocations = -1;            /* until one fails, or -1 */
 
 
@@ -42,15 +41,6 @@ static const ngx_http_idempotency_canon_mem_t  mem = {
     memory_alloc, memory_free, NULL
 };
 
-
-static ngx_inline void
-md_init(void)
-{
-    if (md == NULL) {
-        md = EVP_MD_CTX_new();
-        fuzz_check(md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1);
-    }
-}
 
 
 #endif /* _FUZZ_CANON_H_INCLUDED_ */

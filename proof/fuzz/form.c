@@ -24,7 +24,7 @@ walk(const ngx_http_idempotency_form_options_t *options, const uint8_t *p,
     ngx_int_t                     rc;
     ngx_http_idempotency_form_t  *f;
 
-    f = ngx_http_idempotency_form_create(options, &mem, md);
+    f = ngx_http_idempotency_form_create(options, &mem);
     if (f == NULL) {
         return NGX_ERROR;
     }
@@ -55,7 +55,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_input_t                          in;
     ngx_http_idempotency_form_options_t   options;
 
-    md_init();
 
     in.p = data;
     in.len = size;

@@ -36,7 +36,7 @@ walk(const ngx_http_idempotency_json_options_t *options, const uint8_t *p,
     ngx_uint_t                    more;
     ngx_http_idempotency_json_t  *j;
 
-    j = ngx_http_idempotency_json_create(options, &mem, md);
+    j = ngx_http_idempotency_json_create(options, &mem);
     if (j == NULL) {
         return NGX_ERROR;
     }
@@ -84,7 +84,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_input_t                          in;
     ngx_http_idempotency_json_options_t   options;
 
-    md_init();
 
     in.p = data;
     in.len = size;

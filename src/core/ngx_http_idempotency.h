@@ -270,7 +270,7 @@ typedef enum {
 
 
 typedef struct {
-    EVP_MD_CTX                          *digest;     /* NULL: not reading   */
+    ngx_http_idempotency_digest_t       *digest;     /* NULL: not reading   */
     ngx_http_idempotency_multipart_t    *multipart;
     ngx_http_idempotency_json_t         *json;
     ngx_http_idempotency_form_t         *form;
@@ -516,7 +516,7 @@ ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
 ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
-ngx_int_t ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target);
+void ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target);
 uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
 
 /* response/ */

@@ -256,9 +256,7 @@ ngx_http_idempotency_variable_hash(ngx_http_request_t *r,
 {
     u_char  hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
 
-    if (ngx_http_idempotency_digest_fields(hash, fields, n) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_digest_fields(hash, fields, n);
 
     return ngx_http_idempotency_variable_hex(r, v, hash, sizeof(hash));
 }

@@ -85,10 +85,12 @@ ngx_http_idempotency_body_start(ngx_http_request_t *r,
 
     body->kind = mode;
 
-    body->digest = ngx_http_idempotency_digest_get();
+    body->digest = ngx_palloc(r->pool, sizeof(ngx_http_idempotency_digest_t));
     if (body->digest == NULL) {
         return NGX_ERROR;
     }
+
+    ngx_http_idempotency_digest_start(body->digest);
 
     if (type
         && ngx_http_idempotency_multipart_boundary(type, &boundary) == NGX_OK)
@@ -170,7 +172,6 @@ static ngx_int_t
 ngx_http_idempotency_body_parsers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_fingerprint_e mode)
 {
-    EVP_MD_CTX                           *md;
     ngx_http_idempotency_body_t          *body;
     ngx_http_idempotency_canon_mem_t      mem;
     ngx_http_idempotency_json_options_t  *options;
@@ -186,18 +187,12 @@ ngx_http_idempotency_body_parsers(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    md = ngx_http_idempotency_digest_scratch();
-    if (md == NULL) {
-        return NGX_ERROR;
-    }
-
     mem.alloc = ngx_http_idempotency_body_alloc;
     mem.free = ngx_http_idempotency_body_free;
     mem.data = r->connection->log;
 
     if (mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_FORM) {
-        body->form = ngx_http_idempotency_form_create(&ctx->conf->form, &mem,
-                                                      md);
+        body->form = ngx_http_idempotency_form_create(&ctx->conf->form, &mem);
         if (body->form == NULL) {
             return NGX_ERROR;
         }
@@ -214,7 +209,7 @@ ngx_http_idempotency_body_parsers(ngx_http_request_t *r,
         }
     }
 
-    body->json = ngx_http_idempotency_json_create(options, &mem, md);
+    body->json = ngx_http_idempotency_json_create(options, &mem);
 
     return body->json ? NGX_OK : NGX_ERROR;
 }
@@ -251,7 +246,8 @@ ngx_http_idempotency_body_secret(ngx_http_request_t *r,
     fields[1].len = sizeof(identity);
 
     if (ngx_http_idempotency_identity(r, ctx, identity) != NGX_OK
-        || ngx_http_idempotency_value(r, ctx->conf->scope, &fields[2]) != NGX_OK)
+        || ngx_http_idempotency_value(r, ctx->conf->scope, &fields[2])
+           != NGX_OK)
     {
         return NULL;
     }
@@ -259,9 +255,7 @@ ngx_http_idempotency_body_secret(ngx_http_request_t *r,
     /* empty if it is in the body: then it is not known yet */
     fields[3] = ctx->key;
 
-    if (ngx_http_idempotency_digest_fields(secret, fields, 4) != NGX_OK) {
-        return NULL;
-    }
+    ngx_http_idempotency_digest_fields(secret, fields, 4);
 
     return options;
 }
@@ -388,11 +382,6 @@ ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx)
     ngx_http_idempotency_body_t  *body;
 
     body = &ctx->body;
-
-    if (body->digest) {
-        ngx_http_idempotency_digest_put(body->digest);
-        body->digest = NULL;
-    }
 
     if (body->json) {
         ngx_http_idempotency_json_destroy(body->json);

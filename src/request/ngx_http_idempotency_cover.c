@@ -20,7 +20,7 @@
 #define NGX_HTTP_IDEMPOTENCY_SCHEME_DERIVED  1
 
 
-static ngx_int_t ngx_http_idempotency_cover_key(
+static void ngx_http_idempotency_cover_key(
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *scope,
     ngx_http_idempotency_cover_t *cover);
 static ngx_int_t ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
@@ -28,7 +28,7 @@ static ngx_int_t ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
     ngx_str_t *scope, u_char *identity, ngx_http_idempotency_cover_t *cover);
 static ngx_int_t ngx_http_idempotency_cover_members(
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_dedupe_t *dedupe,
-    EVP_MD_CTX *md);
+    ngx_http_idempotency_digest_t *d);
 static void ngx_http_idempotency_cover_sort(ngx_http_idempotency_ctx_t *ctx);
 
 
@@ -65,11 +65,12 @@ ngx_http_idempotency_cover(ngx_http_request_t *r,
     if (ctx->key.len) {
         cover->ctx = ctx;
 
-        if (ngx_http_idempotency_cover_key(ctx, &scope, cover) != NGX_OK
-            || ngx_http_idempotency_fingerprint(r, ctx, 0, identity,
-                                                cover->claim.fingerprint)
-               != NGX_OK
-            || ngx_http_idempotency_target(r, cover->claim.target) != NGX_OK)
+        ngx_http_idempotency_cover_key(ctx, &scope, cover);
+        ngx_http_idempotency_target(r, cover->claim.target);
+
+        if (ngx_http_idempotency_fingerprint(r, ctx, 0, identity,
+                                             cover->claim.fingerprint)
+            != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -125,7 +126,7 @@ ngx_http_idempotency_arrival_time(ngx_http_idempotency_ctx_t *ctx)
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idempotency_cover_key(ngx_http_idempotency_ctx_t *ctx,
     ngx_str_t *scope, ngx_http_idempotency_cover_t *cover)
 {
@@ -140,7 +141,7 @@ ngx_http_idempotency_cover_key(ngx_http_idempotency_ctx_t *ctx,
         ngx_http_idempotency_json_paths(ctx->body.json, &cover->details);
     }
 
-    return ngx_http_idempotency_digest_fields(cover->id, fields, 2);
+    ngx_http_idempotency_digest_fields(cover->id, fields, 2);
 }
 
 
@@ -154,9 +155,9 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idempotency_cover_t *cover)
 {
-    u_char       whole[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
-    ngx_int_t    rc;
-    EVP_MD_CTX  *md;
+    u_char                         whole[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
+    ngx_int_t                      rc;
+    ngx_http_idempotency_digest_t  d;
 
     cover->window = ngx_http_idempotency_time(r, &dedupe->window,
                                               "idempotency_dedupe");
@@ -171,32 +172,28 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    md = ngx_http_idempotency_digest_get();
-    if (md == NULL) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_digest_start(&d);
 
     /* three fields and more: never the two that make the id of a key */
 
-    ngx_http_idempotency_digest_field(md, dedupe->name.data,
+    ngx_http_idempotency_digest_field(&d, dedupe->name.data,
                                       dedupe->name.len);
-    ngx_http_idempotency_digest_field(md, scope->data, scope->len);
-    ngx_http_idempotency_digest_field(md, identity,
+    ngx_http_idempotency_digest_field(&d, scope->data, scope->len);
+    ngx_http_idempotency_digest_field(&d, identity,
                                       NGX_HTTP_IDEMPOTENCY_HASH_LEN);
 
     if (dedupe->members) {
-        rc = ngx_http_idempotency_cover_members(ctx, dedupe, md);
+        rc = ngx_http_idempotency_cover_members(ctx, dedupe, &d);
 
         if (rc != NGX_OK) {
-            ngx_http_idempotency_digest_put(md);
             return rc;
         }
 
     } else {
-        ngx_http_idempotency_digest_field(md, whole, sizeof(whole));
+        ngx_http_idempotency_digest_field(&d, whole, sizeof(whole));
     }
 
-    ngx_http_idempotency_digest_done(md, cover->id);
+    ngx_http_idempotency_digest_done(&d, cover->id);
 
     ngx_memcpy(cover->claim.fingerprint, cover->id,
                NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN);
@@ -210,7 +207,7 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
 
 static ngx_int_t
 ngx_http_idempotency_cover_members(ngx_http_idempotency_ctx_t *ctx,
-    ngx_http_idempotency_dedupe_t *dedupe, EVP_MD_CTX *md)
+    ngx_http_idempotency_dedupe_t *dedupe, ngx_http_idempotency_digest_t *d)
 {
     ngx_uint_t                                *index, i, n;
     const ngx_http_idempotency_json_member_t  *member;
@@ -232,11 +229,11 @@ ngx_http_idempotency_cover_members(ngx_http_idempotency_ctx_t *ctx,
         }
 
         if (member->kind == NGX_HTTP_IDEMPOTENCY_JSON_NONE) {
-            ngx_http_idempotency_digest_field(md, (u_char *) "", 0);
+            ngx_http_idempotency_digest_field(d, (u_char *) "", 0);
             continue;
         }
 
-        ngx_http_idempotency_digest_field(md, member->digest,
+        ngx_http_idempotency_digest_field(d, member->digest,
                                       NGX_HTTP_IDEMPOTENCY_CANON_DIGEST_LEN);
         n++;
     }

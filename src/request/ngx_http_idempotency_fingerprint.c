@@ -31,7 +31,7 @@ ngx_http_idempotency_identity(ngx_http_request_t *r,
 {
     ngx_str_t                         value;
     ngx_uint_t                        i, n, empty;
-    EVP_MD_CTX                       *md;
+    ngx_http_idempotency_digest_t     d;
     ngx_http_idempotency_value_t     *part;
     ngx_http_idempotency_loc_conf_t  *conf;
 
@@ -59,25 +59,21 @@ ngx_http_idempotency_identity(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    md = ngx_http_idempotency_digest_get();
-    if (md == NULL) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_digest_start(&d);
 
     for (i = 0; i < n; i++) {
 
         if (i > empty
             && ngx_http_idempotency_value(r, &part[i], &value) != NGX_OK)
         {
-            ngx_http_idempotency_digest_put(md);
             return NGX_ERROR;
         }
 
-        ngx_http_idempotency_digest_field(md, value.data,
+        ngx_http_idempotency_digest_field(&d, value.data,
                                           (i < empty) ? 0 : value.len);
     }
 
-    ngx_http_idempotency_digest_done(md, hash);
+    ngx_http_idempotency_digest_done(&d, hash);
 
     if (empty == n) {
         ngx_memcpy(conf->nobody, hash, NGX_HTTP_IDEMPOTENCY_HASH_LEN);
@@ -108,7 +104,8 @@ ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     if (ctx->conf->fingerprint->mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
         && !whole)
     {
-        return ngx_http_idempotency_digest_fields(hash, fields, 1);
+        ngx_http_idempotency_digest_fields(hash, fields, 1);
+        return NGX_OK;
     }
 
     fields[1] = r->method_name;
@@ -129,7 +126,9 @@ ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     fields[6].data = ctx->body.hash;
     fields[6].len = NGX_HTTP_IDEMPOTENCY_HASH_LEN;
 
-    return ngx_http_idempotency_digest_fields(hash, fields, 7);
+    ngx_http_idempotency_digest_fields(hash, fields, 7);
+
+    return NGX_OK;
 }
 
 
@@ -138,7 +137,7 @@ ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
  * common that were made by different schemes.
  */
 
-ngx_int_t
+void
 ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target)
 {
     u_char     hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
@@ -150,13 +149,9 @@ ngx_http_idempotency_target(ngx_http_request_t *r, u_char *target)
     fields[1] = r->headers_in.server;
     fields[2] = r->unparsed_uri;
 
-    if (ngx_http_idempotency_digest_again(&memo, hash, fields, 3) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_digest_again(&memo, hash, fields, 3);
 
     ngx_memcpy(target, hash, NGX_HTTP_IDEMPOTENCY_TARGET_LEN);
-
-    return NGX_OK;
 }
 
 

@@ -29,7 +29,6 @@ typedef struct {
 
 
 static memory_t     memory = { 0, 0, 0, -1 };
-static EVP_MD_CTX  *md;
 
 
 static ngx_inline void *
@@ -78,16 +77,6 @@ static const ngx_http_idempotency_canon_mem_t  mem = {
     memory_alloc, memory_free, NULL
 };
 
-
-static ngx_inline void
-md_init(void)
-{
-    md = EVP_MD_CTX_new();
-
-    if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
-        abort();
-    }
-}
 
 
 /*

@@ -41,7 +41,7 @@ run(ngx_http_idempotency_json_options_t *options, const void *text,
     ngx_int_t                     rc, done_rc;
     ngx_http_idempotency_json_t  *j;
 
-    j = ngx_http_idempotency_json_create(options, &mem, md);
+    j = ngx_http_idempotency_json_create(options, &mem);
     if (j == NULL) {
         return NGX_ERROR;
     }

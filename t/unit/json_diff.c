@@ -145,7 +145,7 @@ list_of(const ngx_http_idempotency_json_options_t *options, ngx_uint_t i,
     ngx_str_t                     list;
     ngx_http_idempotency_json_t  *j;
 
-    j = ngx_http_idempotency_json_create(options, &mem, md);
+    j = ngx_http_idempotency_json_create(options, &mem);
 
     if (j == NULL
         || feed(feed_json, j, text, len, -1) != NGX_OK
@@ -425,7 +425,6 @@ main(void)
     plan((int) (2 * sizeof(vectors) / sizeof(vectors[0])
                 + 2 * sizeof(unordered) / sizeof(unordered[0]) + 10 + 14 + 1));
     unit_seed();
-    md_init();
 
     options_init(&options);
     options.excluded = excluded;
@@ -443,7 +442,6 @@ main(void)
 
     ok(memory.blocks == 0, "all memory was given back");
 
-    EVP_MD_CTX_free(md);
 
     return done();
 }

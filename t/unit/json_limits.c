@@ -253,7 +253,6 @@ main(void)
 {
     plan(sizeof(shapes) / sizeof(shapes[0]) + 1 + 1 + 7 + 1);
     unit_seed();
-    md_init();
 
     test_shapes();
     test_members();
@@ -262,7 +261,6 @@ main(void)
 
     ok(memory.blocks == 0, "all memory was given back");
 
-    EVP_MD_CTX_free(md);
 
     return done();
 }

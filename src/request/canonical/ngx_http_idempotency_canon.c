@@ -17,7 +17,7 @@
 static ngx_int_t ngx_http_idempotency_canon_sort(
     ngx_http_idempotency_canon_t *c, size_t base, ngx_uint_t unit,
     size_t *n);
-static ngx_int_t ngx_http_idempotency_canon_fold(
+static void ngx_http_idempotency_canon_fold(
     ngx_http_idempotency_canon_t *c, u_char tag, size_t base,
     ngx_uint_t unit, size_t n, u_char *value);
 static int ngx_http_idempotency_canon_cmp(const void *one, const void *two);
@@ -29,12 +29,11 @@ static ngx_int_t ngx_http_idempotency_canon_put(
 
 void
 ngx_http_idempotency_canon_init(ngx_http_idempotency_canon_t *c,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md)
+    const ngx_http_idempotency_canon_mem_t *mem)
 {
     ngx_memzero(c, sizeof(ngx_http_idempotency_canon_t));
 
     c->mem = *mem;
-    c->md = md;
 }
 
 
@@ -77,11 +76,7 @@ ngx_http_idempotency_canon_scalar(ngx_http_idempotency_canon_t *c, u_char tag,
     content.data = (u_char *) p;
     content.len = len;
 
-    if (ngx_http_idempotency_canon_digest(c->md, &content, 1, &value[2])
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_canon_digest(&content, 1, &value[2]);
 
     return ngx_http_idempotency_canon_put(c, value);
 }
@@ -103,11 +98,7 @@ ngx_http_idempotency_canon_close(ngx_http_idempotency_canon_t *c, u_char tag,
     }
 
     if (n > 1) {
-        if (ngx_http_idempotency_canon_fold(c, tag, base, unit, n, value)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+        ngx_http_idempotency_canon_fold(c, tag, base, unit, n, value);
 
         c->len = base;
 
@@ -185,12 +176,13 @@ ngx_http_idempotency_canon_sort(ngx_http_idempotency_canon_t *c, size_t base,
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idempotency_canon_fold(ngx_http_idempotency_canon_t *c, u_char tag,
     size_t base, ngx_uint_t unit, size_t n, u_char *value)
 {
-    u_char  *p;
-    size_t   i, len;
+    u_char                         *p;
+    size_t                          i, len;
+    ngx_http_idempotency_digest_t   d;
 
     value[0] = tag;
     len = c->len - base;
@@ -204,28 +196,19 @@ ngx_http_idempotency_canon_fold(ngx_http_idempotency_canon_t *c, u_char tag,
             p = ngx_cpymem(p, c->order[i], len);
         }
 
-        return NGX_OK;
+        return;
     }
 
     value[1] = NGX_HTTP_IDEMPOTENCY_CANON_HASHED;
 
-    if (EVP_DigestInit_ex(c->md, NULL, NULL) != 1) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_digest_start(&d);
 
     for (i = 0; i < n; i++) {
         len = ngx_http_idempotency_canon_skip(c->order[i], unit);
-
-        if (EVP_DigestUpdate(c->md, c->order[i], len) != 1) {
-            return NGX_ERROR;
-        }
+        ngx_http_idempotency_digest_update(&d, c->order[i], len);
     }
 
-    if (EVP_DigestFinal_ex(c->md, &value[2], NULL) != 1) {
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    ngx_http_idempotency_digest_done(&d, &value[2]);
 }
 
 
@@ -295,27 +278,20 @@ ngx_http_idempotency_canon_put(ngx_http_idempotency_canon_t *c,
 }
 
 
-ngx_int_t
-ngx_http_idempotency_canon_digest(EVP_MD_CTX *md, const ngx_str_t *piece,
-    ngx_uint_t n, u_char *digest)
+void
+ngx_http_idempotency_canon_digest(const ngx_str_t *piece, ngx_uint_t n,
+    u_char *digest)
 {
-    ngx_uint_t  i;
+    ngx_uint_t                     i;
+    ngx_http_idempotency_digest_t  d;
 
-    if (EVP_DigestInit_ex(md, NULL, NULL) != 1) {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_digest_start(&d);
 
     for (i = 0; i < n; i++) {
-        if (EVP_DigestUpdate(md, piece[i].data, piece[i].len) != 1) {
-            return NGX_ERROR;
-        }
+        ngx_http_idempotency_digest_update(&d, piece[i].data, piece[i].len);
     }
 
-    if (EVP_DigestFinal_ex(md, digest, NULL) != 1) {
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    ngx_http_idempotency_digest_done(&d, digest);
 }
 
 

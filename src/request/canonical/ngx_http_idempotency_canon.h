@@ -23,7 +23,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include <openssl/evp.h>
+#include "request/ngx_http_idempotency_digest.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_CANON_DIGEST_LEN  32
@@ -56,15 +56,8 @@ typedef struct {
 } ngx_http_idempotency_canon_mem_t;
 
 
-/*
- * "md" is a digest context that was once initialised with SHA-256, and is
- * only reset here: no fetch per value.  It is in use within a call only, so
- * that all bodies of a worker can share one.
- */
-
 typedef struct {
     ngx_http_idempotency_canon_mem_t  mem;
-    EVP_MD_CTX                    *md;
 
     u_char                        *stack;
     size_t                         len;       /* of the stack, in use     */
@@ -76,11 +69,11 @@ typedef struct {
 
 
 void ngx_http_idempotency_canon_init(ngx_http_idempotency_canon_t *c,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md);
+    const ngx_http_idempotency_canon_mem_t *mem);
 void ngx_http_idempotency_canon_destroy(ngx_http_idempotency_canon_t *c);
 
 
-/* These push; NGX_ERROR if there is no memory, or the hash failed. */
+/* These push; NGX_ERROR if there is no memory. */
 
 ngx_int_t ngx_http_idempotency_canon_scalar(ngx_http_idempotency_canon_t *c,
     u_char tag, const u_char *p, size_t len);
@@ -97,8 +90,8 @@ ngx_int_t ngx_http_idempotency_canon_close(ngx_http_idempotency_canon_t *c,
 
 /* The SHA-256 of the n pieces in a row, which the caller keeps apart. */
 
-ngx_int_t ngx_http_idempotency_canon_digest(EVP_MD_CTX *md,
-    const ngx_str_t *piece, ngx_uint_t n, u_char *digest);
+void ngx_http_idempotency_canon_digest(const ngx_str_t *piece, ngx_uint_t n,
+    u_char *digest);
 
 
 /*

@@ -59,7 +59,7 @@ static ngx_int_t ngx_http_idempotency_form_field(
 ngx_http_idempotency_form_t *
 ngx_http_idempotency_form_create(
     const ngx_http_idempotency_form_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md)
+    const ngx_http_idempotency_canon_mem_t *mem)
 {
     ngx_http_idempotency_form_t  *f;
 
@@ -75,7 +75,7 @@ ngx_http_idempotency_form_create(
     f->left = options->size;
     f->empty = 1;
 
-    ngx_http_idempotency_canon_init(&f->canon, mem, md);
+    ngx_http_idempotency_canon_init(&f->canon, mem);
 
     return f;
 }
@@ -346,9 +346,11 @@ ngx_http_idempotency_form_done(ngx_http_idempotency_form_t *f, u_char *digest)
     piece[2].data = f->canon.stack;
     piece[2].len = f->canon.len;
 
-    f->rc = ngx_http_idempotency_canon_digest(f->canon.md, piece, 3, digest);
+    ngx_http_idempotency_canon_digest(piece, 3, digest);
 
-    return f->rc;
+    f->rc = NGX_OK;
+
+    return NGX_OK;
 }
 
 

@@ -44,11 +44,11 @@ typedef struct {
 typedef struct ngx_http_idempotency_form_s  ngx_http_idempotency_form_t;
 
 
-/* NULL if there is no memory; for "mem" and "md" see canon.h */
+/* NULL if there is no memory; for "mem" see canon.h */
 
 ngx_http_idempotency_form_t *ngx_http_idempotency_form_create(
     const ngx_http_idempotency_form_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md);
+    const ngx_http_idempotency_canon_mem_t *mem);
 
 /*
  * NGX_OK; NGX_DECLINED: the body counts raw; NGX_ERROR: no memory.  After

@@ -54,7 +54,7 @@ static void ngx_http_idempotency_json_free(void *data, void *p);
 ngx_http_idempotency_json_t *
 ngx_http_idempotency_json_create(
     const ngx_http_idempotency_json_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md)
+    const ngx_http_idempotency_canon_mem_t *mem)
 {
     ngx_http_idempotency_json_t  *j;
 
@@ -69,7 +69,7 @@ ngx_http_idempotency_json_create(
     j->left = options->size;
     ngx_queue_init(&j->blocks);
 
-    if (ngx_http_idempotency_json_walk_init(&j->walk, options, mem, md)
+    if (ngx_http_idempotency_json_walk_init(&j->walk, options, mem)
         != NGX_OK)
     {
         ngx_http_idempotency_json_destroy(j);

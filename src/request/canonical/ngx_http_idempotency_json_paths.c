@@ -10,7 +10,7 @@
 
 static void ngx_http_idempotency_json_paths_push(
     ngx_http_idempotency_json_paths_t *pp, const u_char *p, size_t len);
-static ngx_int_t ngx_http_idempotency_json_paths_hash(
+static void ngx_http_idempotency_json_paths_hash(
     ngx_http_idempotency_json_paths_t *pp, const ngx_str_t *value,
     u_char *digest);
 static ngx_int_t ngx_http_idempotency_json_paths_sort(
@@ -31,12 +31,11 @@ static u_char *ngx_http_idempotency_json_paths_put(u_char *p,
 void
 ngx_http_idempotency_json_paths_init(ngx_http_idempotency_json_paths_t *pp,
     const ngx_http_idempotency_json_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md)
+    const ngx_http_idempotency_canon_mem_t *mem)
 {
     ngx_memzero(pp, sizeof(ngx_http_idempotency_json_paths_t));
 
     pp->mem = *mem;
-    pp->md = md;
     pp->secret = options->secret;
     pp->max = ngx_min(options->paths, 0xffff);
     pp->max_size = options->paths_size;
@@ -222,11 +221,12 @@ ngx_http_idempotency_json_paths_add(ngx_http_idempotency_json_paths_t *pp,
 
     if (ngx_http_idempotency_canon_grow(&pp->mem, &pp->buf, pp->len,
                                         &pp->size, size)
-        != NGX_OK
-        || ngx_http_idempotency_json_paths_hash(pp, value, digest) != NGX_OK)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
+
+    ngx_http_idempotency_json_paths_hash(pp, value, digest);
 
     p = pp->buf + pp->len;
 
@@ -245,7 +245,7 @@ ngx_http_idempotency_json_paths_add(ngx_http_idempotency_json_paths_t *pp,
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idempotency_json_paths_hash(ngx_http_idempotency_json_paths_t *pp,
     const ngx_str_t *value, u_char *digest)
 {
@@ -263,7 +263,7 @@ ngx_http_idempotency_json_paths_hash(ngx_http_idempotency_json_paths_t *pp,
     piece[2].len = pp->path_len;
     piece[3] = *value;
 
-    return ngx_http_idempotency_canon_digest(pp->md, piece, 4, digest);
+    ngx_http_idempotency_canon_digest(piece, 4, digest);
 }
 
 
@@ -338,11 +338,7 @@ ngx_http_idempotency_json_paths_head(ngx_http_idempotency_json_paths_t *pp)
     piece[1].data = (u_char *) pp->secret;
     piece[1].len = NGX_HTTP_IDEMPOTENCY_JSON_SECRET_LEN;
 
-    if (ngx_http_idempotency_canon_digest(pp->md, piece, 2, digest)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
+    ngx_http_idempotency_canon_digest(piece, 2, digest);
 
     p = pp->buf;
 

@@ -49,7 +49,6 @@
 
 typedef struct {
     ngx_http_idempotency_canon_mem_t     mem;
-    EVP_MD_CTX                          *md;
     const u_char                        *secret;
     ngx_uint_t                           max;
     size_t                               max_size;
@@ -74,7 +73,7 @@ typedef struct {
 void ngx_http_idempotency_json_paths_init(
     ngx_http_idempotency_json_paths_t *pp,
     const ngx_http_idempotency_json_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md);
+    const ngx_http_idempotency_canon_mem_t *mem);
 void ngx_http_idempotency_json_paths_destroy(
     ngx_http_idempotency_json_paths_t *pp);
 

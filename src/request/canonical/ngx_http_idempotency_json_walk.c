@@ -82,14 +82,14 @@ const yajl_callbacks  ngx_http_idempotency_json_walk_callbacks = {
 ngx_int_t
 ngx_http_idempotency_json_walk_init(ngx_http_idempotency_json_walk_t *w,
     const ngx_http_idempotency_json_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md)
+    const ngx_http_idempotency_canon_mem_t *mem)
 {
     size_t  size;
 
     ngx_memzero(w, sizeof(ngx_http_idempotency_json_walk_t));
 
     w->options = options;
-    ngx_http_idempotency_canon_init(&w->canon, mem, md);
+    ngx_http_idempotency_canon_init(&w->canon, mem);
 
     size = options->depth * sizeof(ngx_http_idempotency_json_frame_t);
 
@@ -117,7 +117,7 @@ ngx_http_idempotency_json_walk_init(ngx_http_idempotency_json_walk_t *w,
             return NGX_ERROR;
         }
 
-        ngx_http_idempotency_json_paths_init(w->paths, options, mem, md);
+        ngx_http_idempotency_json_paths_init(w->paths, options, mem);
     }
 
     return NGX_OK;
@@ -142,7 +142,9 @@ ngx_http_idempotency_json_walk_done(ngx_http_idempotency_json_walk_t *w,
     piece[1].data = w->canon.stack;
     piece[1].len = w->canon.len;
 
-    return ngx_http_idempotency_canon_digest(w->canon.md, piece, 2, digest);
+    ngx_http_idempotency_canon_digest(piece, 2, digest);
+
+    return NGX_OK;
 }
 
 
@@ -543,8 +545,9 @@ ngx_http_idempotency_json_keep(ngx_http_idempotency_json_walk_t *w,
     piece[1].data = w->canon.stack + base;
     piece[1].len = w->canon.len - base;
 
-    return ngx_http_idempotency_canon_digest(w->canon.md, piece, 2,
-                                             m->digest);
+    ngx_http_idempotency_canon_digest(piece, 2, m->digest);
+
+    return NGX_OK;
 }
 
 

@@ -62,7 +62,7 @@ extern const yajl_callbacks  ngx_http_idempotency_json_walk_callbacks;
 ngx_int_t ngx_http_idempotency_json_walk_init(
     ngx_http_idempotency_json_walk_t *w,
     const ngx_http_idempotency_json_options_t *options,
-    const ngx_http_idempotency_canon_mem_t *mem, EVP_MD_CTX *md);
+    const ngx_http_idempotency_canon_mem_t *mem);
 ngx_int_t ngx_http_idempotency_json_walk_done(
     ngx_http_idempotency_json_walk_t *w, u_char *digest);
 void ngx_http_idempotency_json_walk_destroy(
