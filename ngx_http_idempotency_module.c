@@ -352,8 +352,6 @@ ngx_module_t  ngx_http_idempotency_module = {
 static ngx_int_t
 ngx_http_idempotency_init(ngx_conf_t *cf)
 {
-    ngx_http_handler_pt               *h;
-    ngx_http_core_main_conf_t         *cmcf;
     ngx_http_idempotency_main_conf_t  *mcf;
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
@@ -364,33 +362,12 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_idempotency_preaccess_handler;
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_idempotency_access_handler;
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_idempotency_precontent_handler;
-
     ngx_http_idempotency_capture_init();
     ngx_http_idempotency_body_init();
 
-    if (ngx_http_idempotency_values_init(cf) != NGX_OK) {
+    if (ngx_http_idempotency_phases_init(cf) != NGX_OK
+        || ngx_http_idempotency_values_init(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -426,6 +403,7 @@ ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
     }
 
     ngx_http_idempotency_fallback_bind(&mcf->fallbacks);
+    ngx_http_idempotency_phases_ready(cycle);
 
     conf = mcf->locations.elts;
 

@@ -435,6 +435,11 @@ ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
 size_t ngx_http_idempotency_size(ngx_http_request_t *r,
     ngx_http_idempotency_size_t *s, const char *directive);
 
+/* core/..._phases.c */
+
+ngx_int_t ngx_http_idempotency_phases_init(ngx_conf_t *cf);
+void ngx_http_idempotency_phases_ready(ngx_cycle_t *cycle);
+
 /* core/..._handler.c */
 
 ngx_int_t ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r);
