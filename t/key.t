@@ -406,3 +406,41 @@ is(http_post('/ok?op=a', 'x')->error_code, 'IDEMPOTENCY_KEY_MISSING',
 is_invalid(http_post('/ok?op=a', 'x', { 'X-Session' => 'a b' }),
            'a malformed one was set');
 is(app_count('a'), 2, 'ran twice');
+
+
+
+=== TEST 11: a variable of the configuration that is named like a header
+--- http_config
+    map $arg_key $http_x_mapped { default $arg_key; }
+--- config
+    set $http_x_api_key $arg_tenant;
+
+    location /mapped/ {
+        idempotency           $TEST_STORE;
+        idempotency_key       $http_x_mapped;
+        idempotency_required  on;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+    location /tenant/ {
+        idempotency           $TEST_STORE;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+my $first = http_post('/mapped/ok?op=a&key=k1', 'x', { 'X-Mapped' => 'h1' });
+
+is($first->status, 200, 'ran, with the key of the map');
+is(http_post('/mapped/ok?op=a&key=k1', 'x', { 'X-Mapped' => 'h2' })->body,
+   $first->body, 'the header does not count');
+is(http_post('/mapped/ok?op=b', 'x', { 'X-Mapped' => 'h1' })->error_code,
+   'IDEMPOTENCY_KEY_MISSING', 'nor is it a key');
+
+my $key = new_key();
+my @as = map { [ 'Idempotency-Key' => $key, 'X-Api-Key' => $_ ] } 'a', 'b';
+
+$first = http_post('/tenant/ok?op=c&tenant=t', 'x', $as[0]);
+
+is($first->status, 200, 'ran, as the tenant that was set');
+is(http_post('/tenant/ok?op=c&tenant=t', 'x', $as[1])->body, $first->body,
+   'the header is not the identity');
+is(app_count('a'), 1, 'ran once');
+is(app_count('c'), 1, 'ran once');

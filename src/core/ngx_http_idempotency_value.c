@@ -25,7 +25,7 @@ static ngx_int_t ngx_http_idempotency_values_settle(ngx_conf_t *cf,
     ngx_array_t *values, size_t size);
 static ngx_int_t ngx_http_idempotency_value_settle(ngx_conf_t *cf,
     ngx_http_idempotency_value_t *value);
-static ngx_uint_t ngx_http_idempotency_value_made(ngx_conf_t *cf,
+static ngx_http_variable_t *ngx_http_idempotency_value_made(ngx_conf_t *cf,
     ngx_str_t *header);
 static ngx_int_t ngx_http_idempotency_value_joined(ngx_http_request_t *r,
     ngx_str_t *header, ngx_str_t *s);
@@ -179,14 +179,24 @@ static ngx_int_t
 ngx_http_idempotency_value_settle(ngx_conf_t *cf,
     ngx_http_idempotency_value_t *value)
 {
-    if (value == NULL
-        || value->kind != NGX_HTTP_IDEMPOTENCY_VALUE_HEADER
-        || !ngx_http_idempotency_value_made(cf, &value->header))
-    {
+    ngx_http_variable_t  *v;
+
+    if (value == NULL || value->kind != NGX_HTTP_IDEMPOTENCY_VALUE_HEADER) {
+        return NGX_OK;
+    }
+
+    v = ngx_http_idempotency_value_made(cf, &value->header);
+
+    if (v == NULL) {
         return NGX_OK;
     }
 
     value->kind = NGX_HTTP_IDEMPOTENCY_VALUE_SCRIPT;
+
+    if (v->flags & NGX_HTTP_VAR_CHANGEABLE) {
+        /* "set", "map" and the like: it is no header at all */
+        ngx_str_null(&value->header);
+    }
 
     return ngx_http_idempotency_conf_complex(cf, &value->text, &value->script)
            == NGX_CONF_OK ? NGX_OK : NGX_ERROR;
@@ -195,7 +205,7 @@ ngx_http_idempotency_value_settle(ngx_conf_t *cf,
 
 /* by nginx itself ($http_cookie joins several headers), or by the operator */
 
-static ngx_uint_t
+static ngx_http_variable_t *
 ngx_http_idempotency_value_made(ngx_conf_t *cf, ngx_str_t *header)
 {
     ngx_uint_t                  i;
@@ -212,11 +222,11 @@ ngx_http_idempotency_value_made(ngx_conf_t *cf, ngx_str_t *header)
             && ngx_strncmp(key[i].key.data + 5, header->data, header->len)
                == 0)
         {
-            return 1;
+            return key[i].value;
         }
     }
 
-    return 0;
+    return NULL;
 }
 
 
