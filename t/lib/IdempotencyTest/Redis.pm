@@ -323,7 +323,7 @@ package IdempotencyTest::RedisProxy;
 #   twice     the next reply two times
 #   stale     the last reply once more, before the next one
 #   garbage   bytes that are no reply, in place of the next one
-#   after     the next reply, and no other before a message has passed; then
+#   after n   the next n replies, and no other before a message has passed; then
 #             those, and pass
 #   kept      no other way than before; returns when "after" has kept a reply
 #   refuse    closes every connection as soon as it is there
@@ -389,7 +389,7 @@ sub run
     my $mode = 'pass';
     my $last = '';
     my $select = IO::Select->new($listen, $control);
-    my (%peer, %is_client, $passed, $asked, @kept);
+    my (%peer, %is_client, $passing, $asked, @kept);
 
     my $close = sub {
         for my $s (@_) {
@@ -413,8 +413,8 @@ sub run
                     next;
                 }
 
-                ($mode) = $text =~ /^(\w+)/;
-                ($passed, $asked, @kept) = (0, 0);
+                ($mode, $passing) = $text =~ /^(\w+)(?: (\d+))?/;
+                ($asked, @kept) = (0);
 
                 if ($mode eq 'cut') {
                     for my $pair (map { [ @$_ ] } values %peer) {
@@ -484,7 +484,7 @@ sub run
                     write_all(@$_) for [ $other, $data ], @kept;
                     $mode = 'pass';
 
-                } elsif (!$passed++) {
+                } elsif ($passing-- > 0) {
                     write_all($other, $data);
 
                 } else {
