@@ -38,7 +38,7 @@ _EOC_
 our $locations = <<'_EOC_';
     idempotency_max_response  2m;
     idempotency_ttl           1h;
-    idempotency_lease         12s;
+    idempotency_lease         60s;
     location / {
         idempotency  own;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -51,15 +51,21 @@ our $locations = <<'_EOC_';
         idempotency  far;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /far/minute/ {
+        idempotency      far;
+        idempotency_ttl  1m;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /minute/ {
         idempotency      own;
         idempotency_ttl  1m;
         proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /least/ {
-        idempotency      own;
-        idempotency_ttl  100s;
-        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        idempotency        own;
+        idempotency_ttl    100s;
+        idempotency_lease  12s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /quick/ {
         idempotency        own;
@@ -191,13 +197,19 @@ for my $t ([ '', 3_600_000, 36_000 ], [ '/least', 100_000, 1_000 ],
     my ($where, $ttl, $margin) = @$t;
 
     http_post("$where/ok", 'x', key());
-    $::redis->command('FLUSHALL');
 
-    my $c = send_post("$where/hold?op=l$ttl", 'x', key());
-    app_wait_parked("l$ttl");
-    is(commands(sub { app_release("l$ttl");
-                      is($c->read_response->status, 200, 'ran') }),
-       'linsert=1', "$where: plain");
+    # half of a margin is half a second at least; a busy machine may take longer
+    my ($calls, $took);
+    for (1 .. 10) {
+        $::redis->command('FLUSHALL');
+        $took = -Time::HiRes::time();
+        $calls = commands(sub { is(http_post("$where/ok", 'x', key())->status, 200,
+                                   'ran') });
+        $took += Time::HiRes::time();
+        last if $took < 0.5;
+    }
+
+    is($calls, 'linsert=1 lrange=1 restore=1', "$where: plain");
     cmp_ok(life(), '>=', $ttl, 'its ttl at least');
     cmp_ok(life(), '<=', $ttl + $margin, 'and not much more');
     is($::redis->record(record())->{g}, 0, 'as long as its key');
@@ -412,3 +424,16 @@ app_release('b');
 is($c->read_response->body, "run 1\n", 'and that');
 is(scalar(() = error_log() =~ /a reply does not fit its command/g), 2,
    'noticed again');
+
+# and those of a replay, for a script
+my $four = key();
+$c = send_post('/far/minute/hold?op=d', 'x', $four);
+app_wait_parked('d');
+is(http_post('/far/ok?op=a', 'x', $one)->body, "run 1\n", 'replayed');
+$::proxy->tell('stale');
+app_release('d');
+is($c->read_response->body, "run 1\n", 'ran');
+is(http_post('/far/minute/hold?op=d', 'x', $four)->body, "run 1\n", 'replayed');
+is(scalar(() = error_log() =~ /a reply does not fit its command/g), 3,
+   'and again');
+error_log_unlike(qr/commit in store "far" failed/, 'it is no answer to a commit');
