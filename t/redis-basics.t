@@ -137,7 +137,7 @@ app_wait_parked('k');
 my ($name, @more) = $::redis->keys;
 is(scalar @more, 0, 'one key');
 like($name, qr/^idempotency:[0-9a-f]{64}$/, 'prefix and record id');
-is($::redis->command('TYPE', $name), 'string', 'a string');
+is($::redis->command('TYPE', $name), 'list', 'a list');
 
 my %f = %{ $::redis->record($name) };
 is($f{magic}, 'id', 'a record');
@@ -146,24 +146,28 @@ is($f{s}, 1, 'in progress');
 is(length $f{t}, 16, 'the token');
 is(length $f{c}, 69, 'the claim');
 is($f{b}, '', 'no response yet');
-is($::redis->command('STRLEN', $name), 104, 'and nothing else');
+is($f{i}, pack('H16', substr $name, 12), 'whose it is');
+is($f{n}, 2, 'lock and token');
+is(length $::redis->command('LINDEX', $name, 0), 89, 'and nothing else');
 
 my $left = $::redis->command('PTTL', $name);
-cmp_ok($left, '>', 10_000, 'longer than its lease');
-cmp_ok($left, '<=', 20_000, 'but not for ever');
-is($f{g}, 10_000, 'the lease is what is left, less this');
+cmp_ok($left, '>', 3_600_000, 'longer than its ttl');
+cmp_ok($left, '<=', 3_603_333, 'by a third of its lease');
+is($f{g}, 3_593_333, 'the lease is what is left, less this');
 
 app_release('k');
 is($c->read_response->status, 200, 'done');
 
 %f = %{ $::redis->record($name) };
 is($f{s}, 2, 'completed');
+is($f{n}, 3, 'lock, outcome and token');
+is($f{g}, 0, 'it lasts as long as its key');
 ok(length $f{b}, 'a response');
 unlike(join('', %f), qr/very-secret|the-body/, 'nothing of the request');
 
 $left = $::redis->command('PTTL', $name);
-cmp_ok($left, '<=', 3_600_000, 'lives for its ttl');
-cmp_ok($left, '>', 3_500_000, 'from the commit');
+cmp_ok($left, '>=', 3_600_000, 'lives for its ttl');
+cmp_ok($left, '<=', 3_636_000, 'and a hundredth more at most');
 
 http_post('/status/503', 'x', { 'Idempotency-Key' => 'other' });
 ok(wait_for(sub { my @k = $::redis->keys; @k == 1 }), 'released: nothing left');
@@ -254,6 +258,10 @@ is($w->read_response->body, "run 1\n", 'woken');
         idempotency_lease  500ms;
         proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /long/ {
+        idempotency        own;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
 --- client
 open my $in, '<', 'docs/redis.md' or die "docs/redis.md: $!";
 my ($line) = join('', <$in>) =~ /^    (ACL SETUSER nginx .*)$/m;
@@ -283,8 +291,10 @@ is($q->read_response->status, 503, 'not kept');
 app_release('r');
 is($v->read_response->status, 503, 'the waiter ran');
 
-http_post('/size?n=20000&op=large', 'x', { 'Idempotency-Key' => 'l' });
-is($::redis->calls->{rename}, 1, 'a large one');
+$::redis->reset_calls;
+http_post('/long/ok', 'x', { 'Idempotency-Key' => 'l' });
+is($::redis->calls->{linsert}, 1, 'committed');
+is($::redis->calls->{evalsha}, undef, 'plainly');
 
 my @denied = map { my %e = @$_; $e{object} } @{ $::redis->command('ACL', 'LOG') };
 is(join(' ', grep { !/^(?:config|info)/ } @denied), '', 'it needs no more');

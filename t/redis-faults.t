@@ -533,21 +533,24 @@ http_post('/ok?op=a', 'x', $key);
 
 my $name = record();
 my $good = $::redis->record($name);
-my $bytes = $::redis->command('GET', $name);
+my ($lock, $outcome, $token) = @{ $::redis->command('LRANGE', $name, 0, -1) };
 my $life = 100_000;
 
-my $write = sub {
-    my ($value) = @_;
-    $::redis->command('SET', $name, $value, 'PX', $life);
-};
+my $write = sub { $::redis->write_list($name, $life, @_) };
 
 # what to write in place of the record, and what is said of it
 my @cases = (
     [ 'another type', sub { $::redis->command('HSET', $name, 'v', 1) },
-      qr/its key is not a string/ ],
-    [ 'a foreign string', sub { $write->('x' x 200) }, qr/it is not one of ours/ ],
+      qr/its key is not a list/ ],
+    [ 'a foreign list', sub { $write->(('x' x 200) x 3) }, qr/it is not one of ours/ ],
     [ 'an empty string', sub { $write->('') }, qr/it is not one of ours/ ],
+    [ 'a foreign outcome', sub { $write->($lock, 'x' x 200, $token) },
+      qr/it is not one of ours/ ],
+    [ 'a lock alone', sub { $write->($lock) }, qr/it is not one of ours/ ],
+    [ 'a strange token', sub { $write->($lock, 'x' x 15) },
+      qr/it is not one of ours/ ],
     [ 'another version', { v => 3 }, qr/it is of a version that/ ],
+    [ 'another id', { i => 'x' x 8 }, qr/it is another one's/ ],
     [ 'a strange claim', { c => "\x7f" x 69 }, qr/its claim is corrupt/ ],
     [ 'a strange state', { s => 7 }, qr/its state is corrupt/ ],
     [ 'no state', { s => 0 }, qr/its state is corrupt/ ],
@@ -556,11 +559,15 @@ my @cases = (
     [ 'a strange reason', { s => 3, r => 99 }, qr/its reason is/ ],
     [ 'no lease', { s => 1, g => ~0 }, qr/its lease or ttl is corrupt/ ],
     [ 'no ttl', { g => 1 << 50 }, qr/its lease or ttl is corrupt/ ],
-    [ 'a part of its head', sub { $write->(substr $bytes, 0, 103) },
+    [ 'a part of its lock', sub { $write->(substr($lock, 0, 88), $outcome, $token) },
       qr/it is cut off/ ],
-    [ 'a part of its response', sub { $write->(substr $bytes, 0, -1) },
+    [ 'a part of its head', sub { $write->($lock, substr($outcome, 0, 15), $token) },
+      qr/it is cut off/ ],
+    [ 'a part of its response', sub { $write->($lock, substr($outcome, 0, -1), $token) },
       qr/its response is cut off/ ],
-    [ 'no expiry', sub { $::redis->command('SET', $name, $bytes) },
+    [ 'a byte too many', sub { $write->($lock, "$outcome.", $token) },
+      qr/its response is cut off/ ],
+    [ 'no expiry', sub { $::redis->write_list($name, 0, $lock, $token) },
       qr/it has no expiry/ ],
 );
 
@@ -600,6 +607,10 @@ for my $at (0, 1, 10, length($good->{b}) - 1) {
 }
 
 is(app_count('a'), 1, 'none of them ran');
+
+# that it lasts as long as its key is all that is known of one that is over
+$::redis->write_list($name, 0, $lock, $outcome, $token);
+is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'over, without an expiry');
 
 for my $v (0, 2) {
     $::redis->command('DEL', $name);
@@ -736,15 +747,14 @@ error_log_like(qr/a reply does not fit its command/, 'the other was noticed');
 
 
 
-=== TEST 27: Redis 6: begin is a script
+=== TEST 27: a server that knows none of the plain commands
 --- store: redis
 --- http_config eval: $::stores
 --- config eval: $::locations
 --- client
-$::proxy->tell('old');
-http_post('/far/ok?op=warm', 'x', key());
-
+$::proxy->tell('bare');
 $::redis->reset_calls;
+http_post('/far/ok?op=warm', 'x', key());
 
 my $key = key();
 my $c = send_post('/far/hold?op=a', 'x', $key);
@@ -758,7 +768,9 @@ is($w->read_response->body, "run 1\n", 'a waiter');
 is(http_post('/far/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
 is(http_post('/far/hold?op=a', 'y', $key)->status, 409, 'a conflict');
 is(app_count('a'), 1, 'ran once');
-is($::redis->calls->{ping}, undef, 'plain commands were tried once');
+is($::redis->calls->{restore}, undef, 'begins were scripts');
+is($::redis->calls->{linsert}, 2, 'commits, too');
+is($::redis->errors('ERR'), 2, 'each was tried once');
 
 
 
@@ -777,19 +789,33 @@ is($::redis->calls->{ping}, undef, 'plain commands were tried once');
     }
 --- client
 $::redis->command('ACL', 'SETUSER', 'few', 'on', '>few', '~*', '&*', '+@all',
-                  '-ping');
+                  '-restore');
+$::redis->reset_calls;
 
+for my $op (1 .. 3) {
+    my $key = key();
+    is(http_post("/ok?op=$op", 'x', $key)->body, "run 1\n", 'ran');
+    is(http_post("/ok?op=$op", 'x', $key)->body, "run 1\n", 'replayed');
+    is(app_count($op), 1, 'ran once');
+}
+
+is($::redis->errors('NOPERM'), 1, 'found out once');
+is($::redis->calls->{evalsha} + $::redis->calls->{eval}, 6, 'begins are scripts');
+is($::redis->calls->{linsert}, 3, 'commits are not');
+
+# the lock is laid, but can't be looked at: it is there, and is not left behind
+$::redis->command('ACL', 'SETUSER', 'few', '+restore', '-lrange');
+$::redis->command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+is(http_post('/ok?op=b', 'x', key())->error_code, 'STORE_UNAVAILABLE', 'refused');
+is(app_count('b'), 0, 'did not run');
+ok(wait_for(sub { my @k = $::redis->keys; @k == 3 }), 'no lock is left');
+
+$::redis->command('ACL', 'SETUSER', 'few', '+lrange', '-eval', '-evalsha');
+$::redis->command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
 my $key = key();
-is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
-is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'replayed');
-is(app_count('a'), 1, 'ran once');
-
-# the lock is there, and is not left behind
-$::redis->command('ACL', 'SETUSER', 'few', '-eval');
-is(http_post('/ok?op=b', 'x', key())->body, "run 1\n", 'known scripts run');
-$::redis->command('ACL', 'SETUSER', 'few', '-evalsha', '+ping');
-http_post('/ok?op=c', 'x', key());
-is(app_count('c'), 1, 'plain commands began it');
+is(http_post('/ok?op=c', 'x', $key)->body, "run 1\n", 'without scripts');
+is(http_post('/ok?op=c', 'x', $key)->body, "run 1\n", 'replayed');
+is(app_count('c'), 1, 'ran once');
 
 
 
@@ -805,9 +831,12 @@ $::proxy->tell('cut');
 $::proxy->tell('refuse');
 error_log_like(qr/a lease could not be renewed/, 'it fails', 8);
 sleep 4.2;
-cmp_ok($::redis->command('PTTL', $name), '<', 16_000, 'the lease goes on');
+my $left = sub {
+    return $::redis->command('PTTL', $name) - $::redis->record($name)->{g};
+};
+cmp_ok($left->(), '<', 4_000, 'the lease goes on');
 $::proxy->tell('pass');
-ok(wait_for(sub { $::redis->command('PTTL', $name) > 20_000 }, 2),
+ok(wait_for(sub { $left->() > 8_000 }, 2),
    'and is renewed when the store is back');
 app_release('a');
 is($c->read_response->body, "run 1\n", 'answered');
@@ -837,7 +866,7 @@ is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
 
 
 
-=== TEST 31: a large response comes to its record by another key
+=== TEST 31: a large response
 --- store: redis
 --- http_config eval: $::stores
 --- config eval: $::locations
@@ -855,97 +884,44 @@ app_release('a');
 
 is(length $c->read_response->body, 20000, 'ran');
 is(length $w->read_response->body, 20000, 'a waiter');
-is($::redis->calls->{rename}, 1, 'renamed');
+is($::redis->calls->{linsert}, 1, 'inserted');
+is($::redis->calls->{evalsha}, undef, 'without a script');
 is($::redis->calls->{publish}, 1, 'published');
-is(scalar(() = $::redis->keys), 1, 'nothing lies beside it');
-cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
 is(length http_post('/size?op=a&n=20000&hold=1', 'x', $key)->body, 20000, 'replayed');
 is(app_count('a'), 1, 'ran once');
 
 
 
-=== TEST 32: the same, and the reply is lost
+=== TEST 32: the reply to a plain commit is lost
 --- store: redis
 --- http_config eval: $::stores
 --- config eval: $::locations
 --- client
-my $key = key();
-my $c = send_post('/far/size?op=a&n=20000&hold=1', 'x', $key);
-app_wait_parked('a');
-
-$::proxy->tell('lose');
-app_release('a');
-is(length $c->read_response->body, 20000, 'answered');
-
-my $r = http_post('/far/size?op=a&n=20000&hold=1', 'x', $key);
-is($r->header('Idempotent-Replayed'), 'true', 'replayed');
-is(length $r->body, 20000, 'whole');
-is(app_count('a'), 1, 'ran once');
-is(scalar(() = $::redis->keys), 1, 'nothing lies beside it');
-error_log_unlike(qr/failed: |was not stored/, 'the commit succeeded');
-
-
-
-=== TEST 33: the same, and the memory is full
---- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
---- client
-for my $beside (0, 1) {
+for my $n (10, 20000) {
     $::redis->command('FLUSHALL');
 
     my $key = key();
-    my $c = send_post("/size?op=a$beside&n=20000&hold=1", 'x', $key);
-    app_wait_parked("a$beside");
+    my $c = send_post("/far/size?op=a$n&n=$n&hold=1", 'x', $key);
+    app_wait_parked("a$n");
 
-    my $name = record();
-    my $other = { %{ $::redis->record($name) }, s => 2, b => 'not ours',
-                  t => 'x' x 16 };
+    $::redis->reset_calls;
+    $::proxy->tell('lose');
+    app_release("a$n");
+    is(length $c->read_response->body, $n, 'answered');
+    is($::redis->calls->{linsert}, 1, 'it was inserted');
+    is($::redis->calls->{eval}, 1, 'and asked again');
+    is($::redis->record(record())->{n}, 3, 'it is there once');
 
-    # what somebody else left behind is not taken for ours
-    $::redis->write_record("{$name}", $other, 50_000) if $beside;
-
-    $::redis->command('CONFIG', 'SET', 'maxmemory', 1);
-    app_release("a$beside");
-    is(length $c->read_response->body, 20000, 'the client has its response');
-    is(http_post("/size?op=a$beside&n=20000&hold=1", 'x', $key)->error_code,
-       'RESPONSE_NOT_KEPT', 'a retry is told so');
-    is($::redis->record($name)->{s}, 3, 'the record says that it ran');
-    is($::redis->record($name)->{b}, '', 'and has no response');
-    is(app_count("a$beside"), 1, 'ran once');
-    $::redis->command('CONFIG', 'SET', 'maxmemory', 0);
+    my $r = http_post("/far/size?op=a$n&n=$n&hold=1", 'x', $key);
+    is($r->header('Idempotent-Replayed'), 'true', 'replayed');
+    is(length $r->body, $n, 'whole');
+    is(app_count("a$n"), 1, 'ran once');
+    error_log_unlike(qr/failed: |was not stored/, 'the commit succeeded');
 }
 
 
 
-=== TEST 34: the same, and the record is somebody else's
---- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
---- client
-http_post('/size?op=warm&n=20000', 'x', key());
-
-for my $state (1, 2) {
-    $::redis->command('FLUSHALL');
-
-    my $c = send_post("/size?op=s$state&n=20000&hold=1", 'x', key());
-    app_wait_parked("s$state");
-
-    my $name = record();
-    my $other = { %{ $::redis->record($name) }, s => $state, t => 'x' x 16,
-                  b => $state == 2 ? 'theirs' : '' };
-    $::redis->write_record($name, $other, 50_000);
-
-    app_release("s$state");
-    is(length $c->read_response->body, 20000, 'the client has its response');
-    is_deeply($::redis->record($name), $other, 'the record is as it was');
-    is(scalar(() = $::redis->keys), 1, 'nothing lies beside it');
-    cmp_ok($::redis->command('PTTL', $name), '<=', 50_000, 'nor is its life');
-}
-
-
-
-=== TEST 35: the same, and the record is gone
+=== TEST 33: the memory is full when a large response is committed
 --- store: redis
 --- http_config eval: $::stores
 --- config eval: $::locations
@@ -953,46 +929,93 @@ for my $state (1, 2) {
 my $key = key();
 my $c = send_post('/size?op=a&n=20000&hold=1', 'x', $key);
 app_wait_parked('a');
-$::redis->command('FLUSHALL');
+
+my $name = record();
+$::redis->command('CONFIG', 'SET', 'maxmemory', 1);
 app_release('a');
-is(length $c->read_response->body, 20000, 'answered');
-is(length http_post('/size?op=a&n=20000&hold=1', 'x', $key)->body, 20000,
-   'replayed');
+is(length $c->read_response->body, 20000, 'the client has its response');
+is(http_post('/size?op=a&n=20000&hold=1', 'x', $key)->error_code,
+   'RESPONSE_NOT_KEPT', 'a retry is told so');
+is($::redis->record($name)->{s}, 3, 'the record says that it ran');
+is($::redis->record($name)->{b}, '', 'and has no response');
+is($::redis->record($name)->{n}, 3, 'and is whole');
 is(app_count('a'), 1, 'ran once');
-cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
+$::redis->command('CONFIG', 'SET', 'maxmemory', 0);
 
 
 
-=== TEST 36: a user that has no right to the other key
+=== TEST 34: a plain commit, and the record is somebody else's by now
 --- store: redis
---- http_config
-    idempotency_store own redis {
-        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
-        user      few;
-        password  few;
-    }
---- config
-    location / {
-        idempotency  own;
-        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
+--- http_config eval: $::stores
+--- config eval: $::locations
 --- client
-$::redis->command('ACL', 'SETUSER', 'few', 'reset', 'on', '>few',
-                  '~idempotency:*', '&*', '+@all');
-$::redis->command('ACL', 'LOG', 'RESET');
+http_post('/ok?op=warm', 'x', key());
 
-for my $op (1 .. 3) {
-    my $key = key();
-    is(length http_post("/size?op=$op&n=20000", 'x', $key)->body, 20000, 'ran');
-    is(length http_post("/size?op=$op&n=20000", 'x', $key)->body, 20000,
-       'replayed');
-    is(app_count($op), 1, 'ran once');
+for my $n (10, 20000) {
+    for my $state (1, 2) {
+        $::redis->command('FLUSHALL');
+
+        my $op = "s$state-$n";
+        my $c = send_post("/size?op=$op&n=$n&hold=1", 'x', key());
+        app_wait_parked($op);
+
+        my $name = record();
+        my $other = { %{ $::redis->record($name) }, s => $state, t => 'x' x 16,
+                      b => $state == 2 ? 'theirs' : '', n => $state + 1 };
+        $::redis->write_record($name, $other, 50_000);
+
+        $::redis->reset_calls;
+        app_release($op);
+        is(length $c->read_response->body, $n, 'the client has its response');
+        is($::redis->calls->{linsert}, 1, 'it was tried');
+        is_deeply($::redis->record($name), $other, 'the record is as it was');
+        cmp_ok($::redis->command('PTTL', $name), '<=', 50_000,
+               'nor is its life another');
+    }
 }
 
-my @denied = grep { $_->{object} =~ /^\{/ }
-             map { +{ @$_ } } @{ $::redis->command('ACL', 'LOG') };
-is(scalar @denied, 1, 'it was tried for one record');
-is($denied[0]{count}, 2, 'once: SET, and the script');
+is(scalar(() = error_log() =~ /the lock had been lost to another request/g), 4,
+   'each was told that it lost');
+
+
+
+=== TEST 35: a plain commit, and the record is gone
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+for my $n (10, 20000) {
+    my $key = key();
+    my $c = send_post("/size?op=a$n&n=$n&hold=1", 'x', $key);
+    app_wait_parked("a$n");
+    $::redis->command('FLUSHALL');
+    app_release("a$n");
+    is(length $c->read_response->body, $n, 'answered');
+    is(length http_post("/size?op=a$n&n=$n&hold=1", 'x', $key)->body, $n,
+       'replayed');
+    is(app_count("a$n"), 1, 'ran once');
+    cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
+}
+
+
+
+=== TEST 36: a commit that comes behind the script that was asked in its place
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $key = key();
+is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
+
+my $name = record();
+my $r = $::redis->record($name);
+my $bad = { %$r, b => 'never to be seen' };
+$::redis->command('LINSERT', $name, 'BEFORE', $r->{t},
+                  pack 'a2 C3 Q> N a*', @$bad{qw(magic v s r g)},
+                       length $bad->{b}, $bad->{b});
+is($::redis->command('LLEN', $name), 4, 'two outcomes');
+is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'the first counts');
+is(app_count('a'), 1, 'ran once');
 
 
 

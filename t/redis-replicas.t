@@ -243,14 +243,14 @@ $::replicas[0]->pause;
 my $c = send_post('/ok?op=b', 'x', { 'Idempotency-Key' => new_key() });
 ok(wait_for(sub { waiting() == 1 }), 'its commit waits');
 
-# only those that wait: the script is committed, and its WAIT is gone
+# only those that wait: it is committed, and its WAIT is gone
 my @waiting = map { /\bid=(\d+) .*flags=\w*b.*cmd=wait/ ? $1 : () }
               split /\n/, $::master->command('CLIENT', 'LIST');
 is(scalar @waiting, 1, 'on one connection');
-my $before = $::master->calls->{pexpire};
+my $before = $::master->calls->{pexpire} || 0;
 $::master->command('CLIENT', 'KILL', 'ID', $waiting[0]);
 
-ok(wait_for(sub { waiting() == 1 && $::master->calls->{pexpire} > $before }),
+ok(wait_for(sub { waiting() == 1 && ($::master->calls->{pexpire} || 0) > $before }),
    'it waits again');
 error_log_like(qr/lost the connection/, 'on a new connection');
 ok(!$c->read_response(0.5), 'and is not answered before');

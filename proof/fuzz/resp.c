@@ -2,9 +2,9 @@
 
 /*
  * What a Redis says, as it is read: a first byte chooses the operation, and
- * whether it is one of several commands: a begin has three replies then, a
- * commit two; the rest is a stream of replies.  The results do not depend on how the stream
- * is cut, and what begin found lies in memory of the operation's own.
+ * whether it is plain commands: a begin has two replies then, or three; the
+ * rest is a stream of replies.  The results do not depend on how the stream is
+ * cut, and what begin found lies in memory of the operation's own.
  *
  * nginx's own functions are not at hand here: those that reading needs are
  * below, those that writing needs are not called.
@@ -108,7 +108,8 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 /* reads the stream; what came of it, as a number */
 
 static uint64_t
-listen_to(ngx_uint_t kind, ngx_uint_t due, const uint8_t *p, size_t len, size_t piece)
+listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
+    size_t len, size_t piece)
 {
     void                               *reply;
     size_t                              n;
@@ -138,8 +139,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t due, const uint8_t *p, size_t len, size_t 
     call.op = &op;
     call.conn = &conn;
     call.tag = TAG;
-    call.plain = (due == 2);
-    call.place = (due == 1);
+    call.plain = plain;
     call.due = due;
     call.tries = 1;
 
@@ -250,26 +250,34 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint64_t      sum;
-    ngx_uint_t    kind, due;
+    ngx_uint_t    kind, plain, due;
     fuzz_input_t  in;
 
     in.p = data;
     in.len = size;
-    kind = fuzz_byte(&in) % (NGX_HTTP_IDEMPOTENCY_OP_N + 2);
+    kind = fuzz_byte(&in) % (NGX_HTTP_IDEMPOTENCY_OP_N + 3);
+    plain = (kind >= NGX_HTTP_IDEMPOTENCY_OP_N);
     due = 0;
 
-    if (kind == NGX_HTTP_IDEMPOTENCY_OP_N) {
-        kind = NGX_HTTP_IDEMPOTENCY_OP_BEGIN;
-        due = 2;
+    switch (kind) {
 
-    } else if (kind == NGX_HTTP_IDEMPOTENCY_OP_N + 1) {
+    case NGX_HTTP_IDEMPOTENCY_OP_N:
+    case NGX_HTTP_IDEMPOTENCY_OP_N + 1:
+        due = kind - NGX_HTTP_IDEMPOTENCY_OP_N + 1;
+        kind = NGX_HTTP_IDEMPOTENCY_OP_BEGIN;
+        break;
+
+    case NGX_HTTP_IDEMPOTENCY_OP_N + 2:
         kind = NGX_HTTP_IDEMPOTENCY_OP_COMMIT;
-        due = 1;
+        break;
+
+    default:
+        break;
     }
 
-    sum = listen_to(kind, due, in.p, in.len, 0);
+    sum = listen_to(kind, plain, due, in.p, in.len, 0);
 
-    fuzz_check(listen_to(kind, due, in.p, in.len, 1) == sum);
+    fuzz_check(listen_to(kind, plain, due, in.p, in.len, 1) == sum);
 
     return 0;
 }

@@ -12,7 +12,7 @@ use Time::HiRes qw(time sleep);
 
 
 use constant {
-    LEASE   => 2,                       # s
+    LEASE   => 3,                       # s; from that on commits are plain
     TIMEOUT => 0.5,                     # of the store
     BRIEF   => 2,                       # ttl of the brief ones
     READ    => 3.5,                     # proxy_read_timeout
@@ -218,12 +218,12 @@ sub locks
     my $found = $ask->('EVAL', <<'_LUA_', 0);
         local out = {}
         for _, key in ipairs(redis.call('KEYS', '*')) do
-            local head = redis.call('GETRANGE', key, 0, 30)
-            if #head == 31 and string.byte(head, 4) == 1 then
+            local record = redis.call('LRANGE', key, 0, 1)
+            if #record == 2 and #record[2] == 16 then
                 out[#out + 1] = key
                 out[#out + 1] = tostring(redis.call('PTTL', key))
-                out[#out + 1] = tostring(struct.unpack('>I8', head, 24))
-                out[#out + 1] = tostring(string.byte(head, 6))
+                out[#out + 1] = string.format('%.0f', struct.unpack('>I8', record[1], 5))
+                out[#out + 1] = tostring(string.byte(record[1], 4))
             end
         end
         return out

@@ -71,6 +71,16 @@ typedef struct {
 } ngx_http_idempotency_found_t;
 
 
+/* a lock as begin laid it, for a store that can make use of that in commit */
+
+typedef struct {
+    ngx_http_idempotency_store_t   *store;      /* where; NULL: not told    */
+    ngx_msec_t                      time;       /* when it was asked        */
+    uint64_t                        life;       /* ms from then on, at least,
+                                                   if nobody changes it     */
+} ngx_http_idempotency_laid_t;
+
+
 typedef void (*ngx_http_idempotency_op_pt)(ngx_http_idempotency_op_t *op);
 
 
@@ -95,7 +105,7 @@ struct ngx_http_idempotency_op_s {
     unsigned                        woken:1;    /* while it was still being
                                                    asked                    */
 
-    /* begin under hold, commit */
+    /* begin (of the record that is to be), commit */
     ngx_msec_t                      ttl;
     ngx_msec_t                      grace;      /* after the ttl a begin still
                                                    learns that it expired   */
@@ -116,6 +126,9 @@ struct ngx_http_idempotency_op_s {
      * from.  Whoever asks carries it on to what follows.
      */
     ngx_http_idempotency_store_t   *where;
+
+    /* the answer of a begin that took the lock, and still there in a commit */
+    ngx_http_idempotency_laid_t     laid;
 
     /* the answer */
     ngx_http_idempotency_result_e   result;

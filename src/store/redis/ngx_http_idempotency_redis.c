@@ -224,6 +224,11 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         return;
     }
 
+    if (call->waited) {
+        call->waited = 0;
+        ngx_http_idempotency_redis_publish(conn, op);
+    }
+
     if (conn->commits && (op->result == NGX_HTTP_IDEMPOTENCY_OK
                           || op->result == NGX_HTTP_IDEMPOTENCY_FULL))
     {
@@ -251,6 +256,9 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         {
             /* refused now; the first try may have got through */
             ngx_http_idempotency_redis_undo(op);
+
+        } else if (op->result == NGX_HTTP_IDEMPOTENCY_ACQUIRED) {
+            ngx_http_idempotency_redis_laid(op);
         }
 
         break;
@@ -591,6 +599,7 @@ ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
 
     ngx_http_idempotency_redis_calls_init(redis);
     ngx_http_idempotency_redis_script_init();
+    ngx_http_idempotency_redis_payload_init();
     ngx_http_idempotency_redis_watch_init(redis);
 
     return redis->topology->init(redis);

@@ -5,9 +5,11 @@
  *   ..._redis.c             the backend: operations, their time, their end
  *   ..._redis_conf.c        its block of directives; _conf_servers.c and
  *                           _conf_tls.c: addresses, and TLS
- *   ..._redis_script.c      an operation as commands
+ *   ..._redis_script.c      an operation as commands: its script, or
+ *   ..._redis_plain.c       plain ones, for a begin and most commits;
+ *                           _payload.c: a lock as RESTORE takes it
  *   ..._redis_reply.c       their reply as its result
- *   ..._redis_record.c      a record as the bytes that are in Redis
+ *   ..._redis_record.c      a record as it is in Redis
  *   ..._redis_codec.c       bytes of commands and replies; hiredis reads
  *   ..._redis_call.c        calls: to which connection, and to which instead
  *   topology/               which server has which record: one server, a
@@ -46,27 +48,28 @@
 /* of the stored form; a record of one more or one less is read, too */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_VERSION      1
 
-/* of a record, before its response: ..._redis_record.c, and the scripts */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN                                   \
-    (35 + NGX_HTTP_IDEMPOTENCY_CLAIM_LEN)
+/* of a record, before the details, and before the response: ..._redis_record.c,
+   and the scripts */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN                                   \
+    (20 + NGX_HTTP_IDEMPOTENCY_CLAIM_LEN)
+#define NGX_HTTP_IDEMPOTENCY_REDIS_OUTCOME_LEN  17
 
 /* what a key may have to live: Redis refuses to count beyond its clock */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX                                   \
     ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
 
+/* ... in place of what PTTL tells, where it was not asked */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_UNKNOWN  -3
+
+/* by which a lock outlives the ttl, at least, for a commit that is plain */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_MARGIN       1000
+
 /* of the tag that comes back in a reply */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN      4
 
-/* the script that is no operation's: behind theirs, also in conn->known */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_PLACE     NGX_HTTP_IDEMPOTENCY_OP_N
-
-/* in conn->known: it has no SET with NX and GET, so all begins are scripts */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLAIN                                   \
-    (1 << (NGX_HTTP_IDEMPOTENCY_OP_N + 1))
-
-/* ... or does not let us use a key beside the record's */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLACE                                   \
-    (1 << (NGX_HTTP_IDEMPOTENCY_OP_N + 2))
+/* in conn->known: these can't be plain commands there, but are scripts */
+#define ngx_http_idempotency_redis_no_plain(kind)                             \
+    (1 << (NGX_HTTP_IDEMPOTENCY_OP_N + (kind)))
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_WATCHES      256
 
@@ -148,11 +151,10 @@ struct ngx_http_idempotency_redis_call_s {
                                                         slot yet            */
     unsigned                              plain:1;   /* sent as commands
                                                         without a script    */
-    unsigned                              place:1;   /* sent as a record
-                                                        beside its key, and
-                                                        a script            */
     unsigned                              script:1;  /* again, since these
                                                         did not decide it   */
+    unsigned                              waited:1;  /* somebody waits, and is
+                                                        to be told          */
 };
 
 
@@ -193,8 +195,8 @@ struct ngx_http_idempotency_redis_conn_s {
     uint32_t                              tag;
     ngx_uint_t                            known;     /* kinds of operations
                                                         whose script it has,
-                                                        and what it has not:
-                                                        NO_PLAIN, NO_PLACE  */
+                                                        and which can't be
+                                                        plain: no_plain()   */
     const ngx_http_idempotency_redis_owner_t  *owner;
     ngx_str_t                            *channel;   /* of a subscriber     */
     u_char                                error[
@@ -405,6 +407,27 @@ char *ngx_http_idempotency_redis_init_tls(ngx_conf_t *cf,
 void ngx_http_idempotency_redis_script_init(void);
 ngx_int_t ngx_http_idempotency_redis_script_encode(
     ngx_http_idempotency_redis_call_t *call);
+u_char *ngx_http_idempotency_redis_put_key(u_char *p,
+    ngx_http_idempotency_op_t *op);
+u_char *ngx_http_idempotency_redis_put_outcome(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t grace);
+
+/* ..._redis_plain.c */
+
+ngx_uint_t ngx_http_idempotency_redis_is_plain(
+    ngx_http_idempotency_redis_call_t *call);
+u_char *ngx_http_idempotency_redis_put_plain(u_char *p,
+    ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_laid(ngx_http_idempotency_op_t *op);
+
+/* ..._redis_payload.c */
+
+void ngx_http_idempotency_redis_payload_init(void);
+uint64_t ngx_http_idempotency_redis_crc64(u_char *p, u_char *last);
+size_t ngx_http_idempotency_redis_payload_size(size_t len);
+u_char *ngx_http_idempotency_redis_payload_start(u_char *p, size_t len);
+u_char *ngx_http_idempotency_redis_payload_end(u_char *start, u_char *p,
+    u_char *token);
 
 /* ..._redis_reply.c */
 
@@ -425,23 +448,39 @@ redisReply *ngx_http_idempotency_redis_reply_error(
 
 /* ..._redis_record.c */
 
-/* without the response; "size" is its size */
-u_char *ngx_http_idempotency_redis_record_head(u_char *p,
+/*
+ * What the key is to live for; less "grace", for its lease or its ttl.  Of a
+ * begin and a renewal, and of a commit that sets it.
+ */
+uint64_t ngx_http_idempotency_redis_record_life(ngx_http_idempotency_op_t *op,
+    uint64_t *grace);
+
+u_char *ngx_http_idempotency_redis_record_lock(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t grace);
+
+/* "size" is that of the response */
+u_char *ngx_http_idempotency_redis_record_outcome(u_char *p,
     ngx_http_idempotency_op_t *op, uint64_t grace, size_t size);
+
+/* it is of another record than the one that was asked for */
+ngx_uint_t ngx_http_idempotency_redis_record_other(
+    ngx_http_idempotency_op_t *op, ngx_str_t *lock);
 
 /*
  * Whether a record that was found can be told without a script: it is one of
  * ours, not by our own token, and its lease or ttl lasts.
  */
 ngx_uint_t ngx_http_idempotency_redis_record_lasts(
-    ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
+    ngx_http_idempotency_op_t *op, ngx_str_t *lock, ngx_str_t *second,
+    int64_t life);
 
 /*
- * Fills op->found, whose response and details are in the record's own memory.
- * What is wrong with the record, or NULL.
+ * Fills op->found, whose response and details are in the memory of the record;
+ * "second" is its token or outcome.  What is wrong with the record, or NULL.
  */
 const char *ngx_http_idempotency_redis_record_found(
-    ngx_http_idempotency_op_t *op, ngx_str_t *record, int64_t life);
+    ngx_http_idempotency_op_t *op, ngx_str_t *lock, ngx_str_t *second,
+    int64_t life);
 
 /* ..._redis_codec.c */
 
@@ -505,6 +544,8 @@ ngx_int_t ngx_http_idempotency_redis_ask(
     ngx_http_idempotency_redis_conn_t *conn,
     ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args,
     ngx_uint_t n);
+void ngx_http_idempotency_redis_ignored(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 
 /* ..._redis_replicas.c */
 
@@ -547,6 +588,8 @@ ngx_uint_t ngx_http_idempotency_redis_is_checked(
 void ngx_http_idempotency_redis_watch_enter(ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_watch_leave(ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_watch_wait(ngx_http_idempotency_op_t *op);
+void ngx_http_idempotency_redis_publish(
+    ngx_http_idempotency_redis_conn_t *conn, ngx_http_idempotency_op_t *op);
 void ngx_http_idempotency_redis_wake(ngx_http_idempotency_redis_t *redis,
     u_char *id);
 void ngx_http_idempotency_redis_wake_all(ngx_http_idempotency_redis_t *redis);

@@ -28,8 +28,6 @@
 
 
 static void ngx_http_idempotency_redis_later_handler(ngx_event_t *ev);
-static void ngx_http_idempotency_redis_ignored(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 
 
 /*
@@ -237,7 +235,7 @@ ngx_http_idempotency_redis_call_asking(ngx_http_idempotency_redis_call_t *call)
 }
 
 
-static void
+void
 ngx_http_idempotency_redis_ignored(ngx_http_idempotency_redis_call_t *call,
     redisReply *reply)
 {

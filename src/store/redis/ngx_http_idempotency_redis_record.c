@@ -1,25 +1,35 @@
 
 /*
- * A record as it is in Redis: the value of one key, a string.
+ * A record as it is in Redis: the value of one key, a list.
  *
- *   at   length
- *    0    2      "id"
- *    2    1      version
- *    3    1      state
- *    4    1      reason, of one that is unusable
- *    5    1      1: under hold
- *    6    1      1: somebody waits
- *    7   16      token of its writer
- *   23    8      grace, ms: what the key has to live less this is what is left
- *                of its lease, or of its ttl
- *   31    4      length of the response
- *   35   69      claim
- *  104           the response, then the details, up to its end
+ *   in progress   { lock, token }
+ *   over          { lock, outcome, token }
+ *   and behind either, while somebody waits for it, "w"
  *
- * Numbers are in network order.  The scripts read some of it by place, and
- * copy the details on; so the places stay from one version to the next.
+ *   lock                                    outcome
+ *   at   length                             at   length
+ *    0    2   "id"                           0    2   "id"
+ *    2    1   version                        2    1   version
+ *    3    1   1: under hold                  3    1   state
+ *    4    8   grace, ms                      4    1   reason, if unusable
+ *   12    8   the first bytes of the id      5    8   grace, ms
+ *   20   69   claim                         13    4   length of the response
+ *   89        the details, up to its end    17        the response
  *
- * Whatever is read from a record is checked here, before anybody sees it.
+ * What the key has to live less the grace of the lock is what is left of the
+ * lease; once it is over, less that of the outcome, of the ttl.
+ *
+ * The second element tells which it is.  A token has 16 bytes and an outcome
+ * at least 17, so that neither can be taken for the other, whatever is in
+ * them; and LINSERT, which looks for the token, can't find it in an outcome
+ * or in a lock.
+ *
+ * Numbers are in network order.  The scripts read some of it by place, so the
+ * places stay from one version to the next.
+ *
+ * Whatever is read from a record is checked here, before anybody sees it.  A
+ * reply of a plain command has no tag: that a lock is of the record that was
+ * asked for is seen by its id.
  */
 
 
@@ -30,43 +40,92 @@
 #include "store/redis/ngx_http_idempotency_redis.h"
 
 
+/* of both */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_AT_VERSION   2
+
+/* of a lock */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_LEASE     4
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_ID        12
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_CLAIM     20
+
+#define NGX_HTTP_IDEMPOTENCY_REDIS_ID_LEN       8
+
+/* of an outcome */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_AT_STATE     3
 #define NGX_HTTP_IDEMPOTENCY_REDIS_AT_REASON    4
-#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_TOKEN     7
-#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE     23
-#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_SIZE      31
-#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_CLAIM     35
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_TTL       5
+#define NGX_HTTP_IDEMPOTENCY_REDIS_AT_SIZE      13
 
 
-static const char *ngx_http_idempotency_redis_record_check(
-    ngx_str_t *record, int64_t life);
+static const char *ngx_http_idempotency_redis_lock_found(
+    ngx_http_idempotency_op_t *op, ngx_str_t *lock, int64_t life);
+static const char *ngx_http_idempotency_redis_outcome_found(
+    ngx_http_idempotency_op_t *op, ngx_str_t *outcome);
+static const char *ngx_http_idempotency_redis_element_check(
+    ngx_str_t *element, size_t size);
+static uint64_t ngx_http_idempotency_redis_record_grace(ngx_str_t *lock,
+    ngx_str_t *second);
 
+
+#define ngx_http_idempotency_redis_is_token(element)                          \
+    ((element)->len == NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
+
+
+/*
+ * A lock lives for a while longer than its lease, so that who takes over knows
+ * that it was abandoned; under hold, for the ttl.  Mostly it lives for the ttl
+ * and a little more: then a commit that comes soon need not set its life.
+ */
+
+uint64_t
+ngx_http_idempotency_redis_record_life(ngx_http_idempotency_op_t *op,
+    uint64_t *grace)
+{
+    uint64_t  life, lease, ttl, margin;
+
+    ttl = ngx_min(op->ttl, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+        *grace = ngx_min(op->grace, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+
+        return ngx_max(ttl + *grace, 1);
+    }
+
+    lease = ngx_min(op->lease, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+    life = 2 * lease;
+
+    if (op->hold) {
+        life = ngx_max(life, ttl);
+
+    } else if (op->grace == 0) {
+        margin = ngx_min(lease / 3, ttl / 100);
+
+        if (margin >= NGX_HTTP_IDEMPOTENCY_REDIS_MARGIN
+            && ttl + margin <= NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX)
+        {
+            life = ngx_max(life, ttl + margin);
+        }
+    }
+
+    *grace = life - lease;
+
+    return ngx_max(life, 1);
+}
+
+
+/* without the details */
 
 u_char *
-ngx_http_idempotency_redis_record_head(u_char *p,
-    ngx_http_idempotency_op_t *op, uint64_t grace, size_t size)
+ngx_http_idempotency_redis_record_lock(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t grace)
 {
     *p++ = 'i';
     *p++ = 'd';
     *p++ = NGX_HTTP_IDEMPOTENCY_REDIS_VERSION;
+    *p++ = op->hold;
 
-    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
-        *p++ = (u_char) op->state;
-        *p++ = (u_char) op->reason;
-        *p++ = 0;
-
-    } else {
-        *p++ = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
-        *p++ = NGX_HTTP_IDEMPOTENCY_REASON_NONE;
-        *p++ = op->hold;
-    }
-
-    *p++ = 0;
-
-    p = ngx_cpymem(p, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
     p = ngx_http_idempotency_put64(p, grace);
-    p = ngx_http_idempotency_put32(p, (uint32_t) size);
+    p = ngx_cpymem(p, op->id, NGX_HTTP_IDEMPOTENCY_REDIS_ID_LEN);
 
     ngx_http_idempotency_claim_encode(p, op->claim);
 
@@ -74,21 +133,70 @@ ngx_http_idempotency_redis_record_head(u_char *p,
 }
 
 
+/* without the response */
+
+u_char *
+ngx_http_idempotency_redis_record_outcome(u_char *p,
+    ngx_http_idempotency_op_t *op, uint64_t grace, size_t size)
+{
+    *p++ = 'i';
+    *p++ = 'd';
+    *p++ = NGX_HTTP_IDEMPOTENCY_REDIS_VERSION;
+    *p++ = (u_char) op->state;
+    *p++ = (u_char) op->reason;
+
+    p = ngx_http_idempotency_put64(p, grace);
+
+    return ngx_http_idempotency_put32(p, (uint32_t) size);
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_redis_record_other(ngx_http_idempotency_op_t *op,
+    ngx_str_t *lock)
+{
+    return ngx_http_idempotency_redis_element_check(lock,
+                                        NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN)
+           == NULL
+           && ngx_memcmp(lock->data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_ID,
+                         op->id, NGX_HTTP_IDEMPOTENCY_REDIS_ID_LEN)
+              != 0;
+}
+
+
 ngx_uint_t
 ngx_http_idempotency_redis_record_lasts(ngx_http_idempotency_op_t *op,
-    ngx_str_t *record, int64_t life)
+    ngx_str_t *lock, ngx_str_t *second, int64_t life)
 {
-    u_char  *p;
+    uint64_t  grace;
 
-    if (ngx_http_idempotency_redis_record_check(record, life) != NULL) {
+    if (ngx_http_idempotency_redis_element_check(lock,
+                                         NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN)
+        || (!ngx_http_idempotency_redis_is_token(second)
+            && ngx_http_idempotency_redis_element_check(second,
+                                    NGX_HTTP_IDEMPOTENCY_REDIS_OUTCOME_LEN)))
+    {
         return 0;
     }
 
-    p = record->data;
+    grace = ngx_http_idempotency_redis_record_grace(lock, second);
 
-    return (uint64_t) life > ngx_http_idempotency_get64(p
-                                     + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE)
-           && ngx_memcmp(p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_TOKEN, op->token,
+    if (life == NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_UNKNOWN) {
+
+        /* of an unusable one it is told how long it lasts */
+
+        return !ngx_http_idempotency_redis_is_token(second)
+               && second->data[NGX_HTTP_IDEMPOTENCY_REDIS_AT_STATE]
+                  == NGX_HTTP_IDEMPOTENCY_COMPLETED
+               && grace == 0;
+    }
+
+    if (life < 0 || (uint64_t) life <= grace) {
+        return 0;
+    }
+
+    return !ngx_http_idempotency_redis_is_token(second)
+           || ngx_memcmp(second->data, op->token,
                          NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
               != 0;
 }
@@ -96,12 +204,9 @@ ngx_http_idempotency_redis_record_lasts(ngx_http_idempotency_op_t *op,
 
 const char *
 ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
-    ngx_str_t *record, int64_t life)
+    ngx_str_t *lock, ngx_str_t *second, int64_t life)
 {
-    size_t                         size, rest;
-    u_char                        *p;
     uint64_t                       grace;
-    ngx_uint_t                     reason;
     const char                    *wrong;
     ngx_http_idempotency_found_t  *found;
 
@@ -112,46 +217,122 @@ ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
     op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
     found->verify = 1;
 
-    wrong = ngx_http_idempotency_redis_record_check(record, life);
+    wrong = ngx_http_idempotency_redis_lock_found(op, lock, life);
 
     if (wrong) {
         return wrong;
     }
 
-    p = record->data;
+    if (ngx_http_idempotency_redis_is_token(second)) {
+        found->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
+
+    } else {
+        wrong = ngx_http_idempotency_redis_outcome_found(op, second);
+
+        if (wrong) {
+            return wrong;
+        }
+    }
+
+    grace = ngx_http_idempotency_redis_record_grace(lock, second);
+
+    if (grace > NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX) {
+        return "its lease or ttl is corrupt";
+    }
+
+    if (life == NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_UNKNOWN) {
+        /* as long as its key, and who asked did not want to know more */
+        return NULL;
+    }
+
+    if ((uint64_t) life > grace) {
+        found->left = (ngx_msec_t) (life - grace);
+        return NULL;
+    }
+
+    found->left = (ngx_msec_t) life;
+
+    if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) { /* under hold */
+        found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
+        found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
+    }
+
+    return NULL;
+}
+
+
+static const char *
+ngx_http_idempotency_redis_lock_found(ngx_http_idempotency_op_t *op,
+    ngx_str_t *lock, int64_t life)
+{
+    const char                    *wrong;
+    ngx_http_idempotency_found_t  *found;
+
+    found = &op->found;
+
+    wrong = ngx_http_idempotency_redis_element_check(lock,
+                                        NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN);
+    if (wrong) {
+        return wrong;
+    }
+
+    if (life < 0 && life != NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_UNKNOWN) {
+        return "it has no expiry";
+    }
+
+    if (ngx_http_idempotency_redis_record_other(op, lock)) {
+        return "it is another one's";
+    }
 
     if (ngx_http_idempotency_claim_decode(
-                                p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_CLAIM,
-                                NGX_HTTP_IDEMPOTENCY_CLAIM_LEN, &found->claim)
+                            lock->data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_CLAIM,
+                            NGX_HTTP_IDEMPOTENCY_CLAIM_LEN, &found->claim)
         != NGX_OK)
     {
         return "its claim is corrupt";
     }
 
-    grace = ngx_http_idempotency_get64(p
-                                     + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE);
+    if (lock->len > NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN) {
+        found->details.data = lock->data
+                              + NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN;
+        found->details.len = lock->len - NGX_HTTP_IDEMPOTENCY_REDIS_LOCK_LEN;
+    }
 
-    found->left = (uint64_t) life > grace ? (ngx_msec_t) (life - grace)
-                                          : (ngx_msec_t) life;
+    return NULL;
+}
+
+
+static const char *
+ngx_http_idempotency_redis_outcome_found(ngx_http_idempotency_op_t *op,
+    ngx_str_t *outcome)
+{
+    u_char                        *p;
+    size_t                         size;
+    ngx_uint_t                     reason;
+    const char                    *wrong;
+    ngx_http_idempotency_found_t  *found;
+
+    found = &op->found;
+
+    wrong = ngx_http_idempotency_redis_element_check(outcome,
+                                     NGX_HTTP_IDEMPOTENCY_REDIS_OUTCOME_LEN);
+    if (wrong) {
+        return wrong;
+    }
+
+    p = outcome->data;
 
     size = ngx_http_idempotency_get32(p + NGX_HTTP_IDEMPOTENCY_REDIS_AT_SIZE);
-    rest = record->len - NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN;
-    reason = p[NGX_HTTP_IDEMPOTENCY_REDIS_AT_REASON];
+
+    if (size != outcome->len - NGX_HTTP_IDEMPOTENCY_REDIS_OUTCOME_LEN) {
+        return "its response is cut off";
+    }
 
     switch (p[NGX_HTTP_IDEMPOTENCY_REDIS_AT_STATE]) {
 
-    case NGX_HTTP_IDEMPOTENCY_IN_PROGRESS:
-
-        found->state = NGX_HTTP_IDEMPOTENCY_IN_PROGRESS;
-
-        if ((uint64_t) life <= grace) { /* under hold */
-            found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-            found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
-        }
-
-        break;
-
     case NGX_HTTP_IDEMPOTENCY_UNUSABLE:
+
+        reason = p[NGX_HTTP_IDEMPOTENCY_REDIS_AT_REASON];
 
         if (reason <= NGX_HTTP_IDEMPOTENCY_REASON_NONE
             || reason > NGX_HTTP_IDEMPOTENCY_REASON_EVICTED)
@@ -161,7 +342,8 @@ ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
 
         found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
         found->reason = (ngx_http_idempotency_reason_e) reason;
-        break;
+
+        return NULL;
 
     case NGX_HTTP_IDEMPOTENCY_COMPLETED:
 
@@ -170,42 +352,27 @@ ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
         }
 
         found->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
-        break;
+        found->response.data = p + NGX_HTTP_IDEMPOTENCY_REDIS_OUTCOME_LEN;
+        found->response.len = size;
+
+        return NULL;
 
     default:
         return "its state is corrupt";
     }
-
-    if (size > rest) {
-        return "its response is cut off";
-    }
-
-    p += NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN;
-
-    if (found->state == NGX_HTTP_IDEMPOTENCY_COMPLETED) {
-        found->response.data = p;
-        found->response.len = size;
-    }
-
-    if (rest > size) {
-        found->details.data = p + size;
-        found->details.len = rest - size;
-    }
-
-    return NULL;
 }
 
 
-/* whether it is a record at all, and one that this version reads */
+/* whether it is a part of a record at all, and one that this version reads */
 
 static const char *
-ngx_http_idempotency_redis_record_check(ngx_str_t *record, int64_t life)
+ngx_http_idempotency_redis_element_check(ngx_str_t *element, size_t size)
 {
     u_char  *p, version;
 
-    p = record->data;
+    p = element->data;
 
-    if (record->len <= NGX_HTTP_IDEMPOTENCY_REDIS_AT_VERSION
+    if (element->len <= NGX_HTTP_IDEMPOTENCY_REDIS_AT_VERSION
         || p[0] != 'i' || p[1] != 'd')
     {
         return "it is not one of ours";
@@ -219,20 +386,22 @@ ngx_http_idempotency_redis_record_check(ngx_str_t *record, int64_t life)
         return "it is of a version that this one does not read";
     }
 
-    if (record->len < NGX_HTTP_IDEMPOTENCY_REDIS_HEAD_LEN) {
+    if (element->len < size) {
         return "it is cut off";
     }
 
-    if (life < 0) {
-        return "it has no expiry";
-    }
-
-    if (ngx_http_idempotency_get64(p
-                                     + NGX_HTTP_IDEMPOTENCY_REDIS_AT_GRACE)
-        > NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX)
-    {
-        return "its lease or ttl is corrupt";
-    }
-
     return NULL;
+}
+
+
+/* both are of full length */
+
+static uint64_t
+ngx_http_idempotency_redis_record_grace(ngx_str_t *lock, ngx_str_t *second)
+{
+    return ngx_http_idempotency_redis_is_token(second)
+           ? ngx_http_idempotency_get64(lock->data
+                                        + NGX_HTTP_IDEMPOTENCY_REDIS_AT_LEASE)
+           : ngx_http_idempotency_get64(second->data
+                                        + NGX_HTTP_IDEMPOTENCY_REDIS_AT_TTL);
 }

@@ -1,10 +1,14 @@
 
 /*
- * A reply, or the replies, to the commands of ..._redis_script.c as the result
- * of the operation; or that it is to be asked once more, by its script.
+ * A reply, or the replies, to the commands of ..._redis_script.c and
+ * ..._redis_plain.c as the result of the operation; or that it is to be asked
+ * once more, by its script.
  *
- * A reply whose tag is not that of its call is not ours.  Of an error nothing
- * is trusted but that it is one; of a record nothing before it is checked, see
+ * A reply of a script whose tag is not that of its call is not ours, nor is
+ * one of a plain begin with the lock of another record.  That of a plain
+ * commit is a number: one that is another's is seen by what comes next, a
+ * reply of another type, or too many.  Of an error nothing is trusted but
+ * that it is one; of a record nothing before it is checked, see
  * ..._redis_record.c.
  *
  * Called by the connection and the backend when a reply is there.
@@ -20,7 +24,8 @@
 
 /*
  * A reply is a string: the tag, a code, and what the script has to tell.  That
- * of a begin that found a record is an array of such a string and the record.
+ * of a begin that found a record is an array of such a string and the first
+ * two elements of the record.
  */
 
 #define NGX_HTTP_IDEMPOTENCY_REDIS_AT_CODE   4
@@ -30,9 +35,11 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_DONE      '1'
 #define NGX_HTTP_IDEMPOTENCY_REDIS_FOUND     '2'    /* begin                */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM   '2'    /* commit               */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_NOTHING   '3'    /* place                */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING   '4'    /* commit: lost to it   */
 
+
+/* elements of a record that is over, if nobody waits for it */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_OVER_N    3
 
 /* it would fill half of a request's pool */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_TAKE      2048
@@ -44,24 +51,33 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED     '2'
 
 
-static ngx_uint_t ngx_http_idempotency_redis_is_not_placed(
+static ngx_int_t ngx_http_idempotency_redis_plain_begun(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
-static ngx_int_t ngx_http_idempotency_redis_plain_result(
+static ngx_int_t ngx_http_idempotency_redis_plain_found(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idempotency_redis_plain_committed(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static void ngx_http_idempotency_redis_plain_refused(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idempotency_redis_begun(
     ngx_http_idempotency_op_t *op, ngx_str_t *head, redisReply *reply);
 static void ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
-    redisReply *value, int64_t life);
+    redisReply *lock, redisReply *second, int64_t life);
 static const char *ngx_http_idempotency_redis_keep(
-    ngx_http_idempotency_op_t *op, redisReply *value);
+    ngx_http_idempotency_op_t *op, ngx_str_t *part, redisReply *value);
 static void ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
     redisReply *reply);
 
 
+#define ngx_http_idempotency_redis_is_busy(reply)                             \
+    ((reply)->type == REDIS_REPLY_ERROR && (reply)->len >= 7                  \
+     && ngx_strncmp((reply)->str, "BUSYKEY", 7) == 0)
+
+
 /*
- * Scripts do not reply with a number or a status: where a reply is missing in
- * the stream, that is seen at once, and not when those to a later call have
- * come.
+ * Of PTTL and RESTORE.  Scripts do not reply with a number or a status, nor
+ * LRANGE: where a reply is missing in the stream, that is seen at once, and
+ * not when those to a later call have come.
  */
 
 ngx_int_t
@@ -72,33 +88,37 @@ ngx_http_idempotency_redis_reply_before(
 
     type = call->before[call->nbefore - 1]->type;
 
-    if (type == REDIS_REPLY_ERROR) {
-        return NGX_OK;
+    if (call->nbefore < call->due) {
+        return (type == REDIS_REPLY_INTEGER
+                || (type == REDIS_REPLY_ERROR
+                    && !ngx_http_idempotency_redis_is_busy(call->before[0])))
+               ? NGX_OK : NGX_ERROR;
     }
 
-    if (call->place) {
-        return (type == REDIS_REPLY_STATUS) ? NGX_OK : NGX_ERROR;
-    }
-
-    if (call->nbefore == 1) {
-        return (type == REDIS_REPLY_INTEGER) ? NGX_OK : NGX_ERROR;
-    }
-
-    return (type == REDIS_REPLY_NIL || type == REDIS_REPLY_STRING)
+    return (type == REDIS_REPLY_STATUS || type == REDIS_REPLY_ERROR)
            ? NGX_OK : NGX_ERROR;
 }
 
 
-/* of several commands, that of the one which decides: the rest only look */
+/*
+ * Of several commands, that of the one which decides: the rest only look.
+ * That something is there is no error.
+ */
 
 redisReply *
 ngx_http_idempotency_redis_reply_error(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply)
 {
-    if (call->nbefore && call->before[call->nbefore - 1]->type
-                         == REDIS_REPLY_ERROR)
-    {
-        return call->before[call->nbefore - 1];
+    redisReply  *restore;
+
+    if (call->nbefore) {
+        restore = call->before[call->nbefore - 1];
+
+        if (restore->type == REDIS_REPLY_ERROR
+            && !ngx_http_idempotency_redis_is_busy(restore))
+        {
+            return restore;
+        }
     }
 
     return (reply->type == REDIS_REPLY_ERROR) ? reply : NULL;
@@ -114,15 +134,17 @@ ngx_http_idempotency_redis_reply_result(
     redisReply                 *first;
     ngx_http_idempotency_op_t  *op;
 
-    if (call->plain) {
-        return ngx_http_idempotency_redis_plain_result(call, reply);
-    }
-
     op = call->op;
 
-    if (call->place && ngx_http_idempotency_redis_is_not_placed(call, reply)) {
-        call->script = 1;
-        return NGX_AGAIN;
+    if (ngx_http_idempotency_redis_is_busy(reply)) {
+        /* it is that of a RESTORE, which never is the last */
+        return NGX_ERROR;
+    }
+
+    if (call->plain) {
+        return (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN)
+               ? ngx_http_idempotency_redis_plain_begun(call, reply)
+               : ngx_http_idempotency_redis_plain_committed(call, reply);
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
@@ -159,8 +181,7 @@ ngx_http_idempotency_redis_reply_result(
 
     code = head.data[NGX_HTTP_IDEMPOTENCY_REDIS_AT_CODE];
 
-    call->conn->known |= 1 << (call->place ? NGX_HTTP_IDEMPOTENCY_REDIS_PLACE
-                                           : op->kind);
+    call->conn->known |= 1 << op->kind;
 
     switch (op->kind) {
 
@@ -180,11 +201,6 @@ ngx_http_idempotency_redis_reply_result(
 
     case NGX_HTTP_IDEMPOTENCY_OP_COMMIT:
 
-        if (call->place && code == NGX_HTTP_IDEMPOTENCY_REDIS_NOTHING) {
-            call->script = 1;
-            return NGX_AGAIN;
-        }
-
         if (code == NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM) {
             op->result = NGX_HTTP_IDEMPOTENCY_FULL;
             op->error = "there is no room in it";
@@ -203,102 +219,194 @@ ngx_http_idempotency_redis_reply_result(
 }
 
 
-/* an error: nothing was done to the record, and its own script may do it */
-
-static ngx_uint_t
-ngx_http_idempotency_redis_is_not_placed(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
-{
-    ngx_uint_t   i;
-    redisReply  *replies[2];
-
-    replies[0] = call->before[0];
-    replies[1] = reply;
-
-    for (i = 0; i < 2; i++) {
-
-        if (replies[i]->type != REDIS_REPLY_ERROR) {
-            continue;
-        }
-
-        if (ngx_http_idempotency_redis_error_is(replies[i], "NOPERM")
-            || ngx_http_idempotency_redis_error_is(replies[i], "CROSSSLOT"))
-        {
-            call->conn->known |= NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLACE;
-        }
-
-        if (ngx_http_idempotency_redis_error_is(replies[i], "NOSCRIPT")) {
-            call->conn->known = 0;
-        }
-
-        return 1;
-    }
-
-    return 0;
-}
-
-
-/* of PTTL and SET, in call->before, and of PING */
+/* of RESTORE, the last of call->before, and of LRANGE */
 
 static ngx_int_t
-ngx_http_idempotency_redis_plain_result(
+ngx_http_idempotency_redis_plain_begun(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply)
 {
-    ngx_str_t                   record;
-    redisReply                 *pttl, *set;
+    ngx_int_t                   rc;
+    ngx_str_t                   lock, token;
+    redisReply                 *restore;
     ngx_http_idempotency_op_t  *op;
 
     op = call->op;
-    pttl = call->before[0];
-    set = call->before[1];
-
-    if (set->type == REDIS_REPLY_ERROR) {
-
-        if (ngx_http_idempotency_redis_error_is(set, "syntax error")) {
-            call->conn->known |= NGX_HTTP_IDEMPOTENCY_REDIS_NO_PLAIN;
-        }
-
-        goto script;
-    }
-
-    if (pttl->type == REDIS_REPLY_ERROR || reply->type == REDIS_REPLY_ERROR) {
-        goto script;
-    }
-
-    if (reply->type != REDIS_REPLY_STRING
-        || reply->len != NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN
-        || ngx_memcmp(reply->str, &call->tag,
-                      NGX_HTTP_IDEMPOTENCY_REDIS_TAG_LEN)
-           != 0)
-    {
-        return NGX_ERROR;
-    }
-
-    if (set->type == REDIS_REPLY_NIL) {
-        op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
-        op->abandoned = 0;
-        op->expired = 0;
-        return NGX_OK;
-    }
-
-    record.data = (u_char *) set->str;
-    record.len = (size_t) set->len;
-
-    if (ngx_http_idempotency_redis_record_lasts(op, &record, pttl->integer)) {
-        ngx_http_idempotency_redis_found(op, set, pttl->integer);
-        return NGX_OK;
-    }
-
-script:
+    restore = call->before[call->nbefore - 1];
 
     call->script = 1;
 
-    if (set->type != REDIS_REPLY_NIL) {
-        /* as if it had not been sent: nothing is to be undone */
-        call->tries--;
+    if (restore->type == REDIS_REPLY_ERROR) {
+
+        if (ngx_http_idempotency_redis_is_busy(restore)) {
+            rc = ngx_http_idempotency_redis_plain_found(call, reply);
+
+        } else {
+            ngx_http_idempotency_redis_plain_refused(call, restore);
+            rc = NGX_AGAIN;
+        }
+
+        if (rc == NGX_AGAIN) {
+            /* as if it had not been sent: nothing is to be undone */
+            call->tries--;
+        }
+
+        return rc;
     }
 
-    return NGX_AGAIN;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        ngx_http_idempotency_redis_plain_refused(call, reply);
+        return NGX_AGAIN;
+    }
+
+    if (reply->type != REDIS_REPLY_ARRAY) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idempotency_redis_field(reply, 0, &lock) != NGX_OK
+        || ngx_http_idempotency_redis_field(reply, 1, &token) != NGX_OK)
+    {
+        /* it is gone again, perhaps */
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idempotency_redis_record_other(op, &lock)) {
+        return NGX_ERROR;
+    }
+
+    if (token.len != NGX_HTTP_IDEMPOTENCY_TOKEN_LEN
+        || ngx_memcmp(token.data, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
+           != 0)
+    {
+        return NGX_AGAIN;
+    }
+
+    op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+    op->abandoned = 0;
+    op->expired = 0;
+
+    return NGX_OK;
+}
+
+
+/* of LRANGE: there is something */
+
+static ngx_int_t
+ngx_http_idempotency_redis_plain_found(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    int64_t                     life;
+    ngx_str_t                   lock, second;
+    ngx_http_idempotency_op_t  *op;
+
+    op = call->op;
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        ngx_http_idempotency_redis_plain_refused(call, reply);
+        return NGX_AGAIN;
+    }
+
+    if (reply->type != REDIS_REPLY_ARRAY) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idempotency_redis_field(reply, 0, &lock) != NGX_OK
+        || ngx_http_idempotency_redis_field(reply, 1, &second) != NGX_OK)
+    {
+        /* it is gone again, or no record */
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idempotency_redis_record_other(op, &lock)) {
+        return NGX_ERROR;
+    }
+
+    life = NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_UNKNOWN;
+
+    if (call->nbefore == 2) {
+
+        if (call->before[0]->type == REDIS_REPLY_ERROR) {
+            return NGX_AGAIN;
+        }
+
+        life = call->before[0]->integer;
+
+        if (life < 0) {
+            /* it came in between, or has no expiry */
+            return NGX_AGAIN;
+        }
+    }
+
+    if (!ngx_http_idempotency_redis_record_lasts(op, &lock, &second, life)) {
+        return NGX_AGAIN;
+    }
+
+    ngx_http_idempotency_redis_found(op, reply->element[0],
+                                     reply->element[1], life);
+    return NGX_OK;
+}
+
+
+/* of LINSERT: the length of the list, or why nothing was inserted */
+
+static ngx_int_t
+ngx_http_idempotency_redis_plain_committed(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    call->script = 1;
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        ngx_http_idempotency_redis_plain_refused(call, reply);
+        return NGX_AGAIN;
+    }
+
+    if (reply->type != REDIS_REPLY_INTEGER) {
+        return NGX_ERROR;
+    }
+
+    switch (reply->integer) {
+
+    case -1: /* our token is not there */
+    case 0:  /* there is no such key */
+        return NGX_AGAIN;
+
+    case NGX_HTTP_IDEMPOTENCY_REDIS_OVER_N:
+        break;
+
+    default:
+
+        if (reply->integer < NGX_HTTP_IDEMPOTENCY_REDIS_OVER_N) {
+            return NGX_ERROR;
+        }
+
+        call->waited = 1;
+    }
+
+    call->op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    return NGX_OK;
+}
+
+
+/* the server can't do that, or the user may not: no use in trying again */
+
+static void
+ngx_http_idempotency_redis_plain_refused(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    const char         **word;
+
+    static const char   *words[] = {
+        "NOPERM", "unknown command", "Bad data format",
+        "DUMP payload version", NULL
+    };
+
+    for (word = words; *word; word++) {
+        if (ngx_http_idempotency_redis_error_is(reply, *word)) {
+            call->conn->known |=
+                          ngx_http_idempotency_redis_no_plain(call->op->kind);
+            return;
+        }
+    }
 }
 
 
@@ -307,7 +415,7 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
     ngx_str_t *head, redisReply *reply)
 {
     u_char     *more;
-    ngx_str_t   record;
+    ngx_str_t   lock, second;
 
     more = head->data + NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE;
 
@@ -327,12 +435,14 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
     case NGX_HTTP_IDEMPOTENCY_REDIS_FOUND:
 
         if (head->len != NGX_HTTP_IDEMPOTENCY_REDIS_AT_MORE + 8
-            || ngx_http_idempotency_redis_field(reply, 1, &record) != NGX_OK)
+            || ngx_http_idempotency_redis_field(reply, 1, &lock) != NGX_OK
+            || ngx_http_idempotency_redis_field(reply, 2, &second) != NGX_OK)
         {
             return NGX_ERROR;
         }
 
         ngx_http_idempotency_redis_found(op, reply->element[1],
+                      reply->element[2],
                       (int64_t) ngx_http_idempotency_get64(more));
         return NGX_OK;
 
@@ -344,17 +454,26 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
 
 static void
 ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
-    redisReply *value, int64_t life)
+    redisReply *lock, redisReply *second, int64_t life)
 {
-    ngx_str_t  record;
+    ngx_str_t  elements[2];
 
-    record.data = (u_char *) value->str;
-    record.len = (size_t) value->len;
+    elements[0].data = (u_char *) lock->str;
+    elements[0].len = (size_t) lock->len;
+    elements[1].data = (u_char *) second->str;
+    elements[1].len = (size_t) second->len;
 
-    op->error = ngx_http_idempotency_redis_record_found(op, &record, life);
+    op->error = ngx_http_idempotency_redis_record_found(op, &elements[0],
+                                                        &elements[1], life);
 
     if (op->error == NULL) {
-        op->error = ngx_http_idempotency_redis_keep(op, value);
+        op->error = ngx_http_idempotency_redis_keep(op, &op->found.details,
+                                                    lock);
+    }
+
+    if (op->error == NULL) {
+        op->error = ngx_http_idempotency_redis_keep(op, &op->found.response,
+                                                    second);
     }
 
     if (op->error == NULL) {
@@ -371,21 +490,18 @@ ngx_http_idempotency_redis_found(ngx_http_idempotency_op_t *op,
 
 
 /*
- * What was found outlives the reply.  A large one is not copied: its memory
- * goes over to the pool.
+ * A part of what was found outlives the reply.  A large one is not copied: its
+ * memory goes over to the pool.
  */
 
 static const char *
 ngx_http_idempotency_redis_keep(ngx_http_idempotency_op_t *op,
-    redisReply *value)
+    ngx_str_t *part, redisReply *value)
 {
-    u_char                        *p;
-    ngx_pool_cleanup_t            *cln;
-    ngx_http_idempotency_found_t  *found;
+    u_char              *p;
+    ngx_pool_cleanup_t  *cln;
 
-    found = &op->found;
-
-    if (found->response.len + found->details.len == 0) {
+    if (part->len == 0) {
         return NULL;
     }
 
@@ -405,21 +521,13 @@ ngx_http_idempotency_redis_keep(ngx_http_idempotency_op_t *op,
         return NULL;
     }
 
-    p = ngx_pnalloc(op->pool, found->response.len + found->details.len);
+    p = ngx_pnalloc(op->pool, part->len);
     if (p == NULL) {
         return "there is no memory for its response";
     }
 
-    if (found->response.len) {
-        ngx_memcpy(p, found->response.data, found->response.len);
-        found->response.data = p;
-        p += found->response.len;
-    }
-
-    if (found->details.len) {
-        ngx_memcpy(p, found->details.data, found->details.len);
-        found->details.data = p;
-    }
+    ngx_memcpy(p, part->data, part->len);
+    part->data = p;
 
     return NULL;
 }
@@ -479,7 +587,7 @@ ngx_http_idempotency_redis_refused(ngx_http_idempotency_op_t *op,
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: store \"%V\": record %*xs is not usable: "
-                      "its key is not a string", &op->store->name, (size_t) 8,
+                      "its key is not a list", &op->store->name, (size_t) 8,
                       op->id);
     }
 }

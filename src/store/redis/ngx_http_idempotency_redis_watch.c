@@ -1,7 +1,8 @@
 
 /*
- * Waiters.  A watch says in the record that somebody waits; then the commit
- * or the release publishes the record's key, and the one subscriber of each
+ * Waiters.  A watch says in the record that somebody waits; then the script of
+ * a commit or a release publishes the record's key, or we do behind a commit
+ * that was a plain command; and the one subscriber of each
  * worker wakes those of its own that wait for it.  A message may get lost, or
  * be forged: a watch also looks by itself now and then, more often while
  * there is no subscriber, and to be woken for nothing does no harm.
@@ -199,6 +200,54 @@ ngx_http_idempotency_redis_check(ngx_http_idempotency_redis_conn_t *conn)
     args[1] = *conn->channel;
 
     if (ngx_http_idempotency_redis_ask(conn, NULL, args, 2) == NGX_OK) {
+        ngx_http_idempotency_redis_flush(conn);
+    }
+}
+
+
+/*
+ * A commit that was no script found that somebody waits.  Commits that wait
+ * for replicas have a connection on which this would have to wait, too.
+ */
+
+void
+ngx_http_idempotency_redis_publish(ngx_http_idempotency_redis_conn_t *conn,
+    ngx_http_idempotency_op_t *op)
+{
+    u_char                             *p;
+    u_char                              key[
+                                       NGX_HTTP_IDEMPOTENCY_REDIS_PREFIX_MAX
+                                       + 2 * NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    ngx_str_t                           args[3];
+    ngx_http_idempotency_redis_t       *redis;
+    ngx_http_idempotency_redis_conn_t  *other;
+
+    redis = conn->redis;
+
+    if (conn->commits) {
+        other = &conn->node->conns[op->id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1]
+                                   % conn->node->nconns];
+
+        if (other->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY) {
+            conn = other;
+        }
+    }
+
+    p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
+    p = ngx_hex_dump(p, op->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+
+    ngx_str_set(&args[0], "PUBLISH");
+    args[1] = redis->channel;
+    args[2].data = key;
+    args[2].len = p - key;
+
+    /* should it not get there, they look by themselves */
+
+    if (ngx_http_idempotency_redis_ask(conn,
+                                       ngx_http_idempotency_redis_ignored,
+                                       args, 3)
+        == NGX_OK)
+    {
         ngx_http_idempotency_redis_flush(conn);
     }
 }

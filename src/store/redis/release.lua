@@ -7,22 +7,25 @@
 -- Returns  tag "1": released, or gone already
 --          tag "0": somebody else's, or committed
 --
--- Of a record, counted from 1: 4 state, 7 waits, 8 to 23 token.
+-- A record in progress is { lock, token }, and "w" behind that if somebody
+-- waits.
 
 local key = KEYS[1]
-local head = redis.call('GETRANGE', key, 0, 22)
+local n = redis.call('LLEN', key)
 
-if head == '' then
+if n == 0 then
     return ARGV[1] .. '1'
 end
 
-if string.sub(head, 8) ~= ARGV[2] or string.byte(head, 4) ~= 1 then
+local waits = redis.call('LINDEX', key, -1) == 'w'
+
+if n ~= (waits and 3 or 2) or redis.call('LINDEX', key, 1) ~= ARGV[2] then
     return ARGV[1] .. '0'
 end
 
 redis.call('DEL', key)
 
-if string.byte(head, 7) == 1 then
+if waits then
     redis.call('PUBLISH', ARGV[3], key)
 end
 

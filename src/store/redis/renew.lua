@@ -4,24 +4,20 @@
 -- ARGV     as of begin
 --
 -- Returns  tag "1": renewed, or laid anew where the record is gone
---          tag "0": somebody else's
+--          tag "0": somebody else's, or over
 --
--- Of a record, counted from 1: 4 state, 8 to 23 token.
+-- A record in progress is { lock, token }.
 
 local key = KEYS[1]
-local head = redis.call('GETRANGE', key, 0, 22)
+local record = redis.call('LRANGE', key, 0, 1)
 
-if head == '' then
-    local laid = redis.call('SET', key, ARGV[2], 'NX', 'PX', ARGV[3])
-    return ARGV[1] .. (laid and '1' or '0')
-end
+if #record == 0 then
+    redis.call('RPUSH', key, ARGV[2], ARGV[3])
 
-if string.sub(head, 8) ~= string.sub(ARGV[2], 8, 23)
-   or string.byte(head, 4) ~= 1
-then
+elseif record[2] ~= ARGV[3] then
     return ARGV[1] .. '0'
 end
 
-redis.call('PEXPIRE', key, ARGV[3])
+redis.call('PEXPIRE', key, ARGV[4])
 
 return ARGV[1] .. '1'

@@ -6,25 +6,28 @@
 --
 -- Returns  tag "1" ms left of the lease; 0: look now
 --
--- Of a record, counted from 1: 4 state, 7 waits, 24 to 31 grace.
+-- A record in progress is { lock, token }, and "w" behind that if somebody
+-- waits.  Of a lock, counted from 1: 5 to 12 grace.
 
 local key = KEYS[1]
 local life = redis.call('PTTL', key)
 local left = 0
 
 if life > 0 then
-    local head = redis.call('GETRANGE', key, 0, 30)
+    local n = redis.call('LLEN', key)
+    local waits = redis.call('LINDEX', key, -1) == 'w'
+    local lock = redis.call('LINDEX', key, 0)
 
-    if #head == 31 and string.byte(head, 4) == 1 then
-        left = math.max(life - struct.unpack('>I8', head, 24), 0)
+    if n == (waits and 3 or 2) and #lock >= 89 then
+        left = math.max(life - struct.unpack('>I8', lock, 5), 0)
 
-        -- At maxmemory Redis refuses SETRANGE, but not PEXPIRE; and once a
-        -- script has written, it lets it write on.  Should it not, the waiter
-        -- is not woken, and looks by itself.
+        -- At maxmemory Redis refuses RPUSH, but not PEXPIRE; and once a script
+        -- has written, it lets it write on.  Should it not, the waiter is not
+        -- woken, and looks by itself.
 
-        if left > 0 and string.byte(head, 7) ~= 1 then
+        if left > 0 and not waits then
             redis.call('PEXPIRE', key, life)
-            redis.pcall('SETRANGE', key, 6, '\1')
+            redis.pcall('RPUSH', key, 'w')
         end
     end
 end

@@ -155,19 +155,26 @@ sub read_reply
 
 
 # A record, field by field (docs/redis.md has what they are), or undef; and
-# one to be written in its place, for "life" ms or for ever.
+# one to be written in its place, for "life" ms or for ever.  "s" is its state,
+# 1 in progress; "q": somebody waits.  "g" is the grace that counts: that of the
+# lock in progress, that of the outcome after that.
 
 sub record
 {
     my ($self, $name) = @_;
 
-    my $value = $self->command('GET', $name);
-    return if !defined $value;
+    my @list = @{ $self->command('LRANGE', $name, 0, -1) };
+    return if !@list;
 
-    my %f;
-    (@f{qw(magic v s r h q t g)}, my $size, @f{qw(c b)}) =
-        unpack 'a2 C5 a16 Q> N a69 a*', $value;
-    @f{qw(b d)} = unpack "a$size a*", $f{b};
+    my %f = (q => 0, s => 1, r => 0, b => '');
+
+    $f{q} = 1, pop @list if $list[-1] eq 'w';
+
+    (@f{qw(magic v h g i c d)}) = unpack 'a2 C2 Q> a8 a69 a*', $list[0];
+    $f{t} = $list[-1];
+    $f{n} = @list;
+
+    (@f{qw(s r g)}, $f{b}) = unpack 'x3 C2 Q> x4 a*', $list[1] if @list > 2;
 
     return \%f;
 }
@@ -176,16 +183,29 @@ sub write_record
 {
     my ($self, $name, $f, $life) = @_;
 
-    my $value = pack 'a2 C5 a16 Q> N a69 a* a*',
-        @$f{qw(magic v s r h q t g)}, length $f->{b}, @$f{qw(c b d)};
+    my @list = (pack('a2 C2 Q> a8 a69 a*', @$f{qw(magic v h g i c d)}), $f->{t});
 
-    return $self->command('SET', $name, $value, $life ? ('PX', $life) : ());
+    splice @list, 1, 0,
+           pack 'a2 C3 Q> N a*', @$f{qw(magic v s r g)}, length $f->{b}, $f->{b}
+        if $f->{s} != 1;
+
+    return $self->write_list($name, $life, @list, $f->{q} ? 'w' : ());
+}
+
+sub write_list
+{
+    my ($self, $name, $life, @list) = @_;
+
+    $self->command('DEL', $name);
+    $self->command('RPUSH', $name, @list);
+    $self->command('PEXPIRE', $name, $life) if $life;
 }
 
 
 # How often each command was called, since reset_calls; also by scripts.  What
 # comes from outside, save for the set-up of a connection, is EVALSHA, EVAL,
-# and the commands of a begin, which end with a PING.
+# the commands of a begin, of which RESTORE is one, and LINSERT; that is in the
+# script of a commit as well, so such a one counts as two round trips.
 
 sub reset_calls { $_[0]->command('CONFIG', 'RESETSTAT') }
 
@@ -216,8 +236,11 @@ sub errors
 sub round_trips
 {
     my $calls = $_[0]->calls;
-    return ($calls->{evalsha} || 0) + ($calls->{eval} || 0)
-           + ($calls->{ping} || 0);
+    my $n = 0;
+
+    $n += $calls->{$_} || 0 for qw(evalsha eval restore linsert);
+
+    return $n;
 }
 
 
@@ -300,11 +323,11 @@ package IdempotencyTest::RedisProxy;
 #   twice     the next reply two times
 #   stale     the last reply once more, before the next one
 #   garbage   bytes that are no reply, in place of the next one
-#   after     the next reply, and no other before a message has passed; then
+#   after n   the next n replies, and no other before a message has passed; then
 #             those, and pass
 #   kept      no other way than before; returns when "after" has kept a reply
 #   refuse    closes every connection as soon as it is there
-#   old       as they are, but the server has no SET with NX and GET, as Redis 6
+#   bare      as they are, but the server has neither RESTORE nor LINSERT
 #   cut       closes all connections now, then pass
 
 use strict;
@@ -366,7 +389,7 @@ sub run
     my $mode = 'pass';
     my $last = '';
     my $select = IO::Select->new($listen, $control);
-    my (%peer, %is_client, $passed, $asked, @kept);
+    my (%peer, %is_client, $passing, $asked, @kept);
 
     my $close = sub {
         for my $s (@_) {
@@ -390,8 +413,8 @@ sub run
                     next;
                 }
 
-                ($mode) = $text =~ /^(\w+)/;
-                ($passed, $asked, @kept) = (0, 0);
+                ($mode, $passing) = $text =~ /^(\w+)(?: (\d+))?/;
+                ($asked, @kept) = (0);
 
                 if ($mode eq 'cut') {
                     for my $pair (map { [ @$_ ] } values %peer) {
@@ -435,11 +458,10 @@ sub run
                 next;
             }
 
-            # another word in its place is the same error, at the same place
-            $data =~ s/(\r\nNX\r\n\$3\r\n)GET\r\n/$1OLD\r\n/g
-                if $mode eq 'old' && $is_client{$s};
+            $data =~ s/\r\n(?:RESTORE|LINSERT)\r\n/\r\nMISSING\r\n/g
+                if $mode eq 'bare' && $is_client{$s};
 
-            if ($is_client{$s} || $mode eq 'pass' || $mode eq 'old') {
+            if ($is_client{$s} || $mode eq 'pass' || $mode eq 'bare') {
                 write_all($other, $data);
 
             } elsif ($mode eq 'tear') {
@@ -462,7 +484,7 @@ sub run
                     write_all(@$_) for [ $other, $data ], @kept;
                     $mode = 'pass';
 
-                } elsif (!$passed++) {
+                } elsif ($passing-- > 0) {
                     write_all($other, $data);
 
                 } else {
