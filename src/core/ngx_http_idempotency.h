@@ -352,6 +352,7 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                        **held_last;
     ngx_chain_t                          end;        /* of a response: there */
     ngx_buf_t                            end_buf;    /* even without memory  */
+    size_t                               head_size;  /* in the record       */
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */

@@ -187,9 +187,10 @@ ngx_http_idempotency_head_size(const ngx_http_idempotency_response_t *response)
 
     if (response->status < 100 || response->status > 999
         || response->nheaders > 0xffff
-        || (uint64_t) response->body_len > 0xffffffff
+        || (uint64_t) response->body_len > NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN
         || (response->compressed
-            && (uint64_t) response->plain_len > 0xffffffff)
+            && (uint64_t) response->plain_len
+               > NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN)
         || (response->header_only && response->body_len))
     {
         return 0;
@@ -202,7 +203,7 @@ ngx_http_idempotency_head_size(const ngx_http_idempotency_response_t *response)
         h = &response->headers[i];
 
         if (h->name.len > 0xffff
-            || (uint64_t) h->value.len > 0xffffffff
+            || (uint64_t) h->value.len > NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN
             || !ngx_http_idempotency_header_valid(&h->name, &h->value))
         {
             return 0;
@@ -212,7 +213,7 @@ ngx_http_idempotency_head_size(const ngx_http_idempotency_response_t *response)
                 + h->name.len + h->value.len;
     }
 
-    if (size > 0xffffffff) {
+    if (size > NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN) {
         return 0;
     }
 

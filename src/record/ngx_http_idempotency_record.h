@@ -20,6 +20,9 @@
 
 #define NGX_HTTP_IDEMPOTENCY_RECORD_VERSION   1
 
+/* lengths have 32 bits */
+#define NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN   0xffffffff
+
 #define NGX_HTTP_IDEMPOTENCY_ID_LEN           32
 #define NGX_HTTP_IDEMPOTENCY_TOKEN_LEN        16
 #define NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN  32
@@ -128,8 +131,9 @@ ngx_uint_t ngx_http_idempotency_header_valid(const ngx_str_t *name,
  * exact size of the head, or 0 for a response that decoding would refuse: a
  * number too large for its field, a header that is not valid, a status below
  * 100 or above 999, or header_only with a body.  A status line that can't be
- * stored is left out.  "head_encode" writes the head, without a checksum, and
- * returns its end.  "head_seal" puts the checksum in, for bytes that leave the
+ * stored is left out.  The lengths of the body do not change it: who asks
+ * before they are known sees to it that they fit.  "head_encode" writes the
+ * head, without a checksum, and returns its end.  "head_seal" puts the checksum in, for bytes that leave the
  * process.  It covers head and body: pass the crc of the body, made with
  * "body_crc" over its pieces in order, beginning with a crc of 0.
  */

@@ -132,6 +132,8 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
     ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
                                                   "idempotency_max_response");
+    ctx->max_response = ngx_min(ctx->max_response,
+                                NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN);
 
     header_only = ngx_http_idempotency_header_only(r);
 

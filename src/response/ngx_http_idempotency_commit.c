@@ -108,7 +108,9 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
         (void) ngx_http_idempotency_deflate(r, ctx, &body);
     }
 
-    *size = ngx_http_idempotency_head_size(response);
+    /* the head is what it was when it came: it is not checked again */
+
+    *size = ctx->head_size;
 
     b = ngx_create_temp_buf(r->pool, *size);
     cl = ngx_alloc_chain_link(r->pool);

@@ -171,12 +171,11 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         response->status_line = r->headers_out.status_line;
     }
 
-    ctx->held_size = ngx_http_idempotency_head_size(response);
+    ctx->head_size = ngx_http_idempotency_head_size(response);
 
-    if (ctx->held_size == 0) {
-        /* beyond what a record can hold at all */
-        ctx->held_size = NGX_MAX_SIZE_T_VALUE;
-    }
+    /* or beyond what a record can hold at all */
+
+    ctx->held_size = ctx->head_size ? ctx->head_size : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
 }
