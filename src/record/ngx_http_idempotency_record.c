@@ -204,7 +204,8 @@ ngx_http_idempotency_head_size(const ngx_http_idempotency_response_t *response)
 
         if (h->name.len > 0xffff
             || (uint64_t) h->value.len > NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN
-            || !ngx_http_idempotency_header_valid(&h->name, &h->value))
+            || (!h->valid
+                && !ngx_http_idempotency_header_valid(&h->name, &h->value)))
         {
             return 0;
         }
@@ -638,6 +639,8 @@ ngx_http_idempotency_record_header(const u_char *p, const u_char *last,
     if (!ngx_http_idempotency_header_valid(&header->name, &header->value)) {
         return NULL;
     }
+
+    header->valid = 1;
 
     return header->value.data + header->value.len;
 }

@@ -91,6 +91,7 @@ typedef enum {
 
 typedef struct {
     ngx_http_idempotency_header_e  kind;
+    unsigned                       valid:1;   /* "header_valid" said so   */
     ngx_str_t                      name;
     ngx_str_t                      value;
 } ngx_http_idempotency_header_t;
@@ -129,13 +130,14 @@ ngx_uint_t ngx_http_idempotency_header_valid(const ngx_str_t *name,
 /*
  * An encoded response is a head, then the body as it is.  "head_size" is the
  * exact size of the head, or 0 for a response that decoding would refuse: a
- * number too large for its field, a header that is not valid, a status below
- * 100 or above 999, or header_only with a body.  A status line that can't be
- * stored is left out.  The lengths of the body do not change it: who asks
- * before they are known sees to it that they fit.  "head_encode" writes the
- * head, without a checksum, and returns its end.  "head_seal" puts the checksum in, for bytes that leave the
- * process.  It covers head and body: pass the crc of the body, made with
- * "body_crc" over its pieces in order, beginning with a crc of 0.
+ * number too large for its field, a header that is not valid (what is marked
+ * as valid is not looked at again), a status below 100 or above 999, or
+ * header_only with a body.  A status line that can't be stored is left out.
+ * The lengths of the body do not change the size: who asks before they are
+ * known sees to it that they fit.  "head_encode" writes the head, without a
+ * checksum, and returns its end.  "head_seal" puts the checksum in, for bytes
+ * that leave the process.  It covers head and body: pass the crc of the body,
+ * made with "body_crc" over its pieces in order, beginning with a crc of 0.
  */
 size_t ngx_http_idempotency_head_size(
     const ngx_http_idempotency_response_t *response);

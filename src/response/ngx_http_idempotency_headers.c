@@ -150,6 +150,7 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         }
 
         kept->kind = ngx_http_idempotency_header_kind(r, &h[i]);
+        kept->valid = 1;
         kept->name = h[i].key;
         kept->value = h[i].value;
     }
@@ -196,6 +197,7 @@ ngx_http_idempotency_content_type(ngx_http_request_t *r, ngx_array_t *headers)
     }
 
     kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE;
+    kept->valid = 0;
     ngx_str_set(&kept->name, "Content-Type");
     kept->value = r->headers_out.content_type;
 
@@ -335,6 +337,7 @@ ngx_http_idempotency_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     }
 
     kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_LAST_MODIFIED;
+    kept->valid = 1;
     ngx_str_set(&kept->name, "Last-Modified");
 
     kept->value.data = ngx_pnalloc(r->pool,
