@@ -496,6 +496,7 @@ ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
 /* response/ */
 
 void ngx_http_idempotency_capture_init(void);
+ngx_chain_t *ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size);
 ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,

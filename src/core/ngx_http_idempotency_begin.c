@@ -424,10 +424,8 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
         return;
     }
 
-    b = ngx_create_temp_buf(op->pool, ngx_max(found->response.len, 1));
-    cl = ngx_alloc_chain_link(op->pool);
-
-    if (b == NULL || cl == NULL) {
+    cl = ngx_http_idempotency_piece(op->pool, found->response.len);
+    if (cl == NULL) {
         ngx_destroy_pool(op->pool);
         return;
     }
@@ -436,15 +434,13 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     op->where = cover->where;
 
+    b = cl->buf;
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
     if (op->store->backend->remote && !found->verify) {
         /* it may be of a store in this nginx, which needs no checksum */
         ngx_http_idempotency_response_seal(b->pos, found->response.len);
     }
-
-    cl->buf = b;
-    cl->next = NULL;
 
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;

@@ -112,13 +112,12 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
 
     *size = ctx->head_size;
 
-    b = ngx_create_temp_buf(r->pool, *size);
-    cl = ngx_alloc_chain_link(r->pool);
-
-    if (b == NULL || cl == NULL) {
+    cl = ngx_http_idempotency_piece(r->pool, *size);
+    if (cl == NULL) {
         return NULL;
     }
 
+    b = cl->buf;
     b->last = ngx_http_idempotency_head_encode(b->last, response);
 
     if (ctx->conf->store->backend->remote) {
@@ -135,7 +134,6 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
         ngx_http_idempotency_head_seal(b->pos, *size, crc);
     }
 
-    cl->buf = b;
     cl->next = body;
 
     *size += response->body_len;
