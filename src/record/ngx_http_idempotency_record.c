@@ -84,8 +84,6 @@ static ngx_int_t ngx_http_idempotency_record_fixed(const u_char *p,
     ngx_http_idempotency_response_t *response, const char **reason);
 static const u_char *ngx_http_idempotency_record_header(const u_char *p,
     const u_char *last, ngx_http_idempotency_header_t *header);
-static ngx_uint_t ngx_http_idempotency_record_text(const u_char *p,
-    size_t len);
 
 
 void
@@ -176,7 +174,37 @@ ngx_http_idempotency_header_valid(const ngx_str_t *name,
         return 0;
     }
 
-    return ngx_http_idempotency_record_text(value->data, value->len);
+    return ngx_http_idempotency_text_valid(value->data, value->len);
+}
+
+
+ngx_uint_t
+ngx_http_idempotency_text_valid(const u_char *p, size_t len)
+{
+    size_t    i;
+    uint64_t  word;
+
+    /*
+     * Eight at a time while none of them is below a space, as it mostly is:
+     * the first term has the top bit of such a byte set, and of those from
+     * 0xa0 on, which the second takes out
+     */
+
+    for ( /* void */ ; len >= 8; p += 8, len -= 8) {
+        ngx_memcpy(&word, p, 8);
+
+        if ((word - 0x2020202020202020ULL) & ~word & 0x8080808080808080ULL) {
+            break;
+        }
+    }
+
+    for (i = 0; i < len; i++) {
+        if (p[i] == '\0' || p[i] == CR || p[i] == LF) {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 
@@ -239,7 +267,7 @@ ngx_http_idempotency_record_status_line(
     line = &response->status_line;
 
     if (line->len > 0xff
-        || !ngx_http_idempotency_record_text(line->data, line->len))
+        || !ngx_http_idempotency_text_valid(line->data, line->len))
     {
         return 0;
     }
@@ -517,7 +545,7 @@ ngx_http_idempotency_response_decode(const u_char *p, size_t len,
     line_len = *pos++;
 
     if ((size_t) (last - pos) < line_len
-        || !ngx_http_idempotency_record_text(pos, line_len))
+        || !ngx_http_idempotency_text_valid(pos, line_len))
     {
         *reason = "bad status line";
         return NGX_ERROR;
@@ -645,36 +673,4 @@ ngx_http_idempotency_record_header(const u_char *p, const u_char *last,
     header->valid = 1;
 
     return header->value.data + header->value.len;
-}
-
-
-/* no byte that ends a line, or a string */
-
-static ngx_uint_t
-ngx_http_idempotency_record_text(const u_char *p, size_t len)
-{
-    size_t    i;
-    uint64_t  word;
-
-    /*
-     * Eight at a time while none of them is below a space, as it mostly is:
-     * the first term has the top bit of such a byte set, and of those from
-     * 0xa0 on, which the second takes out
-     */
-
-    for ( /* void */ ; len >= 8; p += 8, len -= 8) {
-        ngx_memcpy(&word, p, 8);
-
-        if ((word - 0x2020202020202020ULL) & ~word & 0x8080808080808080ULL) {
-            break;
-        }
-    }
-
-    for (i = 0; i < len; i++) {
-        if (p[i] == '\0' || p[i] == CR || p[i] == LF) {
-            return 0;
-        }
-    }
-
-    return 1;
 }

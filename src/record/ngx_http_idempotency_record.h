@@ -126,6 +126,9 @@ ngx_int_t ngx_http_idempotency_claim_decode(const u_char *p, size_t len,
 ngx_uint_t ngx_http_idempotency_header_valid(const ngx_str_t *name,
     const ngx_str_t *value);
 
+/* no byte that ends a line, or a string: the value by itself */
+ngx_uint_t ngx_http_idempotency_text_valid(const u_char *p, size_t len);
+
 
 /*
  * An encoded response is a head, then the body as it is.  "head_size" is the

@@ -198,9 +198,10 @@ ngx_http_idempotency_content_type(ngx_http_request_t *r, ngx_array_t *headers)
     }
 
     kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE;
-    kept->valid = 0;
     ngx_str_set(&kept->name, "Content-Type");
     kept->value = r->headers_out.content_type;
+    kept->valid = ngx_http_idempotency_text_valid(kept->value.data,
+                                                  kept->value.len);
 
     return NGX_OK;
 }
