@@ -86,6 +86,16 @@ static const u_char *ngx_http_idempotency_record_header(const u_char *p,
     const u_char *last, ngx_http_idempotency_header_t *header);
 
 
+/* the bytes of a token, RFC 9110; 0 for all others */
+
+static const u_char  ngx_http_idempotency_token_chars[256] =
+    "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+    "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+    "\0!\0#$%&'\0\0*+\0-.\0" "0123456789\0\0\0\0\0\0"
+    "\0ABCDEFGHIJKLMNOPQRSTUVWXYZ\0\0\0^_"
+    "`abcdefghijklmnopqrstuvwxyz\0|\0~\0";
+
+
 void
 ngx_http_idempotency_claim_encode(u_char *p,
     const ngx_http_idempotency_claim_t *claim)
@@ -145,7 +155,6 @@ ngx_uint_t
 ngx_http_idempotency_header_valid(const ngx_str_t *name,
     const ngx_str_t *value)
 {
-    u_char  c;
     size_t  i;
 
     if (name->len == 0) {
@@ -153,25 +162,9 @@ ngx_http_idempotency_header_valid(const ngx_str_t *name,
     }
 
     for (i = 0; i < name->len; i++) {
-        c = name->data[i];
-
-        if ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') {
-            continue;
+        if (!ngx_http_idempotency_token_chars[name->data[i]]) {
+            return 0;
         }
-
-        switch (c) {
-
-        case '0': case '1': case '2': case '3': case '4':
-        case '5': case '6': case '7': case '8': case '9':
-            continue;
-
-        case '!': case '#': case '$': case '%': case '&': case '\'':
-        case '*': case '+': case '-': case '.': case '^': case '_':
-        case '`': case '|': case '~':
-            continue;
-        }
-
-        return 0;
     }
 
     return ngx_http_idempotency_text_valid(value->data, value->len);

@@ -479,12 +479,12 @@ ngx_http_idempotency_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
     r->headers_out.content_type_len = value->len;
     r->headers_out.content_type_lowcase = NULL;
 
-    p = value->data;
-    last = value->data + value->len;
-
-    while (p < last && *p != ';') {
-        p++;
+    p = memchr(value->data, ';', value->len);
+    if (p == NULL) {
+        return;
     }
+
+    last = value->data + value->len;
 
     for ( /* void */ ; p < last; p++) {
 
