@@ -121,25 +121,29 @@ typedef struct {
 } ngx_http_idempotency_expiry_t;
 
 
-/* lives in the zone; its form is as durable as the zone itself */
+/*
+ * Lives in the zone; its form is as durable as the zone itself.  It begins
+ * with what each operation has to do with, on two cache lines: the worker that
+ * had the lock before has written to them.
+ */
 
 typedef struct {
     uint32_t                        magic;
     uint32_t                        version;
-    u_char                          nonce[8];    /* in the address of the
-                                                    workers' sockets        */
     ngx_uint_t                      mask;        /* buckets - 1             */
     ngx_http_idempotency_node_t   **buckets;
-    ngx_http_idempotency_expiry_t   expiry;
     ngx_queue_t                     completed;   /* oldest first            */
-
-    ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
-
     ngx_uint_t                      records;     /* all, and by their state */
-    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
     size_t                          bytes;       /* of responses, in chunks */
     ngx_uint_t                      evicted;
+
+    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
+    ngx_http_idempotency_expiry_t   expiry;
+
     ngx_uint_t                      expired;
+    u_char                          nonce[8];    /* in the address of the
+                                                    workers' sockets        */
+    ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
 } ngx_http_idempotency_zone_t;
 
 
