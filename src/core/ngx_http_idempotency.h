@@ -371,6 +371,7 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                        **held_last;
     ngx_chain_t                          end;        /* of a response: there */
     ngx_buf_t                            end_buf;    /* even without memory  */
+    size_t                               head_size;  /* in the record       */
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
@@ -527,6 +528,7 @@ uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
 /* response/ */
 
 void ngx_http_idempotency_capture_init(void);
+ngx_chain_t *ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size);
 ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,

@@ -36,6 +36,8 @@ static ngx_int_t ngx_http_idempotency_begun(ngx_http_request_t *r,
 static void ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_found(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
+static ngx_uint_t ngx_http_idempotency_same_fingerprint(const u_char *a,
+    const u_char *b);
 static ngx_int_t ngx_http_idempotency_unusable(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
 static void ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
@@ -345,9 +347,8 @@ ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
     }
 
     if (claim->scheme == cover->claim.scheme) {
-        return CRYPTO_memcmp(claim->fingerprint, cover->claim.fingerprint,
-                             NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
-               == 0;
+        return ngx_http_idempotency_same_fingerprint(claim->fingerprint,
+                                                  cover->claim.fingerprint);
     }
 
     mode = cover->ctx->conf->fingerprint->mode;
@@ -356,6 +357,24 @@ ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
            || CRYPTO_memcmp(claim->target, cover->claim.target,
                             NGX_HTTP_IDEMPOTENCY_TARGET_LEN)
               == 0;
+}
+
+
+/* in halves: CRYPTO_memcmp() takes 16 bytes at once, and others one by one */
+
+static ngx_uint_t
+ngx_http_idempotency_same_fingerprint(const u_char *a, const u_char *b)
+{
+    int     differ;
+    size_t  i;
+
+    differ = 0;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN; i += 16) {
+        differ |= CRYPTO_memcmp(&a[i], &b[i], 16);
+    }
+
+    return differ == 0;
 }
 
 
@@ -425,10 +444,8 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
         return;
     }
 
-    b = ngx_create_temp_buf(op->pool, ngx_max(found->response.len, 1));
-    cl = ngx_alloc_chain_link(op->pool);
-
-    if (b == NULL || cl == NULL) {
+    cl = ngx_http_idempotency_piece(op->pool, found->response.len);
+    if (cl == NULL) {
         ngx_destroy_pool(op->pool);
         return;
     }
@@ -437,15 +454,13 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     op->where = cover->where;
 
+    b = cl->buf;
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
     if (op->store->backend->remote && !found->verify) {
         /* it may be of a store in this nginx, which needs no checksum */
         ngx_http_idempotency_response_seal(b->pos, found->response.len);
     }
-
-    cl->buf = b;
-    cl->next = NULL;
 
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;

@@ -277,7 +277,10 @@ ngx_http_idempotency_metrics_observe(ngx_http_idempotency_histogram_t *h,
     }
 
     (void) ngx_atomic_fetch_add(&h->buckets[i], 1);
-    (void) ngx_atomic_fetch_add(&h->sum, (ngx_atomic_int_t) usec);
+
+    if (usec) {
+        (void) ngx_atomic_fetch_add(&h->sum, (ngx_atomic_int_t) usec);
+    }
 }
 
 

@@ -20,6 +20,9 @@
 
 #define NGX_HTTP_IDEMPOTENCY_RECORD_VERSION   1
 
+/* lengths have 32 bits */
+#define NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN   0xffffffff
+
 #define NGX_HTTP_IDEMPOTENCY_ID_LEN           32
 #define NGX_HTTP_IDEMPOTENCY_TOKEN_LEN        16
 #define NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN  32
@@ -88,6 +91,7 @@ typedef enum {
 
 typedef struct {
     ngx_http_idempotency_header_e  kind;
+    unsigned                       valid:1;   /* "header_valid" said so   */
     ngx_str_t                      name;
     ngx_str_t                      value;
 } ngx_http_idempotency_header_t;
@@ -122,16 +126,21 @@ ngx_int_t ngx_http_idempotency_claim_decode(const u_char *p, size_t len,
 ngx_uint_t ngx_http_idempotency_header_valid(const ngx_str_t *name,
     const ngx_str_t *value);
 
+/* no byte that ends a line, or a string: the value by itself */
+ngx_uint_t ngx_http_idempotency_text_valid(const u_char *p, size_t len);
+
 
 /*
  * An encoded response is a head, then the body as it is.  "head_size" is the
  * exact size of the head, or 0 for a response that decoding would refuse: a
- * number too large for its field, a header that is not valid, a status below
- * 100 or above 999, or header_only with a body.  A status line that can't be
- * stored is left out.  "head_encode" writes the head, without a checksum, and
- * returns its end.  "head_seal" puts the checksum in, for bytes that leave the
- * process.  It covers head and body: pass the crc of the body, made with
- * "body_crc" over its pieces in order, beginning with a crc of 0.
+ * number too large for its field, a header that is not valid (what is marked
+ * as valid is not looked at again), a status below 100 or above 999, or
+ * header_only with a body.  A status line that can't be stored is left out.
+ * The lengths of the body do not change the size: who asks before they are
+ * known sees to it that they fit.  "head_encode" writes the head, without a
+ * checksum, and returns its end.  "head_seal" puts the checksum in, for bytes
+ * that leave the process.  It covers head and body: pass the crc of the body,
+ * made with "body_crc" over its pieces in order, beginning with a crc of 0.
  */
 size_t ngx_http_idempotency_head_size(
     const ngx_http_idempotency_response_t *response);

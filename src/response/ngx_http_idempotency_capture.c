@@ -34,6 +34,15 @@
 #endif
 
 
+/* a piece of a response; one allocation has all of it */
+
+typedef struct {
+    ngx_chain_t  link;      /* first */
+    ngx_buf_t    buf;
+    u_char       data[1];
+} ngx_http_idempotency_piece_t;
+
+
 static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
@@ -132,6 +141,8 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
     ctx->max_response = ngx_http_idempotency_size(r, &ctx->conf->max_response,
                                                   "idempotency_max_response");
+    ctx->max_response = ngx_min(ctx->max_response,
+                                NGX_HTTP_IDEMPOTENCY_RECORD_MAX_LEN);
 
     header_only = ngx_http_idempotency_header_only(r);
 
@@ -360,15 +371,12 @@ ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
                 size = (size_t) expected;
             }
 
-            b = ngx_create_temp_buf(r->pool, ngx_max(size, len));
-            cl = ngx_alloc_chain_link(r->pool);
-
-            if (b == NULL || cl == NULL) {
+            cl = ngx_http_idempotency_piece(r->pool, ngx_max(size, len));
+            if (cl == NULL) {
                 return NGX_ERROR;
             }
 
-            cl->buf = b;
-            cl->next = NULL;
+            b = cl->buf;
 
             *ctx->held_last = cl;
             ctx->held_last = &cl->next;
@@ -383,6 +391,35 @@ ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
     }
 
     return NGX_OK;
+}
+
+
+ngx_chain_t *
+ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size)
+{
+    ngx_buf_t                     *b;
+    ngx_http_idempotency_piece_t  *piece;
+
+    piece = ngx_palloc(pool, offsetof(ngx_http_idempotency_piece_t, data)
+                             + size);
+    if (piece == NULL) {
+        return NULL;
+    }
+
+    b = &piece->buf;
+
+    ngx_memzero(b, sizeof(ngx_buf_t));
+
+    b->start = piece->data;
+    b->pos = piece->data;
+    b->last = piece->data;
+    b->end = piece->data + size;
+    b->temporary = 1;
+
+    piece->link.buf = b;
+    piece->link.next = NULL;
+
+    return &piece->link;
 }
 
 

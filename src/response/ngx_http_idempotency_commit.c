@@ -108,15 +108,16 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
         (void) ngx_http_idempotency_deflate(r, ctx, &body);
     }
 
-    *size = ngx_http_idempotency_head_size(response);
+    /* the head is what it was when it came: it is not checked again */
 
-    b = ngx_create_temp_buf(r->pool, *size);
-    cl = ngx_alloc_chain_link(r->pool);
+    *size = ctx->head_size;
 
-    if (b == NULL || cl == NULL) {
+    cl = ngx_http_idempotency_piece(r->pool, *size);
+    if (cl == NULL) {
         return NULL;
     }
 
+    b = cl->buf;
     b->last = ngx_http_idempotency_head_encode(b->last, response);
 
     if (ctx->conf->store->backend->remote) {
@@ -133,7 +134,6 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
         ngx_http_idempotency_head_seal(b->pos, *size, crc);
     }
 
-    cl->buf = b;
     cl->next = body;
 
     *size += response->body_len;

@@ -39,12 +39,12 @@ ngx_http_idempotency_deflate(ngx_http_request_t *r,
 
     /* room for less than it is now: with more it is not worth it */
 
-    b = ngx_create_temp_buf(r->pool, response->body_len);
-    cl = ngx_alloc_chain_link(r->pool);
-
-    if (b == NULL || cl == NULL) {
+    cl = ngx_http_idempotency_piece(r->pool, response->body_len);
+    if (cl == NULL) {
         return NGX_DECLINED;
     }
+
+    b = cl->buf;
 
     ngx_memzero(&z, sizeof(z_stream));
 
@@ -71,14 +71,12 @@ ngx_http_idempotency_deflate(ngx_http_request_t *r,
     (void) deflateEnd(&z);
 
     if (rc != Z_STREAM_END || z.avail_out == 0) {
-        ngx_pfree(r->pool, b->start);
+        ngx_pfree(r->pool, cl);
         return NGX_DECLINED;
     }
 
     b->last = z.next_out;
 
-    cl->buf = b;
-    cl->next = NULL;
     *body = cl;
 
     response->compressed = 1;

@@ -20,10 +20,22 @@
 #define NGX_HTTP_IDEMPOTENCY_STORE_HEADER  "X-Idempotency-Store"
 
 
+/* one of the fields below, with what is in it */
+
+typedef struct {
+    ngx_http_idempotency_header_e    kind;
+    ngx_table_elt_t                 *h;
+} ngx_http_idempotency_pointed_t;
+
+
 static ngx_uint_t ngx_http_idempotency_hidden(ngx_http_idempotency_ctx_t *ctx,
     ngx_table_elt_t *h);
+static ngx_uint_t ngx_http_idempotency_not_kept(ngx_str_t *name);
+static ngx_uint_t ngx_http_idempotency_pointed(ngx_http_request_t *r,
+    ngx_http_idempotency_pointed_t *pointed);
 static ngx_http_idempotency_header_e ngx_http_idempotency_header_kind(
-    ngx_http_request_t *r, ngx_table_elt_t *h);
+    ngx_http_idempotency_pointed_t *pointed, ngx_uint_t n,
+    ngx_table_elt_t *h);
 static void ngx_http_idempotency_store_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_table_elt_t *h);
 static ngx_int_t ngx_http_idempotency_content_type(ngx_http_request_t *r,
@@ -36,26 +48,9 @@ static ngx_int_t ngx_http_idempotency_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
 
-/* made by nginx for each response, or a matter of the one connection */
-
-static ngx_str_t  ngx_http_idempotency_not_kept[] = {
-    ngx_string("date"),
-    ngx_string("connection"),
-    ngx_string("keep-alive"),
-    ngx_string("proxy-connection"),
-    ngx_string("te"),
-    ngx_string("trailer"),
-    ngx_string("transfer-encoding"),
-    ngx_string("upgrade"),
-    ngx_string("content-length"),
-    ngx_string("content-type"),
-    ngx_null_string
-};
-
-
 /* fields of r->headers_out that point into its list */
 
-static struct {
+static const struct {
     ngx_http_idempotency_header_e    kind;
     size_t                           offset;
 } ngx_http_idempotency_pointers[] = {
@@ -76,13 +71,20 @@ static struct {
     { NGX_HTTP_IDEMPOTENCY_HEADER_ACCEPT_RANGES,
       offsetof(ngx_http_headers_out_t, accept_ranges) },
     { NGX_HTTP_IDEMPOTENCY_HEADER_REFRESH,
-      offsetof(ngx_http_headers_out_t, refresh) },
-    { NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN, 0 }
+      offsetof(ngx_http_headers_out_t, refresh) }
 };
+
+#define NGX_HTTP_IDEMPOTENCY_POINTERS                                         \
+    (sizeof(ngx_http_idempotency_pointers)                                    \
+     / sizeof(ngx_http_idempotency_pointers[0]))
 
 
 #define ngx_http_idempotency_pointer(r, offset)                               \
     ((ngx_table_elt_t **) ((char *) &(r)->headers_out + (offset)))
+
+#define ngx_http_idempotency_header_is(name, text)                            \
+    ((name)->len == sizeof(text) - 1                                          \
+     && ngx_strncasecmp((name)->data, (u_char *) text, sizeof(text) - 1) == 0)
 
 
 ngx_int_t
@@ -90,11 +92,12 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
     ngx_int_t                         rc;
-    ngx_uint_t                        i;
+    ngx_uint_t                        i, n;
     ngx_array_t                       headers;
     ngx_list_part_t                  *part;
     ngx_table_elt_t                  *h;
     ngx_http_idempotency_header_t    *kept;
+    ngx_http_idempotency_pointed_t    pointed[NGX_HTTP_IDEMPOTENCY_POINTERS];
     ngx_http_idempotency_response_t  *response;
 
     rc = ngx_array_init(&headers, r->pool, 16,
@@ -109,6 +112,7 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     }
 
     part = &r->headers_out.headers.part;
+    n = part->nelts ? ngx_http_idempotency_pointed(r, pointed) : 0;
     h = part->elts;
 
     for (i = 0; /* void */ ; i++) {
@@ -127,11 +131,8 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
             continue;
         }
 
-        if (h[i].key.len == sizeof(NGX_HTTP_IDEMPOTENCY_STORE_HEADER) - 1
-            && ngx_strncasecmp(h[i].key.data,
-                               (u_char *) NGX_HTTP_IDEMPOTENCY_STORE_HEADER,
-                               h[i].key.len)
-               == 0)
+        if (ngx_http_idempotency_header_is(&h[i].key,
+                                           NGX_HTTP_IDEMPOTENCY_STORE_HEADER))
         {
             ngx_http_idempotency_store_header(r, ctx, &h[i]);
             continue;
@@ -149,7 +150,8 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
             continue;
         }
 
-        kept->kind = ngx_http_idempotency_header_kind(r, &h[i]);
+        kept->kind = ngx_http_idempotency_header_kind(pointed, n, &h[i]);
+        kept->valid = 1;
         kept->name = h[i].key;
         kept->value = h[i].value;
     }
@@ -171,12 +173,11 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         response->status_line = r->headers_out.status_line;
     }
 
-    ctx->held_size = ngx_http_idempotency_head_size(response);
+    ctx->head_size = ngx_http_idempotency_head_size(response);
 
-    if (ctx->held_size == 0) {
-        /* beyond what a record can hold at all */
-        ctx->held_size = NGX_MAX_SIZE_T_VALUE;
-    }
+    /* or beyond what a record can hold at all */
+
+    ctx->held_size = ctx->head_size ? ctx->head_size : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
 }
@@ -199,6 +200,8 @@ ngx_http_idempotency_content_type(ngx_http_request_t *r, ngx_array_t *headers)
     kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE;
     ngx_str_set(&kept->name, "Content-Type");
     kept->value = r->headers_out.content_type;
+    kept->valid = ngx_http_idempotency_text_valid(kept->value.data,
+                                                  kept->value.len);
 
     return NGX_OK;
 }
@@ -211,12 +214,8 @@ ngx_http_idempotency_hidden(ngx_http_idempotency_ctx_t *ctx,
     ngx_str_t   *name;
     ngx_uint_t   i;
 
-    for (name = ngx_http_idempotency_not_kept; name->len; name++) {
-        if (h->key.len == name->len
-            && ngx_strncasecmp(h->key.data, name->data, name->len) == 0)
-        {
-            return 1;
-        }
+    if (ngx_http_idempotency_not_kept(&h->key)) {
+        return 1;
     }
 
     /* nginx lets a name through that no header should have; a record not */
@@ -243,29 +242,84 @@ ngx_http_idempotency_hidden(ngx_http_idempotency_ctx_t *ctx,
 }
 
 
-static ngx_http_idempotency_header_e
-ngx_http_idempotency_header_kind(ngx_http_request_t *r, ngx_table_elt_t *h)
-{
-    ngx_uint_t  i;
+/* made by nginx for each response, or a matter of the one connection */
 
-    for (i = 0;
-         ngx_http_idempotency_pointers[i].kind
-             != NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN;
-         i++)
-    {
-        if (*ngx_http_idempotency_pointer(r,
-                                     ngx_http_idempotency_pointers[i].offset)
-            == h)
-        {
-            return ngx_http_idempotency_pointers[i].kind;
+static ngx_uint_t
+ngx_http_idempotency_not_kept(ngx_str_t *name)
+{
+    switch (name->len) {
+
+    case 2:
+        return ngx_http_idempotency_header_is(name, "te");
+
+    case 4:
+        return ngx_http_idempotency_header_is(name, "date");
+
+    case 7:
+        return ngx_http_idempotency_header_is(name, "trailer")
+               || ngx_http_idempotency_header_is(name, "upgrade");
+
+    case 10:
+        return ngx_http_idempotency_header_is(name, "connection")
+               || ngx_http_idempotency_header_is(name, "keep-alive");
+
+    case 12:
+        return ngx_http_idempotency_header_is(name, "content-type");
+
+    case 14:
+        return ngx_http_idempotency_header_is(name, "content-length");
+
+    case 16:
+        return ngx_http_idempotency_header_is(name, "proxy-connection");
+
+    case 17:
+        return ngx_http_idempotency_header_is(name, "transfer-encoding");
+
+    default:
+        return 0;
+    }
+}
+
+
+/* those that are set: mostly one or two */
+
+static ngx_uint_t
+ngx_http_idempotency_pointed(ngx_http_request_t *r,
+    ngx_http_idempotency_pointed_t *pointed)
+{
+    ngx_uint_t        i, n;
+    ngx_table_elt_t  *h;
+
+    n = 0;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_POINTERS; i++) {
+        h = *ngx_http_idempotency_pointer(r,
+                                     ngx_http_idempotency_pointers[i].offset);
+
+        if (h) {
+            pointed[n].kind = ngx_http_idempotency_pointers[i].kind;
+            pointed[n].h = h;
+            n++;
         }
     }
 
-    if (h->key.len == sizeof("Cache-Control") - 1
-        && ngx_strncasecmp(h->key.data, (u_char *) "Cache-Control",
-                           sizeof("Cache-Control") - 1)
-           == 0)
-    {
+    return n;
+}
+
+
+static ngx_http_idempotency_header_e
+ngx_http_idempotency_header_kind(ngx_http_idempotency_pointed_t *pointed,
+    ngx_uint_t n, ngx_table_elt_t *h)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (pointed[i].h == h) {
+            return pointed[i].kind;
+        }
+    }
+
+    if (ngx_http_idempotency_header_is(&h->key, "Cache-Control")) {
         return NGX_HTTP_IDEMPOTENCY_HEADER_CACHE_CONTROL;
     }
 
@@ -336,6 +390,7 @@ ngx_http_idempotency_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     }
 
     kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_LAST_MODIFIED;
+    kept->valid = 1;
     ngx_str_set(&kept->name, "Last-Modified");
 
     kept->value.data = ngx_pnalloc(r->pool,
@@ -390,11 +445,11 @@ ngx_http_idempotency_restore_head(ngx_http_request_t *r,
             continue;
         }
 
-        for (n = 0;
-             ngx_http_idempotency_pointers[n].kind
-                 != NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN;
-             n++)
-        {
+        if (kept->kind == NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN) {
+            continue;
+        }
+
+        for (n = 0; n < NGX_HTTP_IDEMPOTENCY_POINTERS; n++) {
             if (ngx_http_idempotency_pointers[n].kind == kept->kind) {
                 *ngx_http_idempotency_pointer(r,
                                       ngx_http_idempotency_pointers[n].offset)
@@ -424,12 +479,12 @@ ngx_http_idempotency_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
     r->headers_out.content_type_len = value->len;
     r->headers_out.content_type_lowcase = NULL;
 
-    p = value->data;
-    last = value->data + value->len;
-
-    while (p < last && *p != ';') {
-        p++;
+    p = memchr(value->data, ';', value->len);
+    if (p == NULL) {
+        return;
     }
+
+    last = value->data + value->len;
 
     for ( /* void */ ; p < last; p++) {
 

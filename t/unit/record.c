@@ -504,6 +504,23 @@ test_round_trips(void)
 
     is(failed, 0, "each byte in a value");
 
+    /* beside what is above ASCII, and what is just not below a space */
+
+    failed = 0;
+    headers_in[0].value.len = 20;
+
+    for (i = 0; i < 20; i++) {
+        for (c = 0; c < 256; c++) {
+            memset(value, (i % 2) ? 0xff : ' ', 20);
+            value[i] = c;
+            failed += ngx_http_idempotency_header_valid(&headers_in[0].name,
+                                                        &headers_in[0].value)
+                      != (c != '\0' && c != '\r' && c != '\n');
+        }
+    }
+
+    is(failed, 0, "each byte at each place of a longer value");
+
     failed = 0;
     headers_in[0].value.len = 0;
     headers_in[0].name.len = 3;
@@ -950,7 +967,7 @@ test_mutants(void)
 int
 main(void)
 {
-    plan(6 + 3 + 12 + 1 + 10 + 5 + 41 + 2 + 1);
+    plan(6 + 3 + 13 + 1 + 10 + 5 + 41 + 2 + 1);
 
     unit_seed();
 

@@ -35,6 +35,8 @@
 
 static void *ngx_http_idempotency_zone_alloc(
     ngx_http_idempotency_records_t *z, size_t size);
+static void *ngx_http_idempotency_zone_make_room(
+    ngx_http_idempotency_records_t *z, size_t size);
 static ngx_uint_t ngx_http_idempotency_zone_purge_one(
     ngx_http_idempotency_records_t *z, ngx_uint_t work);
 static ngx_uint_t ngx_http_idempotency_zone_purge_node(
@@ -474,16 +476,24 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
 {
     void  *p;
 
-    for ( ;; ) {
-        p = ngx_slab_alloc_locked(z->shpool, size);
+    p = ngx_slab_alloc_locked(z->shpool, size);
 
-        if (p) {
-            return p;
-        }
+    return p ? p : ngx_http_idempotency_zone_make_room(z, size);
+}
 
-        /* before a request is refused, what has expired is looked for to the
-           end, however long that takes */
 
+/*
+ * Before a request is refused, what has expired is looked for to the end,
+ * however long that takes
+ */
+
+static void *
+ngx_http_idempotency_zone_make_room(ngx_http_idempotency_records_t *z,
+    size_t size)
+{
+    void  *p;
+
+    do {
         if (!ngx_http_idempotency_zone_purge_one(z,
                                               NGX_HTTP_IDEMPOTENCY_ROOM_WORK)
             && !ngx_http_idempotency_zone_evict(z)
@@ -491,7 +501,12 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
         {
             return NULL;
         }
-    }
+
+        p = ngx_slab_alloc_locked(z->shpool, size);
+
+    } while (p == NULL);
+
+    return p;
 }
 
 

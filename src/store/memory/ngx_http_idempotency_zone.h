@@ -23,7 +23,7 @@
 #define NGX_HTTP_IDEMPOTENCY_WORKERS  64
 
 #define NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
-#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  3
+#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  4
 
 /* a zone has at least so many */
 #define NGX_HTTP_IDEMPOTENCY_MIN_PAGES     16
@@ -68,23 +68,28 @@ typedef struct {
  */
 
 struct ngx_http_idempotency_node_s {
+
+    /* the first 64 bytes, a cache line: all that looking for a record reads
+       of those that it is not */
+
+    ngx_http_idempotency_node_t    *next;        /* in its bucket           */
+    u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    ngx_msec_t                      expires;
+    ngx_msec_t                      until;       /* of the lease if it is in
+                                                    progress; otherwise then
+                                                    only its expiry is
+                                                    remembered              */
+    ngx_http_idempotency_chunk_t   *chunks;
+
     ngx_queue_t                     expiry;      /* in the wheel            */
     ngx_queue_t                     completed;   /* if it has chunks        */
-    ngx_http_idempotency_node_t    *next;        /* in its bucket           */
-    ngx_http_idempotency_chunk_t   *chunks;
+    u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
     union {
         uint64_t                    waiting;     /* workers to be woken     */
         ngx_msec_t                  locked_until; /* in an outbox: its lock,
                                                     by our own clock        */
     } u;
     ngx_http_idempotency_details_t *details;     /* beside the claim        */
-    ngx_msec_t                      expires;
-    ngx_msec_t                      until;       /* of the lease if it is in
-                                                    progress; otherwise then
-                                                    only its expiry is
-                                                    remembered              */
-    u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
-    u_char                          token[NGX_HTTP_IDEMPOTENCY_TOKEN_LEN];
     ngx_http_idempotency_claim_t    claim;
     uint32_t                        size;        /* of the response         */
     uint8_t                         state;
@@ -116,25 +121,29 @@ typedef struct {
 } ngx_http_idempotency_expiry_t;
 
 
-/* lives in the zone; its form is as durable as the zone itself */
+/*
+ * Lives in the zone; its form is as durable as the zone itself.  It begins
+ * with what each operation has to do with, on two cache lines: the worker that
+ * had the lock before has written to them.
+ */
 
 typedef struct {
     uint32_t                        magic;
     uint32_t                        version;
-    u_char                          nonce[8];    /* in the address of the
-                                                    workers' sockets        */
     ngx_uint_t                      mask;        /* buckets - 1             */
     ngx_http_idempotency_node_t   **buckets;
-    ngx_http_idempotency_expiry_t   expiry;
     ngx_queue_t                     completed;   /* oldest first            */
-
-    ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
-
     ngx_uint_t                      records;     /* all, and by their state */
-    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
     size_t                          bytes;       /* of responses, in chunks */
     ngx_uint_t                      evicted;
+
+    ngx_uint_t                      states[NGX_HTTP_IDEMPOTENCY_UNUSABLE + 1];
+    ngx_http_idempotency_expiry_t   expiry;
+
     ngx_uint_t                      expired;
+    u_char                          nonce[8];    /* in the address of the
+                                                    workers' sockets        */
+    ngx_pid_t                       workers[NGX_HTTP_IDEMPOTENCY_WORKERS];
 } ngx_http_idempotency_zone_t;
 
 
