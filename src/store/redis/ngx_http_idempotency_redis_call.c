@@ -76,11 +76,13 @@ ngx_http_idempotency_redis_call(ngx_http_idempotency_redis_t *redis,
 {
     ngx_http_idempotency_redis_call_t  *call;
 
-    call = ngx_calloc(sizeof(ngx_http_idempotency_redis_call_t),
-                      ngx_cycle->log);
+    call = ngx_alloc(sizeof(ngx_http_idempotency_redis_call_t),
+                     ngx_cycle->log);
     if (call == NULL) {
         return NULL;
     }
+
+    ngx_memzero(call, sizeof(ngx_http_idempotency_redis_call_t));
 
     if (conn == NULL) {
         ngx_queue_insert_tail(&redis->waiting, &call->queue);

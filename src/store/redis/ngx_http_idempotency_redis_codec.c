@@ -28,13 +28,17 @@ typedef size_t  ngx_http_idempotency_redis_elements_t;
 #endif
 
 
+static void *ngx_http_idempotency_redis_string(const redisReadTask *task,
+    char *data, size_t len);
 static void *ngx_http_idempotency_redis_array(const redisReadTask *task,
     ngx_http_idempotency_redis_elements_t n);
+static void *ngx_http_idempotency_redis_integer(const redisReadTask *task,
+    long long n);
+static void *ngx_http_idempotency_redis_object(const redisReadTask *task);
 static u_char *ngx_http_idempotency_redis_digits(u_char *text, uint64_t n);
 
 
-static redisReplyObjectFunctions   ngx_http_idempotency_redis_functions;
-static redisReplyObjectFunctions  *ngx_http_idempotency_redis_defaults;
+static redisReplyObjectFunctions  ngx_http_idempotency_redis_functions;
 
 
 /* elements: of the outermost array, if these may be many */
@@ -49,11 +53,14 @@ ngx_http_idempotency_redis_reader(size_t elements)
         return NULL;
     }
 
-    if (ngx_http_idempotency_redis_defaults == NULL) {
-        ngx_http_idempotency_redis_defaults = reader->fn;
+    if (ngx_http_idempotency_redis_functions.freeObject == NULL) {
         ngx_http_idempotency_redis_functions = *reader->fn;
+        ngx_http_idempotency_redis_functions.createString =
+                                            ngx_http_idempotency_redis_string;
         ngx_http_idempotency_redis_functions.createArray =
                                              ngx_http_idempotency_redis_array;
+        ngx_http_idempotency_redis_functions.createInteger =
+                                           ngx_http_idempotency_redis_integer;
     }
 
     reader->fn = &ngx_http_idempotency_redis_functions;
@@ -64,17 +71,115 @@ ngx_http_idempotency_redis_reader(size_t elements)
 }
 
 
+/*
+ * Replies as hiredis would make them, for freeReplyObject(); but it takes their
+ * memory by calloc(), which glibc can't take from what was freed just before.
+ */
+
+static void *
+ngx_http_idempotency_redis_string(const redisReadTask *task, char *data,
+    size_t len)
+{
+    redisReply  *reply;
+
+    reply = ngx_http_idempotency_redis_object(task);
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    reply->str = malloc(len + 1);
+
+    if (reply->str == NULL) {
+
+        /* nobody else may free it: it is not to be in its array any more */
+
+        if (task->parent) {
+            ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
+        }
+
+        free(reply);
+        return NULL;
+    }
+
+    ngx_memcpy(reply->str, data, len);
+    reply->str[len] = '\0';
+    reply->len = len;
+
+    return reply;
+}
+
+
 static void *
 ngx_http_idempotency_redis_array(const redisReadTask *task,
     ngx_http_idempotency_redis_elements_t n)
 {
+    redisReply  *reply;
+
     if ((size_t) n > NGX_HTTP_IDEMPOTENCY_REDIS_ELEMENTS
         && (task->parent || (size_t) n > (uintptr_t) task->privdata))
     {
         return NULL;
     }
 
-    return ngx_http_idempotency_redis_defaults->createArray(task, n);
+    reply = ngx_http_idempotency_redis_object(task);
+
+    if (reply == NULL || n <= 0) {
+        return reply;
+    }
+
+    reply->element = malloc(n * sizeof(redisReply *));
+
+    if (reply->element == NULL) {
+
+        if (task->parent) {
+            ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
+        }
+
+        free(reply);
+        return NULL;
+    }
+
+    ngx_memzero(reply->element, n * sizeof(redisReply *));
+    reply->elements = n;
+
+    return reply;
+}
+
+
+static void *
+ngx_http_idempotency_redis_integer(const redisReadTask *task, long long n)
+{
+    redisReply  *reply;
+
+    reply = ngx_http_idempotency_redis_object(task);
+
+    if (reply) {
+        reply->integer = n;
+    }
+
+    return reply;
+}
+
+
+static void *
+ngx_http_idempotency_redis_object(const redisReadTask *task)
+{
+    redisReply  *reply, *parent;
+
+    reply = malloc(sizeof(redisReply));
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(reply, sizeof(redisReply));
+    reply->type = task->type;
+
+    if (task->parent) {
+        parent = task->parent->obj;
+        parent->element[task->idx] = reply;
+    }
+
+    return reply;
 }
 
 
