@@ -33,6 +33,12 @@ if n > 0 then
     -- WAIT speaks for what its own connection wrote, so something is written
     if not runs then
         redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), 1))
+
+        -- by LINSERT perhaps, whose reply did not tell of them
+        if waits then
+            redis.call('PUBLISH', ARGV[6], key)
+        end
+
         return ARGV[1] .. '1'
     end
 end

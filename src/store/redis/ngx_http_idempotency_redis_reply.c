@@ -387,25 +387,20 @@ ngx_http_idempotency_redis_plain_committed(
 }
 
 
-/* the server can't do that, or the user may not: no use in trying again */
+/*
+ * The server can't do that (it does not know the command, or the payload), or
+ * the user may not: no use in trying again.  What passes has other words.
+ */
 
 static void
 ngx_http_idempotency_redis_plain_refused(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply)
 {
-    const char         **word;
-
-    static const char   *words[] = {
-        "NOPERM", "unknown command", "Bad data format",
-        "DUMP payload version", NULL
-    };
-
-    for (word = words; *word; word++) {
-        if (ngx_http_idempotency_redis_error_is(reply, *word)) {
-            call->conn->known |=
-                          ngx_http_idempotency_redis_no_plain(call->op->kind);
-            return;
-        }
+    if (ngx_strncmp(reply->str, "ERR ", 4) == 0
+        || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
+    {
+        call->conn->known |= ngx_http_idempotency_redis_no_plain(
+                                                              call->op->kind);
     }
 }
 
