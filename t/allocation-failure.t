@@ -185,7 +185,7 @@ my @failed = grep { $sites->{$_} } @calls;
 
 Test::More::note(sprintf '%d of %d calls in the module failed', scalar @failed,
      scalar @calls);
-cmp_ok(scalar @failed, '>', 60, 'many places were made to fail');
+cmp_ok(scalar @failed, '>', 50, 'many places were made to fail');
 
 if ($ENV{FAULTS_REPORT}) {
     print STDERR "# not failed: $_\n"
