@@ -71,9 +71,12 @@ __DATA__
 --- config eval: $::server
 --- client
 my $other = start_host();
+$::cluster->reset_calls;
 my $on = ran_on_all(5);
 
 is(scalar keys %$on, 3, 'on three masters');
+cmp_ok($::cluster->calls('linsert'), '>=', 15, 'plain commands');
+is($::cluster->calls('eval') + $::cluster->calls('evalsha'), 0, 'and no script');
 
 for my $node ($::cluster->masters) {
     my @keys = @{ $on->{ $node->{port} } };

@@ -803,12 +803,11 @@ is($::redis->errors('NOPERM'), 1, 'found out once');
 is($::redis->calls->{evalsha} + $::redis->calls->{eval}, 6, 'begins are scripts');
 is($::redis->calls->{linsert}, 3, 'commits are not');
 
-# the lock is laid, but can't be looked at: it is there, and is not left behind
+# the lock is laid, but can't be looked at: it may be anybody's
 $::redis->command('ACL', 'SETUSER', 'few', '+restore', '-lrange');
 $::redis->command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
 is(http_post('/ok?op=b', 'x', key())->error_code, 'STORE_UNAVAILABLE', 'refused');
 is(app_count('b'), 0, 'did not run');
-ok(wait_for(sub { my @k = $::redis->keys; @k == 3 }), 'no lock is left');
 
 $::redis->command('ACL', 'SETUSER', 'few', '+lrange', '-eval', '-evalsha');
 $::redis->command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');

@@ -437,3 +437,40 @@ is(http_post('/far/minute/hold?op=d', 'x', $four)->body, "run 1\n", 'replayed');
 is(scalar(() = error_log() =~ /a reply does not fit its command/g), 3,
    'and again');
 error_log_unlike(qr/commit in store "far" failed/, 'it is no answer to a commit');
+
+
+
+=== TEST 11: a waiter elsewhere is woken although the reply to the commit is lost
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $other = start_host(free_port());
+my $quickest = 9;
+
+for my $n (0 .. 3) {
+    my $key = key();
+    my $c = send_post("/far/hold?op=w$n", 'x', $key);
+    app_wait_parked("w$n");
+
+    my $w = send_post("/far/hold?op=w$n", 'x', $key, port => $other->{port});
+    my $name = (grep { $::redis->record($_)->{s} == 1 } $::redis->keys)[0];
+    ok(wait_for(sub { $::redis->record($name)->{q} }), 'it waits');
+    Time::HiRes::sleep(0.1);
+
+    $::redis->reset_calls;
+    $::proxy->tell('lose');
+    my $start = Time::HiRes::time();
+    app_release("w$n");
+    is($w->read_response->body, "run 1\n", 'answered');
+    my $took = Time::HiRes::time() - $start;
+    $quickest = $took if $took < $quickest;
+
+    is($c->read_response->body, "run 1\n", 'the holder');
+    is($::redis->calls->{linsert}, 1, 'committed by the first');
+    is($::redis->calls->{publish}, 1, 'published by the second');
+    is($::redis->record($name)->{n}, 3, 'it is there once');
+}
+
+cmp_ok($quickest, '<', 0.5, 'at once');
+ok($other->stop, 'the other leaves');

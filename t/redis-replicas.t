@@ -395,3 +395,43 @@ error_log_like(qr/a commit that was kept is in store "r"/,
                'until it can be stored', 15);
 is(http_post('/hold?op=a', 'x', \%key)->body, "run 1\n", 'replayed');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 16: waiters elsewhere need not wait for the replicas
+--- store: redis
+--- http_config eval: $::patient
+--- config eval: $::server
+--- client_timeout: 90
+--- client
+with_replicas(1);
+
+my $other = start_host(free_port());
+my $quickest = 9;
+
+for my $n (0 .. 2) {
+    my %key = ('Idempotency-Key' => new_key());
+    my $c = send_post("/hold?op=w$n", 'x', \%key);
+    app_wait_parked("w$n");
+
+    my $w = send_post("/hold?op=w$n", 'x', \%key, port => $other->{port});
+    ok(wait_for(sub {
+        grep { $::master->record($_)->{q} && $::master->record($_)->{s} == 1 }
+             $::master->keys('idempotency:*') }), 'one waits');
+
+    $::replicas[0]->pause;
+    my $took = seconds(sub {
+        app_release("w$n");
+        is($w->read_response->body, "run 1\n", 'the waiter');
+    });
+    $quickest = $took if $took < $quickest;
+
+    ok(!$c->read_response(0.2), 'the holder waits for the replica');
+    $::replicas[0]->resume;
+    is($c->read_response(20)->body, "run 1\n", 'and is answered');
+    is(app_count("w$n"), 1, 'ran once');
+}
+
+# it looks by itself after three quarters of a second at least
+cmp_ok($quickest, '<', 0.6, 'woken');
+ok($other->stop, 'the other leaves');

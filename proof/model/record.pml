@@ -33,8 +33,9 @@
  * the clock; that each request is answered is the absence of an invalid end
  * state.
  *
- * apply() is src/store/redis/(begin|renew|commit|release).lua, and the
- * functions of those names in src/store/memory.  The request is src/core:
+ * apply() is src/store/redis/(begin|renew|commit|release).lua, the plain
+ * commands of ..._redis_plain.c, which do the same where they do anything, and
+ * the functions of those names in src/store/memory.  The request is src/core:
  * begin, wait, execute, outcome.  call() is src/store/redis/..._redis.c: an
  * operation is asked again with the same token; a begin that is given up is
  * followed by a release.  The outbox is src/store/layers/..._outbox*.c.

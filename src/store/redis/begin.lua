@@ -59,14 +59,10 @@ if life >= 0 and known(old, 89) then
 
         -- its holder is gone; others may wait already
         if over(old, 5) and string.byte(old, 4) ~= 1 then
-            local waits = redis.call('LINDEX', key, -1) == 'w'
+            local waits = redis.call('LRANGE', key, 2, 2)
 
             redis.call('DEL', key)
-            redis.call('RPUSH', key, lock, token)
-
-            if waits then
-                redis.call('RPUSH', key, 'w')
-            end
+            redis.call('RPUSH', key, lock, token, unpack(waits))
 
             redis.call('PEXPIRE', key, ARGV[4])
             return ARGV[1] .. '11'

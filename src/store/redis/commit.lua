@@ -12,20 +12,18 @@
 --          tag "4": somebody else's, who still runs
 --
 -- A record is { lock, token } in progress, { lock, outcome, token } after
--- that, and "w" behind it if somebody waits.  By the length of the list an
--- outcome need not be looked at: it would become a string of Lua.  Of an
--- outcome, counted from 1: 4 state, 5 reason, 14 to 17 length of the response,
--- from 18 on the response.
+-- that, and "w" behind it if somebody waits.  Of an outcome, counted from 1:
+-- 4 state, 5 reason, 14 to 17 length of the response, from 18 on the response.
 
 local key, outcome, token = KEYS[1], ARGV[3], ARGV[4]
-local n = redis.call('LLEN', key)
-local waits = false
+local record = redis.call('LRANGE', key, 0, -1)
+local n = #record
+local waits = record[n] == 'w'
 
 if n > 0 then
-    waits = redis.call('LINDEX', key, -1) == 'w'
     local runs = n == (waits and 3 or 2)
 
-    if redis.call('LINDEX', key, waits and -2 or -1) ~= token then
+    if record[waits and n - 1 or n] ~= token then
         return ARGV[1] .. (runs and '4' or '0')
     end
 

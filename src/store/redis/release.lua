@@ -11,21 +11,19 @@
 -- waits.
 
 local key = KEYS[1]
-local n = redis.call('LLEN', key)
+local record = redis.call('LRANGE', key, 0, 2)
 
-if n == 0 then
+if #record == 0 then
     return ARGV[1] .. '1'
 end
 
-local waits = redis.call('LINDEX', key, -1) == 'w'
-
-if n ~= (waits and 3 or 2) or redis.call('LINDEX', key, 1) ~= ARGV[2] then
+if record[2] ~= ARGV[2] then
     return ARGV[1] .. '0'
 end
 
 redis.call('DEL', key)
 
-if waits then
+if record[3] == 'w' then
     redis.call('PUBLISH', ARGV[3], key)
 end
 

@@ -7,25 +7,23 @@
 -- Returns  tag "1" ms left of the lease; 0: look now
 --
 -- A record in progress is { lock, token }, and "w" behind that if somebody
--- waits.  Of a lock, counted from 1: 5 to 12 grace.
+-- waits; a token has 16 bytes.  Of a lock, counted from 1: 5 to 12 grace.
 
 local key = KEYS[1]
 local life = redis.call('PTTL', key)
 local left = 0
 
 if life > 0 then
-    local n = redis.call('LLEN', key)
-    local waits = redis.call('LINDEX', key, -1) == 'w'
-    local lock = redis.call('LINDEX', key, 0)
+    local record = redis.call('LRANGE', key, 0, 2)
 
-    if n == (waits and 3 or 2) and #lock >= 89 then
-        left = math.max(life - struct.unpack('>I8', lock, 5), 0)
+    if #record >= 2 and #record[1] >= 89 and #record[2] == 16 then
+        left = math.max(life - struct.unpack('>I8', record[1], 5), 0)
 
         -- At maxmemory Redis refuses RPUSH, but not PEXPIRE; and once a script
         -- has written, it lets it write on.  Should it not, the waiter is not
         -- woken, and looks by itself.
 
-        if left > 0 and not waits then
+        if left > 0 and not record[3] then
             redis.call('PEXPIRE', key, life)
             redis.pcall('RPUSH', key, 'w')
         end
