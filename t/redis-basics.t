@@ -291,6 +291,8 @@ is($q->read_response->status, 503, 'not kept');
 app_release('r');
 is($v->read_response->status, 503, 'the waiter ran');
 
+ok(wait_for(sub { my @k = $::redis->keys; @k == 2 }), 'and is released');
+
 $::redis->reset_calls;
 http_post('/long/ok', 'x', { 'Idempotency-Key' => 'l' });
 is($::redis->calls->{linsert}, 1, 'committed');
