@@ -67,7 +67,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     end = ngx_http_idempotency_head_encode(again, &one);
     fuzz_check(end == again + head);
     ngx_http_idempotency_head_seal(again, head,
-                        ngx_http_idempotency_body_crc(0, body.data, body.len));
+                        ngx_http_idempotency_body_sum(NGX_HTTP_IDEMPOTENCY_SUM,
+                                                      body.data, body.len));
 
     if (body.len) {
         memcpy(end, body.data, body.len);

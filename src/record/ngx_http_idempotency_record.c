@@ -3,7 +3,7 @@
  * The stored form of a claim and of a response.
  *
  * Stores and the response side call it, to make the bytes of a record and to
- * read them back; it calls zlib's crc32() and nothing else.  What it reads
+ * read them back; it calls zlib's adler32() and nothing else.  What it reads
  * may come from a shared zone, from a server on the network or from a host
  * with another release, so every length is checked against what is there
  * before it is used, and a header that could not have come from an HTTP
@@ -29,8 +29,8 @@
  *         what a newer version adds to the head
  *         the body
  *
- * The checksum is a CRC-32 over the head, less the checksum itself, and then
- * over the CRC-32 of the body as 4 bytes.  A record that never leaves this
+ * The checksum is an Adler-32 over the head, less the checksum itself, and then
+ * over the Adler-32 of the body as 4 bytes.  A record that never leaves this
  * nginx has none: there it is 0, and nobody looks at it.
  */
 
@@ -53,7 +53,7 @@
 #define NGX_HTTP_IDEMPOTENCY_RECORD_COMPRESSED   0x02
 #define NGX_HTTP_IDEMPOTENCY_RECORD_CRITICAL     0xf0
 
-#define NGX_HTTP_IDEMPOTENCY_RECORD_CRC          4      /* offsets */
+#define NGX_HTTP_IDEMPOTENCY_RECORD_SUM          4      /* offsets */
 #define NGX_HTTP_IDEMPOTENCY_RECORD_STATUS       8
 #define NGX_HTTP_IDEMPOTENCY_RECORD_NHEADERS     10
 #define NGX_HTTP_IDEMPOTENCY_RECORD_TIME         12
@@ -69,15 +69,15 @@
 /* kind, name length, value length */
 #define NGX_HTTP_IDEMPOTENCY_RECORD_HEADER_MIN   (1 + 2 + 4)
 
-/* crc32() takes an unsigned int, which may be less than a size_t */
-#define NGX_HTTP_IDEMPOTENCY_RECORD_CRC_PIECE    0x40000000
+/* adler32() takes an unsigned int, which may be less than a size_t */
+#define NGX_HTTP_IDEMPOTENCY_RECORD_SUM_PIECE    0x40000000
 
 
 static size_t ngx_http_idempotency_record_status_line(
     const ngx_http_idempotency_response_t *response);
-static uint32_t ngx_http_idempotency_record_crc(const u_char *p,
-    size_t head_len, uint32_t body_crc);
-static ngx_uint_t ngx_http_idempotency_record_sum(const u_char *p,
+static uint32_t ngx_http_idempotency_record_sum(const u_char *p,
+    size_t head_len, uint32_t body_sum);
+static ngx_uint_t ngx_http_idempotency_record_intact(const u_char *p,
     size_t head_len, size_t len);
 static ngx_uint_t ngx_http_idempotency_record_readable(u_char version);
 static ngx_int_t ngx_http_idempotency_record_fixed(const u_char *p,
@@ -270,22 +270,22 @@ ngx_http_idempotency_record_status_line(
 
 
 uint32_t
-ngx_http_idempotency_body_crc(uint32_t crc, const u_char *p, size_t len)
+ngx_http_idempotency_body_sum(uint32_t sum, const u_char *p, size_t len)
 {
     size_t  n;
 
-    /* no call for an empty piece: with NULL, crc32() would begin anew */
+    /* no call for an empty piece: with NULL, adler32() would begin anew */
 
     while (len) {
-        n = ngx_min(len, NGX_HTTP_IDEMPOTENCY_RECORD_CRC_PIECE);
+        n = ngx_min(len, NGX_HTTP_IDEMPOTENCY_RECORD_SUM_PIECE);
 
-        crc = (uint32_t) crc32(crc, p, (uInt) n);
+        sum = (uint32_t) adler32(sum, p, (uInt) n);
 
         p += n;
         len -= n;
     }
 
-    return crc;
+    return sum;
 }
 
 
@@ -360,47 +360,48 @@ ngx_http_idempotency_head_encode(u_char *p,
 
 
 void
-ngx_http_idempotency_head_seal(u_char *p, size_t head_len, uint32_t body_crc)
+ngx_http_idempotency_head_seal(u_char *p, size_t head_len, uint32_t body_sum)
 {
-    ngx_http_idempotency_put32(p + NGX_HTTP_IDEMPOTENCY_RECORD_CRC,
-                               ngx_http_idempotency_record_crc(p, head_len,
-                                                               body_crc));
+    ngx_http_idempotency_put32(p + NGX_HTTP_IDEMPOTENCY_RECORD_SUM,
+                               ngx_http_idempotency_record_sum(p, head_len,
+                                                               body_sum));
 }
 
 
 static uint32_t
-ngx_http_idempotency_record_crc(const u_char *p, size_t head_len,
-    uint32_t body_crc)
+ngx_http_idempotency_record_sum(const u_char *p, size_t head_len,
+    uint32_t body_sum)
 {
     u_char    body[4];
-    uint32_t  crc;
+    uint32_t  sum;
 
-    ngx_http_idempotency_put32(body, body_crc);
+    ngx_http_idempotency_put32(body, body_sum);
 
     /* version and flags count too: a flipped flag changes what a body is */
 
-    crc = ngx_http_idempotency_body_crc(0, p,
-                                        NGX_HTTP_IDEMPOTENCY_RECORD_CRC);
-    crc = ngx_http_idempotency_body_crc(crc,
+    sum = ngx_http_idempotency_body_sum(NGX_HTTP_IDEMPOTENCY_SUM, p,
+                                        NGX_HTTP_IDEMPOTENCY_RECORD_SUM);
+    sum = ngx_http_idempotency_body_sum(sum,
                                    p + NGX_HTTP_IDEMPOTENCY_RECORD_STATUS,
                                    head_len
                                    - NGX_HTTP_IDEMPOTENCY_RECORD_STATUS);
 
-    return ngx_http_idempotency_body_crc(crc, body, 4);
+    return ngx_http_idempotency_body_sum(sum, body, 4);
 }
 
 
 /* "head_peek" was content with it */
 
 static ngx_uint_t
-ngx_http_idempotency_record_sum(const u_char *p, size_t head_len, size_t len)
+ngx_http_idempotency_record_intact(const u_char *p, size_t head_len, size_t len)
 {
-    uint32_t  crc;
+    uint32_t  sum;
 
-    crc = ngx_http_idempotency_body_crc(0, p + head_len, len - head_len);
+    sum = ngx_http_idempotency_body_sum(NGX_HTTP_IDEMPOTENCY_SUM,
+                                        p + head_len, len - head_len);
 
-    return ngx_http_idempotency_record_crc(p, head_len, crc)
-           == ngx_http_idempotency_get32(p + NGX_HTTP_IDEMPOTENCY_RECORD_CRC);
+    return ngx_http_idempotency_record_sum(p, head_len, sum)
+           == ngx_http_idempotency_get32(p + NGX_HTTP_IDEMPOTENCY_RECORD_SUM);
 }
 
 
@@ -411,7 +412,7 @@ ngx_http_idempotency_response_intact(const u_char *p, size_t len)
     const char  *reason;
 
     return ngx_http_idempotency_head_peek(p, len, &n, &reason) == NGX_OK
-           && ngx_http_idempotency_record_sum(p,
+           && ngx_http_idempotency_record_intact(p,
                     ngx_http_idempotency_get32(p
                                      + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN),
                     len);
@@ -433,9 +434,8 @@ ngx_http_idempotency_response_seal(u_char *p, size_t len)
                                      + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN);
 
     ngx_http_idempotency_head_seal(p, head_len,
-                                   ngx_http_idempotency_body_crc(0,
-                                                            p + head_len,
-                                                            len - head_len));
+                  ngx_http_idempotency_body_sum(NGX_HTTP_IDEMPOTENCY_SUM,
+                                                p + head_len, len - head_len));
 }
 
 
@@ -523,7 +523,7 @@ ngx_http_idempotency_response_decode(const u_char *p, size_t len,
     head_len = ngx_http_idempotency_get32(p
                                      + NGX_HTTP_IDEMPOTENCY_RECORD_HEAD_LEN);
 
-    if (verify && !ngx_http_idempotency_record_sum(p, head_len, len)) {
+    if (verify && !ngx_http_idempotency_record_intact(p, head_len, len)) {
         *reason = "wrong checksum";
         return NGX_ERROR;
     }

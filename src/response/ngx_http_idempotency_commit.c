@@ -92,7 +92,7 @@ static ngx_chain_t *
 ngx_http_idempotency_encode(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, size_t *size)
 {
-    uint32_t                          crc;
+    uint32_t                          sum;
     ngx_buf_t                        *b;
     ngx_chain_t                      *cl, *body, *in;
     ngx_http_idempotency_response_t  *response;
@@ -124,14 +124,14 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
 
         /* it leaves this nginx, and is not to be believed when it comes back */
 
-        crc = 0;
+        sum = NGX_HTTP_IDEMPOTENCY_SUM;
 
         for (in = body; in; in = in->next) {
-            crc = ngx_http_idempotency_body_crc(crc, in->buf->pos,
+            sum = ngx_http_idempotency_body_sum(sum, in->buf->pos,
                                                 in->buf->last - in->buf->pos);
         }
 
-        ngx_http_idempotency_head_seal(b->pos, *size, crc);
+        ngx_http_idempotency_head_seal(b->pos, *size, sum);
     }
 
     cl->next = body;

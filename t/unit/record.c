@@ -43,7 +43,7 @@ put32(u_char *p, uint32_t n)
 static void
 sign(u_char *record)
 {
-    u_char    *body, crc[4];
+    u_char    *body, sum[4];
     uint32_t   head_len, body_len;
 
     head_len = (uint32_t) record[28] << 24 | record[29] << 16
@@ -53,10 +53,10 @@ sign(u_char *record)
 
     body = record + head_len;
 
-    put32(crc, crc32(0, body, body_len));
-    put32(record + 4, crc32(crc32(crc32(0, record, 4), record + 8,
+    put32(sum, adler32(1, body, body_len));
+    put32(record + 4, adler32(adler32(adler32(1, record, 4), record + 8,
                                   head_len - 8),
-                            crc, 4));
+                            sum, 4));
 }
 
 
@@ -67,7 +67,7 @@ encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
 {
     size_t     size, half;
     u_char    *p, *end;
-    uint32_t   crc;
+    uint32_t   sum;
 
     size = ngx_http_idempotency_head_size(r);
     if (size == 0) {
@@ -78,9 +78,9 @@ encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
 
     half = r->body_len / 2;
 
-    crc = ngx_http_idempotency_body_crc(0, body, half);
-    crc = ngx_http_idempotency_body_crc(crc, NULL, 0);
-    crc = ngx_http_idempotency_body_crc(crc, (u_char *) body + half,
+    sum = ngx_http_idempotency_body_sum(NGX_HTTP_IDEMPOTENCY_SUM, body, half);
+    sum = ngx_http_idempotency_body_sum(sum, NULL, 0);
+    sum = ngx_http_idempotency_body_sum(sum, (u_char *) body + half,
                                         r->body_len - half);
 
     *len = size + r->body_len;
@@ -92,7 +92,7 @@ encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
         abort();
     }
 
-    ngx_http_idempotency_head_seal(p, size, crc);
+    ngx_http_idempotency_head_seal(p, size, sum);
 
     if (r->body_len) {
         memcpy(end, body, r->body_len);
@@ -380,7 +380,7 @@ static void
 test_layout(void)
 {
     size_t                            len;
-    u_char                           *p, crc[4];
+    u_char                           *p, sum[4];
     ngx_http_idempotency_response_t   r;
 
     static const u_char               expected[] =
@@ -413,9 +413,9 @@ test_layout(void)
        && memcmp(p + sizeof(expected) - 1, "zzz", 3) == 0,
        "the layout of version 1, byte for byte");
 
-    memcpy(crc, p + 4, 4);
+    memcpy(sum, p + 4, 4);
     sign(p);
-    ok(memcmp(crc, p + 4, 4) == 0, "the checksum, as documented");
+    ok(memcmp(sum, p + 4, 4) == 0, "the checksum, as documented");
 
     exact_free(p, len);
 }
