@@ -32,6 +32,8 @@ BEGIN {
     require Exporter;
     our @ISA = 'Exporter';
 
+    # sleep: that of Time::HiRes, so that a part of a second is not none
+
     @EXPORT = qw(
         $port $h2_port
         http_request http_get http_post http_put http_raw
@@ -40,7 +42,7 @@ BEGIN {
         app_closed app_parked app_last app_reset app_control
         nginx_master nginx_workers nginx_reload edit_config kill_worker
         error_log error_log_like error_log_unlike access_log access_log_like
-        wait_for start_redis start_redis_proxy free_port
+        wait_for sleep start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
         check_load
     );
