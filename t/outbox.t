@@ -93,7 +93,7 @@ sub key { return { 'Idempotency-Key' => new_key() } }
 
 # the network between this nginx and the store is gone, and comes back
 
-sub part { $proxy->tell('cut'); $proxy->tell('refuse') }
+sub part { $proxy->tell('down') }
 sub join_again { $proxy->tell('pass') }
 
 # runs requests, given as URI and key, whose commits do not reach the store;

@@ -329,6 +329,7 @@ package IdempotencyTest::RedisProxy;
 #   refuse    closes every connection as soon as it is there
 #   bare      as they are, but the server has neither RESTORE nor LINSERT
 #   cut       closes all connections now, then pass
+#   down      closes all connections now, then refuse
 
 use strict;
 use warnings;
@@ -416,11 +417,11 @@ sub run
                 ($mode, $passing) = $text =~ /^(\w+)(?: (\d+))?/;
                 ($asked, @kept) = (0);
 
-                if ($mode eq 'cut') {
+                if ($mode eq 'cut' || $mode eq 'down') {
                     for my $pair (map { [ @$_ ] } values %peer) {
                         $close->(@$pair) if $peer{ $pair->[0] };
                     }
-                    $mode = 'pass';
+                    $mode = $mode eq 'cut' ? 'pass' : 'refuse';
                 }
 
                 syswrite $control, '.';
