@@ -112,9 +112,18 @@ sub promtool {
 sub read_events {
     my ($file) = @_;
 
-    open my $fh, '<', $file or return ();
-    my @lines = <$fh>;
-    close $fh;
+    my @lines;
+
+    # who reads while a worker writes may see the first part of that
+
+    for (1 .. 50) {
+        open my $fh, '<', $file or return ();
+        @lines = <$fh>;
+        close $fh;
+
+        last if !@lines || $lines[-1] =~ /\n\z/;
+        select undef, undef, undef, 0.1;
+    }
 
     return map {
         my $line = $_;
