@@ -53,6 +53,9 @@
 
 static ngx_int_t ngx_http_idempotency_redis_plain_begun(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idempotency_redis_plain_record(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply,
+    ngx_str_t *lock, ngx_str_t *second);
 static ngx_int_t ngx_http_idempotency_redis_plain_found(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idempotency_redis_plain_committed(
@@ -253,24 +256,10 @@ ngx_http_idempotency_redis_plain_begun(
         return rc;
     }
 
-    if (reply->type == REDIS_REPLY_ERROR) {
-        ngx_http_idempotency_redis_plain_refused(call, reply);
-        return NGX_AGAIN;
-    }
+    rc = ngx_http_idempotency_redis_plain_record(call, reply, &lock, &token);
 
-    if (reply->type != REDIS_REPLY_ARRAY) {
-        return NGX_ERROR;
-    }
-
-    if (ngx_http_idempotency_redis_field(reply, 0, &lock) != NGX_OK
-        || ngx_http_idempotency_redis_field(reply, 1, &token) != NGX_OK)
-    {
-        /* it is gone again, perhaps */
-        return NGX_AGAIN;
-    }
-
-    if (ngx_http_idempotency_redis_record_other(op, &lock)) {
-        return NGX_ERROR;
+    if (rc != NGX_OK) {
+        return rc;
     }
 
     if (token.len != NGX_HTTP_IDEMPOTENCY_TOKEN_LEN
@@ -288,18 +277,13 @@ ngx_http_idempotency_redis_plain_begun(
 }
 
 
-/* of LRANGE: there is something */
+/* of LRANGE: the first two elements, of the record that was asked for */
 
 static ngx_int_t
-ngx_http_idempotency_redis_plain_found(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+ngx_http_idempotency_redis_plain_record(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply,
+    ngx_str_t *lock, ngx_str_t *second)
 {
-    int64_t                     life;
-    ngx_str_t                   lock, second;
-    ngx_http_idempotency_op_t  *op;
-
-    op = call->op;
-
     if (reply->type == REDIS_REPLY_ERROR) {
         ngx_http_idempotency_redis_plain_refused(call, reply);
         return NGX_AGAIN;
@@ -309,15 +293,35 @@ ngx_http_idempotency_redis_plain_found(
         return NGX_ERROR;
     }
 
-    if (ngx_http_idempotency_redis_field(reply, 0, &lock) != NGX_OK
-        || ngx_http_idempotency_redis_field(reply, 1, &second) != NGX_OK)
+    if (ngx_http_idempotency_redis_field(reply, 0, lock) != NGX_OK
+        || ngx_http_idempotency_redis_field(reply, 1, second) != NGX_OK)
     {
         /* it is gone again, or no record */
         return NGX_AGAIN;
     }
 
-    if (ngx_http_idempotency_redis_record_other(op, &lock)) {
-        return NGX_ERROR;
+    return ngx_http_idempotency_redis_record_other(call->op, lock)
+           ? NGX_ERROR : NGX_OK;
+}
+
+
+/* of LRANGE: there is something */
+
+static ngx_int_t
+ngx_http_idempotency_redis_plain_found(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    int64_t                     life;
+    ngx_int_t                   rc;
+    ngx_str_t                   lock, second;
+    ngx_http_idempotency_op_t  *op;
+
+    op = call->op;
+
+    rc = ngx_http_idempotency_redis_plain_record(call, reply, &lock, &second);
+
+    if (rc != NGX_OK) {
+        return rc;
     }
 
     life = NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_UNKNOWN;
