@@ -329,6 +329,7 @@ struct ngx_http_idempotency_run_s {
     unsigned                             masked:1;   /* the method          */
     unsigned                             broke:1;    /* some response       */
     unsigned                             invalid:1;  /* the one that comes  */
+    unsigned                             aside:1;    /* no part of the work */
 };
 
 

@@ -26,6 +26,10 @@ static ngx_int_t ngx_http_idempotency_content_handler(ngx_http_request_t *r);
 static void ngx_http_idempotency_called(ngx_http_request_t *r,
     ngx_http_idempotency_run_t *run);
 static ngx_uint_t ngx_http_idempotency_checks_access(ngx_http_request_t *r);
+static ngx_http_idempotency_run_t *ngx_http_idempotency_add_run(
+    ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx);
+static ngx_int_t ngx_http_idempotency_set_copies_aside(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_client_handler(ngx_event_t *rev);
 
 
@@ -100,7 +104,7 @@ ngx_http_idempotency_execute_part(ngx_http_request_t *r)
     ctx = ngx_http_idempotency_get_ctx(r);
 
     if (ctx == NULL || !ngx_http_idempotency_at_work(ctx)
-        || r->background || r->content_handler == NULL
+        || r->content_handler == NULL
         || r->content_handler == ngx_http_idempotency_content_handler
         || ngx_http_idempotency_checks_access(r))
     {
@@ -110,21 +114,72 @@ ngx_http_idempotency_execute_part(ngx_http_request_t *r)
     run = ngx_http_idempotency_run_of(ctx, r);
 
     if (run == NULL) {
-        run = ngx_pcalloc(r->pool, sizeof(ngx_http_idempotency_run_t));
+        run = ngx_http_idempotency_add_run(r, ctx);
         if (run == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
+    }
 
-        run->request = r;
-
-        run->next = ctx->run.next;
-        ctx->run.next = run;
+    if (run->aside) {
+        return NGX_DECLINED;
     }
 
     run->content_handler = r->content_handler;
     r->content_handler = ngx_http_idempotency_content_handler;
 
     return NGX_DECLINED;
+}
+
+
+static ngx_http_idempotency_run_t *
+ngx_http_idempotency_add_run(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_run_t  *run;
+
+    run = ngx_pcalloc(r->pool, sizeof(ngx_http_idempotency_run_t));
+    if (run == NULL) {
+        return NULL;
+    }
+
+    run->request = r;
+
+    run->next = ctx->run.next;
+    ctx->run.next = run;
+
+    return run;
+}
+
+
+/*
+ * What was made before the content handler is called, and goes on beside it,
+ * is a mirror's.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_set_copies_aside(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_run_t  *run;
+    ngx_http_posted_request_t   *pr;
+
+    for (pr = r->posted_requests; pr; pr = pr->next) {
+
+        if (!pr->request->background || pr->request->parent != r
+            || ngx_http_idempotency_run_of(ctx, pr->request))
+        {
+            continue;
+        }
+
+        run = ngx_http_idempotency_add_run(pr->request, ctx);
+        if (run == NULL) {
+            return NGX_ERROR;
+        }
+
+        run->aside = 1;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -175,6 +230,12 @@ ngx_http_idempotency_content_handler(ngx_http_request_t *r)
     if (run == NULL) {
         /* a copy of the holder, as those that update a cache */
         return ctx->run.content_handler(r);
+    }
+
+    if (r == r->main
+        && ngx_http_idempotency_set_copies_aside(r, ctx) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     uri_changes = r->uri_changes;

@@ -209,7 +209,7 @@ ngx_http_idempotency_upstreams(ngx_http_idempotency_ctx_t *ctx,
     r = run->request;
     all = 0;
 
-    if (r == NULL || r->upstream_states == NULL) {
+    if (r == NULL || r->upstream_states == NULL || run->aside) {
         return 0;
     }
 
