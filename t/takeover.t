@@ -97,7 +97,56 @@ is($c->read_response->status, 200, 'and is answered');
 
 
 
-=== TEST 3: another scheme of fingerprints is not another request
+=== TEST 3: ... also when a retry took it over, and did not run
+--- config
+    idempotency        $TEST_STORE;
+    idempotency_lease  300ms;
+    set $port  $http_x_port;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$port;
+    }
+--- provokes: exited on signal 9
+--- client
+my %up = ('X-Port' => $ENV{TEST_NGINX_APP_PORT});
+my %down = ('X-Port' => $ENV{TEST_NGINX_DEAD_PORT});
+
+my %unknown = ('Idempotency-Key' => new_key());
+my %dead = ('Idempotency-Key' => new_key());
+
+is(http_post('/close', 'a', { %unknown, %up })->status, 502, 'unknown');
+send_post('/hold', 'a', { %dead, %up });
+app_wait_parked('/hold');
+kill_worker();
+
+select undef, undef, undef, 0.5;
+
+is(http_post('/close', 'a', { %unknown, %down })->status, 502,
+   'a retry finds no application');
+is(http_post('/hold', 'a', { %dead, %down })->status, 502, 'likewise');
+
+is(code_of(http_post('/close', 'b', { %unknown, %up })),
+   'IDEMPOTENCY_CONFLICT', 'another body is a conflict still');
+is(code_of(http_post('/hold', 'b', { %dead, %up })), 'IDEMPOTENCY_CONFLICT',
+   'likewise');
+
+is(http_post('/close', 'a', { %unknown, %up })->status, 502,
+   'the same runs, at once');
+my $c = send_post('/hold', 'a', { %dead, %up });
+is(app_wait('/hold', 2), 2, 'likewise');
+app_release('/hold');
+is($c->read_response->status, 200, 'and is answered');
+is(app_count('/close'), 2, 'twice in all');
+
+# what was never taken over is gone when it is released
+
+my %fresh = ('Idempotency-Key' => new_key());
+is(http_post('/ok', 'a', { %fresh, %down })->status, 502, 'never sent');
+is(http_post('/ok', 'b', { %fresh, %up })->status, 200, 'the key is free');
+
+
+
+=== TEST 4: another scheme of fingerprints is not another request
 --- config
     idempotency        $TEST_STORE;
     idempotency_lease  300ms;
@@ -123,7 +172,7 @@ is(app_count('/close'), 2, 'twice in all');
 
 
 
-=== TEST 4: a TTL that is shorter than the run
+=== TEST 5: a TTL that is shorter than the run
 --- config
     idempotency             $TEST_STORE;
     idempotency_ttl         300ms;
@@ -169,7 +218,7 @@ for my $how (sort keys %key) {
 
 
 
-=== TEST 5: a worker that dies under hold, with a TTL shorter than the lease
+=== TEST 6: a worker that dies under hold, with a TTL shorter than the lease
 --- config
     idempotency                  $TEST_STORE;
     idempotency_ttl              300ms;
@@ -196,7 +245,7 @@ is(app_count('/hold'), 1, 'ran once');
 
 
 
-=== TEST 6: an unknown outcome that could not reach its store
+=== TEST 7: an unknown outcome that could not reach its store
 --- store: redis
 --- http_config
     idempotency_store lost redis {
@@ -250,7 +299,7 @@ is($c->read_response->status, 200, 'and is answered');
 
 
 
-=== TEST 7: in the ledger of a fallback
+=== TEST 8: in the ledger of a fallback
 --- store: redis
 --- http_config
     idempotency_store ledger memory { zone ledger:1m; }

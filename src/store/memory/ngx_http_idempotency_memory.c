@@ -48,6 +48,8 @@ static void ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_memory_stats(
     ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_store_stats_t *stats);
+static void ngx_http_idempotency_memory_give_back(
+    ngx_http_idempotency_memory_t *m, ngx_http_idempotency_node_t *node);
 static ngx_uint_t ngx_http_idempotency_memory_free(
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
@@ -117,9 +119,16 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
         op->result = node ? NGX_HTTP_IDEMPOTENCY_ACQUIRED
                           : NGX_HTTP_IDEMPOTENCY_FULL;
 
+    } else if (ngx_http_idempotency_memory_ours(node, op)
+               && node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS)
+    {
+        ngx_http_idempotency_memory_hold(m, node, op);
+        op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+
     } else if (ngx_http_idempotency_memory_free(node, op)) {
         ngx_http_idempotency_zone_drop(&m->z, node);
         ngx_http_idempotency_memory_hold(m, node, op);
+        node->again = !op->expired;
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
     } else {
@@ -255,7 +264,7 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
             && ngx_http_idempotency_memory_ours(node, op))
         {
             waiting = node->u.waiting;
-            ngx_http_idempotency_zone_remove(&m->z, node);
+            ngx_http_idempotency_memory_give_back(m, node);
 
         } else {
             op->result = NGX_HTTP_IDEMPOTENCY_LOST;
@@ -267,6 +276,29 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_wake(m, op->id, waiting);
 
     return NGX_OK;
+}
+
+
+/*
+ * Of a request that did not run.  But one before it, whose lock it took over,
+ * may have: then another request must not find nothing.
+ */
+
+static void
+ngx_http_idempotency_memory_give_back(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node)
+{
+    if (!node->again) {
+        ngx_http_idempotency_zone_remove(&m->z, node);
+        return;
+    }
+
+    node->u.waiting = 0;
+    node->until = ngx_current_msec;
+
+    ngx_http_idempotency_zone_state(&m->z, node,
+                                    NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN);
 }
 
 
@@ -352,12 +384,6 @@ ngx_http_idempotency_memory_free(ngx_http_idempotency_node_t *node,
 
     left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
-    if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
-        && ngx_http_idempotency_memory_ours(node, op))
-    {
-        return 1;
-    }
-
     if (!ngx_http_idempotency_memory_leased(node)) {
 
         /* it expired, and did so before the asker came */
@@ -394,6 +420,7 @@ ngx_http_idempotency_memory_lay(ngx_http_idempotency_memory_t *m,
 
     if (node) {
         ngx_http_idempotency_memory_hold(m, node, op);
+        node->again = 0;
     }
 
     return node;

@@ -12,9 +12,10 @@
 --
 -- A record is a list, { lock, token } or { lock, outcome, token }, and "w"
 -- behind that if somebody waits; see ..._redis_record.c.  Counted from 1:
--- 3 version; of a lock 4 hold, 5 to 12 grace, 22 to 25 scheme, 34 to 65
+-- 3 version; of a lock 4 kind, 5 to 12 grace, 22 to 25 scheme, 34 to 65
 -- fingerprint, 66 to 81 identity, 82 to 89 target; of an outcome 4 state,
--- 5 reason, 6 to 13 grace.  A token has 16 bytes, an outcome more.
+-- 5 reason, 6 to 13 grace.  A token has 16 bytes, an outcome more.  The kind is
+-- 1 under hold, and 2 if the lock was taken over: it may have run before.
 --
 -- The lease is what the key has to live, less the grace of the lock: the clock
 -- is Redis's own, and a lease can be renewed when there is no memory left for
@@ -67,11 +68,14 @@ local function same_request()
     return ARGV[6] == '1' or part(82, 89)
 end
 
-local function take(how, ...)
+local function take(how, again, ...)
 
     -- first of all room: at maxmemory the rest is allowed then
     redis.call('DEL', key)
-    redis.call('RPUSH', key, lock, token, ...)
+    redis.call('RPUSH', key,
+               string.sub(lock, 1, 3) .. (again or string.sub(lock, 4, 4))
+               .. string.sub(lock, 5),
+               token, ...)
     redis.call('PEXPIRE', key, ARGV[4])
     return ARGV[1] .. '1' .. how
 end
@@ -88,7 +92,7 @@ if life >= 0 and known(old, 89) then
 
         -- its holder is gone; others may wait already
         if string.byte(old, 4) ~= 1 and over(old, 5, 0) and same_request() then
-            return take('1', unpack(redis.call('LRANGE', key, 2, 2)))
+            return take('1', '\2', unpack(redis.call('LRANGE', key, 2, 2)))
         end
 
     elseif known(second, 17) then
@@ -98,7 +102,7 @@ if life >= 0 and known(old, 89) then
         if state == 3 and reason == 1 and string.byte(old, 4) ~= 1 then
 
             if over(second, 6, 0) and same_request() then
-                return take('0')
+                return take('0', '\2')
             end
 
         elseif over(second, 6, tonumber(ARGV[5]))

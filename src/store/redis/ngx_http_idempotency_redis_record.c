@@ -10,7 +10,7 @@
  *   at   length                             at   length
  *    0    2   "id"                           0    2   "id"
  *    2    1   version                        2    1   version
- *    3    1   1: under hold                  3    1   state
+ *    3    1   1: hold, 2: taken over       3    1   state
  *    4    8   grace, ms                      4    1   reason, if unusable
  *   12    8   the first bytes of the id      5    8   grace, ms
  *   20   69   claim                         13    4   length of the response
