@@ -14,7 +14,7 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
 # the tools read these
-export JOBS PORT TESTS
+export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
