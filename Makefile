@@ -18,7 +18,7 @@ export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse
+        analyse fresh nginx-tests
 
 build: setup-build
 	@$(BUILD)
@@ -72,6 +72,12 @@ analyse: setup-build setup-analyse
 torture: setup-test build
 	@proof/torture/run
 
+nginx-tests: setup-test setup-suite build
+	@proof/nginx-tests/run
+
+fresh: setup-fresh
+	@tools/fresh $(or $(SUITE),trixie)
+
 setup: setup-build setup-test
 
 setup-%:
@@ -97,6 +103,8 @@ help:
 	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"
 	@echo "make analyse        gcc -fanalyzer, clang-tidy, cppcheck"
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
+	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
+	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
