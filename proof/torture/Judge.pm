@@ -36,7 +36,7 @@ sub new
     my ($class, %o) = @_;
 
     my $self = bless { lease => Site::LEASE, timeout => Site::TIMEOUT, read => Site::READ, brief => Site::BRIEF,
-                       %o, told => {}, log => {}, landed => {}, broken => [], figure => {} }, $class;
+                       name => 'torture', %o, told => {}, log => {}, landed => {}, broken => [], figure => {} }, $class;
 
     $self->{count} = sub { $self->{figure}{ $_[0] } += defined $_[1] ? $_[1] : 1 };
 
@@ -276,7 +276,7 @@ sub judge_again
                         $gap, $before->{run}, $before->{from}, $before->{how} || 'no end';
 
     my $wrong = !$why ? 'nothing excuses it'
-              : $why eq 'status not kept' || $why eq 'expired' ? undef
+              : $self->at_once($why) ? undef
               : $op->{policy} eq 'hold' ? "$why, but under hold"
               : $gap < $self->{lease} - $slack ? "$why, but before its lease was over"
               : undef;
@@ -288,8 +288,12 @@ sub judge_again
     }
 
     $self->count("run again: $why");
-    print "torture: $where: $why\n" if $ENV{VERBOSE};
+    print "$self->{name}: $where: $why\n" if $ENV{VERBOSE};
 }
+
+# no lease has to pass before that, and hold does not help
+
+sub at_once { my ($self, $why) = @_; return $why eq 'status not kept' || $why eq 'expired' }
 
 
 sub why

@@ -1,0 +1,26 @@
+# One Redis, a breaker, and a ledger in each nginx for when it is away.
+
+package config::fallback;
+
+use strict;
+use warnings;
+use parent 'RedisStore';
+
+
+sub layers { 'breaker fails=5 reset=1s;' }
+sub more { "    idempotency_store ledger memory { zone ledger:16m; }\n" }
+sub which { 'shared fallback=ledger' }
+
+sub locks_of
+{
+    my ($self, $hosts, $name) = @_;
+    my $figures = $hosts->figures($name, 'ledger');
+
+    return $figures ? $figures->{records}{in_progress} : -1;
+}
+
+sub has_fallback { 1 }
+sub found_within { 2 }
+
+
+__PACKAGE__;
