@@ -37,7 +37,7 @@ sub enter
     return if $ENV{HISTORY_INSIDE} || $want eq 'loopback';
 
     my $can = $> == 0 && system('unshare -n ip link set lo up >/dev/null 2>&1') == 0
-              && system('unshare -n ip link add a type veth peer name b >/dev/null 2>&1') == 0;
+              && system('unshare -n ip link add try0 type veth peer name try1 >/dev/null 2>&1') == 0;
 
     die "there are no network namespaces here\n" if !$can && $want eq 'namespaces';
     return if !$can;
