@@ -32,6 +32,7 @@ sub hosts_of { my ($self, $i, @hosts) = @_; return @hosts }
 sub which { 'shared' }
 sub outboxes { 'shared' }
 
+sub can_cut { $_[0]{network}->can_cut }
 sub nodes { $_[0]{redis} }
 sub masters { $_[0]{redis} }
 

@@ -30,10 +30,10 @@ sub new
     $self->{file}->autoflush;
 
     my @host = $self->host_faults;
-    my @store = ($o{network}->can_cut ? $self->network_faults : (), $o{store}->faults);
+    my @store = ($o{store}->can_cut ? $self->network_faults : (), $o{store}->faults);
 
     srand $o{seed};
-    $self->{lanes} = [ map { $self->draw(@$_) } [ 2.5, @host ], @store ? [ 2, @store ] : () ];
+    $self->{lanes} = [ map { $self->draw(@$_) } [ 2, @host ], @store ? [ 1.5, @store ] : () ];
 
     return $self;
 }

@@ -33,6 +33,10 @@ sub hosts_of { my ($self, $i, @hosts) = @_; return $hosts[$i % @hosts] }
 
 sub faults { () }
 
+# whether hosts may be cut off from it
+
+sub can_cut { 0 }
+
 # whatever was done to it: it works again
 
 sub heal { }

@@ -106,9 +106,8 @@ sub why
     $self->count('executions that overlap') if $this->{begin} < ($before->{end} || 9e9);
 
     return 'status not kept' if ($before->{how} || '') eq '503';
-    return 'unknown outcome' if $self->no_outcome($before);
 
-    for my $excuse (qw(lost_with_host fallback lost holder_died kept_lost out_of_reach)) {
+    for my $excuse (qw(lost_with_host fallback lost without_outcome holder_died kept_lost out_of_reach)) {
         my $why = $self->$excuse($i, $op, $before, $this);
         return $why if $why;
     }
@@ -119,6 +118,8 @@ sub why
     return undef;
 }
 
+
+sub without_outcome { my ($self, $i, $op, $before) = @_; return $self->no_outcome($before) ? 'unknown outcome' : undef }
 
 sub died
 {
@@ -219,7 +220,8 @@ sub lost
 
 
 # One that begins while its host is cut off runs in the ledger of that.  Another
-# host does not see it; the same host does, and it also has what it kept.
+# host does not see it.  The same host does; it does not know in its ledger what
+# ran in the store before, but has what it kept.
 
 sub fallback
 {
@@ -231,19 +233,17 @@ sub fallback
     my $ours = $self->away($host, $record, $this->{begin});
     my $theirs = $self->away($before->{from}, $record, $before->{begin});
 
-    if ($host ne $before->{from}) {
-        return 'fallback, another host' if $ours || $theirs;
-        return undef;
-    }
+    return $ours || $theirs ? 'fallback, another host' : undef if $host ne $before->{from};
 
     return 'fallback, the ledger was lost with its host'
         if $theirs && $self->died($host, $before->{begin}, $this->{begin});
 
-    my $kept = $before->{end} && $ours && $before->{end} > $ours->[0] + SLACK && $before->{end} < $this->{begin};
+    return undef if !$ours || $theirs && $before->{begin} > $theirs->[0] + SLACK && $before->{begin} < $theirs->[1];
 
-    return 'fallback, ran in the store before' if $ours && !$theirs && !$kept;
+    my $kept = $before->{end} && $before->{end} > $ours->[0] + SLACK && $before->{end} < $this->{begin}
+               && !$self->holder_died($i, $op, $before, { begin => 9e9 });
 
-    return undef;
+    return $kept ? undef : 'fallback, ran in the store before';
 }
 
 
@@ -385,6 +385,7 @@ sub unknown
 {
     my ($self, $i, $op) = @_;
     my $s = $self->{faults};
+    my @run = App::executions("$self->{site}{dir}/executions", $op->{id});
 
     return 1 if $self->SUPER::unknown($i, $op);
 
@@ -393,11 +394,31 @@ sub unknown
                            && $_->{at} <= $t->{to} + $self->{read} } @{ $s->{deaths} };
         return 1 if grep { ($_->{known} || $_->{at}) + 2 >= $t->{from} && $_->{since} - 1 <= $t->{to} }
                     @{ $s->{failovers} };
+        return 1 if $self->left_begin($t, $run[0]{record});
     }
 
-    for my $run (App::executions("$self->{site}{dir}/executions", $op->{id})) {
+    for my $run (@run) {
         return 1 if $self->kept_lost($i, $op, $run, { begin => 9e9 });
         return 1 if $self->holder_died($i, $op, $run, { begin => 9e9 });
+    }
+
+    return 0;
+}
+
+# its begin was given up while the store was out of reach, and a worker ended
+# before it could be given back
+
+sub left_begin
+{
+    my ($self, $t, $record) = @_;
+    my $s = $self->{faults};
+
+    for my $o (grep { $_->[0] <= $t->{to} + SLACK && $_->[1] >= $t->{from} - SLACK }
+               $self->out($t->{host}, defined $record ? $record : '0'))
+    {
+        return 1 if grep { $_->{from} eq $t->{host} && $_->{at} >= $t->{from}
+                           && $_->{at} <= $o->[1] + $self->found($o->[1]) }
+                    @{ $s->{kills} }, @{ $s->{deaths} }, @{ $s->{reloads} };
     }
 
     return 0;

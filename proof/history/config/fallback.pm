@@ -11,14 +11,6 @@ sub layers { 'breaker fails=5 reset=1s;' }
 sub more { "    idempotency_store ledger memory { zone ledger:16m; }\n" }
 sub which { 'shared fallback=ledger' }
 
-sub locks_of
-{
-    my ($self, $hosts, $name) = @_;
-    my $figures = $hosts->figures($name, 'ledger');
-
-    return $figures ? $figures->{records}{in_progress} : -1;
-}
-
 sub has_fallback { 1 }
 sub found_within { 2 }
 
