@@ -33,15 +33,15 @@ use constant SLACK => 0.3;
 
 # --- the account
 
-# from when to when that host, or that worker of it, did not reach that record;
-# what lies less than it takes to be found apart is one
+# From when to when that host, or that worker of it, did not reach that record.
+# What lies less than it takes to be found apart is one; or $each is.
 
 sub out
 {
-    my ($self, $host, $record, $pid) = @_;
+    my ($self, $host, $record, $pid, $each) = @_;
     my $s = $self->{faults};
     my $shard = $self->{store}->shard($record);
-    my $key = join ' ', $host, $shard, $pid || 0;
+    my $key = join ' ', $host, $shard, $pid || 0, $each || 0;
 
     return @{ $self->{out}{$key} } if $self->{out}{$key};
 
@@ -56,7 +56,7 @@ sub out
     for my $o (sort { $a->{since} <=> $b->{since} } @out) {
         my $until = $o->{until} || 9e9;
 
-        if (@merged && $o->{since} <= $merged[-1][1] + $self->found($merged[-1][1])) {
+        if (@merged && $o->{since} <= $merged[-1][1] + ($each ? 0 : $self->found($merged[-1][1]))) {
             $merged[-1][1] = $until if $until > $merged[-1][1];
 
         } else {
@@ -77,14 +77,15 @@ sub found
     return $within + SLACK + $self->{stalls}->sum($since, $since + $within);
 }
 
-# the outage in which that host was then, or of which it had not recovered
+# the last outage in which that host was then, or of which it had not recovered
 
 sub away
 {
     my ($self, $host, $record, $at) = @_;
-    my ($o) = grep { $_->[0] <= $at + SLACK && $at <= $_->[1] + $self->found($_->[1]) } $self->out($host, $record);
+    my @out = grep { $_->[0] <= $at + SLACK && $at <= $_->[1] + $self->found($_->[1]) }
+              $self->out($host, $record, 0, 'each');
 
-    return $o;
+    return $out[-1];
 }
 
 sub late { my ($self, $at) = @_; return SLACK + $self->{timeout} + $self->{stalls}->sum($at, $at + 2) }

@@ -123,7 +123,7 @@ sub kill_master
             sub { $self->{cluster}->node_of($shard * 5461 + 100) == $replica or return 'again';
                   $s->back($away); 0.5 + 2 * $d[1] },
             sub { $master->launch; 0 },
-            sub { answers($master) ? 0 : 'again' },
+            sub { $self->answers($master) ? 0 : 'again' },
             sub { $self->ready });
 }
 
@@ -183,7 +183,7 @@ sub restart_replica
 
     return (sub { $replica->kill_it('KILL'); 0.2 + $d[0] },
             sub { $replica->launch; 0 },
-            sub { answers($replica) ? 0 : 'again' },
+            sub { $self->answers($replica) ? 0 : 'again' },
             sub { $self->ready });
 }
 

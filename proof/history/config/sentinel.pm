@@ -120,7 +120,7 @@ sub kill_master
             $self->fail_over($s, $old, $away, sub { my $new = shift;
                 (sub { 0.5 + 2 * $d[1] },
                  sub { $self->follow($old, $new->()); 0 },
-                 sub { answers($old) ? 0 : 'again' }) }));
+                 sub { $self->answers($old) ? 0 : 'again' }) }));
 }
 
 sub freeze_master
@@ -156,7 +156,7 @@ sub restart_replica
     return (sub { $replica->kill_it('KILL'); 0.2 + $d[0] },
             sub { my $master = $self->{set}->master or return 'again';
                   $self->follow($replica, $master); 0 },
-            sub { answers($replica) ? 0 : 'again' });
+            sub { $self->answers($replica) ? 0 : 'again' });
 }
 
 
