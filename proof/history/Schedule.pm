@@ -145,13 +145,14 @@ sub back
     return 0;
 }
 
-# another master from now on; "has": the executions whose response it has
+# another master from now on; "has": the executions whose response it has;
+# "mute": for how long the old one had answered nothing, since the fault
 
 sub failover
 {
     my ($self, %o) = @_;
 
-    push @{ $self->{failovers} }, { %o, at => time };
+    push @{ $self->{failovers} }, { mute => 0, %o, at => time };
     $self->say(sprintf 'another master after %.2f s, with %d responses', time - $o{since}, scalar keys %{ $o{has} });
 
     return $self->{failovers}[-1];

@@ -16,7 +16,8 @@
 #   fallback             one of both ran in a ledger that the other did not ask
 #   lost with its host   the embedded store, or a ledger
 #
-# All but the last three take a lease, and do not happen under hold.
+# All but the last three take a lease, and do not happen under hold.  A second
+# execution that waited for the first is not excused by a lock that was lost.
 
 package Verdict;
 
@@ -29,6 +30,7 @@ use App;
 
 
 use constant SLACK => 0.3;
+use constant WAITED => 0.2;             # s, from the client's request to its begin
 
 
 # --- the account
@@ -108,7 +110,16 @@ sub why
 
     return 'status not kept' if ($before->{how} || '') eq '503';
 
-    for my $excuse (qw(lost_with_host fallback lost without_outcome holder_died kept_lost out_of_reach)) {
+    # what takes a lease comes first, where one has passed
+
+    my @excuses = qw(lost_with_host fallback lost);
+    my @with_lease = qw(without_outcome holder_died kept_lost out_of_reach);
+
+    unshift @excuses, @with_lease
+        if $op->{policy} ne 'hold'
+           && $this->{begin} - $before->{begin} >= $self->{lease} - $self->late($before->{begin});
+
+    for my $excuse (@excuses, @with_lease) {
         my $why = $self->$excuse($i, $op, $before, $this);
         return $why if $why;
     }
@@ -207,13 +218,21 @@ sub lost
         next if $this->{begin} < $f->{since} - SLACK || ($f->{has}{ $op->{id} } || 0) == $before->{run};
         next if $before->{begin} > $told || $end < $f->{since} - 1 - $self->late($f->{since} - 1);
 
-        # what still ran is locked again once it is told, and what was to be
-        # acknowledged is written again
+        # What began while the old master answered nothing began with the new
+        # one.  What still ran is locked again once it is told.  What the old one
+        # did not answer, or not for its replicas, is written again.
 
-        next if $this->{begin} > $told && ($end > $told || $self->{store}->acknowledged);
+        my $mute = sub { $_[0] > $f->{since} + SLACK && $_[0] < $f->{since} + $f->{mute} - 1 };
 
-        return $end > $f->{since} && $this->{begin} < $end ? 'lost in a failover, its lock'
-                                                           : 'lost in a failover, its response';
+        next if $mute->($before->{begin});
+        next if $this->{begin} > $told && ($end > $told || $mute->($end) || $self->{store}->acknowledged);
+
+        return 'lost in a failover, its response' if $this->{begin} > $end;
+
+        next if grep { $_->{run} == $this->{run} && !$_->{replayed} && $_->{from} < $f->{at}
+                       && $_->{from} < $this->{begin} - WAITED } @{ $self->{told}{$i} };
+
+        return 'lost in a failover, its lock';
     }
 
     return undef;
@@ -366,6 +385,9 @@ sub judge_refusals
             $live->($_->[1]) for grep { $_->[0] <= $other->{to} + $self->{lease} && $_->[1] >= $other->{from} }
                                  $self->out($other->{host}, $run[0]{record});
         }
+
+        $live->($_->{until} || 9e9) for grep { $_->{from} eq $t->{host} && $_->{since} <= $t->{to} }
+                                        @{ $self->{faults}{freezes} };
 
         my $late = $t->{to} - $alive - $self->{lease};
 

@@ -11,4 +11,4 @@ BEGIN { require "config/cluster.pm"; our @ISA = 'config::cluster' }
 sub replicas { 1 }
 
 
-__PACKAGE__;
+return __PACKAGE__;

@@ -104,9 +104,9 @@ sub role { my $node = shift; return (eval { $node->command('INFO', 'replication'
 
 sub note_failover
 {
-    my ($self, $s, $shard, $since, $new) = @_;
+    my ($self, $s, $shard, $since, $new, $mute) = @_;
 
-    return $s->failover(shard => $shard, since => $since, has => $self->responses($new));
+    return $s->failover(shard => $shard, since => $since, has => $self->responses($new), mute => $mute || 0);
 }
 
 
@@ -119,7 +119,7 @@ sub kill_master
 
     return (sub { $s->away($away); $master->kill_it('KILL'); 0 },
             sub { role($replica) eq 'master' or return 'again';
-                  $self->note_failover($s, $shard, $away->{since}, $replica); 0 },
+                  $self->note_failover($s, $shard, $away->{since}, $replica, 9e9); 0 },
             sub { $self->{cluster}->node_of($shard * 5461 + 100) == $replica or return 'again';
                   $s->back($away); 0.5 + 2 * $d[1] },
             sub { $master->launch; 0 },
@@ -133,11 +133,12 @@ sub freeze_master
     my $master = $self->master($shard);
     my $replica = $self->{cluster}->replica_of($master) or return;
     my $away = $s->outage(shard => $shard);
+    my $over;
 
     return (sub { $s->away($away); $master->pause; 0 },
             sub { role($replica) eq 'master' or return 'again';
-                  $self->note_failover($s, $shard, $away->{since}, $replica); $s->back($away); $d[1] },
-            sub { $master->resume; 0 },
+                  $over = $self->note_failover($s, $shard, $away->{since}, $replica, 9e9); $s->back($away); $d[1] },
+            sub { $over->{mute} = Time::HiRes::time - $over->{since}; $master->resume; 0 },
             sub { role($master) eq 'slave' ? 0 : 'again' },
             sub { $self->ready });
 }
@@ -188,4 +189,4 @@ sub restart_replica
 }
 
 
-__PACKAGE__;
+return __PACKAGE__;

@@ -15,4 +15,4 @@ sub has_fallback { 1 }
 sub found_within { 2 }
 
 
-__PACKAGE__;
+return __PACKAGE__;

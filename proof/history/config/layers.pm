@@ -15,4 +15,4 @@ sub found_within { 2 }
 sub has_cache { 1 }
 
 
-__PACKAGE__;
+return __PACKAGE__;

@@ -18,4 +18,4 @@ sub locks_of
 }
 
 
-__PACKAGE__;
+return __PACKAGE__;

@@ -7,4 +7,4 @@ use warnings;
 use parent 'RedisStore';
 
 
-__PACKAGE__;
+return __PACKAGE__;

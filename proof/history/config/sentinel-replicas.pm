@@ -11,4 +11,4 @@ BEGIN { require "config/sentinel.pm"; our @ISA = 'config::sentinel' }
 sub replicas { 2 }
 
 
-__PACKAGE__;
+return __PACKAGE__;

@@ -87,11 +87,12 @@ sub fail_over
     return (
         sub { $since ||= time;
               ($new) = $self->other($old) or return 'again';
-              $over = $s->failover(shard => 0, since => $away->{since} || $since, has => $self->responses($new)); 0 },
+              $over = $s->failover(shard => 0, since => $away->{since} || $since, has => $self->responses($new),
+                                   mute => $away->{since} ? 9e9 : 0); 0 },
         sub { $self->named($new) or return 'again';
               $s->known($over);
               $s->back($away); 0 },
-        $then->(sub { $new }),
+        $then->(sub { $new }, sub { $over }),
         sub { $self->named($new) == 3 && role($old) eq 'slave' or return 'again';
               $s->say('all sentinels tell, and the old master is a replica'); 0 },
         sub { $self->{set}->not_ready('soon') ? 'again' : $s->rest(9) });
@@ -130,9 +131,9 @@ sub freeze_master
     my $away = $s->outage(shard => 0);
 
     return (sub { $s->away($away); $old->pause; 0 },
-            $self->fail_over($s, $old, $away, sub {
+            $self->fail_over($s, $old, $away, sub { my ($new, $over) = @_;
                 (sub { $d[1] },
-                 sub { $old->resume; 0 }) }));
+                 sub { $over->()->{mute} = time - $over->()->{since}; $old->resume; 0 }) }));
 }
 
 
@@ -160,4 +161,4 @@ sub restart_replica
 }
 
 
-__PACKAGE__;
+return __PACKAGE__;
