@@ -18,7 +18,7 @@ export JOBS PORT TESTS
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse
+        history         analyse
 
 build: setup-build
 	@$(BUILD)
@@ -72,6 +72,9 @@ analyse: setup-build setup-analyse
 torture: setup-test build
 	@proof/torture/run
 
+history: setup-test build
+	@proof/history/run
+
 setup: setup-build setup-test
 
 setup-%:
@@ -97,6 +100,7 @@ help:
 	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"
 	@echo "make analyse        gcc -fanalyzer, clang-tidy, cppcheck"
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
+	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
