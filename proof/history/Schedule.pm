@@ -18,7 +18,7 @@ use constant STUCK => 60;               # s until a step has failed
 my @journal = qw(kills deaths reloads freezes outages failovers apps);
 
 
-# new(seed, seconds, hosts, store, network, count, log)
+# new(seed, seconds, lease, hosts, store, network, count, log)
 
 sub new
 {
@@ -213,7 +213,7 @@ sub freeze_worker
         kill STOP => $freeze->{pid};
         push @{ $self->{freezes} }, $freeze;
         $self->say("$host: worker $freeze->{pid}");
-        return $d[1] < 0.8 ? 0.1 + $d[2] : 3 + 3 * $d[2];
+        return $d[1] < 0.6 ? 0.1 + $d[2] : $self->{lease} * (1.2 + $d[2]);
     }, sub {
         return 0 if !$freeze;
         kill CONT => $freeze->{pid};

@@ -326,35 +326,58 @@ sub judge
 }
 
 
-# A response that was replayed is the one that is replayed from then on, save
-# when something happened to the store, or to the host that has kept it.
+# What was stored is replayed from then on, by every host: after a client was
+# told of one execution, nobody is told of another, save that a host that is cut
+# off tells what it kept, and that a failover or a death lost it.
 
 sub judge_replays
 {
     my ($self, $i, $op, @run) = @_;
-    my $last;
+    my %last;
 
-    for my $t (sort { $a->{to} <=> $b->{to} } grep { $_->{replayed} && $_->{run} } @{ $self->{told}{$i} || [] }) {
+    for my $t (sort { $a->{to} <=> $b->{to} } grep { $_->{run} } @{ $self->{told}{$i} || [] }) {
         my $run = $run[ $t->{run} - 1 ];
 
         if (!$run || ($run->{how} || '') !~ /^(200|404|sending)$/) {
-            $self->broken("op$i: a replay of run $t->{run}, which the application did not complete");
+            $self->broken("op$i: a replay of run $t->{run}, which the application did not complete") if $t->{replayed};
             next;
         }
 
-        if ($last && $last->{run} != $t->{run} && $last->{to} < $t->{from}) {
-            my $since = $run[0]{begin};
-            my $s = $self->{faults};
-            my @fault = grep { ($_->{since} || $_->{at}) <= $t->{to} && ($_->{until} || $_->{at}) >= $since - 1 }
-                        @{ $s->{outages} }, @{ $s->{failovers} }, @{ $s->{deaths} }, @{ $s->{freezes} };
+        # its own client is told of what was not stored, too
+
+        next if !$t->{replayed} && $self->said('lost|kept|dropped', $run, $t->{host}, $run->{begin}, $t->{to} + 1);
+        next if $t->{host} eq $run->{from} && $self->away($t->{host}, $run->{record}, $t->{to});
+
+        my $last = \$last{ $self->{store}->has_fallback ? $t->{host} : '' };
+
+        if ($$last && $$last->{run} != $t->{run} && $$last->{to} < $t->{from}) {
+            my @lost = $self->lost_since($run, $$last->{from}, $t);
 
             $self->count('operations with replays of two executions');
-            $self->broken(sprintf 'op%d: run %d was replayed at %.2f, run %d at %.2f', $i, $last->{run},
-                          $last->{to} - $self->{start}, $t->{run}, $t->{from} - $self->{start}) if !@fault;
+            $self->broken(sprintf 'op%d: told of run %d by %s at %.2f, of run %d by %s at %.2f', $i,
+                          $$last->{run}, $$last->{host}, $$last->{to} - $self->{start}, $t->{run}, $t->{host},
+                          $t->{from} - $self->{start}) if !@lost;
         }
 
-        $last = $t;
+        $$last = $t if !$$last || $t->{replayed} || $$last->{run} < $t->{run};
     }
+}
+
+sub lost_since
+{
+    my ($self, $run, $since, $t) = @_;
+    my $shard = $self->{store}->shard($run->{record});
+    my $moves = $self->{faults}{moves}{$shard} || {};
+
+    my @lost = grep { ($_->{shard} == $shard || $moves->{ $_->{shard} }) && $_->{since} <= $t->{to}
+                      && ($_->{known} || $_->{at}) + $self->{lease} >= $since } @{ $self->{faults}{failovers} };
+
+    push @lost, map { $self->died($_, $since - $self->{lease}, $t->{to}) } $t->{host}, $run->{from}
+        if $self->{store}->lost_with_host || $self->{store}->has_fallback;
+
+    push @lost, $self->away($t->{host}, $run->{record}, $t->{to}) || () if $self->{store}->has_fallback;
+
+    return @lost;
 }
 
 
