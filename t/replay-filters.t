@@ -328,7 +328,7 @@ for my $what ([ 'POST', '/headers', 201 ], [ 'POST', '/headers?status=200', 200 
         my $name = "$method $uri, " . join ', ',
                    map { "$_: $asks[$i]{$_}" } sort keys %{ $asks[$i] };
 
-        # the ETag of the application is a weak one, of which there is no range
+        # the application's ETag is another one for each run
 
         if ($method eq 'GET' && $asks[$i]{Range}
             && !($asks[$i]{'If-Range'} && $uri !~ /file/))

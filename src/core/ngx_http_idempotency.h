@@ -405,6 +405,7 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             ended:1;    /* a response, and not its
                                                         subrequests         */
     unsigned                             composed:1; /* of subrequests'     */
+    unsigned                             charset:1;  /* told ahead          */
     unsigned                             ranges:1;   /* may be cut out of what
                                                         is held             */
     unsigned                             foreign:1;  /* another identity's
@@ -557,6 +558,8 @@ ngx_int_t ngx_http_idempotency_pass_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_pass_body(ngx_http_request_t *r,
     ngx_chain_t *in);
+void ngx_http_idempotency_charset(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_subrequest_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_subrequest_body(ngx_http_request_t *r,

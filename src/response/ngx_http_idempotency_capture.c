@@ -126,6 +126,8 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ctx->held_size = 0;
     ctx->segments = NULL;
     ctx->ended = 0;
+    ctx->composed = 0;
+    ctx->charset = 0;
     ctx->ranges = 0;
     ctx->app_off = 0;
     ctx->app_ttl = 0;
@@ -207,6 +209,8 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
         return ngx_http_idempotency_complete(r, ctx);
     }
+
+    ngx_http_idempotency_charset(r, ctx);
 
     return NGX_OK;
 }
@@ -649,6 +653,18 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
         outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
     }
 
+    if (ctx->composed && r->method != NGX_HTTP_HEAD
+        && r->headers_out.content_length_n
+           != (off_t) ctx->response.body_len)
+    {
+        /* one of the slices broke off, and nginx went on */
+
+        outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
+
+        ctx->ranges = 0;
+        r->keepalive = 0;
+    }
+
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
         rc = ngx_http_idempotency_commit(r, ctx);
 
@@ -701,6 +717,11 @@ ngx_http_idempotency_pass_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
     ngx_http_idempotency_own_headers(r, ctx);
+
+    if (ctx->charset) {
+        ctx->charset = 0;
+        ngx_str_null(&r->headers_out.charset);
+    }
 
     return ngx_http_next_header_filter(r);
 }

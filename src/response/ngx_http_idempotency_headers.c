@@ -437,9 +437,13 @@ static ngx_int_t
 ngx_http_idempotency_accept_ranges(ngx_http_request_t *r,
     ngx_array_t *headers)
 {
+    ngx_http_core_loc_conf_t       *clcf;
     ngx_http_idempotency_header_t  *kept;
 
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
     if (!r->allow_ranges || r->headers_out.accept_ranges
+        || clcf->max_ranges == 0
         || r->headers_out.status != NGX_HTTP_OK
         || !ngx_http_idempotency_may_range(r))
     {

@@ -137,6 +137,8 @@ ngx_http_idempotency_slice_body(ngx_http_request_t *r,
     ngx_chain_t                   *cl;
     ngx_http_idempotency_reason_e  reason;
 
+    ctx->composed = 1;
+
     for (cl = in; cl; cl = cl->next) {
         b = cl->buf;
 
