@@ -592,6 +592,7 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idempotency_check_variables(ngx_conf_t *cf);
 char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
