@@ -50,6 +50,9 @@ typedef enum {
     NGX_HTTP_IDEMPOTENCY_ACQUIRED,       /* begin: we are the holder        */
     NGX_HTTP_IDEMPOTENCY_FOUND,          /* begin: op->found says what      */
     NGX_HTTP_IDEMPOTENCY_LOST,           /* somebody else's token is there  */
+    NGX_HTTP_IDEMPOTENCY_GONE,           /* begin: what was in progress is
+                                            not there any more, and nobody
+                                            gave it back                    */
     NGX_HTTP_IDEMPOTENCY_FULL,           /* there is no room                */
     NGX_HTTP_IDEMPOTENCY_ERROR           /* the store did not answer        */
 } ngx_http_idempotency_result_e;
@@ -99,6 +102,15 @@ struct ngx_http_idempotency_op_s {
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
                                                    unknown for the whole ttl */
+
+    /* begin */
+    unsigned                        waits:1;    /* whoever asks would wait for
+                                                   a holder, and is to find out
+                                                   that it gave the record
+                                                   back                     */
+    unsigned                        again:1;    /* it waits already: a record
+                                                   that is gone, and was not
+                                                   given back, is not taken */
 
     /* watch */
     ngx_uint_t                      attempt;    /* looks in vain, so far    */
@@ -188,7 +200,8 @@ typedef struct {
      * operations: NGX_OK or NGX_AGAIN
      *
      * begin    takes the lock with (token, claim, lease), or tells what is
-     *          there.  A lock with our own token is ours.
+     *          there.  A lock with our own token is ours.  A store that may
+     *          lose records tells who waits (op->again) that one is gone.
      * renew    fenced; lays the lock anew where the record is gone.
      * commit   fenced; writes where the record is gone; wakes the waiters.
      * release  fenced; wakes the waiters.
