@@ -3,16 +3,19 @@
 --
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 our lock   3 our token   4 life, ms
+--          5 "0"; "1": who asks would wait; "2": waits, and it was in progress
 --
 -- Returns  tag "1" how: the lock is ours; "0": nothing was there, or it was
 --          ours already, "1": its holder was gone, "2": it had expired
 --          { tag "2" ms to live, lock, token or outcome }: what is there, as
 --          it is; who asks judges it, and refuses what it does not know
+--          tag "3": it was in progress, and is gone; nobody gave it back
 --
 -- A record is a list, { lock, token } or { lock, outcome, token }, and "w"
 -- behind that if somebody waits; see ..._redis_record.c.  Counted from 1:
 -- 3 version; of a lock 4 hold, 5 to 12 grace; of an outcome 4 state, 6 to 13
--- grace.  A token has 16 bytes, an outcome more.
+-- grace.  A token has 16 bytes, an outcome more; that of zeros is of a record
+-- which was given back while somebody waited, and free: see release.lua.
 --
 -- The lease is what the key has to live, less the grace of the lock: the clock
 -- is Redis's own, and a lease can be renewed when there is no memory left for
@@ -23,6 +26,11 @@ local key, lock, token = KEYS[1], ARGV[2], ARGV[3]
 local record = redis.call('LRANGE', key, 0, 1)
 
 if #record == 0 then
+
+    if ARGV[5] == '2' then
+        return ARGV[1] .. '3'
+    end
+
     local laid = redis.pcall('RPUSH', key, lock, token)
 
     if type(laid) == 'table' then
@@ -57,15 +65,25 @@ if life >= 0 and known(old, 89) then
             return ARGV[1] .. '10'
         end
 
-        -- its holder is gone; others may wait already
-        if over(old, 5) and string.byte(old, 4) ~= 1 then
+        local free = second == string.rep('\0', 16)
+        local ended = over(old, 5)
+
+        -- it was given back, or its holder is gone; others may wait already
+        if free or (ended and string.byte(old, 4) ~= 1) then
             local waits = redis.call('LRANGE', key, 2, 2)
 
             redis.call('DEL', key)
             redis.call('RPUSH', key, lock, token, unpack(waits))
 
             redis.call('PEXPIRE', key, ARGV[4])
-            return ARGV[1] .. '11'
+            return ARGV[1] .. (free and '10' or '11')
+        end
+
+        -- who will wait says so at once: the next step of the holder may be to
+        -- give it back.  As in watch.lua, at maxmemory
+        if ARGV[5] ~= '0' and not ended and redis.call('LLEN', key) == 2 then
+            redis.call('PEXPIRE', key, life)
+            redis.pcall('RPUSH', key, 'w')
         end
 
     elseif known(second, 17) then

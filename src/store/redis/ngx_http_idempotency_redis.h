@@ -16,7 +16,8 @@
  *                           cluster, a master that sentinels name
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
- *   ..._redis_setup.c       from a socket to a connection that is ready
+ *   ..._redis_setup.c       from a socket to a connection that is ready;
+ *                           _policy.c: whether the server evicts
  *   ..._redis_replicas.c    commits that wait for replicas to have them
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
@@ -544,6 +545,8 @@ ngx_int_t ngx_http_idempotency_redis_ask(
     ngx_http_idempotency_redis_conn_t *conn,
     ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args,
     ngx_uint_t n);
+/* what its records were may be lost: holders renew, and before all others */
+void ngx_http_idempotency_redis_doubt(ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_ignored(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 
@@ -575,6 +578,11 @@ void ngx_http_idempotency_redis_write_handler(ngx_event_t *wev);
 /* ..._redis_setup.c */
 
 void ngx_http_idempotency_redis_connect(
+    ngx_http_idempotency_redis_conn_t *conn);
+
+/* ..._redis_policy.c */
+
+void ngx_http_idempotency_redis_policy_ask(
     ngx_http_idempotency_redis_conn_t *conn);
 
 /* ..._redis_watch.c */

@@ -1,5 +1,7 @@
 -- release: it did not run, or may run again.  Wakes the waiters, if there are
--- any.
+-- any; then a lock whose lease is over and whose token is zeros stays for a
+-- while, so that they can tell a record that was given back from one that this
+-- server lost, whose holder may still run.
 --
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 token   3 channel of the wake-ups
@@ -21,10 +23,30 @@ if record[2] ~= ARGV[2] then
     return ARGV[1] .. '0'
 end
 
-redis.call('DEL', key)
-
-if record[3] == 'w' then
-    redis.call('PUBLISH', ARGV[3], key)
+if record[3] ~= 'w' then
+    redis.call('DEL', key)
+    return ARGV[1] .. '1'
 end
+
+-- They look once a second at least.  Of a lock, counted from 1: 4 hold, 5 to 12
+-- grace.  At maxmemory Redis refuses LSET, but not PEXPIRE; and once a script
+-- has written, it lets it write on.
+
+redis.call('PEXPIRE', key, 5000)
+
+local lock = string.sub(record[1], 1, 3) .. '\0'
+             .. struct.pack('>I8', 100 * 365 * 24 * 3600 * 1000)
+             .. string.sub(record[1], 13)
+local kept = redis.pcall('LSET', key, 0, lock)
+
+if not kept.err then
+    kept = redis.pcall('LSET', key, 1, string.rep('\0', 16))
+end
+
+if kept.err then
+    redis.call('DEL', key)
+end
+
+redis.call('PUBLISH', ARGV[3], key)
 
 return ARGV[1] .. '1'
