@@ -33,7 +33,7 @@
 static void ngx_http_idempotency_renew_due(ngx_msec_t time);
 static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
 static void ngx_http_idempotency_renew_doubt(
-    ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_t *store, ngx_uint_t now,
     ngx_http_idempotency_concerns_pt concerns, void *data);
 static ngx_uint_t ngx_http_idempotency_renew_concerns(
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_store_t *store,
@@ -187,8 +187,9 @@ ngx_http_idempotency_renew_handler(ngx_event_t *ev)
 
 static void
 ngx_http_idempotency_renew_doubt(ngx_http_idempotency_store_t *store,
-    ngx_http_idempotency_concerns_pt concerns, void *data)
+    ngx_uint_t now, ngx_http_idempotency_concerns_pt concerns, void *data)
 {
+    ngx_msec_t                   due;
     ngx_uint_t                   n;
     ngx_queue_t                 *q;
     ngx_http_idempotency_ctx_t  *ctx;
@@ -201,9 +202,21 @@ ngx_http_idempotency_renew_doubt(ngx_http_idempotency_store_t *store,
     {
         ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, holder);
 
-        if (ngx_http_idempotency_renew_concerns(ctx, store, concerns, data)) {
+        if (!ngx_http_idempotency_renew_concerns(ctx, store, concerns, data)) {
+            continue;
+        }
+
+        if (now) {
             ctx->renew_at = ngx_current_msec;
             n++;
+            continue;
+        }
+
+        due = ngx_current_msec + NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(ctx->lease);
+
+        if ((ngx_msec_int_t) (ctx->renew_at - due) > 0) {
+            ctx->renew_at = due;
+            ngx_http_idempotency_renew_due(due);
         }
     }
 

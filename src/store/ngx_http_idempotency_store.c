@@ -115,10 +115,10 @@ ngx_http_idempotency_store_on_doubt(ngx_http_idempotency_doubt_pt handler)
 
 void
 ngx_http_idempotency_store_doubt(ngx_http_idempotency_store_t *store,
-    ngx_http_idempotency_concerns_pt concerns, void *data)
+    ngx_uint_t now, ngx_http_idempotency_concerns_pt concerns, void *data)
 {
     if (ngx_http_idempotency_doubt_handler) {
-        ngx_http_idempotency_doubt_handler(store, concerns, data);
+        ngx_http_idempotency_doubt_handler(store, now, concerns, data);
     }
 }
 

@@ -256,17 +256,17 @@ void ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op);
 /*
  * For backends: records may be lost, since another server has them now, or
  * since a connection broke and the server may have been started anew.  Whoever
- * holds locks there renews them at once.  "concerns" tells of a record whether
- * it is one of them; NULL: they all are.
+ * holds locks there renews them "now", or as soon as it is worth trying.
+ * "concerns" tells of a record whether it is one of them; NULL: they all are.
  */
 typedef ngx_uint_t (*ngx_http_idempotency_concerns_pt)(void *data,
     u_char *id);
 typedef void (*ngx_http_idempotency_doubt_pt)(
-    ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_store_t *store, ngx_uint_t now,
     ngx_http_idempotency_concerns_pt concerns, void *data);
 
 void ngx_http_idempotency_store_doubt(ngx_http_idempotency_store_t *store,
-    ngx_http_idempotency_concerns_pt concerns, void *data);
+    ngx_uint_t now, ngx_http_idempotency_concerns_pt concerns, void *data);
 
 /* one process: who is told of that */
 void ngx_http_idempotency_store_on_doubt(

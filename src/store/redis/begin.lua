@@ -66,10 +66,9 @@ if life >= 0 and known(old, 89) then
         end
 
         local free = second == string.rep('\0', 16)
-        local ended = over(old, 5)
 
         -- it was given back, or its holder is gone; others may wait already
-        if free or (ended and string.byte(old, 4) ~= 1) then
+        if over(old, 5) and (free or string.byte(old, 4) ~= 1) then
             local waits = redis.call('LRANGE', key, 2, 2)
 
             redis.call('DEL', key)
@@ -81,7 +80,9 @@ if life >= 0 and known(old, 89) then
 
         -- who will wait says so at once: the next step of the holder may be to
         -- give it back.  As in watch.lua, at maxmemory
-        if ARGV[5] ~= '0' and not ended and redis.call('LLEN', key) == 2 then
+        if ARGV[5] ~= '0' and life > struct.unpack('>I8', old, 5)
+           and #redis.call('LRANGE', key, 2, 2) == 0
+        then
             redis.call('PEXPIRE', key, life)
             redis.pcall('RPUSH', key, 'w')
         end

@@ -72,16 +72,19 @@ ngx_http_idempotency_redis_conn_of(ngx_http_idempotency_redis_node_t *node,
 /*
  * A connection is there again, or just broke: the server may be another one,
  * or have been started anew without its data.  Then those that hold a lock lay
- * it anew, before anybody who waited for the connection as well takes it.
+ * it anew, before anybody who waited for the connection as well takes it.  One
+ * that broke is not made anew for that at once: attempts in vain would keep
+ * others from being asked when the server is back.
  */
 
 void
-ngx_http_idempotency_redis_doubt(ngx_http_idempotency_redis_conn_t *conn)
+ngx_http_idempotency_redis_doubt(ngx_http_idempotency_redis_conn_t *conn,
+    ngx_uint_t now)
 {
     ngx_queue_t                        *q, *next;
     ngx_http_idempotency_redis_call_t  *call;
 
-    ngx_http_idempotency_store_doubt(conn->redis->store,
+    ngx_http_idempotency_store_doubt(conn->redis->store, now,
                                      ngx_http_idempotency_redis_concerns,
                                      conn);
 

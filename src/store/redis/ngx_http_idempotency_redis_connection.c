@@ -579,7 +579,7 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     ngx_http_idempotency_redis_reroute(conn->redis, &conn->unsent);
 
     if (broke && !conn->commits) {
-        ngx_http_idempotency_redis_doubt(conn);
+        ngx_http_idempotency_redis_doubt(conn, 0);
     }
 
     if (conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {

@@ -590,7 +590,7 @@ ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
     } else {
 
         if (!conn->commits) {
-            ngx_http_idempotency_redis_doubt(conn);
+            ngx_http_idempotency_redis_doubt(conn, 1);
         }
 
         if (ngx_worker == 0 && !conn->node->policy_asked) {

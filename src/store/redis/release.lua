@@ -23,30 +23,20 @@ if record[2] ~= ARGV[2] then
     return ARGV[1] .. '0'
 end
 
-if record[3] ~= 'w' then
-    redis.call('DEL', key)
-    return ARGV[1] .. '1'
+redis.call('DEL', key)
+
+if record[3] == 'w' then
+
+    -- They look once a second at least.  Of a lock, counted from 1: 4 hold,
+    -- 5 to 12 grace.
+
+    local lock = string.sub(record[1], 1, 3) .. '\0'
+                 .. struct.pack('>I8', 100 * 365 * 24 * 3600 * 1000)
+                 .. string.sub(record[1], 13)
+
+    redis.pcall('RPUSH', key, lock, string.rep('\0', 16), 'w')
+    redis.call('PEXPIRE', key, 5000)
+    redis.call('PUBLISH', ARGV[3], key)
 end
-
--- They look once a second at least.  Of a lock, counted from 1: 4 hold, 5 to 12
--- grace.  At maxmemory Redis refuses LSET, but not PEXPIRE; and once a script
--- has written, it lets it write on.
-
-redis.call('PEXPIRE', key, 5000)
-
-local lock = string.sub(record[1], 1, 3) .. '\0'
-             .. struct.pack('>I8', 100 * 365 * 24 * 3600 * 1000)
-             .. string.sub(record[1], 13)
-local kept = redis.pcall('LSET', key, 0, lock)
-
-if not kept.err then
-    kept = redis.pcall('LSET', key, 1, string.rep('\0', 16))
-end
-
-if kept.err then
-    redis.call('DEL', key)
-end
-
-redis.call('PUBLISH', ARGV[3], key)
 
 return ARGV[1] .. '1'

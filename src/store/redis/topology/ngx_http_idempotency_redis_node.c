@@ -345,7 +345,7 @@ ngx_http_idempotency_redis_node_vacate(ngx_http_idempotency_redis_node_t *node)
     }
 
     if (used) {
-        ngx_http_idempotency_store_doubt(node->redis->store, NULL, NULL);
+        ngx_http_idempotency_store_doubt(node->redis->store, 1, NULL, NULL);
     }
 }
 

@@ -387,6 +387,43 @@ ngx_http_idempotency_redis_master_addr(redisReply *reply, ngx_str_t *host,
 
 
 /*
+ * What a sentinel answers to SENTINEL MASTER: names and values.  Of an answer
+ * that is none, or does not tell it, ..._NO_EPOCH.
+ */
+
+int64_t
+ngx_http_idempotency_redis_config_epoch(redisReply *reply)
+{
+    off_t        n;
+    ngx_uint_t   i;
+    redisReply  *name, *value;
+
+    if (reply->type != REDIS_REPLY_ARRAY) {
+        return NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH;
+    }
+
+    for (i = 0; i + 1 < (ngx_uint_t) reply->elements; i += 2) {
+        name = reply->element[i];
+        value = reply->element[i + 1];
+
+        if (name->type != REDIS_REPLY_STRING
+            || value->type != REDIS_REPLY_STRING
+            || name->len != sizeof("config-epoch") - 1
+            || ngx_strncmp(name->str, "config-epoch", name->len) != 0)
+        {
+            continue;
+        }
+
+        n = ngx_atoof((u_char *) value->str, (size_t) value->len);
+
+        return (n == NGX_ERROR) ? NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH : n;
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH;
+}
+
+
+/*
  * What a sentinel publishes: "<name> <host> <port> <host> <port>", the old
  * master and the new one.  NGX_DECLINED: another master's
  */
