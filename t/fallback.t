@@ -605,7 +605,7 @@ app_release('a');
 is($gone->read_response->status, 503, 'it was not kept');
 
 # as if it were another host's
-$::redis->write_record($name, $lock, 60_000);
+$::redis->write_record($name, $lock, $lock->{g} + 60_000);
 my $w = send_post($uri, 'x', $key);
 ok(wait_for(sub { $::redis->record($name)->{q} }, 5), 'one waits in the first');
 

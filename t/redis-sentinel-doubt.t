@@ -105,9 +105,12 @@ sub play
                     shutdown $s, 2;
 
                 } else {
-                    syswrite $s, "*3\r\n\$7\r\nmessage\r\n\$14\r\n"
-                        . "+switch-master\r\n\$" . length($text)
-                        . "\r\n$text\r\n";
+                    my $channel = $text =~ s/\A(\+\S+): // ? $1
+                                                         : '+switch-master';
+
+                    syswrite $s, "*3\r\n" . join '',
+                        map { '$' . length($_) . "\r\n$_\r\n" }
+                        'message', $channel, $text;
                 }
             }
         }
@@ -120,7 +123,8 @@ sub reply
 
     if ($args[0] eq 'SUBSCRIBE') {
         $listens->{$s} = $s;
-        return "*3\r\n\$9\r\nsubscribe\r\n\$14\r\n$args[1]\r\n:1\r\n";
+        return "*3\r\n\$9\r\nsubscribe\r\n\$" . length($args[1])
+            . "\r\n$args[1]\r\n:1\r\n";
     }
 
     open my $out, '>>', "$dir/asked.$n" or die $!;
@@ -459,3 +463,50 @@ my %status;
 $status{ any() }++ while Time::HiRes::time() < $until;
 is(records($::servers[0]), $first, 'all do');
 is_deeply([ keys %status ], [ 200 ], 'and nobody is refused');
+
+
+
+=== TEST 10: nothing is asked of a master that is about to be replaced
+--- store: redis
+--- http_config eval: $::http =~ s/master=main;/master=main; timeout 10s;/r
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my ($one, $two) = map { $_->{port} } @::servers;
+my $about = sub { "+failover-state-wait-promotion: slave 127.0.0.1:$two "
+                  . "127.0.0.1 $two @ $_[0] 127.0.0.1 $_[1]" };
+
+say_epochs(7, 7, 7);
+start_with(($one) x 3);
+ok(wait_for(sub { post() == 200 }, 10), 'ran');
+my $first = records($::servers[0]);
+
+# another one's, or of one that was left, or not to be understood
+for my $text ($about->('other', $one), $about->('main', $two),
+              '+failover-state-wait-promotion: slave')
+{
+    put('publish.1', $text);
+    wait_for(sub { !-e "$::dir/publish.1" }, 5);
+    is(post(), 200, 'ran');
+}
+
+is(records($::servers[0]), $first + 3, 'that is nothing to us');
+
+put('publish.1', $about->('main', $one));
+error_log_like(qr/\[notice\] .*the master "main" at 127\.0\.0\.1:$one is about to be replaced/, 'told');
+my $c = send_post('/ok?op=late', 'x', { 'Idempotency-Key' => new_key() });
+sleep 0.5;
+is(app_count('late'), 0, 'it waits');
+say_epochs(7, 7, 8);
+say_ports($one, $one, $two);
+put('publish.2', "main 127.0.0.1 $one 127.0.0.1 $two");
+is($c->read_response->status, 200, 'ran');
+is(records($::servers[0]), $first + 3, 'not at the old one');
+ok(records($::servers[1]), 'at the new one');
+
+# a failover that comes to nothing
+put('publish.1', $about->('main', $two));
+ok(wait_for(sub { 2 == (() = error_log() =~ /about to be replaced/g) }, 5),
+   'told');
+is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
+   'it is asked again after a while');

@@ -200,6 +200,7 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         plain: no_plain()   */
     const ngx_http_idempotency_redis_owner_t  *owner;
     ngx_str_t                            *channel;   /* of a subscriber     */
+    ngx_str_t                            *also;      /* ... another, or NULL */
     u_char                                error[
                                        NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN];
     unsigned                              subscriber:1;
@@ -374,6 +375,8 @@ struct ngx_http_idempotency_redis_s {
     ngx_http_idempotency_shared_t         newest;    /* of all workers      */
     ngx_uint_t                            version;   /* of that, as adopted */
     ngx_event_t                           renewed;   /* posted: it changed  */
+    ngx_event_t                           promoting; /* timer: there will be
+                                                        another master      */
     ngx_http_idempotency_redis_vote_t     vote;
     ngx_uint_t                            lost;      /* attempts to find one,
                                                         in vain, in a row   */

@@ -389,6 +389,19 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
 
         conn->setup++;
 
+        if (conn->also) {
+            args[1] = *conn->also;
+
+            if (ngx_http_idempotency_redis_ask(conn,
+                              ngx_http_idempotency_redis_subscribed, args, 2)
+                != NGX_OK)
+            {
+                goto failed;
+            }
+
+            conn->setup++;
+        }
+
     } else if (redis->db && !conn->owner) {
         ngx_str_set(&args[0], "SELECT");
         args[1].data = db;

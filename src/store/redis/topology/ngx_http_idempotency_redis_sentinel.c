@@ -214,6 +214,10 @@ ngx_http_idempotency_redis_sentinel_exit(ngx_http_idempotency_redis_t *redis)
         ngx_delete_posted_event(&redis->renewed);
     }
 
+    if (redis->promoting.timer_set) {
+        ngx_del_timer(&redis->promoting);
+    }
+
     redis->master = NULL;
 }
 
@@ -227,6 +231,10 @@ ngx_http_idempotency_redis_sentinel_node(ngx_http_idempotency_redis_t *redis,
         /* another worker knows of another master; not from here */
 
         ngx_post_event(&redis->renewed, &ngx_posted_events);
+        return NULL;
+    }
+
+    if (redis->promoting.timer_set) {
         return NULL;
     }
 
@@ -594,6 +602,10 @@ ngx_http_idempotency_redis_sentinel_adopt(ngx_http_idempotency_redis_t *redis,
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                   "idempotency: store \"%V\": the master \"%V\" is at %V",
                   &redis->store->name, &redis->master_name, &node->name);
+
+    if (redis->promoting.timer_set) {
+        ngx_del_timer(&redis->promoting);
+    }
 
     old = redis->master;
 

@@ -180,6 +180,8 @@ ngx_int_t ngx_http_idempotency_redis_master_addr(redisReply *reply,
 int64_t ngx_http_idempotency_redis_config_epoch(redisReply *reply);
 ngx_int_t ngx_http_idempotency_redis_switched(ngx_str_t *text,
     ngx_str_t *name, ngx_str_t *host, in_port_t *port);
+ngx_int_t ngx_http_idempotency_redis_promoting(ngx_str_t *text,
+    ngx_str_t *name, ngx_str_t *host, in_port_t *port);
 
 /* ..._redis_node.c */
 
