@@ -116,8 +116,7 @@ sub why
     my @with_lease = qw(without_outcome holder_died kept_lost out_of_reach);
 
     unshift @excuses, @with_lease
-        if $op->{policy} ne 'hold'
-           && $this->{begin} - $before->{begin} >= $self->{lease} - $self->late($before->{begin});
+        if $op->{policy} ne 'hold' && $this->{begin} - $before->{begin} >= $self->{lease};
 
     for my $excuse (@excuses, @with_lease) {
         my $why = $self->$excuse($i, $op, $before, $this);
