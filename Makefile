@@ -18,7 +18,7 @@ export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests
+        analyse fresh nginx-tests history
 
 build: setup-build
 	@$(BUILD)
@@ -78,6 +78,9 @@ nginx-tests: setup-test setup-suite build
 fresh: setup-fresh
 	@tools/fresh $(or $(SUITE),trixie)
 
+history: setup-test build
+	@proof/history/run
+
 setup: setup-build setup-test
 
 setup-%:
@@ -105,6 +108,7 @@ help:
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
+	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
