@@ -286,6 +286,8 @@ typedef struct {
 } ngx_http_idempotency_body_t;
 
 
+typedef struct ngx_http_idempotency_segment_s
+    ngx_http_idempotency_segment_t;
 typedef struct ngx_http_idempotency_watch_s  ngx_http_idempotency_watch_t;
 typedef struct ngx_http_idempotency_ctx_s    ngx_http_idempotency_ctx_t;
 typedef struct ngx_http_idempotency_run_s    ngx_http_idempotency_run_t;
@@ -421,6 +423,8 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                        **held_last;
     ngx_chain_t                          end;        /* of a response: there */
     ngx_buf_t                            end_buf;    /* even without memory  */
+    ngx_http_idempotency_segment_t      *segments;   /* what was held while
+                                                        subrequests ran     */
     size_t                               head_size;  /* in the record       */
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
@@ -446,6 +450,12 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             key_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
     unsigned                             app_off:1;  /* X-Idempotency-Store */
+    unsigned                             ended:1;    /* a response, and not its
+                                                        subrequests         */
+    unsigned                             composed:1; /* of subrequests'     */
+    unsigned                             charset:1;  /* told ahead          */
+    unsigned                             ranges:1;   /* may be cut out of what
+                                                        is held             */
     unsigned                             foreign:1;  /* another identity's
                                                         record: tell nothing */
     unsigned                             waited:1;
@@ -592,12 +602,31 @@ void ngx_http_idempotency_capture_init(void);
 ngx_chain_t *ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size);
 ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_uint_t ngx_http_idempotency_may_range(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
 ngx_int_t ngx_http_idempotency_commit(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_http_idempotency_reason_e ngx_http_idempotency_hold(
+    ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *b,
+    size_t len);
+void ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_let_through(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason);
+ngx_int_t ngx_http_idempotency_pass_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_pass_body(ngx_http_request_t *r,
+    ngx_chain_t *in);
+void ngx_http_idempotency_charset(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_subrequest_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_subrequest_body(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
+ngx_int_t ngx_http_idempotency_subrequests_pending(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idempotency_restore_head(ngx_http_request_t *r,
     ngx_http_idempotency_response_t *response);
 ngx_int_t ngx_http_idempotency_output(ngx_http_request_t *r, ngx_buf_t *b,
@@ -624,6 +653,7 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idempotency_check_variables(ngx_conf_t *cf);
 char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
