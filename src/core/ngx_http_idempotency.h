@@ -93,6 +93,7 @@ typedef struct {
                                                     NULL: the whole request */
     ngx_str_t                        name;       /* "body", or the members  */
     ngx_http_idempotency_time_t      window;
+    ngx_http_idempotency_time_t      linger;     /* after the response      */
     unsigned                         always:1;   /* also beside a key       */
 } ngx_http_idempotency_dedupe_t;
 
@@ -233,6 +234,10 @@ typedef enum {
 } ngx_http_idempotency_phase_e;
 
 
+#define ngx_http_idempotency_holds(ctx)                                       \
+    ((ctx)->conf->unknown_outcome == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD)
+
+
 /* $idempotency_status */
 
 typedef enum {
@@ -297,7 +302,8 @@ typedef struct {
                                                      /* of the last begin   */
     ngx_http_idempotency_claim_t         claim;
     ngx_str_t                            details;
-    ngx_msec_t                           window;     /* of a derived one    */
+    ngx_msec_t                           window;     /* of a derived one,   */
+    ngx_msec_t                           linger;     /* and after its commit */
     ngx_http_idempotency_op_t            op;         /* begin, then commit  */
     ngx_http_idempotency_op_t            renewal;
     ngx_http_idempotency_store_t        *where;      /* op.where of the begin
@@ -457,6 +463,7 @@ void ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind);
 void ngx_http_idempotency_locked(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op);
+ngx_msec_t ngx_http_idempotency_grace(ngx_http_idempotency_cover_t *cover);
 ngx_msec_t ngx_http_idempotency_commit_ttl(
     ngx_http_idempotency_cover_t *cover);
 ngx_uint_t ngx_http_idempotency_same_request(

@@ -151,13 +151,10 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_outcome_e outcome,
     ngx_http_idempotency_reason_e reason)
 {
-    ngx_msec_t                     ttl;
-    ngx_uint_t                     i, policy;
+    ngx_uint_t                     i;
     ngx_http_idempotency_cover_t  *cover;
 
     ngx_http_idempotency_execute_done(ctx);
-
-    policy = ctx->conf->unknown_outcome;
 
     switch (outcome) {
 
@@ -170,7 +167,7 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
         ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN;
         reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
 
-        if (policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
+        if (ctx->conf->unknown_outcome == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
             ngx_http_idempotency_release(ctx);
             return;
         }
@@ -191,18 +188,11 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
             continue;
         }
 
-        ttl = ngx_http_idempotency_commit_ttl(cover);
-
-        if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
-            && policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE)
-        {
-            ttl = ctx->lease;
-        }
-
         cover->taken = 0;
         ngx_http_idempotency_settle_one(cover,
                                         NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
-                                        reason, ttl);
+                                        reason,
+                                        ngx_http_idempotency_commit_ttl(cover));
     }
 }
 
@@ -261,7 +251,9 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     op->where = cover->where;
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;
+    op->hold = ngx_http_idempotency_holds(ctx);
     op->ttl = ttl;
+    op->grace = ngx_http_idempotency_grace(cover);
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
     op->reason = reason;
 

@@ -140,6 +140,16 @@ void ngx_http_idempotency_wake_watch(ngx_http_idempotency_memory_t *s,
 void ngx_http_idempotency_wake_cancel(ngx_http_idempotency_op_t *op) {}
 
 
+/* ... and another request may have what one has left */
+
+ngx_uint_t
+ngx_http_idempotency_claim_same(const ngx_http_idempotency_claim_t *a,
+    const ngx_http_idempotency_claim_t *b, ngx_uint_t key_alone)
+{
+    return 1;
+}
+
+
 /*
  * A record has a number.  Its claim, its response and its details are made
  * of that and of who wrote them.
@@ -147,7 +157,7 @@ void ngx_http_idempotency_wake_cancel(ngx_http_idempotency_op_t *op) {}
 
 typedef struct {
     ngx_uint_t    there;
-    ngx_uint_t    state, reason, hold;
+    ngx_uint_t    state, reason, hold, again;
     ngx_uint_t    token, claim;
     ngx_msec_t    until, expires;
     uint64_t      u;
@@ -388,6 +398,7 @@ look(ngx_http_idempotency_node_t *node, image_t *image)
     image->state = node->state;
     image->reason = node->reason;
     image->hold = node->hold;
+    image->again = node->again;
     image->token = node->token[0];
     image->claim = node->claim.fingerprint[0];
     image->until = node->until;
@@ -1259,7 +1270,6 @@ op_commit_unusable(void)
     op = make_op(13, 23, 0, 0);
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
     op->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
-    op->ttl = LEASE;
     (void) ngx_http_idempotency_memory_backend.commit(op);
 }
 
@@ -1267,6 +1277,27 @@ static void
 op_release(void)
 {
     (void) ngx_http_idempotency_memory_backend.release(make_op(13, 23, 0, 0));
+}
+
+static void
+taken_over(void)
+{
+    abandoned();
+    op_take_over();
+}
+
+static void
+op_release_again(void)
+{
+    (void) ngx_http_idempotency_memory_backend.release(make_op(13, 24, 0, 0));
+}
+
+static void
+unknown(void)
+{
+    some();
+    op_commit_unusable();
+    ngx_current_msec += LEASE + 1;
 }
 
 static void
@@ -1415,6 +1446,9 @@ static scenario_t  scenarios[] = {
     { "commit: lost", EVICT, 13, some, op_commit_lost, 0 },
     { "commit: unusable", EVICT, 13, some, op_commit_unusable, 0 },
     { "release", EVICT, 13, some, op_release, 0 },
+    { "release: taken over before", EVICT, 13, taken_over, op_release_again,
+      0 },
+    { "begin: an unknown outcome", EVICT, 13, unknown, op_take_over, 0 },
     { "watch", EVICT, 13, some, op_watch, 0 },
     { "commit: others lose their response", EVICT, 13, full_of_responses,
       op_commit_evicts, 1 },

@@ -287,6 +287,7 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
     }
 
     node->claim = *op->claim;
+    node->hold = op->hold;
     node->until = until;
     node->u.locked_until = op->locked_until;
 
