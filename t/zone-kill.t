@@ -318,3 +318,53 @@ for my $n (1 .. 8) {
 }
 
 goes_on(2);
+
+
+
+=== TEST 4: a zone that a reload has left to the old workers
+--- store: redis
+--- workers: 2
+--- client_timeout: 120
+--- provokes: exited on signal 9|was locked by
+--- http_config
+    idempotency_store shared redis {
+        server   127.0.0.1:$TEST_NGINX_KILL_REDIS_PORT;
+        cache    copies:192k ttl=60s;
+    }
+--- config
+    location / {
+        idempotency       shared;
+        proxy_set_header  X-Pid $pid;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# one in each of the two workers
+my (%held, $n);
+
+while (keys %held < 2 && ++$n < 60) {
+    my $key = "old-$n";
+    my $c = send_post("/hold?op=$key", 'x', { 'Idempotency-Key' => $key });
+    app_wait_parked($key) or die "$key is not held\n";
+
+    my ($pid) = map { $_->[1] } grep { lc $_->[0] eq 'x-pid' }
+                @{ app_last($key)->{headers} };
+    $held{$pid} ||= [ $key, $c ];
+}
+
+is(keys %held, 2, 'both workers hold one') or return;
+
+my ($first, $second) = map { $held{$_} } sort keys %held;
+
+# a cache of another size is a new one: the master knows the old one no more
+edit_config(sub { s/copies:192k/copies:256k/ });
+ok(nginx_reload(), 'reload');
+
+my $before = faults_kills();
+faults_kill(1, 40);
+app_release($first->[0]);
+ok(wait_for(sub { faults_kills() > $before }, 10), 'one died with its lock');
+faults_kill(0, 0);
+
+app_release($second->[0]);
+my $r = answer($second->[1]);
+is($r && $r->status, 200, 'the other one answers');

@@ -324,10 +324,10 @@ __wrap_ngx_destroy_pool(ngx_pool_t *pool)
  * the worker dies as soon as it has the lock.
  */
 
-void __real_ngx_shmtx_lock(ngx_shmtx_t *mtx);
-void __wrap_ngx_shmtx_lock(ngx_shmtx_t *mtx);
-void __real_ngx_shmtx_unlock(ngx_shmtx_t *mtx);
-void __wrap_ngx_shmtx_unlock(ngx_shmtx_t *mtx);
+void __real_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool);
+void __wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool);
+void __real_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool);
+void __wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool);
 
 
 static volatile uint64_t  faults_steps;
@@ -396,9 +396,9 @@ faults_walk(uint64_t steps)
 
 
 void
-__wrap_ngx_shmtx_lock(ngx_shmtx_t *mtx)
+__wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
 {
-    __real_ngx_shmtx_lock(mtx);
+    __real_ngx_http_idempotency_mutex_lock(shpool);
 
     if (faults && faults->kill_in > 0 && ngx_process == NGX_PROCESS_WORKER
         && __sync_sub_and_fetch(&faults->kill_in, 1) == 0)
@@ -409,12 +409,12 @@ __wrap_ngx_shmtx_lock(ngx_shmtx_t *mtx)
 
 
 void
-__wrap_ngx_shmtx_unlock(ngx_shmtx_t *mtx)
+__wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
 {
     if (faults_steps) {
         faults_steps = 0;
         faults->kill_in = 1;
     }
 
-    __real_ngx_shmtx_unlock(mtx);
+    __real_ngx_http_idempotency_mutex_unlock(shpool);
 }

@@ -24,6 +24,7 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
+#include "store/ngx_http_idempotency_mutex.h"
 #include "store/memory/ngx_http_idempotency_memory.h"
 #include "unit.h"
 
@@ -96,7 +97,7 @@ ngx_slab_alloc(ngx_slab_pool_t *pool, size_t size)
 /* only what is done with the lock is done step by step */
 
 void
-ngx_shmtx_lock(ngx_shmtx_t *mtx)
+ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
 {
     if (traced) {
         (void) raise(SIGSTOP);
@@ -104,7 +105,7 @@ ngx_shmtx_lock(ngx_shmtx_t *mtx)
 }
 
 void
-ngx_shmtx_unlock(ngx_shmtx_t *mtx)
+ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
 {
     if (traced) {
         _exit(0);

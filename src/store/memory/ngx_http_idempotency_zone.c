@@ -21,6 +21,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "store/ngx_http_idempotency_mutex.h"
 #include "store/memory/ngx_http_idempotency_zone.h"
 
 
@@ -41,7 +42,7 @@ static ngx_uint_t ngx_http_idempotency_zone_give_way(
 void
 ngx_http_idempotency_zone_lock(ngx_http_idempotency_records_t *z)
 {
-    ngx_shmtx_lock(&z->shpool->mutex);
+    ngx_http_idempotency_mutex_lock(z->shpool);
 
     if (z->zone->busy) {
         ngx_http_idempotency_zone_repair(z);
@@ -62,7 +63,7 @@ ngx_http_idempotency_zone_unlock(ngx_http_idempotency_records_t *z)
 
     ngx_http_idempotency_zone_barrier();
 
-    ngx_shmtx_unlock(&z->shpool->mutex);
+    ngx_http_idempotency_mutex_unlock(z->shpool);
 }
 
 
