@@ -54,6 +54,7 @@ typedef struct {
                                    now on, whose holder dies; 0: none does  */
     uint64_t       kill_steps;  /* ... after so many instructions           */
     uint64_t       kills;       /* so far                                   */
+    uint64_t       killed;      /* the last one's pid                       */
 } faults_t;
 
 
@@ -336,6 +337,7 @@ static volatile uint64_t  faults_steps;
 static void
 faults_die(void)
 {
+    faults->killed = (uint64_t) getpid();
     __sync_fetch_and_add(&faults->kills, 1);
 
     (void) kill(getpid(), SIGKILL);

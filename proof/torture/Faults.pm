@@ -20,7 +20,7 @@ sub new
     my ($class, %o) = @_;
 
     my $self = bless { %o, kills => [], reloads => [], store => [], apps => [] }, $class;
-    my @any = qw(reload kill app);
+    my @any = (qw(reload kill app), $o{site}{locks} ? 'lock' : ());
     my @redis = qw(pause restart delay hold refuse truncate cut part);
 
     $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
@@ -65,6 +65,32 @@ sub do_kill
     my $at = time;
     kill KILL => $worker;
     push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
+}
+
+
+# a worker dies with a lock of shared memory, after any number of instructions
+# (proof/faults/faults.c); if none takes a lock for a while, none dies
+
+sub do_lock
+{
+    my $self = shift;
+    my $n = $self->some_nginx;
+
+    my $before = $self->{site}->lock_kills($n);
+    $self->{site}->kill_with_lock($n, 1 + int rand 20, 1 + int rand 2 ** (3 + rand 10));
+
+    for (1 .. 20) {
+        sleep 0.02;
+        last if $self->{site}->lock_kills($n) > $before;
+    }
+
+    $self->{site}->kill_with_lock($n, 0, 0);
+
+    my ($kills, $worker) = $self->{site}->lock_kills($n);
+    return if $kills == $before;
+
+    $self->{count}('worker killed with a lock');
+    push @{ $self->{kills} }, { at => time, from => $n, pid => $worker };
 }
 
 

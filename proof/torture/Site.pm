@@ -135,11 +135,14 @@ $brief
 
     close $f;
 
+    $self->make_faults($name) if $self->{locks};
+
     my $pid = fork;
 
     if (!$pid) {
         open STDOUT, '>>', "$dir/$name/logs/out"; open STDERR, '>&', \*STDOUT;
         $ENV{ASAN_OPTIONS} = 'detect_leaks=0';
+        $ENV{NGX_IDEMPOTENCY_FAULTS} = "$dir/$name/faults" if $self->{locks};
         exec $self->{binary}, '-p', "$dir/$name/", '-c', "$dir/$name/nginx.conf",
              '-e', "$dir/$name/logs/error.log"
             or POSIX::_exit(1);
@@ -148,6 +151,46 @@ $brief
     $self->{pid}{$name} = $pid;
     wait_for(sub { listening($port->{$name}) }, 20)
         or die "nginx $name does not start: " . slurp("$dir/$name/logs/error.log");
+}
+
+
+# The module of tools/build-faults kills a worker that has a lock; a file of
+# each nginx tells it when (proof/faults/faults.c).
+
+use constant { FAULTS_SIZE => 32768, FAULTS_KILL => 112 + 8 + 24 * 1024 };
+
+sub make_faults
+{
+    my ($self, $name) = @_;
+
+    open my $f, '+>', "$self->{dir}/$name/faults" or die $!;
+    syswrite $f, "\0" x FAULTS_SIZE;
+    $self->{faults}{$name} = $f;
+}
+
+sub kill_with_lock
+{
+    my ($self, $name, $n, $steps) = @_;
+    my $f = $self->{faults}{$name};
+
+    for ([ 0, 0 ], [ 8, $steps ], [ 0, $n ]) {
+        sysseek $f, FAULTS_KILL + $_->[0], 0;
+        syswrite $f, pack 'Q<', $_->[1];
+    }
+}
+
+# how many died so, and the last one's pid
+
+sub lock_kills
+{
+    my ($self, $name) = @_;
+    my $f = $self->{faults}{$name};
+
+    sysseek $f, FAULTS_KILL + 16, 0;
+    sysread $f, my $bytes, 16;
+    my @got = unpack 'Q<2', $bytes;
+
+    return wantarray ? @got : $got[0];
 }
 
 

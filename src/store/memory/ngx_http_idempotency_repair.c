@@ -32,15 +32,16 @@ typedef struct {
 } ngx_http_idempotency_census_t;
 
 
-/* the links of a record in a queue, or NULL if it does not stand in it */
+/* whether these are the links of a record that stands in the queue */
 
-typedef ngx_queue_t *(*ngx_http_idempotency_links_pt)(
-    ngx_http_idempotency_records_t *z, ngx_http_idempotency_node_t *node);
-
-/* the other way round: what may be anything is looked at */
-
-typedef ngx_http_idempotency_node_t *(*ngx_http_idempotency_owner_pt)(
+typedef ngx_uint_t (*ngx_http_idempotency_links_pt)(
     ngx_http_idempotency_records_t *z, ngx_queue_t *q);
+
+
+/* records as they lie in memory: from bucket to bucket would take far longer */
+#define ngx_http_idempotency_repair_next(z, node)                             \
+    ngx_http_idempotency_room_next(&(z)->zone->room, node,                    \
+                                   NGX_HTTP_IDEMPOTENCY_KIND_NODE)
 
 
 static void ngx_http_idempotency_repair_undo(
@@ -60,19 +61,17 @@ static void ngx_http_idempotency_repair_details(
 static ngx_int_t ngx_http_idempotency_repair_chunks(
     ngx_http_idempotency_records_t *z, ngx_http_idempotency_chunk_t *chunk,
     size_t size, size_t *bytes);
-static void ngx_http_idempotency_repair_queue(
+static void ngx_http_idempotency_repair_order(
     ngx_http_idempotency_records_t *z, ngx_queue_t *head,
-    ngx_http_idempotency_links_pt links, ngx_http_idempotency_owner_pt owner);
-static ngx_queue_t *ngx_http_idempotency_repair_completed(
-    ngx_http_idempotency_records_t *z, ngx_http_idempotency_node_t *node);
-static ngx_http_idempotency_node_t *ngx_http_idempotency_repair_completed_of(
+    ngx_http_idempotency_links_pt links);
+static ngx_uint_t ngx_http_idempotency_repair_completed(
     ngx_http_idempotency_records_t *z, ngx_queue_t *q);
-static ngx_queue_t *ngx_http_idempotency_repair_detailed(
-    ngx_http_idempotency_records_t *z, ngx_http_idempotency_node_t *node);
-static ngx_http_idempotency_node_t *ngx_http_idempotency_repair_detailed_of(
+static ngx_uint_t ngx_http_idempotency_repair_detailed(
     ngx_http_idempotency_records_t *z, ngx_queue_t *q);
-static void ngx_http_idempotency_repair_wheel(
+static void ngx_http_idempotency_repair_rest(
     ngx_http_idempotency_records_t *z);
+static void ngx_http_idempotency_repair_append(ngx_queue_t *head,
+    ngx_queue_t *q);
 
 
 void
@@ -95,13 +94,11 @@ ngx_http_idempotency_zone_repair(ngx_http_idempotency_records_t *z)
     ngx_http_idempotency_repair_nodes(z, &census);
     ngx_http_idempotency_repair_bytes(z, &census);
 
-    ngx_http_idempotency_repair_queue(z, &zone->completed,
-                                    ngx_http_idempotency_repair_completed,
-                                    ngx_http_idempotency_repair_completed_of);
-    ngx_http_idempotency_repair_queue(z, &zone->details,
-                                    ngx_http_idempotency_repair_detailed,
-                                    ngx_http_idempotency_repair_detailed_of);
-    ngx_http_idempotency_repair_wheel(z);
+    ngx_http_idempotency_repair_order(z, &zone->completed,
+                                      ngx_http_idempotency_repair_completed);
+    ngx_http_idempotency_repair_order(z, &zone->details,
+                                      ngx_http_idempotency_repair_detailed);
+    ngx_http_idempotency_repair_rest(z);
 
     ngx_http_idempotency_room_settle(&zone->room);
 
@@ -211,23 +208,29 @@ ngx_http_idempotency_repair_known(ngx_http_idempotency_node_t *first,
 }
 
 
+/* and links that are not seen yet, when the order is looked for */
+
 static void
 ngx_http_idempotency_repair_bytes(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_census_t *census)
 {
-    ngx_uint_t                    i;
     ngx_http_idempotency_node_t  *node;
 
-    for (i = 0; i <= z->zone->mask; i++) {
+    for (node = ngx_http_idempotency_repair_next(z, NULL);
+         node;
+         node = ngx_http_idempotency_repair_next(z, node))
+    {
+        ngx_http_idempotency_repair_response(z, node, census);
+        ngx_http_idempotency_repair_details(z, node, census);
 
-        for (node = z->zone->buckets[i]; node; node = node->next) {
+        node->completed.prev = NULL;
 
-            ngx_http_idempotency_repair_response(z, node, census);
-            ngx_http_idempotency_repair_details(z, node, census);
-
-            census->records++;
-            census->states[node->state]++;
+        if (node->details) {
+            node->details->queue.prev = NULL;
         }
+
+        census->records++;
+        census->states[node->state]++;
     }
 }
 
@@ -351,32 +354,16 @@ ngx_http_idempotency_repair_chunks(ngx_http_idempotency_records_t *z,
 
 
 /*
- * Those that stand in it keep their order: from the head on it is whole, but
- * may lead over some that are gone, whose bytes are still as they were.  Those
- * that were not in it, and should be, come behind.
+ * Those that stand in a queue keep their order: from the head on it is whole,
+ * but may lead over some that are gone, whose bytes are still as they were.
  */
 
 static void
-ngx_http_idempotency_repair_queue(ngx_http_idempotency_records_t *z,
-    ngx_queue_t *head, ngx_http_idempotency_links_pt links,
-    ngx_http_idempotency_owner_pt owner)
+ngx_http_idempotency_repair_order(ngx_http_idempotency_records_t *z,
+    ngx_queue_t *head, ngx_http_idempotency_links_pt links)
 {
-    size_t                        most;
-    ngx_uint_t                    i;
-    ngx_queue_t                  *q, *last, *next;
-    ngx_http_idempotency_node_t  *node;
-
-    /* those that are not seen yet have no "prev" */
-
-    for (i = 0; i <= z->zone->mask; i++) {
-        for (node = z->zone->buckets[i]; node; node = node->next) {
-            q = links(z, node);
-
-            if (q) {
-                q->prev = NULL;
-            }
-        }
-    }
+    size_t        most;
+    ngx_queue_t  *q, *last, *next;
 
     last = head;
     most = (z->zone->room.n << NGX_HTTP_IDEMPOTENCY_BLOCK_SHIFT)
@@ -392,26 +379,10 @@ ngx_http_idempotency_repair_queue(ngx_http_idempotency_records_t *z,
 
         next = q->next;
 
-        if (owner(z, q) && q->prev == NULL) {
+        if (links(z, q) && q->prev == NULL) {
             last->next = q;
             q->prev = last;
             last = q;
-        }
-    }
-
-    for (i = 0; i <= z->zone->mask; i++) {
-        for (node = z->zone->buckets[i]; node; node = node->next) {
-            q = links(z, node);
-
-            if (q && q->prev == NULL) {
-                q->next = head;
-
-                ngx_http_idempotency_zone_barrier();
-
-                last->next = q;
-                q->prev = last;
-                last = q;
-            }
         }
     }
 
@@ -420,87 +391,75 @@ ngx_http_idempotency_repair_queue(ngx_http_idempotency_records_t *z,
 }
 
 
-static ngx_queue_t *
+static ngx_uint_t
 ngx_http_idempotency_repair_completed(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_node_t *node)
-{
-    return ngx_http_idempotency_zone_queued(z, node) ? &node->completed : NULL;
-}
-
-
-static ngx_http_idempotency_node_t *
-ngx_http_idempotency_repair_completed_of(ngx_http_idempotency_records_t *z,
     ngx_queue_t *q)
 {
     ngx_http_idempotency_node_t  *node;
 
     node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
 
-    if (!ngx_http_idempotency_room_used(&z->zone->room, node,
-                                        NGX_HTTP_IDEMPOTENCY_KIND_NODE)
-        || !ngx_http_idempotency_zone_queued(z, node))
-    {
-        return NULL;
-    }
-
-    return node;
+    return ngx_http_idempotency_room_used(&z->zone->room, node,
+                                          NGX_HTTP_IDEMPOTENCY_KIND_NODE)
+           && ngx_http_idempotency_zone_queued(z, node);
 }
 
 
-static ngx_queue_t *
+static ngx_uint_t
 ngx_http_idempotency_repair_detailed(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_node_t *node)
-{
-    return node->details ? &node->details->queue : NULL;
-}
-
-
-static ngx_http_idempotency_node_t *
-ngx_http_idempotency_repair_detailed_of(ngx_http_idempotency_records_t *z,
     ngx_queue_t *q)
 {
-    ngx_http_idempotency_node_t     *node;
     ngx_http_idempotency_details_t  *d;
 
     d = ngx_queue_data(q, ngx_http_idempotency_details_t, queue);
 
-    if (!ngx_http_idempotency_room_within(&z->zone->room, d,
-                                      sizeof(ngx_http_idempotency_details_t)))
-    {
-        return NULL;
-    }
-
-    node = d->node;
-
-    if (!ngx_http_idempotency_room_used(&z->zone->room, node,
-                                        NGX_HTTP_IDEMPOTENCY_KIND_NODE)
-        || node->details != d)
-    {
-        return NULL;
-    }
-
-    return node;
+    return ngx_http_idempotency_room_within(&z->zone->room, d,
+                                       sizeof(ngx_http_idempotency_details_t))
+           && ngx_http_idempotency_room_used(&z->zone->room, d->node,
+                                             NGX_HTTP_IDEMPOTENCY_KIND_NODE)
+           && d->node->details == d;
 }
 
 
+/* the wheel; and those that were not in their queue, and should be */
+
 static void
-ngx_http_idempotency_repair_wheel(ngx_http_idempotency_records_t *z)
+ngx_http_idempotency_repair_rest(ngx_http_idempotency_records_t *z)
 {
-    ngx_uint_t                    i;
     ngx_http_idempotency_node_t  *node;
 
     ngx_http_idempotency_expiry_init(&z->zone->expiry);
 
-    for (i = 0; i <= z->zone->mask; i++) {
-        for (node = z->zone->buckets[i]; node; node = node->next) {
+    for (node = ngx_http_idempotency_repair_next(z, NULL);
+         node;
+         node = ngx_http_idempotency_repair_next(z, node))
+    {
+        ngx_http_idempotency_expiry_add(&z->zone->expiry, node);
 
-            ngx_http_idempotency_expiry_add(&z->zone->expiry, node);
+        if (!ngx_http_idempotency_zone_queued(z, node)) {
+            node->completed.next = NULL;
 
-            /* what does not stand in the queue has no link to it */
+        } else if (node->completed.prev == NULL) {
+            ngx_http_idempotency_repair_append(&z->zone->completed,
+                                               &node->completed);
+        }
 
-            if (!ngx_http_idempotency_zone_queued(z, node)) {
-                node->completed.next = NULL;
-            }
+        if (node->details && node->details->queue.prev == NULL) {
+            ngx_http_idempotency_repair_append(&z->zone->details,
+                                               &node->details->queue);
         }
     }
+}
+
+
+static void
+ngx_http_idempotency_repair_append(ngx_queue_t *head, ngx_queue_t *q)
+{
+    q->next = head;
+
+    ngx_http_idempotency_zone_barrier();
+
+    head->prev->next = q;
+    q->prev = head->prev;
+    head->prev = q;
 }

@@ -303,6 +303,42 @@ ngx_http_idempotency_room_used(ngx_http_idempotency_room_t *room, void *p,
 }
 
 
+void *
+ngx_http_idempotency_room_next(ngx_http_idempotency_room_t *room, void *p,
+    ngx_uint_t kind)
+{
+    size_t                         offset;
+    ngx_uint_t                     n, slot, slots, shift;
+    ngx_http_idempotency_block_t  *b;
+
+    shift = ngx_http_idempotency_room_shifts[kind];
+    slots = NGX_HTTP_IDEMPOTENCY_BLOCK_SIZE >> shift;
+
+    offset = p ? (size_t) ((u_char *) p - room->base) + ((size_t) 1 << shift)
+               : 0;
+
+    n = offset >> NGX_HTTP_IDEMPOTENCY_BLOCK_SHIFT;
+    slot = (offset & (NGX_HTTP_IDEMPOTENCY_BLOCK_SIZE - 1)) >> shift;
+
+    for ( /* void */ ; n < room->fresh; n++, slot = 0) {
+        b = &room->blocks[n];
+
+        if (b->kind != kind) {
+            continue;
+        }
+
+        for ( /* void */ ; slot < slots; slot++) {
+            if (b->used[slot >> 6] & ((uint64_t) 1 << (slot & 63))) {
+                return room->base + (n << NGX_HTTP_IDEMPOTENCY_BLOCK_SHIFT)
+                       + (slot << shift);
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
 /* of which block, and which slot of it, were it one of that kind */
 
 static ngx_int_t

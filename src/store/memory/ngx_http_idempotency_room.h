@@ -90,6 +90,10 @@ ngx_int_t ngx_http_idempotency_room_claim(ngx_http_idempotency_room_t *room,
     void *p, ngx_uint_t kind);
 void ngx_http_idempotency_room_settle(ngx_http_idempotency_room_t *room);
 
+/* the slots of a kind that are in use, as they lie; p is the one before */
+void *ngx_http_idempotency_room_next(ngx_http_idempotency_room_t *room,
+    void *p, ngx_uint_t kind);
+
 /* whether it is a slot of that kind, and in use */
 ngx_uint_t ngx_http_idempotency_room_used(ngx_http_idempotency_room_t *room,
     void *p, ngx_uint_t kind);
