@@ -236,7 +236,7 @@ for my $n (1 .. 6) {
 
     # the commit of the old one: the new one has nothing to do meanwhile
     my $before = faults_kills();
-    faults_kill(1, int rand 600);
+    faults_kill(1, 1 + int rand 600);
     app_release($key);
     my $r = answer($c);
     faults_kill(0, 0);
@@ -301,7 +301,7 @@ for my $n (1 .. 8) {
     app_wait_parked($key);
 
     $::redis->pause;
-    faults_kill(1 + int rand 3, int rand 600);
+    faults_kill(1 + int rand 3, 1 + int rand 600);
     app_release($key);
     my $r = answer($c);
     my $again = answer(send_post("/hold?op=$key&n=3000", 'x', { 'Idempotency-Key' => $key }));

@@ -52,7 +52,7 @@ typedef struct {
     faults_site_t  sites[FAULTS_SITES];
     int64_t        kill_in;     /* the lock of shared memory, counted from
                                    now on, whose holder dies; 0: none does  */
-    uint64_t       kill_steps;  /* ... after so many instructions           */
+    uint64_t       kill_steps;  /* ... after so many instructions; 0: none  */
     uint64_t       kills;       /* so far                                   */
     uint64_t       killed;      /* the last one's pid                       */
 } faults_t;
@@ -402,7 +402,8 @@ __wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
 {
     __real_ngx_http_idempotency_mutex_lock(shpool);
 
-    if (faults && faults->kill_in > 0 && ngx_process == NGX_PROCESS_WORKER
+    if (faults && faults->kill_in > 0 && faults->kill_steps
+        && ngx_process == NGX_PROCESS_WORKER
         && __sync_sub_and_fetch(&faults->kill_in, 1) == 0)
     {
         faults_walk(faults->kill_steps);
@@ -415,7 +416,10 @@ __wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
 {
     if (faults_steps) {
         faults_steps = 0;
-        faults->kill_in = 1;
+
+        if (faults->kill_steps) {
+            faults->kill_in = 1;
+        }
     }
 
     __real_ngx_http_idempotency_mutex_unlock(shpool);

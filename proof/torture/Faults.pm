@@ -81,13 +81,17 @@ sub do_lock
         last if $self->{site}->lock_kills($n) > $before;
     }
 
+    # one that has the lock just now may still die
+
+    my $at = time;
     $self->{site}->kill_with_lock($n, 0, 0);
+    sleep 0.1;
 
     my ($kills, $worker) = $self->{site}->lock_kills($n);
     return if $kills == $before;
 
     $self->{count}('worker killed with a lock');
-    push @{ $self->{kills} }, { at => time, from => $n, pid => $worker };
+    push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
 }
 
 
