@@ -209,13 +209,6 @@ sub workers
 }
 
 
-# The worker that takes the n-th lock of shared memory from now on dies so many
-# instructions later, with the lock: the module of tools/build-faults does that,
-# and has this file in its memory (proof/faults/faults.c, faults_t).  Its pid,
-# once it is dead; undef if nobody is.
-
-use constant KILL => 112 + 8 + 24 * 1024;
-
 # the figures of a store of that nginx; undef if it does not answer
 
 sub figures
