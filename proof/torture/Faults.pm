@@ -19,10 +19,12 @@ sub new
     my ($class, %o) = @_;
 
     my $self = bless { %o, kills => [], reloads => [], store => [], apps => [] }, $class;
-    my @any = (qw(reload kill app), $o{site}{locks} ? 'lock' : ());
+    my @any = qw(reload kill app);
     my @redis = qw(pause restart delay hold refuse truncate cut part);
 
-    $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
+    push @any, 'mutex' if $o{site}{mutex};
+    $self->{names} = [ sort @any, grep { %{ $o{proxy} } } @redis ];
+    $self->{proxies} = [ sort keys %{ $o{proxy} } ];
 
     return $self;
 }
@@ -65,33 +67,20 @@ sub do_kill
 }
 
 
-# a worker dies with a lock of shared memory, after any number of instructions
-# (proof/faults/faults.c); if none takes a lock for a while, none dies
+# ... while it has the lock of its zones, at any instruction
 
-sub do_lock
+sub do_mutex
 {
     my $self = shift;
     my $n = $self->some_nginx;
+    my ($since, @dice) = (time, 1 + int rand 4, int rand(rand() < 0.5 ? 200 : 4000));
+    my ($at, $worker) = $self->{site}->kill_in_lock($n, @dice) or return;
 
-    my $before = $self->{site}->lock_kills($n);
-    $self->{site}->kill_with_lock($n, 1 + int rand 20, 1 + int rand 2 ** (3 + rand 10));
+    $self->{count}('worker killed in its lock');
 
-    for (1 .. 20) {
-        sleep 0.02;
-        last if $self->{site}->lock_kills($n) > $before;
-    }
+    # it is known when it was dead, not when it died
 
-    # one that has the lock just now may still die
-
-    my $at = time;
-    $self->{site}->kill_with_lock($n, 0, 0);
-    sleep 0.1;
-
-    my ($kills, $worker) = $self->{site}->lock_kills($n);
-    return if $kills == $before;
-
-    $self->{count}('worker killed with a lock');
-    push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
+    push @{ $self->{kills} }, { since => $since, at => $at, from => $n, pid => $worker || 0 };
 }
 
 
@@ -120,13 +109,14 @@ sub store_fault
     printf "torture: %s, %.1f s\n", $name, $for if $ENV{VERBOSE};
     $self->{count}($name);
     $self->aim if $name ne 'one host cut off';
+    my $aim = $name =~ /^Redis/ ? $self->{proxies} : $self->{aim};
     $begin->();
     sleep $for;
     $end->();
-    push @{ $self->{store} }, { since => $since, until => time, name => $name };
+    push @{ $self->{store} }, { since => $since, until => time, name => $name, aim => { map { $_ => 1 } @$aim } };
 }
 
-# what happens to the network happens to one host, or to both
+# what happens to the network happens to one host, or to all
 
 sub tell
 {
@@ -134,7 +124,8 @@ sub tell
     Proxy::tell($self->{proxy}{$_}, $mode) for @{ $self->{aim} };
 }
 
-sub aim { my $dice = rand; $_[0]{aim} = $dice < 0.5 ? [ 'A', 'B' ] : $dice < 0.75 ? [ 'A' ] : [ 'B' ] }
+sub aim { my ($self) = @_; $self->{aim} = rand() < 0.5 ? $self->{proxies} : [ $self->one_host ] }
+sub one_host { my @p = @{ $_[0]{proxies} }; return $p[rand @p] }
 
 sub do_pause
 {
@@ -181,7 +172,7 @@ sub do_refuse
 sub do_part
 {
     my $self = shift;
-    $self->{aim} = [ rand() < 0.5 ? 'A' : 'B' ];
+    $self->{aim} = [ $self->one_host ];
     $self->store_fault('one host cut off', 1.5 + rand 2.5, sub { $self->tell('cut'); $self->tell('refuse') },
         sub { $self->tell('pass') });
 }
