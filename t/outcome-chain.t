@@ -259,6 +259,8 @@ sub chains
     three('/accel?to=/inner-dead', 502, 'unknown');
     three('/accel?to=/inner-page', 200, 'executed');
     three('/accel?to=/sorry.html', 200, 'executed', body => "sorry\n");
+    three('/accel?to=/sorry.html&header=X-Accel-Buffering:%20no', 200,
+          'executed', body => "sorry\n");
     three('/accel?to=/inner/status/404', 404, 'executed');
     three('/accel?to=/inner/close', 502, 'unknown');
     three('/accel?to=/inner/status/503&status=500', 503, 'released');

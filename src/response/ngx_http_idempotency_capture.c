@@ -48,7 +48,8 @@ static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 static ngx_int_t ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx) NGX_HTTP_IDEMPOTENCY_APART;
-static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r,
+    ngx_http_upstream_t *u);
 static ngx_uint_t ngx_http_idempotency_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_head_alone(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
@@ -141,7 +142,7 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
     rc = ngx_http_idempotency_capture_head(r, ctx);
 
-    if (ngx_http_idempotency_endless(r)) {
+    if (ngx_http_idempotency_endless(r, ctx->answering)) {
         ngx_http_idempotency_let_through(r, ctx,
                                          NGX_HTTP_IDEMPOTENCY_REASON_STREAM);
         return ngx_http_idempotency_pass_header(r, ctx);
@@ -219,7 +220,7 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 /* a response of which nobody can wait for the end */
 
 static ngx_uint_t
-ngx_http_idempotency_endless(ngx_http_request_t *r)
+ngx_http_idempotency_endless(ngx_http_request_t *r, ngx_http_upstream_t *u)
 {
     size_t            len;
     ngx_str_t        *type;
@@ -243,13 +244,13 @@ ngx_http_idempotency_endless(ngx_http_request_t *r)
         return 1;
     }
 
-    if (r->upstream == NULL) {
+    if (u == NULL) {
         return 0;
     }
 
     /* nginx takes this header out of the response: look at what it got */
 
-    part = &r->upstream->headers_in.headers.part;
+    part = &u->headers_in.headers.part;
     h = part->elts;
 
     for (i = 0; /* void */ ; i++) {
