@@ -364,7 +364,7 @@ sub judge_replays
         my $last = \$last{ $self->{store}->has_fallback ? $t->{host} : '' };
 
         if ($$last && $$last->{run} != $t->{run} && $$last->{to} < $t->{from}) {
-            my @lost = $self->lost_since($run, $$last->{from}, $t);
+            my @lost = $self->lost_since($run, $$last->{from}, $t, @run);
 
             $self->count('operations with replays of two executions');
             $self->broken(sprintf 'op%d: told of run %d by %s at %.2f, of run %d by %s at %.2f', $i,
@@ -378,7 +378,7 @@ sub judge_replays
 
 sub lost_since
 {
-    my ($self, $run, $since, $t) = @_;
+    my ($self, $run, $since, $t, @all) = @_;
     my $shard = $self->{store}->shard($run->{record});
     my $moves = $self->{faults}{moves}{$shard} || {};
 
@@ -388,7 +388,9 @@ sub lost_since
     push @lost, map { $self->died($_, $since - $self->{lease}, $t->{to}) } $t->{host}, $run->{from}
         if $self->{store}->lost_with_host || $self->{store}->has_fallback;
 
-    push @lost, $self->away($t->{host}, $run->{record}, $t->{to}) || () if $self->{store}->has_fallback;
+    # one that ran in a ledger is told by that, whatever is in the store
+
+    push @lost, grep { $self->away($_->{from}, $_->{record}, $_->{begin}) } @all if $self->{store}->has_fallback;
 
     return @lost;
 }
