@@ -76,7 +76,36 @@ sub found
     my ($self, $since) = @_;
     my $within = $self->{store}->found_within;
 
-    return $within + SLACK + $self->{stalls}->sum($since, $since + $within);
+    return $within + SLACK + $self->{stalls}->sum($since, $since + $within) + $self->lag($since, $since + $within + 1);
+}
+
+# how long requests took from their begin to the application, at most: a machine
+# that does not keep up after an outage is no fault of what is to be proved
+
+sub lag
+{
+    my ($self, $since, $until) = @_;
+
+    if (!$self->{lag}) {
+        my %frozen = map { ("$_->{from} $_->{pid}" => 1) } @{ $self->{faults}{freezes} };
+
+        for my $run (map { @$_ } values %{ App::history("$self->{site}{dir}/executions") }) {
+            my $lag = $run->{time} - $run->{begin};
+            my $second = int $run->{begin};
+
+            next if $frozen{"$run->{from} $run->{pid}"};
+            $self->{lag}{$second} = $lag if $lag > ($self->{lag}{$second} || 0);
+        }
+    }
+
+    my $most = 0;
+
+    for my $second (int $since .. int $until) {
+        my $lag = $self->{lag}{$second} || 0;
+        $most = $lag if $lag > $most;
+    }
+
+    return $most;
 }
 
 # the last outage in which that host was then, or of which it had not recovered
