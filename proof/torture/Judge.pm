@@ -193,7 +193,7 @@ sub read_logs
     while (<$log>) {
         my ($date, $level) = /^(\d+\/\d+\/\d+ \d+:\d+:\d+) \[(\w+)\]/ or next;
 
-        if ($level =~ /^(alert|crit|emerg)$/ && !/exited on signal 9/) {
+        if ($level =~ /^(alert|crit|emerg)$/ && !/exited on signal 9|shared memory zone "\S+" was locked by/) {
             $self->count('crashes') if /exited on signal/;
             chomp;
             $self->broken("nginx $name: $_");
