@@ -76,7 +76,36 @@ sub found
     my ($self, $since) = @_;
     my $within = $self->{store}->found_within;
 
-    return $within + SLACK + $self->{stalls}->sum($since, $since + $within);
+    return $within + SLACK + $self->{stalls}->sum($since, $since + $within) + $self->lag($since, $since + $within + 1);
+}
+
+# how long requests took from their begin to the application, at most: a machine
+# that does not keep up after an outage is no fault of what is to be proved
+
+sub lag
+{
+    my ($self, $since, $until) = @_;
+
+    if (!$self->{lag}) {
+        my %frozen = map { ("$_->{from} $_->{pid}" => 1) } @{ $self->{faults}{freezes} };
+
+        for my $run (map { @$_ } values %{ App::history("$self->{site}{dir}/executions") }) {
+            my $lag = $run->{time} - $run->{begin};
+            my $second = int $run->{begin};
+
+            next if $frozen{"$run->{from} $run->{pid}"};
+            $self->{lag}{$second} = $lag if $lag > ($self->{lag}{$second} || 0);
+        }
+    }
+
+    my $most = 0;
+
+    for my $second (int $since .. int $until) {
+        my $lag = $self->{lag}{$second} || 0;
+        $most = $lag if $lag > $most;
+    }
+
+    return $most;
 }
 
 # the last outage in which that host was then, or of which it had not recovered
@@ -364,7 +393,7 @@ sub judge_replays
         my $last = \$last{ $self->{store}->has_fallback ? $t->{host} : '' };
 
         if ($$last && $$last->{run} != $t->{run} && $$last->{to} < $t->{from}) {
-            my @lost = $self->lost_since($run, $$last->{from}, $t);
+            my @lost = $self->lost_since($run, $$last->{from}, $t, @run);
 
             $self->count('operations with replays of two executions');
             $self->broken(sprintf 'op%d: told of run %d by %s at %.2f, of run %d by %s at %.2f', $i,
@@ -378,7 +407,7 @@ sub judge_replays
 
 sub lost_since
 {
-    my ($self, $run, $since, $t) = @_;
+    my ($self, $run, $since, $t, @all) = @_;
     my $shard = $self->{store}->shard($run->{record});
     my $moves = $self->{faults}{moves}{$shard} || {};
 
@@ -388,7 +417,9 @@ sub lost_since
     push @lost, map { $self->died($_, $since - $self->{lease}, $t->{to}) } $t->{host}, $run->{from}
         if $self->{store}->lost_with_host || $self->{store}->has_fallback;
 
-    push @lost, $self->away($t->{host}, $run->{record}, $t->{to}) || () if $self->{store}->has_fallback;
+    # one that ran in a ledger is told by that, whatever is in the store
+
+    push @lost, grep { $self->away($_->{from}, $_->{record}, $_->{begin}) } @all if $self->{store}->has_fallback;
 
     return @lost;
 }
