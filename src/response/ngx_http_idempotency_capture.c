@@ -117,7 +117,7 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_int_t   rc;
     ngx_uint_t  header_only;
 
-    ngx_http_idempotency_restore_method(r, ctx);
+    ngx_http_idempotency_upstream_answers(r, ctx);
 
     /* held already: this is another response in place of that */
 
@@ -425,9 +425,7 @@ ngx_http_idempotency_capture_body(ngx_http_request_t *r,
         return ngx_http_idempotency_complete(r, ctx);
     }
 
-    /* an upstream that is through, and did not say that this was all */
-
-    if (flush && r->upstream && r->upstream->cleanup == NULL) {
+    if (flush && ngx_http_idempotency_upstream_broke(r, ctx)) {
 
         if (r->method == NGX_HTTP_HEAD) {
             /* its body is nobody's business */
@@ -601,7 +599,7 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
                                "it can't be held");
 
-    ngx_http_idempotency_execute_let_go(r, ctx);
+    ngx_http_idempotency_execute_let_go(r);
 
     ctx->ranges = 0;
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
@@ -617,8 +615,6 @@ static ngx_int_t
 ngx_http_idempotency_truncated(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    ctx->truncated = r->upstream_states->nelts;
-
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_EXECUTE,
                                "the response broke off");
 
