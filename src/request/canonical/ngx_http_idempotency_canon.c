@@ -15,7 +15,7 @@
 
 /* so many bytes of a value are a key, and from so many on keys are sorted */
 #define NGX_HTTP_IDEMPOTENCY_CANON_KEY_LEN    8
-#define NGX_HTTP_IDEMPOTENCY_CANON_RADIX_MIN  256
+#define NGX_HTTP_IDEMPOTENCY_CANON_RADIX_MIN  32
 
 /* small children are gathered to so many bytes before they are hashed */
 #define NGX_HTTP_IDEMPOTENCY_CANON_GATHERED   4096
@@ -24,17 +24,16 @@
 static ngx_int_t ngx_http_idempotency_canon_sort(
     ngx_http_idempotency_canon_t *c, size_t base, ngx_uint_t unit,
     size_t *n);
-static void ngx_http_idempotency_canon_radix(
-    ngx_http_idempotency_canon_child_t *child,
-    ngx_http_idempotency_canon_child_t *scratch, size_t n, size_t at);
-static void ngx_http_idempotency_canon_by_key(
-    ngx_http_idempotency_canon_child_t *child,
-    ngx_http_idempotency_canon_child_t *scratch, size_t n);
+static void ngx_http_idempotency_canon_radix(const u_char *stack,
+    uint32_t *order, uint32_t *scratch, size_t n, size_t at);
+static void ngx_http_idempotency_canon_by_key(const u_char *stack,
+    uint32_t *order, uint32_t *scratch, size_t n, size_t at);
+static void ngx_http_idempotency_canon_insert(const u_char *stack,
+    uint32_t *order, size_t n);
 static uint64_t ngx_http_idempotency_canon_key(const u_char *p, size_t at);
 static void ngx_http_idempotency_canon_fold(
     ngx_http_idempotency_canon_t *c, u_char tag, size_t base,
     ngx_uint_t unit, size_t n, u_char *value);
-static int ngx_http_idempotency_canon_cmp(const void *one, const void *two);
 static size_t ngx_http_idempotency_canon_skip(const u_char *p,
     ngx_uint_t unit);
 static ngx_int_t ngx_http_idempotency_canon_put(
@@ -140,9 +139,8 @@ static ngx_int_t
 ngx_http_idempotency_canon_sort(ngx_http_idempotency_canon_t *c, size_t base,
     ngx_uint_t unit, size_t *n)
 {
-    u_char                              *p, *last;
-    size_t                               i, size;
-    ngx_http_idempotency_canon_child_t  *child;
+    u_char  *p, *last;
+    size_t   i, size;
 
     if (c->len == base) {
         /* there may be no stack yet */
@@ -172,9 +170,7 @@ ngx_http_idempotency_canon_sort(ngx_http_idempotency_canon_t *c, size_t base,
         }
 
         c->norder = ngx_max(size, NGX_HTTP_IDEMPOTENCY_CANON_ORDER_MIN);
-        c->order = c->mem.alloc(c->mem.data,
-                                c->norder
-                                * sizeof(ngx_http_idempotency_canon_child_t));
+        c->order = c->mem.alloc(c->mem.data, c->norder * sizeof(uint32_t));
 
         if (c->order == NULL) {
             c->norder = 0;
@@ -183,62 +179,58 @@ ngx_http_idempotency_canon_sort(ngx_http_idempotency_canon_t *c, size_t base,
     }
 
     p = c->stack + base;
-    child = c->order;
 
     for (i = 0; p < last; i++) {
-        child[i].key = ngx_http_idempotency_canon_key(p, 0);
-        child[i].p = p;
+        c->order[i] = (uint32_t) (p - c->stack);
         p += ngx_http_idempotency_canon_skip(p, unit);
     }
 
-    ngx_http_idempotency_canon_radix(child, child + i, i, 0);
+    ngx_http_idempotency_canon_radix(c->stack, c->order, c->order + i, i, 0);
 
     return NGX_OK;
 }
 
 
 /*
- * Sorts children whose values are the same in their first "at" bytes, and
- * whose keys are the next ones.  Equal ones stay in the order they came.
+ * Sorts children whose values are the same in their first "at" bytes, by the
+ * next ones.  Equal ones stay in the order they came.
  */
 
 static void
-ngx_http_idempotency_canon_radix(ngx_http_idempotency_canon_child_t *child,
-    ngx_http_idempotency_canon_child_t *scratch, size_t n, size_t at)
+ngx_http_idempotency_canon_radix(const u_char *stack, uint32_t *order,
+    uint32_t *scratch, size_t n, size_t at)
 {
-    size_t    i, k, end;
+    size_t    i, end;
     uint64_t  key;
 
     if (n < NGX_HTTP_IDEMPOTENCY_CANON_RADIX_MIN) {
-        ngx_qsort(child, n, sizeof(ngx_http_idempotency_canon_child_t),
-                  ngx_http_idempotency_canon_cmp);
+        ngx_http_idempotency_canon_insert(stack, order, n);
         return;
     }
 
-    ngx_http_idempotency_canon_by_key(child, scratch, n);
-
-    at += NGX_HTTP_IDEMPOTENCY_CANON_KEY_LEN;
+    ngx_http_idempotency_canon_by_key(stack, order, scratch, n, at);
 
     for (i = 0; i < n; i = end) {
-        key = child[i].key;
+        key = ngx_http_idempotency_canon_key(stack + order[i], at);
 
-        for (end = i + 1; end < n && child[end].key == key; end++) {
-            /* void */
+        for (end = i + 1; end < n; end++) {
+            if (ngx_http_idempotency_canon_key(stack + order[end], at)
+                != key)
+            {
+                break;
+            }
         }
 
-        /* the length is in the first key: all end before "at", or none */
+        /* the length is in the first key: all end before that, or none */
 
-        if (end - i == 1
-            || ngx_http_idempotency_canon_skip(child[i].p, 1) <= at)
+        if (end - i > 1
+            && ngx_http_idempotency_canon_skip(stack + order[i], 1)
+               > at + NGX_HTTP_IDEMPOTENCY_CANON_KEY_LEN)
         {
-            continue;
+            ngx_http_idempotency_canon_radix(stack, order + i, scratch,
+                                     end - i,
+                                     at + NGX_HTTP_IDEMPOTENCY_CANON_KEY_LEN);
         }
-
-        for (k = i; k < end; k++) {
-            child[k].key = ngx_http_idempotency_canon_key(child[k].p, at);
-        }
-
-        ngx_http_idempotency_canon_radix(child + i, scratch, end - i, at);
     }
 }
 
@@ -246,22 +238,23 @@ ngx_http_idempotency_canon_radix(ngx_http_idempotency_canon_child_t *child,
 /* by the last byte of the key, then the one before it, unless all are equal */
 
 static void
-ngx_http_idempotency_canon_by_key(ngx_http_idempotency_canon_child_t *child,
-    ngx_http_idempotency_canon_child_t *scratch, size_t n)
+ngx_http_idempotency_canon_by_key(const u_char *stack, uint32_t *order,
+    uint32_t *scratch, size_t n, size_t at)
 {
-    size_t                               i, sum, count;
-    uint64_t                             differ;
-    uint32_t                             counts[256];
-    ngx_uint_t                           shift, value;
-    ngx_http_idempotency_canon_child_t  *from, *to, *swap;
+    size_t       i, sum, count;
+    uint64_t     key, first, differ;
+    uint32_t     counts[256], *from, *to, *swap;
+    ngx_uint_t   shift, value;
 
     differ = 0;
+    first = ngx_http_idempotency_canon_key(stack + order[0], at);
 
     for (i = 1; i < n; i++) {
-        differ |= child[i].key ^ child[0].key;
+        differ |= ngx_http_idempotency_canon_key(stack + order[i], at)
+                  ^ first;
     }
 
-    from = child;
+    from = order;
     to = scratch;
 
     for (shift = 0; shift < 64; shift += 8) {
@@ -273,7 +266,8 @@ ngx_http_idempotency_canon_by_key(ngx_http_idempotency_canon_child_t *child,
         ngx_memzero(counts, sizeof(counts));
 
         for (i = 0; i < n; i++) {
-            counts[(from[i].key >> shift) & 0xff]++;
+            key = ngx_http_idempotency_canon_key(stack + from[i], at);
+            counts[(key >> shift) & 0xff]++;
         }
 
         sum = 0;
@@ -285,7 +279,8 @@ ngx_http_idempotency_canon_by_key(ngx_http_idempotency_canon_child_t *child,
         }
 
         for (i = 0; i < n; i++) {
-            to[counts[(from[i].key >> shift) & 0xff]++] = from[i];
+            key = ngx_http_idempotency_canon_key(stack + from[i], at);
+            to[counts[(key >> shift) & 0xff]++] = from[i];
         }
 
         swap = from;
@@ -293,9 +288,43 @@ ngx_http_idempotency_canon_by_key(ngx_http_idempotency_canon_child_t *child,
         to = swap;
     }
 
-    if (from != child) {
-        ngx_memcpy(child, from,
-                   n * sizeof(ngx_http_idempotency_canon_child_t));
+    if (from != order) {
+        ngx_memcpy(order, from, n * sizeof(uint32_t));
+    }
+}
+
+
+static void
+ngx_http_idempotency_canon_insert(const u_char *stack, uint32_t *order,
+    size_t n)
+{
+    size_t         i, k, len;
+    uint32_t       child;
+    const u_char  *p;
+
+    for (i = 1; i < n; i++) {
+        child = order[i];
+        p = stack + child;
+        len = ngx_http_idempotency_canon_skip(p, 1);
+
+        /*
+         * Neither value can be the beginning of another one: where they
+         * differ is within the shorter one.
+         */
+
+        for (k = i; k; k--) {
+            if (ngx_memcmp(stack + order[k - 1], p,
+                           ngx_min(len, ngx_http_idempotency_canon_skip(
+                                                    stack + order[k - 1], 1)))
+                <= 0)
+            {
+                break;
+            }
+
+            order[k] = order[k - 1];
+        }
+
+        order[k] = child;
     }
 }
 
@@ -337,7 +366,7 @@ static void
 ngx_http_idempotency_canon_fold(ngx_http_idempotency_canon_t *c, u_char tag,
     size_t base, ngx_uint_t unit, size_t n, u_char *value)
 {
-    u_char                         *p, *last;
+    u_char                         *p, *last, *child;
     size_t                          i, len;
     u_char                          buf[NGX_HTTP_IDEMPOTENCY_CANON_GATHERED];
     ngx_http_idempotency_digest_t   d;
@@ -350,8 +379,9 @@ ngx_http_idempotency_canon_fold(ngx_http_idempotency_canon_t *c, u_char tag,
         p = &value[2];
 
         for (i = 0; i < n; i++) {
-            len = ngx_http_idempotency_canon_skip(c->order[i].p, unit);
-            p = ngx_cpymem(p, c->order[i].p, len);
+            child = c->stack + c->order[i];
+            len = ngx_http_idempotency_canon_skip(child, unit);
+            p = ngx_cpymem(p, child, len);
         }
 
         return;
@@ -365,47 +395,19 @@ ngx_http_idempotency_canon_fold(ngx_http_idempotency_canon_t *c, u_char tag,
     last = buf + sizeof(buf);
 
     for (i = 0; i < n; i++) {
-        len = ngx_http_idempotency_canon_skip(c->order[i].p, unit);
+        child = c->stack + c->order[i];
+        len = ngx_http_idempotency_canon_skip(child, unit);
 
         if (len > (size_t) (last - p)) {
             ngx_http_idempotency_digest_update(&d, buf, p - buf);
             p = buf;
         }
 
-        p = ngx_cpymem(p, c->order[i].p, len);
+        p = ngx_cpymem(p, child, len);
     }
 
     ngx_http_idempotency_digest_update(&d, buf, p - buf);
     ngx_http_idempotency_digest_done(&d, &value[2]);
-}
-
-
-static int
-ngx_http_idempotency_canon_cmp(const void *one, const void *two)
-{
-    int                                        rc;
-    size_t                                     n1, n2;
-    const ngx_http_idempotency_canon_child_t  *c1, *c2;
-
-    c1 = one;
-    c2 = two;
-
-    if (c1->key != c2->key) {
-        return (c1->key < c2->key) ? -1 : 1;
-    }
-
-    n1 = ngx_http_idempotency_canon_skip(c1->p, 1);
-    n2 = ngx_http_idempotency_canon_skip(c2->p, 1);
-
-    /* neither value can be the beginning of another one */
-
-    rc = ngx_memcmp(c1->p, c2->p, ngx_min(n1, n2));
-
-    if (rc) {
-        return rc;
-    }
-
-    return (c1->p < c2->p) ? -1 : (c1->p > c2->p);
 }
 
 

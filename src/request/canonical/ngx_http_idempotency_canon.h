@@ -56,14 +56,6 @@ typedef struct {
 } ngx_http_idempotency_canon_mem_t;
 
 
-/* a child of a container that is sorted, and some bytes of its first value */
-
-typedef struct {
-    uint64_t                       key;
-    u_char                        *p;
-} ngx_http_idempotency_canon_child_t;
-
-
 typedef struct {
     ngx_http_idempotency_canon_mem_t  mem;
 
@@ -71,8 +63,8 @@ typedef struct {
     size_t                         len;       /* of the stack, in use     */
     size_t                         size;
 
-    ngx_http_idempotency_canon_child_t  *order;    /* to sort in          */
-    size_t                               norder;
+    uint32_t                      *order;     /* where on the stack: to   */
+    size_t                         norder;    /* sort children in         */
 } ngx_http_idempotency_canon_t;
 
 
