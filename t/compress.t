@@ -266,9 +266,9 @@ is($retry->header_lines(own()), $first->header_lines(own()), 'same headers');
 %key = ('Idempotency-Key' => new_key());
 my $c = send_post('/size?n=8000000&op=b', 'x', \%key);
 error_log_like(qr/op=b.*idempotency: hold -> compress|hold -> compress.*hold -> compress/s,
-               'being compressed', 10);
+               'being compressed', 30);
 $c->abort;
 ok(nginx_reload(), 'reloaded');
 ok(wait_for(sub { http_post('/size?n=8000000&op=b', 'x', \%key)->status == 200 },
-            10), 'answered again');
+            30), 'answered again');
 is(app_count('b'), 1, 'ran once');
