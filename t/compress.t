@@ -237,3 +237,38 @@ qr/\[emerg\] .*"gzip".* in .*nginx\.conf:\d+/
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*"min=much".* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 7: a large one is compressed in turns
+--- log_level: debug
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_compress      on;
+    idempotency_max_response  20m;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my $first = http_post('/size?n=5000000&op=a', 'x', \%key);
+is(length $first->body, 5_000_000, 'the first is whole');
+my @turns = error_log() =~ /idempotency: a turn of compression/g;
+cmp_ok(scalar @turns, '>=', 4, 'in turns');
+
+my $retry = http_post('/size?n=5000000&op=a', 'x', \%key);
+is($retry->header('Idempotent-Replayed'), 'true', 'replayed');
+ok($retry->body eq $first->body, 'the same');
+is($retry->header_lines(own()), $first->header_lines(own()), 'same headers');
+
+# a client that leaves, and a worker that is to leave: it is stored
+
+%key = ('Idempotency-Key' => new_key());
+my $c = send_post('/size?n=8000000&op=b', 'x', \%key);
+error_log_like(qr/op=b.*idempotency: hold -> compress|hold -> compress.*hold -> compress/s,
+               'being compressed', 30);
+$c->abort;
+ok(nginx_reload(), 'reloaded');
+ok(wait_for(sub { http_post('/size?n=8000000&op=b', 'x', \%key)->status == 200 },
+            30), 'answered again');
+is(app_count('b'), 1, 'ran once');

@@ -226,7 +226,8 @@ typedef enum {
     NGX_HTTP_IDEMPOTENCY_WAIT,
     NGX_HTTP_IDEMPOTENCY_EXECUTE,    /* the content handler runs            */
     NGX_HTTP_IDEMPOTENCY_HOLD,       /* its response is being captured      */
-    NGX_HTTP_IDEMPOTENCY_COMMIT,     /* ... is complete, and being stored   */
+    NGX_HTTP_IDEMPOTENCY_COMPRESS,   /* ... is complete, and compressed     */
+    NGX_HTTP_IDEMPOTENCY_COMMIT,     /* ... and being stored                */
     NGX_HTTP_IDEMPOTENCY_SEND,       /* may go to the client                */
     NGX_HTTP_IDEMPOTENCY_REPLAY,
     NGX_HTTP_IDEMPOTENCY_REFUSE,
@@ -274,11 +275,17 @@ typedef enum {
 } ngx_http_idempotency_problem_e;
 
 
+typedef struct ngx_http_idempotency_deflate_s  ngx_http_idempotency_deflate_t;
+typedef struct ngx_http_idempotency_rest_s     ngx_http_idempotency_rest_t;
+
+
 typedef struct {
     ngx_http_idempotency_digest_t       *digest;     /* NULL: not reading   */
     ngx_http_idempotency_multipart_t    *multipart;
     ngx_http_idempotency_json_t         *json;
     ngx_http_idempotency_form_t         *form;
+    ngx_http_idempotency_rest_t         *rest;       /* to be parsed yet    */
+    size_t                               parsed_len; /* given to a parser   */
     ngx_http_idempotency_fingerprint_e   kind;       /* what "hash" is of   */
     u_char                               hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
     unsigned                             late:1;     /* read before us      */
@@ -428,6 +435,8 @@ struct ngx_http_idempotency_ctx_s {
     size_t                               head_size;  /* in the record       */
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
+    ngx_http_idempotency_deflate_t      *deflate;    /* under way           */
+    ngx_chain_t                         *compressed; /* body of the record  */
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
 
     /* what was refused, or replayed */
@@ -581,6 +590,14 @@ ngx_int_t ngx_http_idempotency_body_start(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_body_finish(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_body_canonical(
+    ngx_http_idempotency_body_t *body);
+void ngx_http_idempotency_body_ready(ngx_http_request_t *r, ngx_int_t rc);
+ngx_int_t ngx_http_idempotency_rest_add(ngx_http_idempotency_ctx_t *ctx,
+    u_char *p, size_t len);
+ngx_int_t ngx_http_idempotency_rest_parse(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_rest_cleanup(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_init(void);
 ngx_int_t ngx_http_idempotency_admit_body(ngx_http_request_t *r,
@@ -640,7 +657,10 @@ ngx_int_t ngx_http_idempotency_diff_summary(ngx_http_request_t *r,
 ngx_int_t ngx_http_idempotency_replay_json(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *body);
 ngx_int_t ngx_http_idempotency_deflate(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t **body);
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_deflate_cleanup(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_deflated(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_inflate(ngx_http_request_t *r,
     ngx_http_idempotency_response_t *response, ngx_str_t *body);
 ngx_table_elt_t *ngx_http_idempotency_add_header(ngx_http_request_t *r,

@@ -39,8 +39,8 @@ ngx_str_t  ngx_http_idempotency_status_names[] = {
 #if (NGX_DEBUG)
 
 static const char  *ngx_http_idempotency_phase_names[] = {
-    "admit", "read body", "begin", "wait", "execute", "hold", "commit",
-    "send", "replay", "refuse", "pass"
+    "admit", "read body", "begin", "wait", "execute", "hold", "compress",
+    "commit", "send", "replay", "refuse", "pass"
 };
 
 #endif
@@ -200,6 +200,10 @@ ngx_http_idempotency_ctx_cleanup(void *data)
 
     switch (ctx->phase) {
 
+    case NGX_HTTP_IDEMPOTENCY_READ_BODY:
+        ngx_http_idempotency_rest_cleanup(ctx);
+        break;
+
     case NGX_HTTP_IDEMPOTENCY_BEGIN:
         ngx_http_idempotency_give_up(ctx);
         break;
@@ -239,6 +243,7 @@ ngx_http_idempotency_ctx_free(void *data)
     ngx_http_idempotency_ctx_cleanup(ctx);
     ngx_http_idempotency_execute_done(ctx);
     ngx_http_idempotency_body_cleanup(ctx);
+    ngx_http_idempotency_deflate_cleanup(ctx);
 
     for (i = 0; i < ctx->ncovers; i++) {
         ngx_http_idempotency_store_cancel(&ctx->covers[i].op);

@@ -349,7 +349,30 @@ ngx_http_idempotency_body_handler(ngx_http_request_t *r)
     /* the content handler is to find it, even after a redirect */
     r->preserve_body = 1;
 
-    if (ngx_http_idempotency_body_finish(r, ctx) != NGX_OK) {
+    ngx_http_idempotency_body_ready(r,
+                                    ngx_http_idempotency_body_finish(r, ctx));
+}
+
+
+void
+ngx_http_idempotency_body_ready(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ngx_http_idempotency_get_ctx(r);
+
+    if (rc == NGX_AGAIN) {
+        rc = ngx_http_idempotency_park(r);
+
+        if (rc == NGX_AGAIN) {
+            return;
+        }
+
+        /* nobody is to go on with it */
+        ngx_http_idempotency_rest_cleanup(ctx);
+    }
+
+    if (rc != NGX_OK) {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }

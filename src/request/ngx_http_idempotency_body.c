@@ -17,7 +17,10 @@
 #include "core/ngx_http_idempotency.h"
 
 
-#define NGX_HTTP_IDEMPOTENCY_READ_SIZE  65536
+#define NGX_HTTP_IDEMPOTENCY_READ_SIZE   65536
+
+/* what is parsed at once; of a body that is larger, the rest is in turns */
+#define NGX_HTTP_IDEMPOTENCY_PARSE_SIZE  65536
 
 
 static ngx_int_t ngx_http_idempotency_request_body_filter(
@@ -32,12 +35,10 @@ static ngx_int_t ngx_http_idempotency_body_parsers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_fingerprint_e mode);
 static ngx_http_idempotency_json_options_t *ngx_http_idempotency_body_secret(
     ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx);
-static ngx_int_t ngx_http_idempotency_body_canonical(
-    ngx_http_idempotency_body_t *body);
 static void *ngx_http_idempotency_body_alloc(void *data, size_t size);
 static void ngx_http_idempotency_body_free(void *data, void *p);
-static void ngx_http_idempotency_body_feed(ngx_http_idempotency_ctx_t *ctx,
-    u_char *p, size_t len);
+static ngx_int_t ngx_http_idempotency_body_feed(
+    ngx_http_idempotency_ctx_t *ctx, u_char *p, size_t len);
 static void ngx_http_idempotency_body_multipart_update(void *data,
     const u_char *p, size_t len);
 
@@ -295,6 +296,8 @@ ngx_http_idempotency_request_body_filter(ngx_http_request_t *r,
 }
 
 
+/* NGX_AGAIN: it is parsed in turns, and ..._body_ready() is called later */
+
 ngx_int_t
 ngx_http_idempotency_body_finish(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
@@ -321,13 +324,17 @@ ngx_http_idempotency_body_finish(ngx_http_request_t *r,
     ngx_http_idempotency_digest_done(body->digest, body->hash);
     body->digest = NULL;
 
+    if (body->rest) {
+        return ngx_http_idempotency_rest_parse(r, ctx);
+    }
+
     return ngx_http_idempotency_body_canonical(body);
 }
 
 
 /* the digest of what was parsed, if it was, in place of the raw one */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idempotency_body_canonical(ngx_http_idempotency_body_t *body)
 {
     u_char     hash[NGX_HTTP_IDEMPOTENCY_HASH_LEN];
@@ -383,6 +390,8 @@ ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx)
 
     body = &ctx->body;
 
+    ngx_http_idempotency_rest_cleanup(ctx);
+
     if (body->json) {
         ngx_http_idempotency_json_destroy(body->json);
         body->json = NULL;
@@ -405,7 +414,11 @@ ngx_http_idempotency_body_chain(ngx_http_request_t *r,
         b = in->buf;
 
         if (ngx_buf_in_memory(b)) {
-            ngx_http_idempotency_body_feed(ctx, b->pos, b->last - b->pos);
+            if (ngx_http_idempotency_body_feed(ctx, b->pos, b->last - b->pos)
+                != NGX_OK)
+            {
+                return NGX_ERROR;
+            }
 
         } else if (b->in_file
                    && ngx_http_idempotency_body_file(r, ctx, b) != NGX_OK)
@@ -443,7 +456,10 @@ ngx_http_idempotency_body_file(ngx_http_request_t *r,
             return NGX_ERROR;
         }
 
-        ngx_http_idempotency_body_feed(ctx, buf, (size_t) n);
+        if (ngx_http_idempotency_body_feed(ctx, buf, (size_t) n) != NGX_OK) {
+            ngx_free(buf);
+            return NGX_ERROR;
+        }
     }
 
     ngx_free(buf);
@@ -452,30 +468,49 @@ ngx_http_idempotency_body_file(ngx_http_request_t *r,
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idempotency_body_feed(ngx_http_idempotency_ctx_t *ctx, u_char *p,
     size_t len)
 {
+    size_t                        n;
+    ngx_http_idempotency_body_t  *body;
+
+    body = &ctx->body;
+
     if (len == 0) {
-        return;
+        return NGX_OK;
     }
 
-    if (ctx->body.multipart) {
-        ngx_http_idempotency_multipart_feed(ctx->body.multipart, p, len);
+    if (body->multipart) {
+        ngx_http_idempotency_multipart_feed(body->multipart, p, len);
 
     } else {
-        ngx_http_idempotency_digest_update(ctx->body.digest, p, len);
+        ngx_http_idempotency_digest_update(body->digest, p, len);
     }
+
+    if (body->json == NULL && body->form == NULL) {
+        return NGX_OK;
+    }
+
+    n = ngx_min(len, NGX_HTTP_IDEMPOTENCY_PARSE_SIZE - body->parsed_len);
+
+    body->parsed_len += n;
 
     /* what they say stays said until the body is finished */
 
-    if (ctx->body.json) {
-        (void) ngx_http_idempotency_json_feed(ctx->body.json, p, len);
+    if (n && body->json) {
+        (void) ngx_http_idempotency_json_feed(body->json, p, n);
     }
 
-    if (ctx->body.form) {
-        (void) ngx_http_idempotency_form_feed(ctx->body.form, p, len);
+    if (n && body->form) {
+        (void) ngx_http_idempotency_form_feed(body->form, p, n);
     }
+
+    if (n == len) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idempotency_rest_add(ctx, p + n, len - n);
 }
 
 

@@ -344,7 +344,9 @@ ngx_http_idempotency_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_idempotency_capture_body(r, ctx, in);
     }
 
-    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_COMMIT) {
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_COMPRESS
+        || ctx->phase == NGX_HTTP_IDEMPOTENCY_COMMIT)
+    {
         ngx_http_idempotency_drop(in);
         return NGX_AGAIN;
     }

@@ -18,10 +18,15 @@
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
+static void ngx_http_idempotency_commit_block(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idempotency_submit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idempotency_encode(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, size_t *size);
 static void ngx_http_idempotency_commit_handler(
     ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_commit_done(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_finalize(ngx_http_request_t *r,
     ngx_int_t status);
 static void ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op);
@@ -31,6 +36,81 @@ static void ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op);
 
 ngx_int_t
 ngx_http_idempotency_commit(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    ctx->response.plain_len = ctx->response.body_len;
+
+    if (ctx->conf->compress
+        && ctx->response.body_len >= ctx->conf->compress_min
+        && ngx_http_idempotency_deflate(r, ctx) == NGX_AGAIN)
+    {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_COMPRESS,
+                                   "the response is complete");
+
+        ngx_http_idempotency_commit_block(r);
+        return NGX_AGAIN;
+    }
+
+    rc = ngx_http_idempotency_submit(r, ctx);
+
+    if (rc == NGX_AGAIN) {
+        ngx_http_idempotency_commit_block(r);
+        return NGX_AGAIN;
+    }
+
+    if (rc == NGX_OK) {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
+                                   "committed");
+        return ngx_http_idempotency_send(r, ctx);
+    }
+
+    return rc;
+}
+
+
+/* the request is there until the commit is, whatever its client does */
+
+static void
+ngx_http_idempotency_commit_block(ngx_http_request_t *r)
+{
+    r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
+
+    r->main->blocked++;
+    r->aio = 1;
+}
+
+
+/* compressed, in further turns of the event loop */
+
+void
+ngx_http_idempotency_deflated(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    switch (ngx_http_idempotency_submit(r, ctx)) {
+
+    case NGX_AGAIN:
+        return;
+
+    case NGX_OK:
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
+                                   "committed");
+        break;
+
+    default: /* NGX_DECLINED */
+        ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
+    }
+
+    ngx_http_idempotency_commit_done(r, ctx);
+}
+
+
+/* NGX_OK: stored; NGX_AGAIN: will be; NGX_DECLINED: as above */
+
+static ngx_int_t
+ngx_http_idempotency_submit(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
     size_t                         size;
@@ -77,18 +157,7 @@ ngx_http_idempotency_commit(ngx_http_request_t *r,
         }
     }
 
-    if (ctx->commits == 0) {
-        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
-                                   "committed");
-        return ngx_http_idempotency_send(r, ctx);
-    }
-
-    r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
-
-    r->main->blocked++;
-    r->aio = 1;
-
-    return NGX_AGAIN;
+    return ctx->commits ? NGX_AGAIN : NGX_OK;
 }
 
 
@@ -104,13 +173,8 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
     response = &ctx->response;
 
     response->time = ctx->primary->claim.time;
-    response->plain_len = response->body_len;
 
-    body = ctx->held;
-
-    if (ctx->conf->compress && response->body_len >= ctx->conf->compress_min) {
-        (void) ngx_http_idempotency_deflate(r, ctx, &body);
-    }
+    body = response->compressed ? ctx->compressed : ctx->held;
 
     /* the head is what it was when it came: it is not checked again */
 
@@ -149,8 +213,6 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
 static void
 ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
 {
-    ngx_int_t                      rc;
-    ngx_connection_t              *c;
     ngx_http_request_t            *r;
     ngx_http_idempotency_ctx_t    *ctx;
     ngx_http_idempotency_cover_t  *cover;
@@ -158,9 +220,8 @@ ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
     cover = op->data;
     ctx = cover->ctx;
     r = ctx->request;
-    c = r->connection;
 
-    ngx_http_set_log_request(c->log, r);
+    ngx_http_set_log_request(r->connection->log, r);
 
     ngx_http_idempotency_committed(op);
 
@@ -168,10 +229,23 @@ ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
         return;
     }
 
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND, "committed");
+
+    ngx_http_idempotency_commit_done(r, ctx);
+}
+
+
+static void
+ngx_http_idempotency_commit_done(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t          rc;
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
     r->main->blocked--;
     r->aio = 0;
-
-    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND, "committed");
 
     rc = c->error ? NGX_ERROR : ngx_http_idempotency_send(r, ctx);
 

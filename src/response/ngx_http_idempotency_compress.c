@@ -20,69 +20,186 @@
 #define NGX_HTTP_IDEMPOTENCY_INFLATE_RATIO  1032
 
 
+/* what is compressed in one turn of the event loop: some 3 ms */
+#define NGX_HTTP_IDEMPOTENCY_DEFLATE_PIECE  (1024 * 1024)
+
+/* of the next turn; with 0 it would be this one */
+#define NGX_HTTP_IDEMPOTENCY_DEFLATE_PAUSE  1
+
+
+struct ngx_http_idempotency_deflate_s {
+    z_stream      z;
+    ngx_chain_t  *in;
+    ngx_chain_t  *out;
+    ngx_event_t   event;
+    unsigned      open:1;
+};
+
+
+static ngx_int_t ngx_http_idempotency_deflate_turn(
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_deflate_end(ngx_http_idempotency_ctx_t *ctx,
+    int rc);
+static void ngx_http_idempotency_deflate_handler(ngx_event_t *ev);
+
+
 /*
- * NGX_OK: "body" is the compressed one, and the response says so.
- * NGX_DECLINED: it would not become smaller, or there is no memory for it.
+ * Compresses the body that is held.  NGX_OK: that is done, or it is not worth
+ * it, or there is no memory for it.  NGX_AGAIN: it goes on in further turns of
+ * the event loop, and ngx_http_idempotency_deflated() is called in the end.
  */
 
 ngx_int_t
 ngx_http_idempotency_deflate(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t **body)
+    ngx_http_idempotency_ctx_t *ctx)
 {
-    int                               rc;
-    ngx_buf_t                        *b;
-    z_stream                          z;
-    ngx_chain_t                      *in, *cl;
-    ngx_http_idempotency_response_t  *response;
+    ngx_http_idempotency_deflate_t  *d;
 
-    response = &ctx->response;
+    d = ngx_pcalloc(r->pool, sizeof(ngx_http_idempotency_deflate_t));
+    if (d == NULL) {
+        return NGX_OK;
+    }
 
     /* room for less than it is now: with more it is not worth it */
 
-    cl = ngx_http_idempotency_piece(r->pool, response->body_len);
-    if (cl == NULL) {
-        return NGX_DECLINED;
+    d->out = ngx_http_idempotency_piece(r->pool, ctx->response.body_len);
+    if (d->out == NULL) {
+        return NGX_OK;
     }
 
-    b = cl->buf;
-
-    ngx_memzero(&z, sizeof(z_stream));
-
-    if (deflateInit(&z, Z_BEST_SPEED) != Z_OK) {
-        return NGX_DECLINED;
+    if (deflateInit(&d->z, Z_BEST_SPEED) != Z_OK) {
+        return NGX_OK;
     }
 
-    z.next_out = b->last;
-    z.avail_out = (uInt) (b->end - b->last);
+    d->open = 1;
+    d->in = ctx->held;
+    d->z.next_in = d->in->buf->pos;
+    d->z.next_out = d->out->buf->last;
+    d->z.avail_out = (uInt) (d->out->buf->end - d->out->buf->last);
 
-    rc = Z_OK;
+    ctx->deflate = d;
 
-    for (in = *body; in; in = in->next) {
-        z.next_in = in->buf->pos;
-        z.avail_in = (uInt) (in->buf->last - in->buf->pos);
+    if (ngx_http_idempotency_deflate_turn(ctx) == NGX_OK) {
+        return NGX_OK;
+    }
 
-        rc = deflate(&z, in->next ? Z_NO_FLUSH : Z_FINISH);
+    d->event.handler = ngx_http_idempotency_deflate_handler;
+    d->event.data = ctx;
+    d->event.log = r->connection->log;
 
-        if (z.avail_in || rc == Z_STREAM_ERROR) {
-            break;
+    ngx_add_timer(&d->event, NGX_HTTP_IDEMPOTENCY_DEFLATE_PAUSE);
+
+    return NGX_AGAIN;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_deflate_turn(ngx_http_idempotency_ctx_t *ctx)
+{
+    int                              rc;
+    size_t                           left, n;
+    ngx_buf_t                       *b;
+    ngx_uint_t                       last;
+    ngx_http_idempotency_deflate_t  *d;
+
+    d = ctx->deflate;
+    left = NGX_HTTP_IDEMPOTENCY_DEFLATE_PIECE;
+
+    do {
+        b = d->in->buf;
+
+        n = ngx_min((size_t) (b->last - d->z.next_in), left);
+        last = (d->in->next == NULL && d->z.next_in + n == b->last);
+
+        d->z.avail_in = (uInt) n;
+        left -= n;
+
+        rc = deflate(&d->z, last ? Z_FINISH : Z_NO_FLUSH);
+
+        if (last || d->z.avail_in || rc == Z_STREAM_ERROR) {
+            ngx_http_idempotency_deflate_end(ctx, rc);
+            return NGX_OK;
         }
+
+        if (d->z.next_in == b->last) {
+            d->in = d->in->next;
+            d->z.next_in = d->in->buf->pos;
+        }
+
+    } while (left);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idempotency_deflate_end(ngx_http_idempotency_ctx_t *ctx, int rc)
+{
+    ngx_buf_t                       *b;
+    ngx_http_idempotency_deflate_t  *d;
+
+    d = ctx->deflate;
+
+    if (rc != Z_STREAM_END || d->z.avail_out == 0) {
+        ngx_pfree(ctx->request->pool, d->out);
+
+    } else {
+        b = d->out->buf;
+        b->last = d->z.next_out;
+
+        ctx->compressed = d->out;
+        ctx->response.compressed = 1;
+        ctx->response.body_len = b->last - b->pos;
     }
 
-    (void) deflateEnd(&z);
+    ngx_http_idempotency_deflate_cleanup(ctx);
+}
 
-    if (rc != Z_STREAM_END || z.avail_out == 0) {
-        ngx_pfree(r->pool, cl);
-        return NGX_DECLINED;
+
+static void
+ngx_http_idempotency_deflate_handler(ngx_event_t *ev)
+{
+    ngx_http_request_t          *r;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = ev->data;
+    r = ctx->request;
+
+    ngx_http_set_log_request(r->connection->log, r);
+
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "idempotency: a turn of compression, at %uL",
+                   (uint64_t) ctx->deflate->z.total_in);
+
+    if (ngx_http_idempotency_deflate_turn(ctx) == NGX_AGAIN) {
+        ngx_add_timer(ev, NGX_HTTP_IDEMPOTENCY_DEFLATE_PAUSE);
+        return;
     }
 
-    b->last = z.next_out;
+    ngx_http_idempotency_deflated(r, ctx);
+}
 
-    *body = cl;
 
-    response->compressed = 1;
-    response->body_len = b->last - b->pos;
+void
+ngx_http_idempotency_deflate_cleanup(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_http_idempotency_deflate_t  *d;
 
-    return NGX_OK;
+    d = ctx->deflate;
+
+    if (d == NULL) {
+        return;
+    }
+
+    ctx->deflate = NULL;
+
+    if (d->event.timer_set) {
+        ngx_del_timer(&d->event);
+    }
+
+    if (d->open) {
+        (void) deflateEnd(&d->z);
+    }
 }
 
 

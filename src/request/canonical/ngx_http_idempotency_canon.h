@@ -63,8 +63,8 @@ typedef struct {
     size_t                         len;       /* of the stack, in use     */
     size_t                         size;
 
-    u_char                       **order;     /* scratch, to sort in      */
-    size_t                         norder;
+    uint32_t                      *order;     /* where on the stack: to   */
+    size_t                         norder;    /* sort children in         */
 } ngx_http_idempotency_canon_t;
 
 

@@ -132,6 +132,19 @@ ngx_http_idempotency_json_feed(ngx_http_idempotency_json_t *j,
 }
 
 
+/* gives yajl what was held back */
+
+ngx_int_t
+ngx_http_idempotency_json_flush(ngx_http_idempotency_json_t *j)
+{
+    if (j->rc != NGX_OK) {
+        return j->rc;
+    }
+
+    return ngx_http_idempotency_json_parse_held(j);
+}
+
+
 ngx_int_t
 ngx_http_idempotency_json_done(ngx_http_idempotency_json_t *j, u_char *digest)
 {

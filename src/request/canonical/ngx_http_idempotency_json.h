@@ -111,6 +111,10 @@ ngx_http_idempotency_json_t *ngx_http_idempotency_json_create(
 ngx_int_t ngx_http_idempotency_json_feed(ngx_http_idempotency_json_t *j,
     const u_char *p, size_t len);
 
+/* parses what was held back to save work; the same answers */
+
+ngx_int_t ngx_http_idempotency_json_flush(ngx_http_idempotency_json_t *j);
+
 /* once, at the end of the body; the same answers */
 
 ngx_int_t ngx_http_idempotency_json_done(ngx_http_idempotency_json_t *j,

@@ -1,0 +1,220 @@
+
+/*
+ * How long the canonical forms keep a worker busy: the longest single step of
+ * reading a body of 1 MB, for the shapes that cost most.  A step is what
+ * nginx waits for: one piece of the body, or its end.
+ *
+ *     bench/loop-gap
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "request/canonical/ngx_http_idempotency_form.h"
+#include "request/canonical/ngx_http_idempotency_json.h"
+#include "request/ngx_http_idempotency_digest.h"
+#include "../t/unit/canon.h"
+
+
+#define SIZE   (1024 * 1024)
+#define PIECE  (64 * 1024)               /* as of ..._rest.c */
+#define END    64
+#define TURNS  7
+
+
+static u_char  secret[32];
+
+
+static double
+now(void)
+{
+    struct timespec  t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+
+    return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
+
+
+static size_t
+fill(u_char *p, const char *open, const char *close, const char *unit,
+    int shape)
+{
+    u_char    text[256];
+    size_t    len, n;
+    unsigned  i, x;
+
+    len = ngx_cpymem(p, open, ngx_strlen(open)) - p;
+    x = 1;
+
+    for (i = 0; ; i++) {
+        x = x * 1103515245 + 12345;
+
+        n = snprintf((char *) text, sizeof(text), unit,
+                     shape ? x >> 4 : i % 7);
+
+        if (len + n + ngx_strlen(close) + 1 > SIZE) {
+            break;
+        }
+
+        if (i && ngx_strlen(close)) {
+            p[len++] = ',';
+        } else if (i) {
+            p[len++] = '&';
+        }
+
+        ngx_memcpy(p + len, text, n);
+        len += n;
+    }
+
+    return ngx_cpymem(p + len, close, ngx_strlen(close)) - p;
+}
+
+
+static void
+measure(const char *name, u_char *body, size_t len, size_t piece,
+    ngx_http_idempotency_json_options_t *json,
+    ngx_http_idempotency_form_options_t *form)
+{
+    u_char                        digest[32];
+    double                        start, took, longest, total, best, all;
+    size_t                        n, i;
+    ngx_int_t                     rc;
+    ngx_uint_t                    turn;
+    ngx_http_idempotency_json_t  *j;
+    ngx_http_idempotency_form_t  *f;
+
+    best = all = 1e9;
+    rc = NGX_ERROR;
+
+    for (turn = 0; turn < TURNS; turn++) {
+        j = json ? ngx_http_idempotency_json_create(json, &mem) : NULL;
+        f = form ? ngx_http_idempotency_form_create(form, &mem) : NULL;
+
+        longest = total = 0;
+
+        for (i = 0; i <= len; i += n) {
+            n = ngx_min(piece, len - i);
+
+            if (len - i > END) {
+                n = ngx_min(n, len - i - END);
+            }
+
+            start = now();
+
+            if (n && j) {
+                rc = ngx_http_idempotency_json_feed(j, body + i, n);
+
+                if (rc == NGX_OK) {
+                    rc = ngx_http_idempotency_json_flush(j);
+                }
+
+            } else if (n) {
+                rc = ngx_http_idempotency_form_feed(f, body + i, n);
+
+            } else {
+                rc = j ? ngx_http_idempotency_json_done(j, digest)
+                       : ngx_http_idempotency_form_done(f, digest);
+            }
+
+            took = now() - start;
+            total += took;
+            longest = ngx_max(longest, took);
+
+            if (n == 0) {
+                break;
+            }
+        }
+
+        start = now();
+
+        if (j) {
+            ngx_http_idempotency_json_destroy(j);
+        }
+
+        if (f) {
+            ngx_http_idempotency_form_destroy(f);
+        }
+
+        took = now() - start;
+        longest = ngx_max(longest, took);
+
+        best = ngx_min(best, longest);
+        all = ngx_min(all, total + took);
+    }
+
+    printf("%-34s %7zu B a piece  %6.1f ms longest  %6.1f ms in all  %s\n",
+           name, piece, best, all, rc == NGX_OK ? "" : "(not parsed)");
+}
+
+
+int
+main(int argc, char **argv)
+{
+    u_char                               *body;
+    size_t                                len, piece;
+    unsigned                              i;
+    ngx_http_idempotency_json_options_t   json;
+    ngx_http_idempotency_form_options_t   form;
+
+    static const struct {
+        const char  *name, *open, *close, *unit;
+        int          shape;
+    } shapes[] = {
+        { "array of digits", "[", "]", "%u", 0 },
+        { "array of numbers", "[", "]", "%u", 1 },
+        { "array of strings", "[", "]", "\"%x\"", 1 },
+        { "array of arrays", "[", "]", "[%.0u]", 1 },
+        { "array of objects", "[", "]", "{\"a\":%u}", 1 },
+        { "array of lists", "[", "]", "[%u,2,1]", 1 },
+        { "array of names", "[", "]",
+          "\"the same long beginning of a name that is longer than that %u\"",
+          1 },
+        { "object of numbers", "{", "}", "\"%x\":1", 1 },
+        { "object of one name", "{", "}", "\"%.0u\":1", 0 },
+        { NULL, NULL, NULL, NULL, 0 }
+    };
+
+
+    body = malloc(SIZE + 1);
+
+    piece = PIECE;
+
+    for (i = 0; shapes[i].name; i++) {
+        len = fill(body, shapes[i].open, shapes[i].close, shapes[i].unit,
+                   shapes[i].shape);
+
+        ngx_memzero(&json, sizeof(json));
+        json.size = NGX_HTTP_IDEMPOTENCY_JSON_SIZE;
+        json.depth = NGX_HTTP_IDEMPOTENCY_JSON_DEPTH;
+        json.paths = NGX_HTTP_IDEMPOTENCY_JSON_PATHS;
+        json.paths_size = NGX_HTTP_IDEMPOTENCY_JSON_PATHS_SIZE;
+        json.secret = secret;
+
+        printf("ordered    ");
+        measure(shapes[i].name, body, len, piece, &json, NULL);
+
+        json.unordered = 1;
+        printf("unordered  ");
+        measure(shapes[i].name, body, len, piece, &json, NULL);
+
+        json.unordered = 0;
+        json.detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+        printf("detail     ");
+        measure(shapes[i].name, body, len, piece, &json, NULL);
+    }
+
+    ngx_memzero(&form, sizeof(form));
+    form.size = NGX_HTTP_IDEMPOTENCY_FORM_SIZE;
+
+    len = fill(body, "", "", "%x=1", 1);
+    printf("form       ");
+    measure("names", body, len, piece, NULL, &form);
+
+    len = fill(body, "", "", "%u", 0);
+    printf("form       ");
+    measure("digits", body, len, piece, NULL, &form);
+
+    return 0;
+}
