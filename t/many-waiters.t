@@ -22,15 +22,15 @@ __DATA__
 --- config
     location / {
         idempotency              $TEST_STORE;
-        idempotency_wait         900s;
+        idempotency_wait         1800s;
         idempotency_max_waiters  1000;
-        proxy_read_timeout       900s;
+        proxy_read_timeout       1800s;
         proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location = /stats {
         idempotency_stats  json;
     }
---- client_timeout: 900
+--- client_timeout: 1800
 --- client
 my $start = time;
 my @keys = map { new_key() } 1 .. $::records;
@@ -45,7 +45,7 @@ my @w = map { my $n = $_ % $::records;
                         { 'Idempotency-Key' => $keys[$n] }) }
         1 .. $::waiters;
 
-ok(wait_for(sub { http_get('/stats')->json->{waiters} == $::waiters }, 300),
+ok(wait_for(sub { http_get('/stats')->json->{waiters} == $::waiters }, 900),
    'all wait');
 
 app_release("m$_") for 0 .. $#keys;
