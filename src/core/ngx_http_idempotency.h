@@ -155,6 +155,9 @@ typedef struct {
     ngx_http_idempotency_store_t        *store;          /* NULL: off       */
     unsigned                             own:1;          /* said here, and not
                                                             inherited       */
+    unsigned                             off:1;          /* said so here, or in
+                                                            a location around
+                                                            it              */
 
     ngx_array_t                         *keys;           /* ..._key_source_t */
     ngx_http_idempotency_key_format_t   *key_format;
@@ -227,6 +230,7 @@ typedef enum {
     NGX_HTTP_IDEMPOTENCY_HOLD,       /* its response is being captured      */
     NGX_HTTP_IDEMPOTENCY_COMMIT,     /* ... is complete, and being stored   */
     NGX_HTTP_IDEMPOTENCY_SEND,       /* may go to the client                */
+    NGX_HTTP_IDEMPOTENCY_FOLLOW,     /* to where the response was made      */
     NGX_HTTP_IDEMPOTENCY_REPLAY,
     NGX_HTTP_IDEMPOTENCY_REFUSE,
     NGX_HTTP_IDEMPOTENCY_PASS        /* not ours, or not any more           */
@@ -312,6 +316,16 @@ typedef struct {
 } ngx_http_idempotency_cover_t;
 
 
+/* to another location, by a content handler, after begin */
+
+typedef struct {
+    ngx_str_t                            target;     /* a URI, or a name    */
+    ngx_str_t                            args;
+    ngx_str_t                            location;   /* where it came to    */
+    unsigned                             get:1;      /* as GET              */
+} ngx_http_idempotency_move_t;
+
+
 struct ngx_http_idempotency_ctx_s {
     ngx_http_request_t                  *request;
     ngx_http_idempotency_loc_conf_t     *conf;       /* of the location where
@@ -364,6 +378,9 @@ struct ngx_http_idempotency_ctx_s {
                                                         response broke off,
                                                         0: none did         */
 
+    ngx_array_t                         *moves;      /* ..._move_t          */
+    ngx_http_idempotency_move_t          move;       /* the one under way   */
+
     /* capturing */
     size_t                               max_response;
     ngx_chain_t                         *held;
@@ -384,15 +401,23 @@ struct ngx_http_idempotency_ctx_s {
     uint64_t                             original_time;
     ngx_str_t                            found_details;
 
-    unsigned                             uri_changes:4; /* of the request, and
-                                                        whether an error_page
-                                                        had led it, when it
-                                                        came where it is    */
+    /* following the moves of the one that is to be replayed */
+    ngx_http_idempotency_cover_t        *followed;
+    ngx_array_t                         *steps;      /* ..._move_t          */
+    ngx_uint_t                           step;
+    ngx_str_t                            follower;   /* who made them       */
+
+    /* of the request, when it came to the location where it is */
+    ngx_http_core_loc_conf_t            *place;
+    ngx_uint_t                           err_status;
+    unsigned                             uri_changes:4;
     unsigned                             error_page:1;
-    unsigned                             recursive:1; /* error_pages there  */
+    unsigned                             let_in:1;   /* by all its checks   */
+
     unsigned                             holding:1;  /* its locks are renewed */
     unsigned                             figured:1;  /* in the metrics      */
     unsigned                             admitted:1;
+    unsigned                             bypassed:1; /* where it was admitted */
     unsigned                             key_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
     unsigned                             handled:1;  /* a content handler of a
@@ -415,9 +440,11 @@ ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
 void ngx_http_idempotency_arrive(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_let_in(ngx_http_request_t *r);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
 void ngx_http_idempotency_give_up(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_no_post_action(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_status_e status);
 extern ngx_str_t  ngx_http_idempotency_status_names[];
@@ -448,6 +475,22 @@ ngx_int_t ngx_http_idempotency_access_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_precontent_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_park(ngx_http_request_t *r);
 void ngx_http_idempotency_resume(ngx_http_request_t *r);
+
+/* core/..._moves.c */
+
+ngx_int_t ngx_http_idempotency_redirected(ngx_http_request_t *r);
+ngx_int_t ngx_http_idempotency_move_start(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_move_end(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_moves_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_array_t *headers);
+ngx_uint_t ngx_http_idempotency_is_moves(ngx_str_t *name);
+ngx_int_t ngx_http_idempotency_follow_start(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_response_t *response);
+ngx_int_t ngx_http_idempotency_follow(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._begin.c */
 
@@ -518,7 +561,7 @@ uint64_t ngx_http_idempotency_arrival_time(ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_cover(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *hash);
+    ngx_http_idempotency_loc_conf_t *conf, u_char *hash);
 ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);

@@ -140,6 +140,10 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->own = prev->own;
     }
 
+    if (conf->store == NGX_CONF_UNSET_PTR) {
+        conf->off = prev->off;
+    }
+
     ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,

@@ -41,6 +41,12 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
         ctx->held_since = ngx_current_msec;
 
         ngx_http_idempotency_renew_start(ctx);
+
+    } else if (ngx_http_idempotency_move_end(r, ctx) != NGX_OK) {
+
+        /* it could be replayed to somebody who would not be let in here */
+
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     /* the handler of this location; after a redirect it is another one's */

@@ -45,7 +45,7 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    if (conf->store == NULL || r != r->main || r->post_action) {
+    if (r != r->main || r->post_action) {
         return NGX_DECLINED;
     }
 
@@ -54,7 +54,18 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     if (ctx) {
         ngx_http_idempotency_arrive(r, ctx);
 
-    } else if (conf->own || !(r->error_page || r->err_status)) {
+        if (ngx_http_idempotency_move_start(r, ctx) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        return NGX_DECLINED;
+    }
+
+    if (conf->store == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (conf->own || !(r->error_page || r->err_status)) {
 
         if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -206,6 +217,9 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
     case NGX_HTTP_IDEMPOTENCY_EXECUTE:
     case NGX_HTTP_IDEMPOTENCY_HOLD:
         return ngx_http_idempotency_execute(r, ctx);
+
+    case NGX_HTTP_IDEMPOTENCY_FOLLOW:
+        return ngx_http_idempotency_follow(r, ctx);
 
     case NGX_HTTP_IDEMPOTENCY_REPLAY:
     case NGX_HTTP_IDEMPOTENCY_REFUSE:

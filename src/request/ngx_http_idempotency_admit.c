@@ -53,6 +53,7 @@ ngx_http_idempotency_admit(ngx_http_request_t *r,
 
         if (ctx->phase != NGX_HTTP_IDEMPOTENCY_PASS) {
             ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+            ctx->bypassed = 1;
             ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
         }
 

@@ -46,6 +46,8 @@ typedef struct {
 static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
+static ngx_int_t ngx_http_idempotency_own_header(ngx_http_request_t *r)
+    NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_int_t ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx) NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
@@ -94,10 +96,25 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
         || (ctx->phase != NGX_HTTP_IDEMPOTENCY_EXECUTE
             && ctx->phase != NGX_HTTP_IDEMPOTENCY_HOLD))
     {
+        if (ctx && (ctx->phase == NGX_HTTP_IDEMPOTENCY_REPLAY
+                    || ctx->phase == NGX_HTTP_IDEMPOTENCY_REFUSE))
+        {
+            return ngx_http_idempotency_own_header(r);
+        }
+
         return ngx_http_next_header_filter(r);
     }
 
     return ngx_http_idempotency_capture_header(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_own_header(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_no_post_action(r);
+
+    return ngx_http_next_header_filter(r);
 }
 
 

@@ -156,7 +156,9 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         kept->value = h[i].value;
     }
 
-    if (rc != NGX_OK) {
+    if (rc != NGX_OK
+        || ngx_http_idempotency_moves_header(r, ctx, &headers) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -274,6 +276,9 @@ ngx_http_idempotency_not_kept(ngx_str_t *name)
 
     case 17:
         return ngx_http_idempotency_header_is(name, "transfer-encoding");
+
+    case 19:
+        return ngx_http_idempotency_is_moves(name);
 
     default:
         return 0;
@@ -423,6 +428,10 @@ ngx_http_idempotency_restore_head(ngx_http_request_t *r,
 
         if (kept->kind == NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE) {
             ngx_http_idempotency_set_content_type(r, &kept->value);
+            continue;
+        }
+
+        if (ngx_http_idempotency_is_moves(&kept->name)) {
             continue;
         }
 
