@@ -22,6 +22,7 @@
 #include "core/ngx_http_idempotency_waiters.h"
 #include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
+#include "store/memory/ngx_http_idempotency_zone.h"
 
 
 static ngx_int_t ngx_http_idempotency_init(ngx_conf_t *cf);
@@ -356,14 +357,22 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
-    /* loaded, but nowhere on: nginx is as if it were not there */
+    /*
+     * Also if it is nowhere on.  nginx has one chain of filters, and has just
+     * begun a new one; should this configuration be refused, workers of the
+     * one before will be started with the new chain
+     */
+
+    ngx_http_idempotency_capture_init();
+    ngx_http_idempotency_body_init();
+
+    if (ngx_http_idempotency_zones_left(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     if (mcf->stores.nelts == 0) {
         return NGX_OK;
     }
-
-    ngx_http_idempotency_capture_init();
-    ngx_http_idempotency_body_init();
 
     if (ngx_http_idempotency_phases_init(cf) != NGX_OK
         || ngx_http_idempotency_values_init(cf) != NGX_OK)
@@ -391,6 +400,8 @@ ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
 
     mcf = ngx_http_cycle_get_module_main_conf(cycle,
                                               ngx_http_idempotency_module);
+
+    ngx_http_idempotency_body_reset();
 
     if (mcf == NULL || mcf->stores.nelts == 0) {
         return NGX_OK;

@@ -413,6 +413,7 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             uri_changes:4;
     unsigned                             error_page:1;
     unsigned                             let_in:1;   /* by all its checks   */
+    unsigned                             probe:1;    /* of the filters      */
 
     unsigned                             holding:1;  /* its locks are renewed */
     unsigned                             figured:1;  /* in the metrics      */
@@ -555,6 +556,9 @@ ngx_int_t ngx_http_idempotency_body_finish(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_init(void);
+void ngx_http_idempotency_body_reset(void);
+ngx_int_t ngx_http_idempotency_filters_check(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_admit_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 uint64_t ngx_http_idempotency_arrival_time(ngx_http_idempotency_ctx_t *ctx);

@@ -243,6 +243,12 @@ ngx_http_idempotency_run_begin(ngx_http_request_t *r,
     ngx_int_t  rc;
 
     if (ctx->ncovers == 0) {
+
+        if (ngx_http_idempotency_filters_check(r, ctx) != NGX_OK) {
+            return ngx_http_idempotency_refuse(r, ctx,
+                               NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
+        }
+
         rc = ngx_http_idempotency_admit_body(r, ctx);
 
         if (rc != NGX_OK) {
