@@ -129,3 +129,29 @@ for my $body ('', 'x' x 5000) {
 }
 
 is(app_count('a'), 0, 'nothing ran');
+
+
+
+=== TEST 4: it is loaded in what was refused only
+--- provokes: exited on signal 9|unknown directive "no_such_directive"
+--- config eval: $::config
+--- client
+my $conf = "$ENV{TEST_NGINX_SERVER_ROOT}/conf/nginx.conf";
+
+open my $in, '<', $conf or die "$conf: $!";
+my $text = do { local $/; <$in> };
+close $in;
+
+edit_config(sub {
+    s/^\s*load_module[^;]*idempotency[^;]*;//mg;
+    s/^\s*idempotency(?:_store)?\s[^;{]*(?:;|\{[^}]*\})//mg;
+});
+ok(nginx_reload(), 'reloaded without it');
+is(post('/ok?op=a', 'a')->body, "run 1\n", 'runs');
+ok(wait_for(sub { my @all = nginx_workers('all'); @all == 1 }, 10),
+   'nobody else is there');
+
+refused_reload(sub { $_ = $text });
+kill_worker();
+
+is(post('/ok?op=a', 'a')->body, "run $_\n", 'runs, and again') for 2, 3;
