@@ -296,9 +296,9 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
 
     { ngx_string("idempotency_group"),
       NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_conf_set_str_slot,
+      ngx_http_idempotency_conf_group,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, group_name),
+      0,
       NULL },
 
     { ngx_string("idempotency_log"),

@@ -148,6 +148,8 @@ typedef struct {
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
     ngx_queue_t                      logs;       /* of ..._log_t            */
+    ngx_int_t                        request_body; /* index of the variable,
+                                                    or -1                   */
 } ngx_http_idempotency_main_conf_t;
 
 
@@ -211,7 +213,10 @@ typedef struct {
     ngx_http_idempotency_value_t        *documentation;
     ngx_http_idempotency_log_t          *log;
     ngx_str_t                            group_name;
-    ngx_uint_t                           group;          /* of figures      */
+    ngx_http_idempotency_value_t        *group_value;    /* NULL: a constant */
+    ngx_uint_t                           group;          /* of figures, or of
+                                                            a value that is
+                                                            empty           */
     ngx_uint_t                           stats;          /* how to serve them */
 } ngx_http_idempotency_loc_conf_t;
 
@@ -334,6 +339,7 @@ struct ngx_http_idempotency_ctx_s {
     ngx_http_idempotency_status_e        status;
 
     /* who and what */
+    ngx_uint_t                           group;      /* and 1; 0: not known */
     ngx_str_t                            sent_key;   /* with its quotes     */
     ngx_str_t                            key;
     ngx_http_idempotency_body_t          body;
@@ -420,6 +426,8 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             admitted:1;
     unsigned                             bypassed:1; /* where it was admitted */
     unsigned                             key_in_body:1;
+    unsigned                             body_variable:1; /* by $request_body */
+    unsigned                             bypass_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
     unsigned                             handled:1;  /* a content handler of a
                                                         location was called */
@@ -446,6 +454,7 @@ void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
 void ngx_http_idempotency_give_up(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_no_post_action(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idempotency_group(ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_status_e status);
 extern ngx_str_t  ngx_http_idempotency_status_names[];
@@ -457,6 +466,10 @@ char *ngx_http_idempotency_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
 ngx_int_t ngx_http_idempotency_values_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_idempotency_value(ngx_http_request_t *r,
     ngx_http_idempotency_value_t *value, ngx_str_t *s);
+ngx_int_t ngx_http_idempotency_value_early(ngx_http_request_t *r,
+    ngx_http_idempotency_value_t *value, ngx_str_t *s);
+void ngx_http_idempotency_value_body_read(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idempotency_value_too_early(ngx_http_request_t *r);
 ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
@@ -630,6 +643,8 @@ char *ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

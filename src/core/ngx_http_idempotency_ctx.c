@@ -149,6 +149,8 @@ ngx_http_idempotency_arrive(ngx_http_request_t *r,
     ctx->bypassed = 0;
     ctx->admitted = 0;
     ctx->key_in_body = 0;
+    ctx->body_variable = 0;
+    ctx->bypass_in_body = 0;
     ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_NONE;
 
     ngx_str_null(&ctx->key);
@@ -303,6 +305,34 @@ ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
 }
 
 
+/* of a request, in figures and events; the same from the first to the last */
+
+ngx_uint_t
+ngx_http_idempotency_group(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_str_t  name;
+
+    if (ctx->conf->group_value == NULL) {
+        return ctx->conf->group;
+    }
+
+    if (ctx->group == 0) {
+
+        if (ngx_http_idempotency_value(ctx->request, ctx->conf->group_value,
+                                       &name)
+            != NGX_OK
+            || name.len == 0)
+        {
+            return ctx->conf->group;
+        }
+
+        ctx->group = ngx_http_idempotency_metrics_group(&name) + 1;
+    }
+
+    return ctx->group - 1;
+}
+
+
 /*
  * Under idempotency_dry_run: what would have become of the request is in
  * "status", and it goes on as if this module were not there.
@@ -370,7 +400,8 @@ ngx_http_idempotency_ctx_cleanup(void *data)
     if (ctx->status != NGX_HTTP_IDEMPOTENCY_STATUS_NONE && !ctx->figured) {
         ctx->figured = 1;
         ngx_http_idempotency_metrics_request(ctx->conf->store,
-                                             ctx->conf->group, ctx->status);
+                                             ngx_http_idempotency_group(ctx),
+                                             ctx->status);
         ngx_http_idempotency_outcome_event(ctx);
     }
 }
