@@ -704,7 +704,48 @@ is(app_count('a'), 1, 'ran once');
 
 
 
-=== TEST 13: the way has changed since
+=== TEST 13: another request is told nothing of the one that was let in
+--- user_files eval: $::users . ">>> ok\nscript\n"
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_identity         $host;
+    idempotency_conflict_detail  values;
+
+    location / {
+        error_page  405 = @app;
+    }
+
+    location @app {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /here/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $uri (qw(/ok /here/ok)) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    is(http_post($uri, '{"pin":"1234"}', { %key, @::alice })->status, 200,
+       "$uri: ran");
+
+    my $r = http_post($uri, '{"pin":"1"}', \%key);
+
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$uri: another request");
+
+    if ($uri eq '/ok') {
+        is_deeply($r->json->{error}{details}, {}, 'not checked: nothing');
+
+    } else {
+        like($r->body, qr/1234/, 'checked: what differs');
+    }
+}
+
+
+
+=== TEST 14: the way has changed since
 --- provokes: its retry came to
 --- config
     location / {

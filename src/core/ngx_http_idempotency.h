@@ -500,6 +500,7 @@ ngx_int_t ngx_http_idempotency_move_end(ngx_http_request_t *r,
 ngx_int_t ngx_http_idempotency_moves_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_array_t *headers);
 ngx_uint_t ngx_http_idempotency_is_moves(ngx_str_t *name);
+ngx_uint_t ngx_http_idempotency_moved(ngx_http_idempotency_found_t *found);
 ngx_int_t ngx_http_idempotency_follow_start(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_response_t *response);

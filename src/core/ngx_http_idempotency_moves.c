@@ -32,6 +32,9 @@
 
 #define NGX_HTTP_IDEMPOTENCY_MOVES_HEADER  "X-Idempotency-Moves"
 
+/* in the head of a stored response, which is seldom more than a few of them */
+#define NGX_HTTP_IDEMPOTENCY_MOVES_LOOK  65536
+
 #define NGX_HTTP_IDEMPOTENCY_WHO_LEN                                          \
     (2 * NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
 
@@ -286,6 +289,31 @@ ngx_http_idempotency_is_moves(ngx_str_t *name)
                               (u_char *) NGX_HTTP_IDEMPOTENCY_MOVES_HEADER,
                               name->len)
               == 0;
+}
+
+
+/*
+ * Another request than that of the response: it is not led to where it would
+ * be checked, and is told no more than that.
+ */
+
+ngx_uint_t
+ngx_http_idempotency_moved(ngx_http_idempotency_found_t *found)
+{
+    size_t   len;
+    u_char  *name;
+
+    if (found->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+        return 0;
+    }
+
+    name = (u_char *) NGX_HTTP_IDEMPOTENCY_MOVES_HEADER;
+    len = ngx_min(found->response.len, NGX_HTTP_IDEMPOTENCY_MOVES_LOOK);
+
+    return ngx_strlcasestrn(found->response.data, found->response.data + len,
+                            name,
+                            sizeof(NGX_HTTP_IDEMPOTENCY_MOVES_HEADER) - 2)
+           != NULL;
 }
 
 
