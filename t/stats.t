@@ -141,7 +141,7 @@ $::stats . <<'_EOC_' . $::api;
 
     location /wait/ {
         idempotency              $TEST_STORE;
-        idempotency_wait         150ms;
+        idempotency_wait         3s;
         idempotency_max_waiters  1;
         proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
@@ -559,6 +559,10 @@ for my $round (1 .. 5) {
         for @c;
     is($_->read_response->status, 200, 'replayed') for @c;
 }
+
+# a worker counts when it has answered
+
+wait_for(sub { outcome('REPLAYED') >= 80 });
 
 for (1 .. 8) {
     my $f = figures();

@@ -1,12 +1,11 @@
 # What goes wrong, at random from the seed, and the account of it: which worker
 # was killed when, from when to when the store was at fault, when the
-# application was killed, and when the machine itself stood still.
+# application was killed.
 
 package Faults;
 
 use strict;
 use warnings;
-use POSIX ();
 use Time::HiRes qw(time sleep);
 
 use App;
@@ -23,9 +22,9 @@ sub new
     my @any = qw(reload kill app);
     my @redis = qw(pause restart delay hold refuse truncate cut part);
 
-    $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
-    $self->{stalls} = "$o{site}{dir}/stalls";
-    $self->watch_machine;
+    push @any, 'mutex' if $o{site}{mutex};
+    $self->{names} = [ sort @any, grep { %{ $o{proxy} } } @redis ];
+    $self->{proxies} = [ sort keys %{ $o{proxy} } ];
 
     return $self;
 }
@@ -68,6 +67,23 @@ sub do_kill
 }
 
 
+# ... while it has the lock of its zones, at any instruction
+
+sub do_mutex
+{
+    my $self = shift;
+    my $n = $self->some_nginx;
+    my ($since, @dice) = (time, 1 + int rand 4, int rand(rand() < 0.5 ? 200 : 4000));
+    my ($at, $worker) = $self->{site}->kill_in_lock($n, @dice) or return;
+
+    $self->{count}('worker killed in its lock');
+
+    # it is known when it was dead, not when it died
+
+    push @{ $self->{kills} }, { since => $since, at => $at, from => $n, pid => $worker || 0 };
+}
+
+
 sub do_app
 {
     my $self = shift;
@@ -93,13 +109,14 @@ sub store_fault
     printf "torture: %s, %.1f s\n", $name, $for if $ENV{VERBOSE};
     $self->{count}($name);
     $self->aim if $name ne 'one host cut off';
+    my $aim = $name =~ /^Redis/ ? $self->{proxies} : $self->{aim};
     $begin->();
     sleep $for;
     $end->();
-    push @{ $self->{store} }, { since => $since, until => time, name => $name };
+    push @{ $self->{store} }, { since => $since, until => time, name => $name, aim => { map { $_ => 1 } @$aim } };
 }
 
-# what happens to the network happens to one host, or to both
+# what happens to the network happens to one host, or to all
 
 sub tell
 {
@@ -107,7 +124,8 @@ sub tell
     Proxy::tell($self->{proxy}{$_}, $mode) for @{ $self->{aim} };
 }
 
-sub aim { my $dice = rand; $_[0]{aim} = $dice < 0.5 ? [ 'A', 'B' ] : $dice < 0.75 ? [ 'A' ] : [ 'B' ] }
+sub aim { my ($self) = @_; $self->{aim} = rand() < 0.5 ? $self->{proxies} : [ $self->one_host ] }
+sub one_host { my @p = @{ $_[0]{proxies} }; return $p[rand @p] }
 
 sub do_pause
 {
@@ -154,7 +172,7 @@ sub do_refuse
 sub do_part
 {
     my $self = shift;
-    $self->{aim} = [ rand() < 0.5 ? 'A' : 'B' ];
+    $self->{aim} = [ $self->one_host ];
     $self->store_fault('one host cut off', 1.5 + rand 2.5, sub { $self->tell('cut'); $self->tell('refuse') },
         sub { $self->tell('pass') });
 }
@@ -169,54 +187,6 @@ sub do_cut
 {
     my $self = shift;
     $self->store_fault('network cuts', 0.01, sub { $self->tell('cut') }, sub { });
-}
-
-
-# A machine with much else to do runs nobody for a while.  What stands still
-# is not the module's fault, nor may it be taken for an excuse: it is measured.
-
-sub watch_machine
-{
-    my $self = shift;
-
-    my $pid = fork;
-
-    if ($pid) {
-        $self->{site}{pid}{stalls} = $pid;
-        return;
-    }
-
-    $SIG{TERM} = $SIG{INT} = 'DEFAULT';
-    open my $log, '>', $self->{stalls} or die $!;
-
-    while (getppid() != 1) {
-        my $before = time;
-        sleep 0.02;
-        my $late = time - $before - 0.02;
-        syswrite $log, sprintf "%.4f %.4f\n", $before, $late if $late > 0.05;
-    }
-
-    POSIX::_exit(0);
-}
-
-
-# how long it stood still in that time, all in all, and at a stretch
-
-sub stalled { my $sum = 0; $sum += $_ for stalls(@_); return $sum }
-sub longest { my ($most) = sort { $b <=> $a } 0, stalls(@_); return $most }
-
-sub stalls
-{
-    my ($self, $since, $until) = @_;
-
-    if (!$self->{stalled}) {
-        $self->{stalled} = [];
-        open my $log, '<', $self->{stalls} or die $!;
-        push @{ $self->{stalled} }, [ split ] while <$log>;
-    }
-
-    return map { $_->[1] } grep { $_->[0] + $_->[1] > $since && $_->[0] < $until }
-           @{ $self->{stalled} };
 }
 
 

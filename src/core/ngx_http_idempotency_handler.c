@@ -43,8 +43,6 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t       *ctx;
     ngx_http_idempotency_loc_conf_t  *conf;
 
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
     if (r != r->main || r->post_action) {
         return NGX_DECLINED;
     }
@@ -52,6 +50,12 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     ctx = ngx_http_idempotency_get_ctx(r);
 
     if (ctx) {
+
+        if (ngx_http_idempotency_at_work(ctx)) {
+            /* what may delay it here looks at the client, too */
+            ngx_http_idempotency_guard(r);
+        }
+
         ngx_http_idempotency_arrive(r, ctx);
 
         if (ngx_http_idempotency_move_start(r, ctx) != NGX_OK) {
@@ -60,6 +64,8 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
 
         return NGX_DECLINED;
     }
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
     if (conf->store == NULL) {
         return NGX_DECLINED;
@@ -122,7 +128,7 @@ ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t  *ctx;
 
     if (r != r->main) {
-        return NGX_DECLINED;
+        return ngx_http_idempotency_execute_part(r);
     }
 
     ctx = ngx_http_idempotency_get_ctx(r);

@@ -233,6 +233,8 @@ ngx_http_idempotency_phases_ready(ngx_cycle_t *cycle)
 }
 
 
+/* it may have come here from a location where it is on */
+
 static ngx_int_t
 ngx_http_idempotency_preaccess_phase(ngx_http_request_t *r,
     ngx_http_phase_handler_t *ph)

@@ -15,7 +15,7 @@
  *   ..._layers_conf.c     directives in the block of a store; who is in whom
  *   ..._outbox.c          what is kept; ..._outbox_retry.c: trying again;
  *                         ..._outbox_check.c: before it is told too late
- *   ..._breaker.c, ..._cache.c, ..._fallback.c
+ *   ..._breaker.c, ..._cache.c, ..._fallback.c, ..._fallback_conf.c
  */
 
 
@@ -115,6 +115,27 @@ typedef struct {
     ngx_queue_t                     releases;   /* to be tried again        */
     ngx_uint_t                      nreleases;
 } ngx_http_idempotency_outbox_t;
+
+
+/* a store of two */
+
+typedef struct {
+    ngx_atomic_t                    until;      /* of the ledger's last record,
+                                                   0: there is none         */
+} ngx_http_idempotency_fallback_sh_t;
+
+
+typedef struct {
+    ngx_http_idempotency_store_t    store;      /* of both                  */
+    ngx_http_idempotency_store_t    primary;    /* as declared, but without
+                                                   its figures: the whole has
+                                                   them                     */
+    ngx_http_idempotency_store_t   *declared;
+    ngx_http_idempotency_store_t   *ledger;
+    ngx_http_idempotency_store_t    both;       /* only a name for op->where */
+    ngx_http_idempotency_shared_t   shared;
+    time_t                          logged;     /* by this worker           */
+} ngx_http_idempotency_fallback_t;
 
 
 /* of a store that is elsewhere; of others there is none */
@@ -241,6 +262,11 @@ void ngx_http_idempotency_outbox_release_later(
     (*(volatile ngx_uint_t *) &(o)->z.zone->records == 0)
 
 /* ..._fallback.c */
+
+extern const ngx_http_idempotency_backend_t
+    ngx_http_idempotency_fallback_backend;
+
+/* ..._fallback_conf.c */
 
 /* a store of two, the same for the same two */
 ngx_http_idempotency_store_t *ngx_http_idempotency_fallback(ngx_conf_t *cf,

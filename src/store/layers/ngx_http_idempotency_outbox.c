@@ -54,6 +54,8 @@ static ngx_int_t ngx_http_idempotency_outbox_released(
 static ngx_http_idempotency_outbox_has_e ngx_http_idempotency_outbox_has(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op,
     ngx_uint_t read);
+static ngx_msec_t ngx_http_idempotency_outbox_left(
+    ngx_http_idempotency_node_t *node);
 static ngx_int_t ngx_http_idempotency_outbox_keep(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_outbox_init_process(ngx_cycle_t *cycle,
@@ -260,7 +262,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
     if (node == NULL
-        || (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0)
+        || (ngx_msec_int_t) (node->until + op->age - ngx_current_msec) <= 0)
     {
         has = NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE;
 
@@ -271,12 +273,28 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
 
         if (read) {
             ngx_http_idempotency_zone_found(node, op);
+            op->found.left = ngx_http_idempotency_outbox_left(node);
         }
     }
 
     ngx_shmtx_unlock(&o->z.shpool->mutex);
 
     return has;
+}
+
+
+/* of the record; of an unknown outcome, until the same request may run */
+
+static ngx_msec_t
+ngx_http_idempotency_outbox_left(ngx_http_idempotency_node_t *node)
+{
+    ngx_msec_int_t  left;
+
+    left = (ngx_msec_int_t) ((ngx_http_idempotency_op_retryable(node)
+                              ? node->u.locked_until : node->until)
+                             - ngx_current_msec);
+
+    return ngx_max(left, 0);
 }
 
 

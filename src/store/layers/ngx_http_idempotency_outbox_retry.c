@@ -259,7 +259,7 @@ ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
         q = ngx_queue_head(&o->z.zone->completed);
         node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
 
-        if ((ngx_msec_int_t) (node->until - ngx_current_msec) > 0) {
+        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
             op = ngx_http_idempotency_outbox_op(o, node);
             break;
         }
@@ -290,6 +290,7 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
 {
     ngx_buf_t                  *b;
     ngx_chain_t                *cl;
+    ngx_msec_int_t              left;
     ngx_http_idempotency_op_t  *op;
 
     op = ngx_http_idempotency_op_detached(o->layer.inner,
@@ -317,11 +318,23 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     cl->buf = b;
     cl->next = NULL;
 
-    op->ttl = node->until - ngx_current_msec;
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    op->ttl = ngx_max(left, 0);
     op->lease = op->ttl;
-    op->grace = node->expires - node->until;
+    op->grace = node->expires - ngx_current_msec - op->ttl;
+    op->hold = node->hold;
     op->state = node->state;
     op->reason = node->reason;
+
+    if (ngx_http_idempotency_op_retryable(op)) {
+
+        /* what is left of the lease: then the same request may run */
+
+        left = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec);
+        op->lease = ngx_max(left, 1);
+    }
+
     op->response = cl;
     op->size = node->size;
 
