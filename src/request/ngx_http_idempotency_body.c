@@ -355,12 +355,16 @@ ngx_http_idempotency_request_body_filter(ngx_http_request_t *r,
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
 
-    if (ctx && ctx->probe) {
+    if (ctx == NULL) {
+        return ngx_http_idempotency_next_request_body_filter(r, in);
+    }
+
+    if (ctx->probe) {
         ctx->probe = 0;
         return NGX_OK;
     }
 
-    if (ctx && ctx->body.digest && !ctx->body.late && r == r->main
+    if (ctx->body.digest && !ctx->body.late && r == r->main
         && ctx->phase == NGX_HTTP_IDEMPOTENCY_READ_BODY)
     {
         if (ngx_http_idempotency_body_chain(r, ctx, in) != NGX_OK) {
