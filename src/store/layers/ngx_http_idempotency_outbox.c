@@ -257,7 +257,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
 
     ngx_http_idempotency_outbox_arm(o, NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK);
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
@@ -272,12 +272,12 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
               : NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL;
 
         if (read) {
-            ngx_http_idempotency_zone_found(node, op);
+            ngx_http_idempotency_zone_found(&o->z, node, op);
             op->found.left = ngx_http_idempotency_outbox_left(node);
         }
     }
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     return has;
 }
@@ -310,7 +310,7 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
     sh = ngx_http_idempotency_outbox_sh(o);
     fresh_until = op->start + op->ttl;
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     if (o->z.zone->records == 0) {
         sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
@@ -334,13 +334,9 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
 
     node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,
                                           fresh_until + op->grace);
-    if (node) {
-        node->u.locked_until = op->locked_until;
-    }
-
     waiting = o->z.zone->records;
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     if (node == NULL) {
         (void) ngx_atomic_fetch_add(&sh->figures.dropped, 1);

@@ -65,7 +65,7 @@ ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
     check = NULL;
     commit = NULL;
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
@@ -77,7 +77,7 @@ ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
         }
     }
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     if (node == NULL) {
         /* another worker was faster */

@@ -101,13 +101,13 @@ ngx_http_idempotency_outbox_retry_exit(ngx_http_idempotency_outbox_t *o)
 
     sh = ngx_http_idempotency_outbox_sh(o);
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     if (sh->owner == ngx_pid) {
         sh->owner = 0;
     }
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     if (o->tick.timer_set) {
         ngx_del_timer(&o->tick);
@@ -176,9 +176,9 @@ ngx_http_idempotency_outbox_hasten(ngx_http_idempotency_outbox_t *o)
         return;
     }
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
     sh->next = next;
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     ngx_http_idempotency_outbox_arm(o, next - ngx_current_msec);
 }
@@ -239,7 +239,7 @@ ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
     op = NULL;
     sh = ngx_http_idempotency_outbox_sh(o);
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     if (sh->owner && sh->owner != ngx_pid
         && (ngx_msec_int_t) (sh->owned_until - ngx_current_msec) > 0
@@ -276,7 +276,7 @@ ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
 
 done:
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     return op;
 }
@@ -303,16 +303,18 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     b = ngx_create_temp_buf(op->pool, ngx_max(node->size, 1));
     cl = ngx_alloc_chain_link(op->pool);
 
-    if (b == NULL || cl == NULL) {
+    if (b == NULL || cl == NULL
+        || ngx_http_idempotency_zone_copy(&o->z, node, b->last) != NGX_OK)
+    {
         ngx_destroy_pool(op->pool);
         return NULL;
     }
 
-    ngx_http_idempotency_zone_copy_details(node, op->pool, &op->details);
+    ngx_http_idempotency_zone_copy_details(&o->z, node, op->pool,
+                                           &op->details);
 
     *op->claim = node->claim;
 
-    ngx_http_idempotency_zone_copy(node, b->last);
     b->last += node->size;
 
     cl->buf = b;
@@ -355,7 +357,7 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 
     (void) ngx_http_idempotency_outbox_tried(o, op);
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     if (ngx_http_idempotency_outbox_decided(op)) {
         sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
@@ -390,7 +392,7 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
         sh->owner = 0;
     }
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     if (more && ngx_http_idempotency_outbox_decided(op)) {
         ngx_http_idempotency_outbox_arm(o, 0);
@@ -409,7 +411,7 @@ ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
     ngx_uint_t                    here;
     ngx_http_idempotency_node_t  *node;
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
@@ -426,12 +428,11 @@ ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
             ngx_http_idempotency_zone_remove(&o->z, node);
 
         } else {
-            ngx_queue_remove(&node->completed);
-            ngx_queue_insert_tail(&o->z.zone->completed, &node->completed);
+            ngx_http_idempotency_zone_requeue(&o->z, node);
         }
     }
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     if (here) {
         ngx_http_idempotency_outbox_told(o, op);
@@ -521,12 +522,12 @@ ngx_http_idempotency_outbox_over(ngx_http_idempotency_outbox_t *o)
 
     sh = ngx_http_idempotency_outbox_sh(o);
 
-    ngx_shmtx_lock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&o->z);
 
     n = o->z.zone->expired - sh->expired;
     sh->expired += n;
 
-    ngx_shmtx_unlock(&o->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&o->z);
 
     if (n) {
         ngx_log_error(NGX_LOG_WARN, o->tick.log, 0,
