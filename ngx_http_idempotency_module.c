@@ -22,6 +22,7 @@
 #include "core/ngx_http_idempotency_waiters.h"
 #include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
+#include "store/memory/ngx_http_idempotency_zone.h"
 
 
 static ngx_int_t ngx_http_idempotency_init(ngx_conf_t *cf);
@@ -295,9 +296,9 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
 
     { ngx_string("idempotency_group"),
       NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_conf_set_str_slot,
+      ngx_http_idempotency_conf_group,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, group_name),
+      0,
       NULL },
 
     { ngx_string("idempotency_log"),
@@ -360,14 +361,22 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
-    /* loaded, but nowhere on: nginx is as if it were not there */
+    /*
+     * Also if it is nowhere on.  nginx has one chain of filters, and has just
+     * begun a new one; should this configuration be refused, workers of the
+     * one before will be started with the new chain
+     */
+
+    ngx_http_idempotency_capture_init();
+    ngx_http_idempotency_body_init();
+
+    if (ngx_http_idempotency_zones_left(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     if (mcf->stores.nelts == 0) {
         return NGX_OK;
     }
-
-    ngx_http_idempotency_capture_init();
-    ngx_http_idempotency_body_init();
 
     if (ngx_http_idempotency_phases_init(cf) != NGX_OK
         || ngx_http_idempotency_values_init(cf) != NGX_OK)
@@ -395,6 +404,8 @@ ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
 
     mcf = ngx_http_cycle_get_module_main_conf(cycle,
                                               ngx_http_idempotency_module);
+
+    ngx_http_idempotency_body_reset();
 
     if (mcf == NULL || mcf->stores.nelts == 0) {
         return NGX_OK;

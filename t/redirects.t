@@ -273,8 +273,11 @@ for my $to ('/file/a.txt', '/text', '/inner/headers?op=inner',
         is(join(' ', $first->header('X-From')), 'inner', "$to: add_header");
     }
 
+    # what a return said was let in nowhere but where it began
+
     if ($first->status < 400) {
-        is(join(' ', $retry->header('X-From')), 'origin',
+        is(join(' ', $retry->header('X-From')),
+           $to eq '/text' ? 'origin' : join(' ', $first->header('X-From')),
            "$to: add_header on a replay");
     }
 }
@@ -565,6 +568,25 @@ is($r->header('Idempotent-Replayed'), undef, 'is not an empty one');
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 
+    location /plain-error/ {
+        idempotency             $TEST_STORE;
+        idempotency_error_body  off;
+        post_action             /after;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /page/ {
+        idempotency             $TEST_STORE;
+        idempotency_error_body  off;
+        error_page              400 409 /page.html;
+        post_action             /after;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location = /page.html {
+        post_action  /after;
+    }
+
     location /plain/ {
         post_action  @after;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -580,6 +602,9 @@ is($r->header('Idempotent-Replayed'), undef, 'is not an empty one');
         rewrite      ^ /ok?op=named? break;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+--- user_files
+>>> page.html
+a page
 --- client
 my %key = ('Idempotency-Key' => new_key());
 
@@ -591,6 +616,36 @@ for (1 .. 2) {
 }
 
 is(app_count('a'), 1, 'ran once');
+
+# it is for what ran, and not for a replay, nor for what is refused: here, by
+# nginx's own page, by a page of another location, and by one with an action
+
+is(app_wait('after'), 1, 'the action of the first');
+
+for my $uri (qw(/ok /plain-error/ok /page/ok)) {
+    my %other = ('Idempotency-Key' => new_key());
+    my $op = $uri =~ s/\W/-/gr;
+
+    app_reset();
+
+    is(http_post("$uri?op=$op", 'x', \%other)->body, "run 1\n", "$uri: ran");
+    is(app_wait('after'), 1, "$uri: the action");
+
+    is(http_post("$uri?op=$op", 'y', \%other)->status, 409, "$uri: refused");
+    is(http_post("$uri?op=$op", 'x', { 'Idempotency-Key' => '"' })->status,
+       400, "$uri: refused, its key");
+    is(http_post("$uri?op=$op", 'x', \%other)->header('Idempotent-Replayed'),
+       'true', "$uri: replayed");
+
+    # the one worker does one after another: what they did is done
+
+    is(http_post("$uri?op=last$op", 'x', { 'Idempotency-Key' => new_key() })
+           ->body, "run 1\n", "$uri: the next one runs");
+    ok(app_wait('after', 2), "$uri: with its action");
+    is(app_count('after'), 2, "$uri: and no other");
+}
+
+$c = connect_client();
 
 # afterwards it is an action of its own, and nothing to be locked
 

@@ -149,6 +149,8 @@ typedef struct {
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
     ngx_queue_t                      logs;       /* of ..._log_t            */
+    ngx_int_t                        request_body; /* index of the variable,
+                                                    or -1                   */
 } ngx_http_idempotency_main_conf_t;
 
 
@@ -156,6 +158,9 @@ typedef struct {
     ngx_http_idempotency_store_t        *store;          /* NULL: off       */
     unsigned                             own:1;          /* said here, and not
                                                             inherited       */
+    unsigned                             off:1;          /* said so here, or in
+                                                            a location around
+                                                            it              */
 
     ngx_array_t                         *keys;           /* ..._key_source_t */
     ngx_http_idempotency_key_format_t   *key_format;
@@ -209,7 +214,10 @@ typedef struct {
     ngx_http_idempotency_value_t        *documentation;
     ngx_http_idempotency_log_t          *log;
     ngx_str_t                            group_name;
-    ngx_uint_t                           group;          /* of figures      */
+    ngx_http_idempotency_value_t        *group_value;    /* NULL: a constant */
+    ngx_uint_t                           group;          /* of figures, or of
+                                                            a value that is
+                                                            empty           */
     ngx_uint_t                           stats;          /* how to serve them */
 } ngx_http_idempotency_loc_conf_t;
 
@@ -229,6 +237,7 @@ typedef enum {
     NGX_HTTP_IDEMPOTENCY_COMPRESS,   /* ... is complete, and compressed     */
     NGX_HTTP_IDEMPOTENCY_COMMIT,     /* ... and being stored                */
     NGX_HTTP_IDEMPOTENCY_SEND,       /* may go to the client                */
+    NGX_HTTP_IDEMPOTENCY_FOLLOW,     /* to where the response was made      */
     NGX_HTTP_IDEMPOTENCY_REPLAY,
     NGX_HTTP_IDEMPOTENCY_REFUSE,
     NGX_HTTP_IDEMPOTENCY_PASS        /* not ours, or not any more           */
@@ -375,6 +384,16 @@ typedef struct {
 } ngx_http_idempotency_cover_t;
 
 
+/* to another location, by a content handler, after begin */
+
+typedef struct {
+    ngx_str_t                            target;     /* a URI, or a name    */
+    ngx_str_t                            args;
+    ngx_str_t                            location;   /* where it came to    */
+    unsigned                             get:1;      /* as GET              */
+} ngx_http_idempotency_move_t;
+
+
 struct ngx_http_idempotency_ctx_s {
     ngx_http_request_t                  *request;
     ngx_http_idempotency_loc_conf_t     *conf;       /* of the location where
@@ -383,6 +402,7 @@ struct ngx_http_idempotency_ctx_s {
     ngx_http_idempotency_status_e        status;
 
     /* who and what */
+    ngx_uint_t                           group;      /* and 1; 0: not known */
     ngx_str_t                            sent_key;   /* with its quotes     */
     ngx_str_t                            key;
     ngx_http_idempotency_body_t          body;
@@ -423,6 +443,9 @@ struct ngx_http_idempotency_ctx_s {
                                                         no upstreams made of it
                                                         before the last one */
 
+    ngx_array_t                         *moves;      /* ..._move_t          */
+    ngx_http_idempotency_move_t          move;       /* the one under way   */
+
     /* capturing */
     size_t                               max_response;
     ngx_chain_t                         *held;
@@ -447,16 +470,27 @@ struct ngx_http_idempotency_ctx_s {
     uint64_t                             original_time;
     ngx_str_t                            found_details;
 
-    unsigned                             uri_changes:4; /* of the request, and
-                                                        whether an error_page
-                                                        had led it, when it
-                                                        came where it is    */
+    /* following the moves of the one that is to be replayed */
+    ngx_http_idempotency_cover_t        *followed;
+    ngx_array_t                         *steps;      /* ..._move_t          */
+    ngx_uint_t                           step;
+    ngx_str_t                            follower;   /* who made them       */
+
+    /* of the request, when it came to the location where it is */
+    ngx_http_core_loc_conf_t            *place;
+    ngx_uint_t                           err_status;
+    unsigned                             uri_changes:4;
     unsigned                             error_page:1;
-    unsigned                             recursive:1; /* error_pages there  */
+    unsigned                             let_in:1;   /* by all its checks   */
+    unsigned                             probe:1;    /* of the filters      */
+
     unsigned                             holding:1;  /* its locks are renewed */
     unsigned                             figured:1;  /* in the metrics      */
     unsigned                             admitted:1;
+    unsigned                             bypassed:1; /* where it was admitted */
     unsigned                             key_in_body:1;
+    unsigned                             body_variable:1; /* by $request_body */
+    unsigned                             bypass_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
     unsigned                             app_off:1;  /* X-Idempotency-Store */
     unsigned                             ended:1;    /* a response, and not its
@@ -482,9 +516,12 @@ ngx_http_idempotency_ctx_t *ngx_http_idempotency_create_ctx(
     ngx_http_request_t *r, ngx_http_idempotency_loc_conf_t *conf);
 void ngx_http_idempotency_arrive(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_let_in(ngx_http_request_t *r);
 void ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_phase_e phase, const char *reason);
 void ngx_http_idempotency_give_up(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_no_post_action(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idempotency_group(ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_dry_run(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_status_e status);
 extern ngx_str_t  ngx_http_idempotency_status_names[];
@@ -496,6 +533,10 @@ char *ngx_http_idempotency_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
 ngx_int_t ngx_http_idempotency_values_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_idempotency_value(ngx_http_request_t *r,
     ngx_http_idempotency_value_t *value, ngx_str_t *s);
+ngx_int_t ngx_http_idempotency_value_early(ngx_http_request_t *r,
+    ngx_http_idempotency_value_t *value, ngx_str_t *s);
+void ngx_http_idempotency_value_body_read(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idempotency_value_too_early(ngx_http_request_t *r);
 ngx_table_elt_t *ngx_http_idempotency_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
 ngx_msec_t ngx_http_idempotency_time(ngx_http_request_t *r,
@@ -515,6 +556,23 @@ ngx_int_t ngx_http_idempotency_access_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_precontent_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_park(ngx_http_request_t *r);
 void ngx_http_idempotency_resume(ngx_http_request_t *r);
+
+/* core/..._moves.c */
+
+ngx_int_t ngx_http_idempotency_redirected(ngx_http_request_t *r);
+ngx_int_t ngx_http_idempotency_move_start(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_move_end(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_moves_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_array_t *headers);
+ngx_uint_t ngx_http_idempotency_is_moves(ngx_str_t *name);
+ngx_uint_t ngx_http_idempotency_moved(ngx_http_idempotency_found_t *found);
+ngx_int_t ngx_http_idempotency_follow_start(ngx_http_request_t *r,
+    ngx_http_idempotency_cover_t *cover,
+    ngx_http_idempotency_response_t *response);
+ngx_int_t ngx_http_idempotency_follow(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 
 /* core/..._begin.c */
 
@@ -600,13 +658,16 @@ ngx_int_t ngx_http_idempotency_rest_parse(ngx_http_request_t *r,
 void ngx_http_idempotency_rest_cleanup(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_cleanup(ngx_http_idempotency_ctx_t *ctx);
 void ngx_http_idempotency_body_init(void);
+void ngx_http_idempotency_body_reset(void);
+ngx_int_t ngx_http_idempotency_filters_check(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_admit_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 uint64_t ngx_http_idempotency_arrival_time(ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_cover(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_identity(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *hash);
+    ngx_http_idempotency_loc_conf_t *conf, u_char *hash);
 ngx_int_t ngx_http_idempotency_fingerprint(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
@@ -694,6 +755,8 @@ char *ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idempotency_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -326,6 +326,8 @@ ngx_http_idempotency_found(ngx_http_request_t *r,
 
     if (!ngx_http_idempotency_same_request(cover, &found->claim)) {
         ctx->found_details = found->details;
+        ctx->foreign |= ngx_http_idempotency_moved(found);
+
         return ngx_http_idempotency_refuse(r, ctx,
                                         NGX_HTTP_IDEMPOTENCY_PROBLEM_CONFLICT);
     }

@@ -24,7 +24,7 @@ static char *ngx_http_idempotency_default_values(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf);
 static char *ngx_http_idempotency_default_names(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf);
-static ngx_int_t ngx_http_idempotency_group(ngx_conf_t *cf,
+static ngx_int_t ngx_http_idempotency_merge_group(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf,
     ngx_http_idempotency_loc_conf_t *prev);
 static ngx_uint_t ngx_http_idempotency_early(
@@ -140,6 +140,10 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->own = prev->own;
     }
 
+    if (conf->store == NGX_CONF_UNSET_PTR) {
+        conf->off = prev->off;
+    }
+
     ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,
@@ -237,7 +241,7 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->store->log = conf->log;
     }
 
-    if (ngx_http_idempotency_group(cf, conf, prev) != NGX_OK) {
+    if (ngx_http_idempotency_merge_group(cf, conf, prev) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -254,7 +258,7 @@ ngx_http_idempotency_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
  */
 
 static ngx_int_t
-ngx_http_idempotency_group(ngx_conf_t *cf,
+ngx_http_idempotency_merge_group(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf,
     ngx_http_idempotency_loc_conf_t *prev)
 {
@@ -262,8 +266,9 @@ ngx_http_idempotency_group(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t   **p;
     ngx_http_idempotency_main_conf_t   *mcf;
 
-    if (conf->group_name.len == 0) {
+    if (conf->group_name.len == 0 && conf->group_value == NULL) {
         conf->group_name = prev->group_name;
+        conf->group_value = prev->group_value;
     }
 
     if (conf->group_name.len == 0) {

@@ -14,6 +14,8 @@
 #include "core/ngx_http_idempotency.h"
 
 
+static char *ngx_http_idempotency_conf_key_member(ngx_conf_t *cf,
+    ngx_str_t *value);
 static char *ngx_http_idempotency_conf_key_option(ngx_conf_t *cf,
     ngx_http_idempotency_key_format_t *format, ngx_str_t *value);
 
@@ -55,12 +57,10 @@ ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         if (ngx_strncmp(name.data, "json:", 5) == 0) {
 
-            if (name.len == 5 || ngx_http_script_variables_count(&name)
-                || ngx_strlchr(name.data, name.data + name.len, ','))
+            if (ngx_http_idempotency_conf_key_member(cf, &name)
+                != NGX_CONF_OK)
             {
-                return ngx_http_idempotency_conf_invalid(cf, &name,
-                             "it is \"json:\" and the name of one member, "
-                             "without variables");
+                return NGX_CONF_ERROR;
             }
 
             /* its number is known when all that want one are */
@@ -70,12 +70,65 @@ ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             continue;
         }
 
+        if (ngx_http_script_variables_count(&name) == 0) {
+            return ngx_http_idempotency_conf_invalid(cf, &name,
+                             "it is the same for every request: it takes a "
+                             "variable, as $http_idempotency_key, or "
+                             "\"json:<member>\"");
+        }
+
         /* of a header it is known how often it was sent */
 
         if (ngx_http_idempotency_conf_compile(cf, &name, &source->value)
             != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/*
+ * json:<member> or json:/<pointer>.  What looks like a path and is none would
+ * be a name that no body has.
+ */
+
+static char *
+ngx_http_idempotency_conf_key_member(ngx_conf_t *cf, ngx_str_t *value)
+{
+    u_char  *p, *last;
+
+    p = value->data + sizeof("json:") - 1;
+    last = value->data + value->len;
+
+    if (p == last || ngx_http_script_variables_count(value)) {
+        return ngx_http_idempotency_conf_invalid(cf, value,
+                             "it is \"json:\" and the name of one member, or "
+                             "a JSON Pointer as json:/a/b, without variables");
+    }
+
+    if (*p == '/') {
+
+        for ( /* void */ ; p < last; p++) {
+            if (*p == '~' && (p + 1 == last || (p[1] != '0' && p[1] != '1'))) {
+                return ngx_http_idempotency_conf_invalid(cf, value,
+                             "in a JSON Pointer \"~\" is written \"~0\", and "
+                             "a \"/\" in a name \"~1\"");
+            }
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    for ( /* void */ ; p < last; p++) {
+        if (*p == '.' || *p == '/' || *p == '[' || *p == ',') {
+            return ngx_http_idempotency_conf_invalid(cf, value,
+                             "it is one member of the body itself; what is "
+                             "deeper is json:/a/b, a name with such a "
+                             "character is json:/a.b, and several are several "
+                             "values");
         }
     }
 

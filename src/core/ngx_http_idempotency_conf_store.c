@@ -263,6 +263,9 @@ ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
         }
 
         ilcf->store = NULL;
+        ilcf->off = (cf->cmd_type & (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF))
+                    ? 0 : 1;
+
         return NGX_CONF_OK;
     }
 

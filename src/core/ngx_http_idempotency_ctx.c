@@ -14,6 +14,10 @@
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
+static void ngx_http_idempotency_place(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static ngx_uint_t ngx_http_idempotency_by_error_page(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_ctx_cleanup(void *data);
 static void ngx_http_idempotency_ctx_free(void *data);
 
@@ -40,7 +44,7 @@ ngx_str_t  ngx_http_idempotency_status_names[] = {
 
 static const char  *ngx_http_idempotency_phase_names[] = {
     "admit", "read body", "begin", "wait", "execute", "hold", "compress",
-    "commit", "send", "replay", "refuse", "pass"
+    "commit", "send", "follow", "replay", "refuse", "pass"
 };
 
 #endif
@@ -97,11 +101,10 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
     hcln->data = ctx;
 
     ctx->conf = conf;
-    ctx->uri_changes = r->uri_changes;
 
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
-    ngx_http_idempotency_arrive(r, ctx);
+    ngx_http_idempotency_place(r, ctx);
 
     return ctx;
 }
@@ -111,33 +114,181 @@ ngx_http_idempotency_create_ctx(ngx_http_request_t *r,
  * The request may have come here from another location, before it has begun.
  * Then it was refused there, and an error_page leads it: it must not find here
  * what it was kept from, for the record would be the same, nor take the lock.
- * Or a module sent it on, as ngx.exec() of Lua does: then it stays covered, as
- * it was where it came from.  With recursive_error_pages the two look alike.
+ * Or try_files or a module sent it on, as ngx.exec() of Lua does: then the
+ * location counts where it is now, with its access checks and what they find
+ * out.  One that says nothing of idempotency leaves it as it was.
  */
 
 void
 ngx_http_idempotency_arrive(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idempotency_loc_conf_t  *conf;
 
-    if (ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT) {
+    if ((ctx->phase != NGX_HTTP_IDEMPOTENCY_ADMIT && !ctx->bypassed)
+        || ctx->uri_changes == r->uri_changes)
+    {
         return;
     }
 
-    if (ctx->uri_changes != r->uri_changes
-        && (ctx->recursive || (r->error_page && !ctx->error_page)))
-    {
+    if (ngx_http_idempotency_by_error_page(r, ctx)) {
+        ctx->bypassed = 0;
         ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
                                    "an error_page of a refused request");
         return;
     }
 
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    ngx_http_idempotency_place(r, ctx);
 
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf == ctx->conf || (conf->store == NULL && !conf->off)) {
+        return;
+    }
+
+    ctx->bypassed = 0;
+    ctx->admitted = 0;
+    ctx->key_in_body = 0;
+    ctx->body_variable = 0;
+    ctx->bypass_in_body = 0;
+    ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_NONE;
+
+    ngx_str_null(&ctx->key);
+    ngx_str_null(&ctx->sent_key);
+
+    if (conf->store == NULL) {
+        ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                   "it is off where it came to");
+        return;
+    }
+
+    ctx->conf = conf;
+
+    ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_ADMIT,
+                               "it came to another location");
+}
+
+
+/* ... and is let in: what leads it on from here is no refusal */
+
+void
+ngx_http_idempotency_let_in(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    ctx = (r == r->main) ? ngx_http_idempotency_get_ctx(r) : NULL;
+
+    if (ctx) {
+        ngx_http_idempotency_arrive(r, ctx);
+        ctx->let_in = 1;
+    }
+}
+
+
+static void
+ngx_http_idempotency_place(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ctx->place = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
     ctx->uri_changes = r->uri_changes;
     ctx->error_page = r->error_page;
-    ctx->recursive = clcf->recursive_error_pages;
+    ctx->err_status = r->err_status;
+    ctx->let_in = 0;
+}
+
+
+/*
+ * Whether an error_page led it here that was not let in.  nginx leaves a mark,
+ * unless recursive_error_pages are on there and the page has "=" without a
+ * status: then it is taken for one if it could be.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_by_error_page(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_int_t                  status;
+    ngx_str_t                 *target;
+    ngx_uint_t                 i;
+    ngx_http_err_page_t       *page;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (ctx->let_in) {
+        return 0;
+    }
+
+    if (r->error_page != ctx->error_page
+        || r->err_status != ctx->err_status)
+    {
+        return 1;
+    }
+
+    if (!ctx->place->recursive_error_pages
+        || ctx->place->error_pages == NULL)
+    {
+        return 0;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    page = ctx->place->error_pages->elts;
+
+    for (i = 0; i < ctx->place->error_pages->nelts; i++) {
+
+        status = (page[i].overwrite >= 0) ? page[i].overwrite
+                                          : page[i].status;
+
+        if (status != (ngx_int_t) r->err_status) {
+            continue;
+        }
+
+        target = &page[i].value.value;
+
+        if (page[i].value.lengths || target->data[0] != '@'
+            || (clcf->name.len == target->len
+                && ngx_strncmp(clcf->name.data, target->data, target->len)
+                   == 0))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/*
+ * A replay did not run, nor did what was refused: the operator's action after
+ * a request is not for it.  nginx reads it from the location when all else is
+ * through; this request gets one without.
+ */
+
+void
+ngx_http_idempotency_no_post_action(ngx_http_request_t *r)
+{
+    void                     **loc_conf;
+    ngx_http_core_loc_conf_t  *clcf, *copy;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (clcf->post_action.data == NULL) {
+        return;
+    }
+
+    loc_conf = ngx_palloc(r->pool, sizeof(void *) * ngx_http_max_module);
+    copy = ngx_palloc(r->pool, sizeof(ngx_http_core_loc_conf_t));
+
+    if (loc_conf == NULL || copy == NULL) {
+        return;
+    }
+
+    ngx_memcpy(loc_conf, r->loc_conf, sizeof(void *) * ngx_http_max_module);
+
+    *copy = *clcf;
+    ngx_str_null(&copy->post_action);
+
+    loc_conf[ngx_http_core_module.ctx_index] = copy;
+    r->loc_conf = loc_conf;
 }
 
 
@@ -151,6 +302,34 @@ ngx_http_idempotency_enter(ngx_http_idempotency_ctx_t *ctx,
                    ngx_http_idempotency_phase_names[phase], reason);
 
     ctx->phase = phase;
+}
+
+
+/* of a request, in figures and events; the same from the first to the last */
+
+ngx_uint_t
+ngx_http_idempotency_group(ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_str_t  name;
+
+    if (ctx->conf->group_value == NULL) {
+        return ctx->conf->group;
+    }
+
+    if (ctx->group == 0) {
+
+        if (ngx_http_idempotency_value(ctx->request, ctx->conf->group_value,
+                                       &name)
+            != NGX_OK
+            || name.len == 0)
+        {
+            return ctx->conf->group;
+        }
+
+        ctx->group = ngx_http_idempotency_metrics_group(&name) + 1;
+    }
+
+    return ctx->group - 1;
 }
 
 
@@ -225,7 +404,8 @@ ngx_http_idempotency_ctx_cleanup(void *data)
     if (ctx->status != NGX_HTTP_IDEMPOTENCY_STATUS_NONE && !ctx->figured) {
         ctx->figured = 1;
         ngx_http_idempotency_metrics_request(ctx->conf->store,
-                                             ctx->conf->group, ctx->status);
+                                             ngx_http_idempotency_group(ctx),
+                                             ctx->status);
         ngx_http_idempotency_outcome_event(ctx);
     }
 }

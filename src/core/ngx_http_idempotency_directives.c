@@ -319,6 +319,43 @@ ngx_http_idempotency_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
+/* idempotency_group <value> */
+
+char *
+ngx_http_idempotency_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idempotency_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value;
+
+    if (ilcf->group_name.data || ilcf->group_value) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (value[1].len == 0) {
+        return ngx_http_idempotency_conf_invalid(cf, &value[1],
+                             "it is a name, or a value with variables");
+    }
+
+    if (ngx_http_script_variables_count(&value[1]) == 0) {
+        ilcf->group_name = value[1];
+        return NGX_CONF_OK;
+    }
+
+    ilcf->group_value = ngx_palloc(cf->pool,
+                                   sizeof(ngx_http_idempotency_value_t));
+    if (ilcf->group_value == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idempotency_conf_compile(cf, &value[1],
+                                             ilcf->group_value);
+}
+
+
 /* idempotency_ttl_header <name> max=<time> */
 
 char *

@@ -65,6 +65,13 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
 
     } else {
         ngx_http_idempotency_outcome_left(r, ctx);
+
+        if (ngx_http_idempotency_move_end(r, ctx) != NGX_OK) {
+
+            /* it could be replayed to somebody who would not be let in here */
+
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
     }
 
     ngx_http_idempotency_guard(r);

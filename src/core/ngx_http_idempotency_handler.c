@@ -49,9 +49,19 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_idempotency_get_ctx(r);
 
-    if (ctx && ngx_http_idempotency_at_work(ctx)) {
-        /* what may delay it here looks at the client, too */
-        ngx_http_idempotency_guard(r);
+    if (ctx) {
+
+        if (ngx_http_idempotency_at_work(ctx)) {
+            /* what may delay it here looks at the client, too */
+            ngx_http_idempotency_guard(r);
+        }
+
+        ngx_http_idempotency_arrive(r, ctx);
+
+        if (ngx_http_idempotency_move_start(r, ctx) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
         return NGX_DECLINED;
     }
 
@@ -61,10 +71,7 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (ctx) {
-        ngx_http_idempotency_arrive(r, ctx);
-
-    } else if (conf->own || !(r->error_page || r->err_status)) {
+    if (conf->own || !(r->error_page || r->err_status)) {
 
         if (ngx_http_idempotency_create_ctx(r, conf) == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -217,6 +224,9 @@ ngx_http_idempotency_run(ngx_http_request_t *r,
     case NGX_HTTP_IDEMPOTENCY_HOLD:
         return ngx_http_idempotency_execute(r, ctx);
 
+    case NGX_HTTP_IDEMPOTENCY_FOLLOW:
+        return ngx_http_idempotency_follow(r, ctx);
+
     case NGX_HTTP_IDEMPOTENCY_REPLAY:
     case NGX_HTTP_IDEMPOTENCY_REFUSE:
 
@@ -239,6 +249,12 @@ ngx_http_idempotency_run_begin(ngx_http_request_t *r,
     ngx_int_t  rc;
 
     if (ctx->ncovers == 0) {
+
+        if (ngx_http_idempotency_filters_check(r, ctx) != NGX_OK) {
+            return ngx_http_idempotency_refuse(r, ctx,
+                               NGX_HTTP_IDEMPOTENCY_PROBLEM_STORE_UNAVAILABLE);
+        }
+
         rc = ngx_http_idempotency_admit_body(r, ctx);
 
         if (rc != NGX_OK) {

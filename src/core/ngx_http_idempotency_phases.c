@@ -21,6 +21,12 @@
 #include "core/ngx_http_idempotency.h"
 
 
+static ngx_int_t ngx_http_idempotency_add_handler(ngx_array_t *handlers,
+    ngx_http_handler_pt handler, ngx_uint_t place);
+static ngx_uint_t ngx_http_idempotency_has_module(ngx_conf_t *cf,
+    const char *name);
+static ngx_int_t ngx_http_idempotency_server_rewrite(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idempotency_try_files(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_preaccess_phase(ngx_http_request_t *r,
     ngx_http_phase_handler_t *ph);
 static ngx_int_t ngx_http_idempotency_access_phase(ngx_http_request_t *r,
@@ -30,7 +36,6 @@ static ngx_int_t ngx_http_idempotency_precontent_phase(ngx_http_request_t *r,
 
 
 typedef struct {
-    ngx_http_phases           phase;
     ngx_http_handler_pt       handler;
     ngx_http_phase_handler_pt checker;
 } ngx_http_idempotency_stand_t;
@@ -38,41 +43,173 @@ typedef struct {
 
 static ngx_http_idempotency_stand_t  ngx_http_idempotency_stands[] = {
 
-    { NGX_HTTP_PREACCESS_PHASE,
-      ngx_http_idempotency_preaccess_handler,
+    { ngx_http_idempotency_preaccess_handler,
       ngx_http_idempotency_preaccess_phase },
 
-    { NGX_HTTP_ACCESS_PHASE,
-      ngx_http_idempotency_access_handler,
+    { ngx_http_idempotency_access_handler,
       ngx_http_idempotency_access_phase },
 
-    { NGX_HTTP_PRECONTENT_PHASE,
-      ngx_http_idempotency_precontent_handler,
+    { ngx_http_idempotency_precontent_handler,
       ngx_http_idempotency_precontent_phase },
 
-    { 0, NULL, NULL }
+    { NULL, NULL }
 };
 
+
+/*
+ * Of nginx's own, which are there as long as nginx is: what is to be done
+ * right before them takes no place of its own among the handlers.
+ */
+
+static ngx_http_handler_pt  ngx_http_idempotency_next_server_rewrite;
+static ngx_http_handler_pt  ngx_http_idempotency_next_try_files;
+
+
+/*
+ * nginx calls the handlers of a phase from the last to the first.  Those of its
+ * own modules come first in the list, whichever others are loaded: rewrite in
+ * server rewrite; in pre-content mirror, then try_files.  What leads to a
+ * location with checks of its own is to be called before begin, and mirror
+ * after it: a replay is not mirrored.
+ */
 
 ngx_int_t
 ngx_http_idempotency_phases_init(ngx_conf_t *cf)
 {
-    ngx_http_handler_pt           *h;
-    ngx_http_core_main_conf_t     *cmcf;
-    ngx_http_idempotency_stand_t  *stand;
+    ngx_uint_t                  mirror;
+    ngx_array_t                *rewrite, *precontent;
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
-    for (stand = ngx_http_idempotency_stands; stand->handler; stand++) {
-        h = ngx_array_push(&cmcf->phases[stand->phase].handlers);
-        if (h == NULL) {
-            return NGX_ERROR;
-        }
+    rewrite = &cmcf->phases[NGX_HTTP_SERVER_REWRITE_PHASE].handlers;
+    precontent = &cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
 
-        *h = stand->handler;
+    ngx_http_idempotency_next_server_rewrite = NULL;
+    ngx_http_idempotency_next_try_files = NULL;
+
+    mirror = ngx_http_idempotency_has_module(cf, "ngx_http_mirror_module");
+
+    if (rewrite->nelts
+        && ngx_http_idempotency_has_module(cf, "ngx_http_rewrite_module"))
+    {
+        h = rewrite->elts;
+        ngx_http_idempotency_next_server_rewrite = h[0];
+        h[0] = ngx_http_idempotency_server_rewrite;
+
+    } else if (ngx_http_idempotency_add_handler(rewrite,
+                                    ngx_http_idempotency_server_rewrite, 0)
+               != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
+    if (precontent->nelts > mirror
+        && ngx_http_idempotency_has_module(cf, "ngx_http_try_files_module"))
+    {
+        h = precontent->elts;
+        ngx_http_idempotency_next_try_files = h[mirror];
+        h[mirror] = ngx_http_idempotency_try_files;
+    }
+
+    if (ngx_http_idempotency_add_handler(precontent,
+                                     ngx_http_idempotency_precontent_handler,
+                                     mirror)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idempotency_preaccess_handler;
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idempotency_access_handler;
+
     return NGX_OK;
+}
+
+
+/* those from "place" on move up by one */
+
+static ngx_int_t
+ngx_http_idempotency_add_handler(ngx_array_t *handlers,
+    ngx_http_handler_pt handler, ngx_uint_t place)
+{
+    ngx_uint_t            i;
+    ngx_http_handler_pt  *h;
+
+    if (ngx_array_push(handlers) == NULL) {
+        return NGX_ERROR;
+    }
+
+    h = handlers->elts;
+
+    for (i = handlers->nelts - 1; i > place; i--) {
+        h[i] = h[i - 1];
+    }
+
+    h[i] = handler;
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_has_module(ngx_conf_t *cf, const char *name)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; cf->cycle->modules[i]; i++) {
+        if (ngx_strcmp(cf->cycle->modules[i]->name, name) == 0) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* an internal redirect begins here */
+
+static ngx_int_t
+ngx_http_idempotency_server_rewrite(ngx_http_request_t *r)
+{
+    if (r->internal
+        && ngx_http_idempotency_redirected(r) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ngx_http_idempotency_next_server_rewrite
+           ? ngx_http_idempotency_next_server_rewrite(r) : NGX_DECLINED;
+}
+
+
+/*
+ * Behind every check: where the request goes from here is not for having been
+ * refused.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_try_files(ngx_http_request_t *r)
+{
+    if (r->internal
+        || ngx_http_get_module_ctx(r, ngx_http_idempotency_module))
+    {
+        ngx_http_idempotency_let_in(r);
+    }
+
+    return ngx_http_idempotency_next_try_files(r);
 }
 
 

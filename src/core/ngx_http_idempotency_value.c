@@ -21,6 +21,7 @@
 
 static ngx_int_t ngx_http_idempotency_value_header(ngx_conf_t *cf,
     ngx_str_t *text, ngx_str_t *header);
+static ngx_int_t ngx_http_idempotency_value_request_body(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idempotency_values_settle(ngx_conf_t *cf,
     ngx_array_t *values, size_t size);
 static ngx_int_t ngx_http_idempotency_value_settle(ngx_conf_t *cf,
@@ -137,13 +138,42 @@ ngx_http_idempotency_values_init(ngx_conf_t *cf)
                != NGX_OK
             || ngx_http_idempotency_value_settle(cf, conf[i]->scope) != NGX_OK
             || ngx_http_idempotency_value_settle(cf, conf[i]->documentation)
+               != NGX_OK
+            || ngx_http_idempotency_value_settle(cf, conf[i]->group_value)
                != NGX_OK)
         {
             return NGX_ERROR;
         }
     }
 
+    mcf->request_body = ngx_http_idempotency_value_request_body(cf);
+
     return NGX_OK;
+}
+
+
+/* its index, if anybody uses it */
+
+static ngx_int_t
+ngx_http_idempotency_value_request_body(ngx_conf_t *cf)
+{
+    ngx_uint_t                  i;
+    ngx_http_variable_t        *v;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    v = cmcf->variables.elts;
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+        if (v[i].name.len == sizeof("request_body") - 1
+            && ngx_strncmp(v[i].name.data, "request_body", v[i].name.len) == 0)
+        {
+            return i;
+        }
+    }
+
+    return -1;
 }
 
 
@@ -282,6 +312,91 @@ ngx_http_idempotency_value(ngx_http_request_t *r,
     default:
         return ngx_http_complex_value(r, &value->script, s);
     }
+}
+
+
+/*
+ * Before the body is read.  NGX_AGAIN if the value depends on it, through
+ * however many variables: it shows by $request_body having been evaluated.
+ * Then whatever was is evaluated again when it is there: nginx would go by what
+ * it has remembered.
+ */
+
+ngx_int_t
+ngx_http_idempotency_value_early(ngx_http_request_t *r,
+    ngx_http_idempotency_value_t *value, ngx_str_t *s)
+{
+    size_t                             size;
+    ngx_http_core_main_conf_t         *cmcf;
+    ngx_http_variable_value_t         *v, *before;
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    if (value->kind != NGX_HTTP_IDEMPOTENCY_VALUE_SCRIPT
+        || value->script.lengths == NULL || mcf->request_body < 0
+        || r->request_body)
+    {
+        return ngx_http_idempotency_value(r, value, s);
+    }
+
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+
+    size = cmcf->variables.nelts * sizeof(ngx_http_variable_value_t);
+
+    before = ngx_palloc(r->pool, size);
+    if (before == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(before, r->variables, size);
+
+    v = &r->variables[mcf->request_body];
+
+    v->valid = 0;
+    v->not_found = 0;
+
+    if (ngx_http_idempotency_value(r, value, s) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (v->valid || v->not_found) {
+        ngx_memcpy(r->variables, before, size);
+        return NGX_AGAIN;
+    }
+
+    *v = before[mcf->request_body];
+
+    return NGX_OK;
+}
+
+
+/* whoever asked for $request_body before was told that there is none */
+
+void
+ngx_http_idempotency_value_body_read(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    if (mcf->request_body >= 0) {
+        r->variables[mcf->request_body].not_found = 0;
+    }
+}
+
+
+/* ... and has kept that: "set" is of a time when no body is there */
+
+ngx_uint_t
+ngx_http_idempotency_value_too_early(ngx_http_request_t *r)
+{
+    ngx_http_idempotency_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    return mcf->request_body >= 0 && r->request_body == NULL
+           && r->variables[mcf->request_body].not_found;
 }
 
 

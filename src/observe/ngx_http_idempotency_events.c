@@ -94,7 +94,8 @@ ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
                                           r->method_name.data,
                                           r->method_name.len);
 
-    group = ngx_http_idempotency_metrics_group_name(ctx->conf->group);
+    group = ngx_http_idempotency_metrics_group_name(
+                                            ngx_http_idempotency_group(ctx));
 
     p = ngx_http_idempotency_event_string(p, last, "uri_group", group.data,
                                           group.len);

@@ -19,6 +19,8 @@
 
 static ngx_int_t ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static ngx_uint_t ngx_http_idempotency_metrics_find_group(u_char *name,
+    size_t len);
 static size_t ngx_http_idempotency_metrics_label(u_char *dst,
     ngx_str_t *name);
 static void ngx_http_idempotency_metrics_observe(
@@ -33,6 +35,7 @@ const uint64_t  ngx_http_idempotency_metrics_bounds[] = {
 };
 
 
+static ngx_slab_pool_t  *ngx_http_idempotency_metrics_pool;
 static ngx_http_idempotency_metrics_shared_t  *ngx_http_idempotency_metrics;
 
 
@@ -92,6 +95,7 @@ ngx_http_idempotency_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
     }
 
     ngx_http_idempotency_metrics = shared;
+    ngx_http_idempotency_metrics_pool = shpool;
 
     return NGX_OK;
 }
@@ -160,6 +164,11 @@ ngx_http_idempotency_metrics_bind(ngx_http_idempotency_store_t *store)
 }
 
 
+/*
+ * Called by the master, and by workers for what a variable names.  A name
+ * stays: it is written before its length, and not changed after that.
+ */
+
 ngx_uint_t
 ngx_http_idempotency_metrics_group(ngx_str_t *group)
 {
@@ -175,19 +184,49 @@ ngx_http_idempotency_metrics_group(ngx_str_t *group)
         return NGX_HTTP_IDEMPOTENCY_METRICS_OTHER;
     }
 
+    i = ngx_http_idempotency_metrics_find_group(name, len);
+
+    if (i == NGX_HTTP_IDEMPOTENCY_METRICS_OTHER
+        || ngx_http_idempotency_metrics->groups[i].len)
+    {
+        return i;
+    }
+
+    ngx_shmtx_lock(&ngx_http_idempotency_metrics_pool->mutex);
+
+    i = ngx_http_idempotency_metrics_find_group(name, len);
+
+    if (i != NGX_HTTP_IDEMPOTENCY_METRICS_OTHER
+        && ngx_http_idempotency_metrics->groups[i].len == 0)
+    {
+        ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name, name, len);
+        ngx_memory_barrier();
+        ngx_http_idempotency_metrics->groups[i].len = len;
+    }
+
+    ngx_shmtx_unlock(&ngx_http_idempotency_metrics_pool->mutex);
+
+    return i;
+}
+
+
+/* its place, or one that is free, or there is none */
+
+static ngx_uint_t
+ngx_http_idempotency_metrics_find_group(u_char *name, size_t len)
+{
+    size_t      n;
+    ngx_uint_t  i;
+
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_METRICS_GROUPS; i++) {
 
-        if (ngx_http_idempotency_metrics->groups[i].len == 0) {
-            ngx_memcpy(ngx_http_idempotency_metrics->groups[i].name, name,
-                       len);
-            ngx_http_idempotency_metrics->groups[i].len = len;
-            return i;
-        }
+        n = ngx_http_idempotency_metrics->groups[i].len;
 
-        if (ngx_http_idempotency_metrics->groups[i].len == len
-            && ngx_memcmp(ngx_http_idempotency_metrics->groups[i].name,
-                          name, len)
-               == 0)
+        if (n == 0
+            || (n == len
+                && ngx_memcmp(ngx_http_idempotency_metrics->groups[i].name,
+                              name, len)
+                   == 0))
         {
             return i;
         }

@@ -18,8 +18,13 @@
 static ngx_uint_t ngx_http_idempotency_covered(ngx_http_request_t *r,
     ngx_http_idempotency_loc_conf_t *conf);
 static ngx_int_t ngx_http_idempotency_bypassed(ngx_http_request_t *r,
-    ngx_http_idempotency_loc_conf_t *conf);
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idempotency_key(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body);
+static ngx_int_t ngx_http_idempotency_key_value(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_value_t *value,
+    ngx_uint_t body);
+static ngx_int_t ngx_http_idempotency_no_key(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idempotency_key_check(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
@@ -39,7 +44,7 @@ ngx_http_idempotency_admit(ngx_http_request_t *r,
 
     if (ngx_http_idempotency_covered(r, ctx->conf)) {
         why = "bypassed";
-        rc = ngx_http_idempotency_bypassed(r, ctx->conf);
+        rc = ngx_http_idempotency_bypassed(r, ctx, 0);
     }
 
     if (rc == NGX_OK) {
@@ -53,6 +58,7 @@ ngx_http_idempotency_admit(ngx_http_request_t *r,
 
         if (ctx->phase != NGX_HTTP_IDEMPOTENCY_PASS) {
             ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+            ctx->bypassed = 1;
             ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS, why);
         }
 
@@ -74,8 +80,25 @@ ngx_http_idempotency_admit_body(ngx_http_request_t *r,
 {
     ngx_int_t  rc;
 
-    if (!ctx->key_in_body) {
+    if (!ctx->key_in_body && !ctx->bypass_in_body) {
         return NGX_OK;
+    }
+
+    ngx_http_idempotency_value_body_read(r);
+
+    if (ctx->bypass_in_body) {
+        rc = ngx_http_idempotency_bypassed(r, ctx, 1);
+
+        if (rc == NGX_DECLINED) {
+            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_BYPASS;
+            ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_PASS,
+                                       "bypassed, by its body");
+            return NGX_OK;
+        }
+
+        if (rc != NGX_OK || !ctx->key_in_body) {
+            return rc;
+        }
     }
 
     rc = ngx_http_idempotency_key(r, ctx, 1);
@@ -112,21 +135,33 @@ ngx_http_idempotency_covered(ngx_http_request_t *r,
 
 static ngx_int_t
 ngx_http_idempotency_bypassed(ngx_http_request_t *r,
-    ngx_http_idempotency_loc_conf_t *conf)
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body)
 {
+    ngx_int_t                      rc;
     ngx_str_t                      value;
     ngx_uint_t                     i;
+    ngx_array_t                   *values;
     ngx_http_idempotency_value_t  *bypass;
 
-    if (conf->bypass == NULL) {
+    values = ctx->conf->bypass;
+
+    if (values == NULL) {
         return NGX_OK;
     }
 
-    bypass = conf->bypass->elts;
+    bypass = values->elts;
 
-    for (i = 0; i < conf->bypass->nelts; i++) {
+    for (i = 0; i < values->nelts; i++) {
 
-        if (ngx_http_idempotency_value(r, &bypass[i], &value) != NGX_OK) {
+        rc = body ? ngx_http_idempotency_value(r, &bypass[i], &value)
+                  : ngx_http_idempotency_value_early(r, &bypass[i], &value);
+
+        if (rc == NGX_AGAIN) {
+            ctx->bypass_in_body = 1;
+            continue;
+        }
+
+        if (rc != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
@@ -200,10 +235,12 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
 
             ctx->sent_key = h->value;
 
-        } else if (ngx_http_idempotency_value(r, value, &ctx->sent_key)
-                   != NGX_OK)
-        {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        } else {
+            rc = ngx_http_idempotency_key_value(r, ctx, value, body);
+
+            if (rc != NGX_OK) {
+                return (rc == NGX_AGAIN) ? NGX_OK : rc;
+            }
         }
 
         if (ctx->sent_key.len) {
@@ -215,6 +252,60 @@ ngx_http_idempotency_key(ngx_http_request_t *r,
         ctx->reason = "is empty";
         return ngx_http_idempotency_refuse(r, ctx,
                                     NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    return ngx_http_idempotency_no_key(r, ctx, body);
+}
+
+
+/* NGX_AGAIN if the body must be seen first */
+
+static ngx_int_t
+ngx_http_idempotency_key_value(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_value_t *value,
+    ngx_uint_t body)
+{
+    ngx_int_t  rc;
+
+    rc = body ? ngx_http_idempotency_value(r, value, &ctx->sent_key)
+              : ngx_http_idempotency_value_early(r, value, &ctx->sent_key);
+
+    if (rc == NGX_AGAIN) {
+        ngx_str_null(&ctx->sent_key);
+        ctx->key_in_body = 1;
+        ctx->body_variable = 1;
+        return NGX_AGAIN;
+    }
+
+    return (rc == NGX_OK) ? NGX_OK : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+/* and nothing was sent that was meant for one */
+
+static ngx_int_t
+ngx_http_idempotency_no_key(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t body)
+{
+    static ngx_uint_t  told;
+
+    if (body && ctx->body_variable && r->request_body
+        && r->request_body->temp_file)
+    {
+        /* nginx has no $request_body of it: nobody knows whether it has one */
+
+        ctx->reason = "is looked for in the body, which is too large for it";
+        return ngx_http_idempotency_refuse(r, ctx,
+                                    NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID);
+    }
+
+    if (!body && !told && ngx_http_idempotency_value_too_early(r)) {
+        told = 1;
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: there is no key, and $request_body was "
+                      "asked for before the body was read: in "
+                      "\"idempotency_key\" use it itself or a \"map\" of "
+                      "it, since \"set\" and \"if\" come too early");
     }
 
     if (ctx->conf->required) {

@@ -47,12 +47,84 @@ static ngx_http_request_body_filter_pt
     ngx_http_idempotency_next_request_body_filter;
 
 
+/* of this process: whether nginx calls our filters, once that is known */
+
+static enum {
+    NGX_HTTP_IDEMPOTENCY_FILTERS_UNKNOWN = 0,
+    NGX_HTTP_IDEMPOTENCY_FILTERS_CALLED,
+    NGX_HTTP_IDEMPOTENCY_FILTERS_GONE
+} ngx_http_idempotency_filters;
+
+
 void
 ngx_http_idempotency_body_init(void)
 {
     ngx_http_idempotency_next_request_body_filter =
                                              ngx_http_top_request_body_filter;
     ngx_http_top_request_body_filter = ngx_http_idempotency_request_body_filter;
+}
+
+
+void
+ngx_http_idempotency_body_reset(void)
+{
+    ngx_http_idempotency_filters = NGX_HTTP_IDEMPOTENCY_FILTERS_UNKNOWN;
+}
+
+
+/*
+ * nginx makes its chains of filters when it reads a configuration, and has one
+ * of each kind.  A reload that failed may have left one without us, if the
+ * module is not loaded there or another one failed before; a worker of the
+ * configuration before that is started then would run every request
+ * and keep nothing.  So the chain is asked once for each worker: with a call
+ * that nginx itself makes now and then, for a body that was read already.  All
+ * of our filters are in their chains if the one of the request body is.
+ */
+
+ngx_int_t
+ngx_http_idempotency_filters_check(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    unsigned  no_buffering;
+
+    if (ngx_http_idempotency_filters == NGX_HTTP_IDEMPOTENCY_FILTERS_CALLED) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idempotency_filters == NGX_HTTP_IDEMPOTENCY_FILTERS_UNKNOWN) {
+
+        if (r->request_body == NULL) {
+            return NGX_ERROR;
+        }
+
+        /* without buffering nginx does nothing where there is nothing */
+
+        no_buffering = r->request_body_no_buffering;
+        r->request_body_no_buffering = 1;
+        ctx->probe = 1;
+
+        (void) ngx_http_top_request_body_filter(r, NULL);
+
+        r->request_body_no_buffering = no_buffering;
+
+        if (!ctx->probe) {
+            ngx_http_idempotency_filters = NGX_HTTP_IDEMPOTENCY_FILTERS_CALLED;
+            return NGX_OK;
+        }
+
+        ctx->probe = 0;
+
+        ngx_http_idempotency_filters = NGX_HTTP_IDEMPOTENCY_FILTERS_GONE;
+    }
+
+    ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                  "idempotency: this worker was started after a reload that "
+                  "failed, and has no filters of ngx_http_idempotency_module: "
+                  "the request is refused, since its response could not be "
+                  "kept; reload with a configuration that is in order");
+
+    return NGX_ERROR;
 }
 
 
@@ -246,7 +318,7 @@ ngx_http_idempotency_body_secret(ngx_http_request_t *r,
     fields[1].data = identity;
     fields[1].len = sizeof(identity);
 
-    if (ngx_http_idempotency_identity(r, ctx, identity) != NGX_OK
+    if (ngx_http_idempotency_identity(r, ctx->conf, identity) != NGX_OK
         || ngx_http_idempotency_value(r, ctx->conf->scope, &fields[2])
            != NGX_OK)
     {
@@ -284,7 +356,16 @@ ngx_http_idempotency_request_body_filter(ngx_http_request_t *r,
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
 
-    if (ctx && ctx->body.digest && !ctx->body.late && r == r->main
+    if (ctx == NULL) {
+        return ngx_http_idempotency_next_request_body_filter(r, in);
+    }
+
+    if (ctx->probe) {
+        ctx->probe = 0;
+        return NGX_OK;
+    }
+
+    if (ctx->body.digest && !ctx->body.late && r == r->main
         && ctx->phase == NGX_HTTP_IDEMPOTENCY_READ_BODY)
     {
         if (ngx_http_idempotency_body_chain(r, ctx, in) != NGX_OK) {

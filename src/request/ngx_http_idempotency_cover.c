@@ -55,7 +55,7 @@ ngx_http_idempotency_cover(ngx_http_request_t *r,
     }
 
     if (ngx_http_idempotency_value(r, ctx->conf->scope, &scope) != NGX_OK
-        || ngx_http_idempotency_identity(r, ctx, identity) != NGX_OK)
+        || ngx_http_idempotency_identity(r, ctx->conf, identity) != NGX_OK)
     {
         return NGX_ERROR;
     }

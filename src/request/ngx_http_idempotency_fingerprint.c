@@ -27,15 +27,13 @@ static ngx_int_t ngx_http_idempotency_media_type(ngx_http_request_t *r,
 
 ngx_int_t
 ngx_http_idempotency_identity(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, u_char *hash)
+    ngx_http_idempotency_loc_conf_t *conf, u_char *hash)
 {
-    ngx_str_t                         value;
-    ngx_uint_t                        i, n, empty;
-    ngx_http_idempotency_digest_t     d;
-    ngx_http_idempotency_value_t     *part;
-    ngx_http_idempotency_loc_conf_t  *conf;
+    ngx_str_t                       value;
+    ngx_uint_t                      i, n, empty;
+    ngx_http_idempotency_digest_t   d;
+    ngx_http_idempotency_value_t   *part;
 
-    conf = ctx->conf;
     part = conf->identity->elts;
     n = conf->identity->nelts;
 

@@ -46,6 +46,10 @@ typedef struct {
 static ngx_int_t ngx_http_idempotency_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idempotency_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
+static ngx_int_t ngx_http_idempotency_seen_header(ngx_http_request_t *r)
+    NGX_HTTP_IDEMPOTENCY_APART;
+static ngx_int_t ngx_http_idempotency_seen_body(ngx_http_request_t *r,
+    ngx_chain_t *in) NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_int_t ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx) NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r,
@@ -91,6 +95,19 @@ ngx_http_idempotency_capture_init(void)
 static ngx_int_t
 ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 {
+    if (ngx_http_get_module_ctx(r, ngx_http_idempotency_module) == NULL
+        && !r->internal && !r->filter_finalize)
+    {
+        return ngx_http_next_header_filter(r);
+    }
+
+    return ngx_http_idempotency_seen_header(r);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_seen_header(ngx_http_request_t *r)
+{
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_idempotency_get_ctx(r);
@@ -99,6 +116,12 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
         || (ctx->phase != NGX_HTTP_IDEMPOTENCY_EXECUTE
             && ctx->phase != NGX_HTTP_IDEMPOTENCY_HOLD))
     {
+        if (ctx && (ctx->phase == NGX_HTTP_IDEMPOTENCY_REPLAY
+                    || ctx->phase == NGX_HTTP_IDEMPOTENCY_REFUSE))
+        {
+            ngx_http_idempotency_no_post_action(r);
+        }
+
         return ngx_http_next_header_filter(r);
     }
 
@@ -317,6 +340,19 @@ ngx_http_idempotency_head_alone(ngx_http_request_t *r,
 
 static ngx_int_t
 ngx_http_idempotency_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    if (ngx_http_get_module_ctx(r, ngx_http_idempotency_module) == NULL
+        && r == r->main)
+    {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    return ngx_http_idempotency_seen_body(r, in);
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
 {
     ngx_http_idempotency_ctx_t  *ctx;
 

@@ -162,7 +162,9 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         rc = ngx_http_idempotency_accept_ranges(r, &headers);
     }
 
-    if (rc != NGX_OK) {
+    if (rc != NGX_OK
+        || ngx_http_idempotency_moves_header(r, ctx, &headers) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -280,6 +282,9 @@ ngx_http_idempotency_not_kept(ngx_str_t *name)
 
     case 17:
         return ngx_http_idempotency_header_is(name, "transfer-encoding");
+
+    case 19:
+        return ngx_http_idempotency_is_moves(name);
 
     default:
         return 0;
@@ -480,6 +485,10 @@ ngx_http_idempotency_restore_head(ngx_http_request_t *r,
 
         if (kept->kind == NGX_HTTP_IDEMPOTENCY_HEADER_CONTENT_TYPE) {
             ngx_http_idempotency_set_content_type(r, &kept->value);
+            continue;
+        }
+
+        if (ngx_http_idempotency_is_moves(&kept->name)) {
             continue;
         }
 

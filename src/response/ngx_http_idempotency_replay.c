@@ -60,6 +60,12 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    rc = ngx_http_idempotency_follow_start(r, cover, &response);
+
+    if (rc != NGX_DECLINED) {
+        return rc;
+    }
+
     if (ctx->conf->dry_run) {
         ctx->original_time = response.time;
         return ngx_http_idempotency_dry_run(ctx,

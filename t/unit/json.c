@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * A JSON body as it counts: which pairs are the same, which are not, which
@@ -458,6 +458,68 @@ test_members(void)
 
 
 static void
+test_pointers(void)
+{
+    ngx_http_idempotency_json_t         *j;
+    ngx_http_idempotency_json_options_t  options;
+
+    static ngx_str_t  wanted[] = {
+        ngx_string("/a/b"), ngx_string("/a"), ngx_string("/l/1/k"),
+        ngx_string("/x~1y/~0"), ngx_string("/"), ngx_string("b"),
+        ngx_string("/a.b"), ngx_string("/ts/k"), ngx_string("/l/01/k")
+    };
+
+    options_init(&options);
+    options.excluded = excluded;
+    options.nexcluded = 1;
+    options.wanted = wanted;
+    options.nwanted = sizeof(wanted) / sizeof(wanted[0]);
+
+    j = members_of(&options, "{\"z\":{\"b\":9,\"a\":{\"b\":8}},"
+                             "\"a\":{\"a\":{\"b\":7},\"b\":\"deep\",\"c\":{}},"
+                             "\"l\":[{\"k\":0},{\"n\":[{\"k\":5}],\"k\":1},"
+                             "{\"k\":2}],"
+                             "\"x/y\":{\"~\":true,\"~0\":false},"
+                             "\"\":\"empty\",\"b\":\"top\",\"a.b\":\"dot\","
+                             "\"ts\":{\"k\":\"hidden\"}}");
+
+    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("deep"),
+              "pointer: a member of a member, and of no other");
+    member_is(j, 1, NGX_HTTP_IDEMPOTENCY_JSON_OBJECT, 1, S(""),
+              "pointer: what is around it");
+    member_is(j, 2, NGX_HTTP_IDEMPOTENCY_JSON_NUMBER, 1, S("1"),
+              "pointer: an element by its place");
+    member_is(j, 3, NGX_HTTP_IDEMPOTENCY_JSON_TRUE, 1, S("true"),
+              "pointer: names with / and ~");
+    member_is(j, 4, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("empty"),
+              "pointer: the empty name");
+    member_is(j, 5, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("top"),
+              "pointer: a name beside them is a top-level one");
+    member_is(j, 6, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("dot"),
+              "pointer: a name with a dot");
+    member_is(j, 7, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("hidden"),
+              "pointer: below what is excluded");
+    member_is(j, 8, NGX_HTTP_IDEMPOTENCY_JSON_NONE, 0, S(""),
+              "pointer: a place has no zeros before it");
+    ngx_http_idempotency_json_destroy(j);
+
+    j = members_of(&options, "{\"a\":{\"b\":1},\"a\":{\"b\":2},\"l\":{\"1\":"
+                             "{\"k\":\"named\"}}}");
+
+    ok(ngx_http_idempotency_json_member(j, 0)->count == 2,
+       "pointer: by two ways is ambiguous");
+    member_is(j, 2, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("named"),
+              "pointer: a name that looks like a place");
+    ngx_http_idempotency_json_destroy(j);
+
+    j = members_of(&options, "[{\"a\":{\"b\":1}}]");
+    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_NONE, 0, S(""),
+              "pointer: none in an array");
+    ngx_http_idempotency_json_destroy(j);
+}
+
+
+static void
 test_memory(void)
 {
     long                                 n;
@@ -525,13 +587,14 @@ main(void)
                 + sizeof(excluded_different) / sizeof(excluded_different[0])
                 + sizeof(unordered_same) / sizeof(unordered_same[0])
                 + sizeof(unordered_different) / sizeof(unordered_different[0])
-                + 13 + 1 + 1));
+                + 13 + 12 + 1 + 1));
     unit_seed();
 
     test_pairs();
     test_texts();
     test_options();
     test_members();
+    test_pointers();
     test_memory();
 
     ok(memory.blocks == 0, "all memory was given back");

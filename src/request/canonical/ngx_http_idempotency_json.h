@@ -70,7 +70,8 @@ typedef struct {
 
     ngx_str_t                           *excluded;   /* member names      */
     ngx_uint_t                           nexcluded;
-    ngx_str_t                           *wanted;     /* top-level names   */
+    ngx_str_t                           *wanted;     /* top-level names, or
+                                                        JSON Pointers     */
     ngx_uint_t                           nwanted;
 
     ngx_http_idempotency_json_detail_e   detail;

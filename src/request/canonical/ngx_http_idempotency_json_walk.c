@@ -10,6 +10,7 @@
  */
 
 
+#include "request/canonical/ngx_http_idempotency_json_pointer.h"
 #include "request/canonical/ngx_http_idempotency_json_walk.h"
 
 
@@ -33,6 +34,12 @@ static int ngx_http_idempotency_json_start(
 static void ngx_http_idempotency_json_enter(
     ngx_http_idempotency_json_walk_t *w);
 static int ngx_http_idempotency_json_leave(
+    ngx_http_idempotency_json_walk_t *w,
+    ngx_http_idempotency_json_kind_e kind, size_t base, const u_char *p,
+    size_t len);
+static void ngx_http_idempotency_json_step(
+    ngx_http_idempotency_json_walk_t *w, const u_char *p, size_t len);
+static ngx_int_t ngx_http_idempotency_json_arrive(
     ngx_http_idempotency_json_walk_t *w,
     ngx_http_idempotency_json_kind_e kind, size_t base, const u_char *p,
     size_t len);
@@ -84,7 +91,8 @@ ngx_http_idempotency_json_walk_init(ngx_http_idempotency_json_walk_t *w,
     const ngx_http_idempotency_json_options_t *options,
     const ngx_http_idempotency_canon_mem_t *mem)
 {
-    size_t  size;
+    size_t      size;
+    ngx_uint_t  i;
 
     ngx_memzero(w, sizeof(ngx_http_idempotency_json_walk_t));
 
@@ -107,6 +115,23 @@ ngx_http_idempotency_json_walk_init(ngx_http_idempotency_json_walk_t *w,
         }
 
         ngx_memzero(w->members, size);
+    }
+
+    for (i = 0; i < options->nwanted; i++) {
+
+        if (options->wanted[i].data[0] != '/') {
+            continue;
+        }
+
+        size = options->nwanted * sizeof(ngx_uint_t);
+
+        w->reached = mem->alloc(mem->data, size);
+        if (w->reached == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memzero(w->reached, size);
+        break;
     }
 
     if (options->detail != NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF) {
@@ -164,6 +189,10 @@ ngx_http_idempotency_json_walk_destroy(ngx_http_idempotency_json_walk_t *w)
         }
 
         mem->free(mem->data, w->members);
+    }
+
+    if (w->reached) {
+        mem->free(mem->data, w->reached);
     }
 
     if (w->paths) {
@@ -273,6 +302,10 @@ ngx_http_idempotency_json_name(void *data, const u_char *p, size_t len)
     if (w->depth == 1) {
         w->wanted = ngx_http_idempotency_json_find(options->wanted,
                                                    options->nwanted, p, len);
+    }
+
+    if (w->reached) {
+        ngx_http_idempotency_json_step(w, p, len);
     }
 
     if (!w->hidden
@@ -430,15 +463,33 @@ ngx_http_idempotency_json_end(void *data)
 static void
 ngx_http_idempotency_json_enter(ngx_http_idempotency_json_walk_t *w)
 {
+    u_char                              index[NGX_INT_T_LEN], *p;
+    ngx_uint_t                          n;
     ngx_http_idempotency_json_frame_t  *f;
 
-    if (w->depth == 0 || !ngx_http_idempotency_json_shown(w)) {
+    if (w->depth == 0) {
         return;
     }
 
     f = &w->frames[w->depth - 1];
 
     if (f->object) {
+        return;
+    }
+
+    if (w->reached) {
+        p = index + sizeof(index);
+        n = f->n;
+
+        do {
+            *--p = (u_char) ('0' + n % 10);
+            n /= 10;
+        } while (n);
+
+        ngx_http_idempotency_json_step(w, p, index + sizeof(index) - p);
+    }
+
+    if (!ngx_http_idempotency_json_shown(w)) {
         return;
     }
 
@@ -485,6 +536,12 @@ ngx_http_idempotency_json_leave(ngx_http_idempotency_json_walk_t *w,
         w->wanted = 0;
     }
 
+    if (w->reached
+        && ngx_http_idempotency_json_arrive(w, kind, base, p, len) != NGX_OK)
+    {
+        return ngx_http_idempotency_json_stop(w, NGX_ERROR);
+    }
+
     if (w->hidden && w->hidden == w->depth) {
         w->hidden = 0;
         w->canon.len = w->hidden_base;
@@ -496,6 +553,61 @@ ngx_http_idempotency_json_leave(ngx_http_idempotency_json_walk_t *w,
     }
 
     return 1;
+}
+
+
+/* to a member or element of the open container: as far as pointers go */
+
+static void
+ngx_http_idempotency_json_step(ngx_http_idempotency_json_walk_t *w,
+    const u_char *p, size_t len)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < w->options->nwanted; i++) {
+
+        if (w->reached[i] + 1 < w->depth
+            || w->options->wanted[i].data[0] != '/')
+        {
+            continue;
+        }
+
+        w->reached[i] = w->depth - 1;
+
+        if (ngx_http_idempotency_json_pointer_is(&w->options->wanted[i],
+                                                 w->depth, p, len))
+        {
+            w->reached[i] = w->depth;
+        }
+    }
+}
+
+
+/* the value that ends is one that a pointer leads to */
+
+static ngx_int_t
+ngx_http_idempotency_json_arrive(ngx_http_idempotency_json_walk_t *w,
+    ngx_http_idempotency_json_kind_e kind, size_t base, const u_char *p,
+    size_t len)
+{
+    ngx_str_t   *pointer;
+    ngx_uint_t   i;
+
+    for (i = 0; i < w->options->nwanted; i++) {
+
+        pointer = &w->options->wanted[i];
+
+        if (pointer->data[0] == '/' && w->depth && w->reached[i] == w->depth
+            && ngx_http_idempotency_json_pointer_tokens(pointer) == w->depth
+            && ngx_http_idempotency_json_keep(w, &w->members[i], kind, base,
+                                              p, len)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
 
 

@@ -46,6 +46,10 @@ typedef struct {
 
     ngx_http_idempotency_json_member_t  *members;
     ngx_uint_t                           wanted;   /* the member is       */
+    ngx_uint_t                          *reached;  /* by wanted pointer: so
+                                                      many of its tokens are
+                                                      where we are; NULL:
+                                                      there are none      */
 
     ngx_http_idempotency_json_paths_t   *paths;    /* NULL: not asked for */
     ngx_uint_t                           folded;   /* depth of the array

@@ -337,7 +337,8 @@ ngx_http_idempotency_layers_wrap(ngx_conf_t *cf,
 
     o->z.full = NGX_HTTP_IDEMPOTENCY_FULL_REFUSE;
 
-    if (ngx_http_idempotency_shared_name(cf, &o->z.name, "idempotency_outbox",
+    if (ngx_http_idempotency_shared_name(cf, &o->z.name,
+                                         NGX_HTTP_IDEMPOTENCY_OUTBOX_PREFIX,
                                          &store->name, NULL)
         != NGX_OK
         || ngx_http_idempotency_zone_add(cf, &o->z) != NGX_CONF_OK

@@ -232,6 +232,12 @@ char *ngx_http_idempotency_zone_size(ngx_conf_t *cf, ngx_str_t *value,
 char *ngx_http_idempotency_zone_add(ngx_conf_t *cf,
     ngx_http_idempotency_records_t *z);
 
+/* with those of the configuration before */
+ngx_int_t ngx_http_idempotency_zones_left(ngx_conf_t *cf);
+
+/* of an outbox: "<prefix>_<store>" */
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_PREFIX  "idempotency_outbox"
+
 /* ..._zone.c */
 
 /* whoever locks it finds it whole: it is repaired first, if need be */

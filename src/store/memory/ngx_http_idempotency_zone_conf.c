@@ -21,9 +21,20 @@
 /* a bucket for so many bytes of the zone: less than a record takes */
 #define NGX_HTTP_IDEMPOTENCY_BUCKET_BYTES  512
 
+/* for how many milliseconds a reload tries to look into a zone */
+#define NGX_HTTP_IDEMPOTENCY_LOOK_TIME  1000
+
 
 static ngx_int_t ngx_http_idempotency_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static ngx_int_t ngx_http_idempotency_zone_left(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
+static ngx_uint_t ngx_http_idempotency_zone_declared(ngx_conf_t *cf,
+    ngx_str_t *name);
+static ngx_int_t ngx_http_idempotency_zone_lost(ngx_conf_t *cf,
+    ngx_shm_zone_t *old, ngx_uint_t n);
+static ngx_uint_t ngx_http_idempotency_zone_unexpired(ngx_shm_zone_t *old,
+    ngx_http_idempotency_zone_t *zone);
 static ngx_int_t ngx_http_idempotency_zone_create(
     ngx_http_idempotency_records_t *z);
 
@@ -265,4 +276,231 @@ ngx_http_idempotency_zone_create(ngx_http_idempotency_records_t *z)
     z->zone = zone;
 
     return NGX_OK;
+}
+
+
+/*
+ * Zones that the configuration before had, and this one has not, and that hold
+ * what must not be forgotten.  Commits that a store has not taken yet can't be
+ * without it: the reload is refused.  A zone of records is kept for as long as
+ * there are any, in case that a store comes back for it.
+ */
+
+ngx_int_t
+ngx_http_idempotency_zones_left(ngx_conf_t *cf)
+{
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *zone;
+    ngx_list_part_t  *part;
+
+    part = &cf->cycle->old_cycle->shared_memory.part;
+    zone = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            zone = part->elts;
+            i = 0;
+        }
+
+        if (zone[i].tag == ngx_http_idempotency_zone_tag
+            && zone[i].shm.addr
+            && !ngx_http_idempotency_zone_declared(cf, &zone[i].shm.name)
+            && ngx_http_idempotency_zone_left(cf, &zone[i]) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *zone;
+    ngx_list_part_t  *part;
+
+    part = &cf->cycle->shared_memory.part;
+    zone = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return 0;
+            }
+
+            part = part->next;
+            zone = part->elts;
+            i = 0;
+        }
+
+        if (zone[i].shm.name.len == name->len
+            && ngx_strncmp(zone[i].shm.name.data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
+{
+    ngx_uint_t                       n;
+    ngx_slab_pool_t                 *shpool;
+    ngx_http_idempotency_zone_t     *zone;
+    ngx_http_idempotency_records_t  *z;
+
+    shpool = (ngx_slab_pool_t *) old->shm.addr;
+    zone = shpool->data;
+
+    /* other zones of ours hold nothing that would be missed */
+
+    if (zone == NULL || zone->version != NGX_HTTP_IDEMPOTENCY_ZONE_VERSION) {
+        return NGX_OK;
+    }
+
+    z = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_records_t));
+    if (z == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (zone->magic == NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC
+                       + NGX_HTTP_IDEMPOTENCY_FULL_EVICT)
+    {
+        z->full = NGX_HTTP_IDEMPOTENCY_FULL_EVICT;
+
+    } else if (zone->magic == NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC
+                              + NGX_HTTP_IDEMPOTENCY_FULL_REFUSE)
+    {
+        z->full = NGX_HTTP_IDEMPOTENCY_FULL_REFUSE;
+
+    } else {
+        return NGX_OK;
+    }
+
+    n = ngx_http_idempotency_zone_unexpired(old, zone);
+
+    if (n == 0) {
+        return NGX_OK;
+    }
+
+    if (z->full == NGX_HTTP_IDEMPOTENCY_FULL_REFUSE) {
+        return ngx_http_idempotency_zone_lost(cf, old, n);
+    }
+
+    z->size = old->shm.size;
+    z->name.len = old->shm.name.len;
+    z->name.data = ngx_pstrdup(cf->pool, &old->shm.name);
+
+    if (z->name.data == NULL
+        || ngx_http_idempotency_zone_add(cf, z) != NGX_CONF_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                  "idempotency: no store uses zone \"%V\" any more, which "
+                  "holds %ui unexpired records: what they are of may run "
+                  "again; the zone is kept until they have expired, for a "
+                  "store that uses it again", &z->name, n);
+
+    return NGX_OK;
+}
+
+
+/* the name of a zone of commits ends in that of the store */
+
+static ngx_int_t
+ngx_http_idempotency_zone_lost(ngx_conf_t *cf, ngx_shm_zone_t *old,
+    ngx_uint_t n)
+{
+    size_t     len;
+    ngx_str_t  store;
+
+    store = old->shm.name;
+    len = sizeof(NGX_HTTP_IDEMPOTENCY_OUTBOX_PREFIX "_") - 1;
+
+    if (store.len > len
+        && ngx_strncmp(store.data, NGX_HTTP_IDEMPOTENCY_OUTBOX_PREFIX "_", len)
+           == 0)
+    {
+        store.data += len;
+        store.len -= len;
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "idempotency_store \"%V\" is gone from the configuration, "
+                  "and %ui commits are kept for it that could not reach its "
+                  "server yet; a reload would forget them, and what they are "
+                  "of would run again: declare it under that name until they "
+                  "have landed, or restart nginx to give them up",
+                  &store, n);
+
+    return NGX_ERROR;
+}
+
+
+/*
+ * As far as can be told: a zone that a worker holds for long, or that a dead
+ * one left half changed, is taken for one that has some.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_zone_unexpired(ngx_shm_zone_t *old,
+    ngx_http_idempotency_zone_t *zone)
+{
+    u_char                       *start, *end;
+    ngx_uint_t                    i, n, seen, most, tries;
+    ngx_slab_pool_t              *shpool;
+    ngx_http_idempotency_node_t  *node;
+
+    shpool = (ngx_slab_pool_t *) old->shm.addr;
+
+    for (tries = 0; !ngx_shmtx_trylock(&shpool->mutex); tries++) {
+
+        if (tries == NGX_HTTP_IDEMPOTENCY_LOOK_TIME) {
+            return ngx_max(zone->records, 1);
+        }
+
+        ngx_msleep(1);
+    }
+
+    n = 0;
+    seen = 0;
+    start = old->shm.addr;
+    end = start + old->shm.size;
+    most = old->shm.size / sizeof(ngx_http_idempotency_node_t);
+
+    for (i = 0; i <= zone->mask; i++) {
+
+        for (node = zone->buckets[i]; node; node = node->next) {
+
+            if ((u_char *) node < start
+                || (u_char *) node
+                   > end - sizeof(ngx_http_idempotency_node_t)
+                || ++seen > most)
+            {
+                ngx_shmtx_unlock(&shpool->mutex);
+                return ngx_max(n, 1);
+            }
+
+            if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
+                n++;
+            }
+        }
+    }
+
+    ngx_shmtx_unlock(&shpool->mutex);
+
+    return n;
 }

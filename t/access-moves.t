@@ -1,0 +1,779 @@
+# Wherever on its way through nginx a request is checked, a stored response goes
+# to no client that would have been refused: whether the location that checks
+# is where it begins, where try_files leads before that, or where a content
+# handler leads after it.  One block for each way to another location.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $users = <<'_EOC_';
+>>> htpasswd
+alice:{PLAIN}secret
+bob:{PLAIN}secret
+_EOC_
+
+our @alice = (Authorization => 'Basic YWxpY2U6c2VjcmV0');
+
+# a session that auth_request checks, and whose user it tells
+
+our $auth = <<'_EOC_';
+    location = /auth {
+        internal;
+
+        if ($http_x_token = "") {
+            return 401;
+        }
+
+        proxy_method             POST;
+        proxy_pass_request_body  off;
+        proxy_set_header         Content-Length "";
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=auth&header=X-User:%20$http_x_token;
+    }
+_EOC_
+
+# @$in is let in; @$out is not, and is told the same of a key that was used and
+# of one that was not.  %$more: status of the refusal (401), method, body.
+
+my $n = 0;
+
+sub kept_out {
+    my ($what, $uri, $in, $out, %more) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $op = 'op' . ++$n;
+    my ($used, $fresh) = (new_key(), new_key());
+    my $status = $more{status} || 401;
+
+    my $ask = sub {
+        my ($key, $who) = @_;
+        return http_request($more{method} || 'POST',
+                            $uri . ($uri =~ /\?/ ? '&' : '?') . "op=$op", 'x',
+                            { @$who, 'Idempotency-Key' => $key });
+    };
+
+    my $first = $ask->($used, $in);
+
+    is($first->status, 200, "$what: let in");
+    is($first->body, "run 1\n", "$what: ran");
+
+    my $one = $ask->($used, $out);
+    my $two = $ask->($fresh, $out);
+
+    is($one->status, $status, "$what: kept out, of a used key");
+    is($one->header('Idempotent-Replayed'), undef, "$what: not replayed");
+    is($two->status, $status, "$what: kept out, of an unused key");
+    is($one->header_lines('Date'), $two->header_lines('Date'),
+       "$what: header tells nothing");
+    is($one->body, $two->body, "$what: body tells nothing");
+    is(app_count($op), 1, "$what: did not run");
+
+    my $retry = $ask->($used, $in);
+
+    is($retry->header('Idempotent-Replayed'), 'true', "$what: replayed");
+    is($retry->body, "run 1\n", "$what: to whom it may be");
+    is(app_count($op), 1, "$what: ran once");
+    is($retry->header('X-Idempotency-Moves'), undef, "$what: nothing else");
+
+    my @less = qw(Date Connection Transfer-Encoding Content-Length
+                  Idempotent-Replayed X-Original-Request-Time);
+
+    is($retry->header_lines(@less), $first->header_lines(@less),
+       "$what: with the header that it had");
+
+    $two = $ask->($fresh, $in);
+
+    is($two->header('Idempotent-Replayed'), undef, "$what: no record was left");
+    is($two->body, "run 2\n", "$what: nor a lock");
+}
+
+# the same, and of two who are let in each has its own
+
+sub kept_apart {
+    my ($what, $uri, $one, $other, %more) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $op = 'op' . ++$n;
+    my %key = ('Idempotency-Key' => new_key());
+
+    is(http_post("$uri?op=$op", 'x', { %key, @$one })->body, "run 1\n",
+       "$what: ran");
+
+    my $r = http_post("$uri?op=$op", 'x', { %key, @$other });
+
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$what: somebody else's");
+    is_deeply($r->json->{error}{details}, {}, "$what: no more is told");
+
+    is(http_post("$uri?op=$op", 'x', { %key, @$one })->body, "run 1\n",
+       "$what: replayed");
+    is(app_count($op), 1, "$what: ran once");
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: try_files to a named location that checks, and to a URI
+--- user_files eval: $::users
+--- config eval
+$::auth . <<'_EOC_';
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location / {
+        try_files  $uri @app;
+    }
+
+    location @app {
+        auth_request  /auth;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /uri/ {
+        try_files  $uri /app/$uri?$args;
+    }
+
+    location /app/ {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+
+    # through two of them
+
+    location /twice/ {
+        try_files  $uri @twice;
+    }
+
+    location @twice {
+        try_files  $uri @app;
+    }
+
+    # the first one checks, the last one does not
+
+    location /first/ {
+        auth_request  /auth;
+        try_files     $uri @plain;
+    }
+
+    location @plain {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+--- client
+my @ann = ('X-Token' => 'ann');
+
+kept_out('named', '/ok', \@ann, []);
+kept_out('URI', '/uri/ok', \@::alice, []);
+kept_out('twice', '/twice/ok', \@ann, []);
+kept_out('first', '/first/ok', \@ann, []);
+
+
+
+=== TEST 2: what the check there finds out counts
+--- config eval
+$::auth . <<'_EOC_';
+    idempotency  $TEST_STORE;
+
+    location / {
+        try_files  $uri @app;
+    }
+
+    location @app {
+        auth_request          /auth;
+        auth_request_set      $user $upstream_http_x_user;
+        idempotency_identity  $user;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # said where it begins
+
+    location /origin/ {
+        idempotency           $TEST_STORE;
+        idempotency_identity  $user;
+        try_files             $uri @silent;
+    }
+
+    location @silent {
+        auth_request          /auth;
+        auth_request_set      $user $upstream_http_x_user;
+        idempotency_identity  $user;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # and where a content handler leads
+
+    location /dir/ {
+        index  ok;
+    }
+
+    location = /dir/ok {
+        auth_request          /auth;
+        auth_request_set      $user $upstream_http_x_user;
+        idempotency_identity  $user;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+--- user_files
+>>> dir/ok
+a script
+--- client
+my @ann = ('X-Token' => 'ann');
+my @ben = ('X-Token' => 'ben');
+
+kept_out('try_files', '/ok', \@ann, []);
+kept_apart('try_files', '/ok', \@ann, \@ben);
+kept_apart('in the origin', '/origin/ok', \@ann, \@ben);
+kept_apart('index', '/dir/', \@ann, \@ben);
+
+
+
+=== TEST 3: what the location says where it comes to, before it has begun
+--- config
+    location /silent/ {
+        idempotency  $TEST_STORE;
+        try_files    $uri @silent;
+    }
+
+    location @silent {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /off/ {
+        idempotency  $TEST_STORE;
+        try_files    $uri @off;
+    }
+
+    location @off {
+        idempotency  off;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /other/ {
+        idempotency          $TEST_STORE;
+        idempotency_key      $http_x_other;
+        idempotency_methods  PUT;
+        try_files            $uri @other;
+    }
+
+    location @other {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # an error of files, and of no check
+
+    location /error/ {
+        idempotency  $TEST_STORE;
+        error_page   404 = @silent;
+        try_files    $uri =404;
+    }
+
+    location /recursive/ {
+        idempotency            $TEST_STORE;
+        recursive_error_pages  on;
+        error_page             403 404 = @silent;
+        try_files              $uri @silent;
+    }
+--- client
+for my $where (qw(silent other error recursive)) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    for (1 .. 2) {
+        is(http_post("/$where/ok?op=$where", 'x', \%key)->body, "run 1\n",
+           "$where: covered");
+    }
+
+    is(app_count($where), 1, "$where: ran once");
+}
+
+my %key = ('Idempotency-Key' => new_key());
+
+for my $n (1 .. 2) {
+    my $r = http_post('/off/ok?op=off', 'x', \%key);
+
+    is($r->body, "run $n\n", 'off: not covered');
+    is($r->header('Idempotent-Replayed'), undef, 'off: nor replayed');
+}
+
+
+
+=== TEST 4: index, and the location of the page checks
+--- user_files eval: $::users . ">>> index.php\nscript\n>>> nested/index.php\nscript\n"
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+    index                 index.php;
+
+    location / {
+        add_header  X-Where dir always;
+    }
+
+    location ~ \.php$ {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        add_header            X-Where script always;
+        fastcgi_pass          127.0.0.1:$TEST_NGINX_FCGI_PORT;
+        fastcgi_param         REQUEST_METHOD $request_method;
+        fastcgi_param         REQUEST_URI $request_uri;
+        fastcgi_param         CONTENT_LENGTH $content_length;
+    }
+
+    # a location that rewrites, and one that goes on by try_files
+
+    location /rewritten/ {
+        index  /closed/ok;
+    }
+
+    location /closed/ {
+        rewrite               ^/closed/(.*) /$1 break;
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /tried/ {
+        index  /try/ok;
+    }
+
+    location /try/ {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        try_files             $uri @plain;
+    }
+
+    location @plain {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+kept_out('index', '/', \@::alice, []);
+kept_out('nested', '/nested/', \@::alice, []);
+kept_out('rewritten', '/rewritten/', \@::alice, []);
+kept_out('tried', '/tried/', \@::alice, []);
+
+
+
+=== TEST 5: random_index
+--- user_files eval: $::users . ">>> dir/ok.txt\na file\n"
+--- config
+    location /dir/ {
+        idempotency           $TEST_STORE;
+        idempotency_identity  $host;
+        idempotency_methods   GET;
+        random_index          on;
+    }
+
+    location = /dir/ok.txt {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_get('/dir/', { %key, @::alice })->body, "a file\n", 'let in');
+is(http_get('/dir/', \%key)->status, 401, 'kept out');
+
+my $r = http_get('/dir/', { %key, @::alice });
+is($r->body, "a file\n", 'let in again');
+is($r->header('Idempotent-Replayed'), 'true', 'replayed');
+
+
+
+=== TEST 6: error_page after it has begun
+--- user_files eval: $::users . ">>> static/ok\na file\n"
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    # of a static file: 405 for POST, 404 for none
+
+    location /static/ {
+        error_page  404 405 = @app;
+    }
+
+    location @app {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        add_header            X-Where app always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # of a gateway
+
+    location /dead/ {
+        error_page  502 = @app;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+
+    # by URI: as GET
+
+    location /uri/ {
+        error_page  502 = /app/ok?op=$arg_op;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+
+    location /app/ {
+        limit_except  GET {
+            deny  all;
+        }
+
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # one after the other, the checks in the first, the last, or both
+
+    location /chain/ {
+        recursive_error_pages  on;
+        error_page             502 = @chain;
+        proxy_pass             http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+
+    location @chain {
+        recursive_error_pages  on;
+        auth_basic             closed;
+        auth_basic_user_file   $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        error_page             502 = @plain;
+        proxy_pass             http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+
+    location @plain {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+kept_out('static, 405', '/static/ok', \@::alice, []);
+kept_out('static, 404', '/static/none/ok', \@::alice, []);
+kept_out('gateway', '/dead/ok', \@::alice, []);
+kept_out('by URI', '/uri/ok', \@::alice, []);
+kept_out('chain', '/chain/ok', \@::alice, []);
+
+
+
+=== TEST 7: X-Accel-Redirect
+--- user_files eval: $::users
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP2_PORT;
+    }
+
+    location /inner/ {
+        internal;
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+for my $n (1 .. 2) {
+    my $r = http_post('/accel?to=/inner/ok%3Fop%3Da', 'x', { %key, @::alice });
+
+    is($r->body, "run 1\n", 'let in');
+    is($r->header('Idempotent-Replayed'), $n == 2 ? 'true' : undef,
+       "try $n");
+
+    $r = http_post('/accel?to=/inner/ok%3Fop%3Da', 'x', \%key);
+    is($r->status, 401, 'kept out');
+    is($r->header('X-App'), undef, 'of all of it');
+}
+
+is(app_count('a'), 1, 'ran once');
+is(app_count('/accel'), 1, 'before, too');
+
+
+
+=== TEST 8: ngx.exec, in the content and before it
+--- modules: lua
+--- user_files eval: $::users
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location /content/ {
+        content_by_lua_block { ngx.exec("@app") }
+    }
+
+    location /uri/ {
+        content_by_lua_block { ngx.exec("/closed/ok", ngx.var.args) }
+    }
+
+    location /access/ {
+        access_by_lua_block { ngx.exec("@app") }
+    }
+
+    location /rewrite/ {
+        rewrite_by_lua_block { ngx.exec("@app") }
+    }
+
+    location @app {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /closed/ {
+        access_by_lua_block {
+            if not ngx.var.http_authorization then
+                return ngx.exit(401)
+            end
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+kept_out("$_", "/$_/ok", \@::alice, []) for qw(content uri access rewrite);
+
+
+
+=== TEST 9: Lua's access check says 404, with pages for that
+--- modules: lua
+--- config
+    recursive_error_pages  on;
+    idempotency            $TEST_STORE;
+    idempotency_identity   $host;
+
+    location / {
+        access_by_lua_block {
+            if ngx.var.http_x_token ~= "good" then
+                return ngx.exit(404)
+            end
+        }
+
+        error_page  404 = @page;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location @page {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP2_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/ok?op=a', 'x', { %key, 'X-Token' => 'good' })->header('X-App'),
+   1, 'let in');
+
+my $r = http_post('/ok?op=a', 'x', \%key);
+
+is($r->header('X-App'), 2, 'kept out: the page');
+is($r->header('Idempotent-Replayed'), undef, 'not replayed');
+
+
+
+=== TEST 10: njs
+--- modules: js
+--- user_files eval: $::users . ">>> moves.js\nfunction move(r) { r.internalRedirect('\@app'); }\nexport default { move };\n"
+--- http_config
+    js_path    $TEST_NGINX_SERVER_ROOT/html;
+    js_import  moves.js;
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location / {
+        js_content  moves.move;
+    }
+
+    location @app {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+kept_out('internalRedirect', '/ok', \@::alice, []);
+
+
+
+=== TEST 11: rewrite, if, satisfy any, limit_except
+--- user_files eval: $::users
+--- http_config
+    set_real_ip_from  127.0.0.1;
+    real_ip_header    X-Client;
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location /last/ {
+        rewrite  ^/last/(.*) /closed/$1 last;
+    }
+
+    location /if/ {
+        if ($request_method = POST) {
+            rewrite  ^/if/(.*) /closed/$1 last;
+        }
+    }
+
+    location /closed/ {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /any/ {
+        try_files  $uri @any;
+    }
+
+    location @any {
+        satisfy               any;
+        allow                 10.0.0.1;
+        deny                  all;
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /except/ {
+        try_files  $uri @except;
+    }
+
+    location @except {
+        limit_except  GET {
+            auth_basic            closed;
+            auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /return/ {
+        error_page  418 = @returned;
+        return      418;
+    }
+
+    location @returned {
+        idempotency           $TEST_STORE;
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /nested/ {
+        try_files  $uri /nested/in/$uri?$args;
+
+        location /nested/in/ {
+            auth_basic            closed;
+            auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+            proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- client
+kept_out("$_", "/$_/ok", \@::alice, []) for qw(last if except return nested);
+kept_out('any', '/any/ok', [ 'X-Client' => '10.0.0.1' ],
+         [ 'X-Client' => '10.0.0.2' ]);
+
+
+
+=== TEST 12: a waiter is checked before it gets the response
+--- user_files eval: $::users . ">>> hold\nscript\n"
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location / {
+        error_page  405 = @app;
+    }
+
+    location @app {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+my $holder = send_post('/hold?op=a', 'x', { %key, @::alice });
+app_wait_parked('a');
+
+my $in  = send_post('/hold?op=a', 'x', { %key, @::alice });
+my $out = send_post('/hold?op=a', 'x', \%key);
+
+is($out->read_response(0.5), undef, 'both wait');
+app_release('a');
+
+is($holder->read_response->body, "run 1\n", 'the holder');
+is($in->read_response->body, "run 1\n", 'the one that may');
+is($out->read_response->status, 401, 'the one that may not');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 13: another request is told nothing of the one that was let in
+--- user_files eval: $::users . ">>> ok\nscript\n"
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_identity         $host;
+    idempotency_conflict_detail  values;
+
+    location / {
+        error_page  405 = @app;
+    }
+
+    location @app {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /here/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $uri (qw(/ok /here/ok)) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    is(http_post($uri, '{"pin":"1234"}', { %key, @::alice })->status, 200,
+       "$uri: ran");
+
+    my $r = http_post($uri, '{"pin":"1"}', \%key);
+
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$uri: another request");
+
+    if ($uri eq '/ok') {
+        is_deeply($r->json->{error}{details}, {}, 'not checked: nothing');
+
+    } else {
+        like($r->body, qr/1234/, 'checked: what differs');
+    }
+}
+
+
+
+=== TEST 14: the way has changed since
+--- provokes: its retry came to
+--- config
+    location / {
+        idempotency           $TEST_STORE;
+        idempotency_methods   GET;
+        index                 page.html;
+    }
+
+    location = /page.html {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=page;
+    }
+
+    #location ~ ^/page { proxy_pass http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=other; }
+--- user_files
+>>> page.html
+a page
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_get('/', \%key)->body, "run 1\n", 'ran');
+
+edit_config(sub { s/location = \/page/location = \/elsewhere/;
+                  s/#location ~ (\S+) \{ proxy_pass (\S+);/location ~ $1 { rewrite ^ \/ok?op=other? break; proxy_pass http:\/\/127.0.0.1:$ENV{TEST_NGINX_APP_PORT};/ });
+ok(nginx_reload(), 'reloaded');
+
+my $r = http_get('/', \%key);
+
+is($r->error_code, 'RESPONSE_NOT_KEPT', 'not replayed to whom it may concern');
+is(app_count('other'), 0, 'and never run');
+error_log_like(qr/was made in location "\/page.html", its retry came to "\^\/page"/,
+               'which is told');

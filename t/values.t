@@ -1,0 +1,356 @@
+# Values that may differ by request, where it matters when they are looked at:
+# keys and bypasses that depend on the body, groups that a variable names.  And
+# values that can't mean what they say: the configuration is refused.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+our $map = <<'_EOC_';
+    map $request_body $from_body {
+        "~\"id\":\"(?<id>[a-z0-9-]+)\""  $id;
+    }
+
+    map $http_x_header $from_header {
+        default  $http_x_header;
+    }
+
+    map $request_body $skip {
+        ~skip    1;
+        default  0;
+    }
+_EOC_
+
+# twice: the second is a replay, and the application ran once
+
+sub covered {
+    my ($what, $uri, $body, $headers) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $op = $what =~ s/\W/-/gr;
+    $uri .= ($uri =~ /\?/ ? '&' : '?') . "op=$op";
+
+    for my $n (1 .. 2) {
+        my $r = http_post($uri, $body, $headers);
+
+        is($r->body, "run 1\n", "$what: try $n");
+        is($r->header('X-Idem'), $n == 1 ? 'EXECUTED' : 'REPLAYED',
+           "$what: covered, try $n");
+    }
+
+    is(app_count($op), 1, "$what: ran once");
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a key that depends on the body
+--- http_config eval: $::map
+--- config
+    idempotency  $TEST_STORE;
+    add_header   X-Idem $idempotency_status always;
+    add_header   X-Key $idempotency_key always;
+    add_header   X-Body $request_body always;
+
+    location / {
+        idempotency_key         $request_body;
+        idempotency_key_format  string;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /map/ {
+        idempotency_key  $from_body;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /both/ {
+        idempotency_key  $from_header $from_body;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /prefixed/ {
+        idempotency_key  "$arg_prefix-$from_body";
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /required/ {
+        idempotency_key       $from_body;
+        idempotency_required  on;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # somebody has asked for it before
+
+    location /asked/ {
+        if ($request_body = "nothing") {
+            return 400;
+        }
+
+        idempotency_key  $from_body;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /tried/ {
+        idempotency_key  $from_body;
+        try_files        $uri @app;
+    }
+
+    location @app {
+        idempotency_key  $from_body;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $n = 0;
+my $body = sub { return '{"id":"' . new_key() . '"}' };
+
+covered('itself', '/ok', 'a-body-' . new_key());
+covered('map', '/map/ok', $body->());
+covered('asked', '/asked/ok', $body->());
+covered('tried', '/tried/ok', $body->());
+covered('both, by the body', '/both/ok', $body->());
+covered('both, by the header', '/both/ok', 'x', { 'X-Header' => new_key() });
+covered('prefixed', '/prefixed/ok?prefix=a', my $one = $body->());
+covered('required', '/required/ok', $body->());
+
+my ($id) = $one =~ /:"(.*)"/;
+my $r = http_post('/prefixed/ok?prefix=b', $one);
+
+is($r->header('X-Key'), "b-$id", 'the whole of it is the key');
+is($r->header('X-Body'), $one, 'others find the body, too');
+
+# without one
+
+$r = http_post('/map/ok?op=none', 'x') for 1 .. 2;
+is($r->header('X-Idem'), 'BYPASS', 'no key in the body');
+is(app_count('none'), 2, 'runs each time');
+
+is(http_post('/required/ok?op=none', 'x')->error_code,
+   'IDEMPOTENCY_KEY_MISSING', 'where it is required');
+error_log_unlike(qr/asked for before the body was read/, 'nothing to tell');
+
+
+
+=== TEST 2: a body that is too large for the variable, and one that is set
+--- http_config eval: $::map
+--- config
+    idempotency  $TEST_STORE;
+    add_header   X-Idem $idempotency_status always;
+
+    location / {
+        client_body_buffer_size  1k;
+        idempotency_key          $from_body;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /set/ {
+        set              $key $request_body;
+        idempotency_key  $key;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $large = '{"id":"' . new_key() . '","x":"' . 'x' x 5000 . '"}';
+
+for (1 .. 2) {
+    my $r = http_post('/ok?op=a', $large);
+
+    is($r->error_code, 'IDEMPOTENCY_KEY_INVALID', 'nobody knows its key');
+    like($r->body, qr/too large for it/, 'which is told');
+}
+
+is(app_count('a'), 0, 'so it does not run');
+
+my $r = http_post('/set/ok?op=b', '{}');
+is($r->header('X-Idem'), 'BYPASS', 'set: the body comes later');
+error_log_like(qr/\[warn\] .*\$request_body was asked for before the body was read.*"map"/,
+               'set: and it is told what would be right');
+
+
+
+=== TEST 3: a bypass that depends on the body
+--- http_config eval: $::map
+--- config
+    add_header   X-Idem $idempotency_status always;
+
+    location / {
+        idempotency         $TEST_STORE;
+        idempotency_bypass  $http_x_skip $skip;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+covered('not skipped', '/ok', 'keep', \%key);
+
+for my $n (1 .. 2) {
+    my $r = http_post('/ok?op=b', 'skip', { 'Idempotency-Key' => 'b' });
+
+    is($r->body, "run $n\n", 'skipped by its body');
+    is($r->header('X-Idem'), 'BYPASS', 'and says so');
+}
+
+
+
+=== TEST 4: json: anywhere in the body
+--- config
+    idempotency  $TEST_STORE;
+    add_header   X-Idem $idempotency_status always;
+    add_header   X-Key $idempotency_key always;
+
+    location / {
+        idempotency_key  json:/params/arguments/idempotencyKey json:/params/_meta/a~1b json:id;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /list/ {
+        idempotency_key  json:/items/1/id json:/a.b;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %uri = (
+    deep    => [ '/ok', '{"id":1,"params":{"arguments":{"x":1,"idempotencyKey":"%s"}}}' ],
+    second  => [ '/ok', '{"id":1,"params":{"_meta":{"a/b":"%s"}}}' ],
+    third   => [ '/ok', '{"params":{},"id":"%s"}' ],
+    element => [ '/list/ok', '{"items":[{"id":"0"},{"id":"%s"}]}' ],
+    dot     => [ '/list/ok', '{"a":{"b":"no"},"a.b":"%s"}' ],
+);
+
+for my $what (sort keys %uri) {
+    my ($uri, $body) = @{ $uri{$what} };
+    my $key = new_key();
+
+    $body = sprintf $body, $key;
+    covered($what, $uri, $body);
+    is(http_post($uri, $body)->header('X-Key'), $key, "$what: by that key");
+}
+
+is(http_post('/ok', '{"params":{"arguments":{"idempotencyKey":{}}}}')->error_code,
+   'IDEMPOTENCY_KEY_INVALID', 'an object is no key');
+is(http_post('/list/ok', '{"items":[]}')->header('X-Idem'), 'BYPASS', 'none');
+
+
+
+=== TEST 5: json: a path that is none
+--- config
+    idempotency_key json:a.b;
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*invalid value "json:a\.b" in "idempotency_key" directive: .*json:\/a\/b.* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 6: json: an element
+--- config
+    idempotency_key json:a[0];
+--- must_die
+--- error_log eval
+qr/invalid value "json:a\[0\]" in "idempotency_key" directive/
+
+
+
+=== TEST 7: json: a slash too late
+--- config
+    idempotency_key json:a/b;
+--- must_die
+--- error_log eval
+qr/invalid value "json:a\/b" in "idempotency_key" directive/
+
+
+
+=== TEST 8: json: no proper pointer
+--- config
+    idempotency_key json:/a~b;
+--- must_die
+--- error_log eval
+qr/invalid value "json:\/a~b" in "idempotency_key" directive: .*"~0"/
+
+
+
+=== TEST 9: a key that is the same for everybody
+--- config
+    idempotency_key http_idempotency_key;
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*invalid value "http_idempotency_key" in "idempotency_key" directive: it is the same for every request.*nginx\.conf:\d+/
+
+
+
+=== TEST 10: a group of a variable
+--- http_config
+    map $uri $group {
+        ~^/(?<part>[a-z0-9]+)/  $part;
+    }
+--- config
+    idempotency_log  logs/events.log;
+
+    location / {
+        idempotency        $TEST_STORE;
+        idempotency_group  $group;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /prefixed/ {
+        idempotency        $TEST_STORE;
+        idempotency_group  "x-$arg_group";
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location = /stats { idempotency_stats prometheus; }
+--- client
+my $post = sub {
+    return http_post(shift, 'x', { 'Idempotency-Key' => new_key() });
+};
+
+my $count = sub {
+    my $stats = http_get('/stats')->body;
+    my %runs;
+    $runs{$1} = $2 while $stats =~
+        /requests_total\{store="[^"]*",group="([^"]*)",[^}]*EXECUTED"\} (\d+)/gi;
+    return \%runs;
+};
+
+$post->('/ok');
+$post->($_) for qw(/one/ok /two/ok /two/ok /prefixed/ok?group=p);
+
+my $runs = $count->();
+
+is($runs->{one}, 1, 'of the first');
+is($runs->{two}, 2, 'of the second');
+is($runs->{'x-p'}, 1, 'a part of it');
+is($runs->{localhost}, 1, 'of none: that of the server');
+is($runs->{'$group'}, undef, 'not taken literally');
+
+# a client could name as many as it likes
+
+$post->("/part$_/ok") for 1 .. 70;
+
+$runs = $count->();
+
+is($runs->{part1}, 1, 'one more');
+is($runs->{part70}, undef, 'one too many');
+cmp_ok($runs->{other}, '>=', 6, 'which are counted together');
+cmp_ok(scalar(keys %$runs), '<=', 65, 'so there are 64 at most, and the rest');
+
+ok(nginx_reload(), 'reloaded');
+$post->('/two/ok');
+is($count->()->{two}, 3, 'goes on counting');
+
+my $log = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/events.log";
+
+ok(wait_for(sub {
+    open my $in, '<', $log or return;
+    my $text = do { local $/; <$in> };
+    return $text =~ /"uri_group":"two"/;
+}, 10), 'in events, too');
+
+
+
+=== TEST 11: an empty group
+--- config
+    idempotency_group "";
+--- must_die
+--- error_log eval
+qr/invalid value "" in "idempotency_group" directive/
