@@ -43,7 +43,7 @@ ngx_http_idempotency_outbox_figures(ngx_http_idempotency_store_t *store,
     o = &store->layers->outbox;
     sh = o->shared.data;
 
-    *waiting = o->z.zone->records;
+    *waiting = ngx_http_idempotency_outbox_waiting(o);
 
     return &sh->figures;
 }

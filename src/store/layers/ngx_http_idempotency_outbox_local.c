@@ -1,0 +1,136 @@
+
+/*
+ * Locks of this nginx only: of requests that run although the store does not
+ * answer (idempotency_on_store_error pass).
+ *
+ * Other hosts do not know of them, and the store is not told: what they are
+ * good for is that duplicates which come to this nginx wait for the one that
+ * runs, and get its response.  That is kept as any commit that failed, and
+ * written to the store when it is back, if nothing is there by then.
+ *
+ * A lock ends with its lease if its worker does not renew it.
+ *
+ * Called by the outbox.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/layers/ngx_http_idempotency_layers.h"
+
+
+static ngx_http_idempotency_node_t *ngx_http_idempotency_outbox_local_find(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
+
+
+ngx_int_t
+ngx_http_idempotency_outbox_local_begin(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_node_t  *node;
+
+    ngx_http_idempotency_outbox_lock(o);
+
+    node = ngx_http_idempotency_zone_find(&o->z, op->id);
+
+    if (node && (ngx_msec_int_t) (node->until - ngx_current_msec) > 0) {
+        ngx_http_idempotency_zone_found(node, op);
+        op->kept = 1;
+
+    } else {
+
+        if (node) {
+            ngx_http_idempotency_zone_remove(&o->z, node);
+        }
+
+        node = ngx_http_idempotency_zone_insert(&o->z, op->id,
+                                                op->start + op->lease);
+        if (node) {
+            ngx_http_idempotency_zone_state(&o->z, node,
+                                         NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+            node->claim = *op->claim;
+            node->until = op->start + op->lease;
+
+            ngx_memcpy(node->token, op->token,
+                       NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+            op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
+
+        } else {
+            op->result = NGX_HTTP_IDEMPOTENCY_FULL;
+        }
+    }
+
+    ngx_http_idempotency_outbox_unlock(o);
+
+    return NGX_OK;
+}
+
+
+/* never lost: there is nobody to lose it to, or nothing to be done about it */
+
+ngx_int_t
+ngx_http_idempotency_outbox_local_renew(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_node_t  *node;
+
+    ngx_http_idempotency_outbox_lock(o);
+
+    node = ngx_http_idempotency_outbox_local_find(o, op);
+
+    if (node) {
+        node->until = ngx_current_msec + op->lease;
+        ngx_http_idempotency_zone_expire(&o->z, node, node->until);
+    }
+
+    ngx_http_idempotency_outbox_unlock(o);
+
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_outbox_local_release(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_node_t  *node;
+
+    ngx_http_idempotency_outbox_lock(o);
+
+    node = ngx_http_idempotency_outbox_local_find(o, op);
+
+    if (node) {
+        ngx_http_idempotency_zone_remove(&o->z, node);
+    }
+
+    ngx_http_idempotency_outbox_unlock(o);
+
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    return NGX_OK;
+}
+
+
+static ngx_http_idempotency_node_t *
+ngx_http_idempotency_outbox_local_find(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_http_idempotency_node_t  *node;
+
+    node = ngx_http_idempotency_zone_find(&o->z, op->id);
+
+    if (node == NULL || node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+        || ngx_memcmp(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
+           != 0)
+    {
+        return NULL;
+    }
+
+    return node;
+}
