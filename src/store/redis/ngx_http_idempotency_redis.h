@@ -155,6 +155,9 @@ struct ngx_http_idempotency_redis_call_s {
                                                         did not decide it   */
     unsigned                              waited:1;  /* somebody waits, and is
                                                         to be told          */
+    unsigned                              early:1;   /* a commit whose WAIT is
+                                                        put off: it goes where
+                                                        nothing waits       */
 };
 
 
@@ -182,6 +185,11 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         which replies come  */
     ngx_queue_t                           held;      /* ... replied to, until
                                                         replicas have them  */
+    ngx_queue_t                           early;     /* ... replied to before
+                                                        the WAIT that is to
+                                                        speak for them could
+                                                        be asked            */
+    ngx_queue_t                           covered;   /* ... and was         */
     ngx_buf_t                             out;       /* commands to be sent */
 
     ngx_event_t                           flush;     /* posted: send, or
@@ -205,6 +213,8 @@ struct ngx_http_idempotency_redis_conn_s {
     unsigned                              commits:1;   /* only, with a WAIT
                                                           behind them       */
     unsigned                              awaiting:1;  /* its reply         */
+    unsigned                              wrote:1;     /* something that it
+                                                          speaks for        */
     unsigned                              answered:1;  /* since it connected */
     unsigned                              told:1;      /* it is in the log  */
 };
@@ -510,10 +520,12 @@ ngx_int_t ngx_http_idempotency_redis_field(redisReply *reply, ngx_uint_t n,
 
 /* the connection for op; NULL: its node is not known yet */
 ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_route(
-    ngx_http_idempotency_redis_t *redis, ngx_http_idempotency_op_t *op);
+    ngx_http_idempotency_redis_t *redis, ngx_http_idempotency_op_t *op,
+    ngx_uint_t early);
 /* ... and of those to a node */
 ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_conn_of(
-    ngx_http_idempotency_redis_node_t *node, ngx_http_idempotency_op_t *op);
+    ngx_http_idempotency_redis_node_t *node, ngx_http_idempotency_op_t *op,
+    ngx_uint_t early);
 ngx_http_idempotency_redis_call_t *ngx_http_idempotency_redis_call(
     ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_conn_t *conn);
@@ -553,6 +565,12 @@ ngx_int_t ngx_http_idempotency_redis_replicas_ask(
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_replicas_hold(
     ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_replicas_hurry(
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_replicas_early(
+    ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_replicas_cover(
+    ngx_http_idempotency_redis_conn_t *conn);
 char *ngx_http_idempotency_redis_set_replicas(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
 
