@@ -17,6 +17,7 @@
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
  *   ..._redis_setup.c       from a socket to a connection that is ready
+ *   ..._redis_knock.c       more sockets, while the first gets no answer
  *   ..._redis_replicas.c    commits that wait for replicas to have them
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
@@ -83,6 +84,9 @@
 /* a server that owes a reply for so long is taken for one that is away, as
    far as the topology is concerned */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_SILENT       1000
+
+/* attempts to connect that may be under way beside the first */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_KNOCKS       4
 
 /* connect attempts in vain after which a begin no longer waits for one */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP      3
@@ -196,6 +200,10 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         connect             */
     ngx_event_t                           timer;     /* of connecting, and
                                                         of the backoff      */
+    ngx_event_t                           knock;     /* timer: another try to
+                                                        connect             */
+    ngx_connection_t                     *knocks[
+                                         NGX_HTTP_IDEMPOTENCY_REDIS_KNOCKS];
     ngx_uint_t                            setup;     /* replies outstanding */
     ngx_uint_t                            failures;  /* in a row            */
     ngx_msec_t                            heard;     /* bytes, last         */
@@ -594,6 +602,19 @@ void ngx_http_idempotency_redis_write_handler(ngx_event_t *wev);
 
 void ngx_http_idempotency_redis_connect(
     ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev);
+
+/* its socket is there */
+void ngx_http_idempotency_redis_connected(
+    ngx_http_idempotency_redis_conn_t *conn);
+
+/* ..._redis_knock.c */
+
+/* an attempt to connect is under way: others follow, until one succeeds */
+void ngx_http_idempotency_redis_knock(ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_knock_stop(
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_knock_handler(ngx_event_t *ev);
 
 /* ..._redis_watch.c */
 

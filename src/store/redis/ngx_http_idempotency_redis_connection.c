@@ -75,6 +75,11 @@ ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
     conn->timer.data = conn;
     conn->timer.log = ngx_cycle->log;
     conn->timer.cancelable = 1;
+
+    conn->knock.handler = ngx_http_idempotency_redis_knock_handler;
+    conn->knock.data = conn;
+    conn->knock.log = ngx_cycle->log;
+    conn->knock.cancelable = 1;
 }
 
 
@@ -453,6 +458,8 @@ ngx_http_idempotency_redis_close(ngx_http_idempotency_redis_conn_t *conn)
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED;
     conn->setup = 0;
     conn->awaiting = 0;
+
+    ngx_http_idempotency_redis_knock_stop(conn);
 
     if (conn->timer.timer_set) {
         ngx_del_timer(&conn->timer);

@@ -529,16 +529,16 @@ sub fill
 {
     my ($listen) = @_;
 
-    my @full;
+    my ($failed, @full) = (0);
 
-    while (@full < 1000) {
+    while (@full < 1000 && $failed < 3) {
         my $s = IO::Socket::INET->new(PeerAddr => '127.0.0.1',
                                       PeerPort => $listen->sockport,
                                       Proto => 'tcp', Blocking => 0)
             or last;
 
         push @full, $s;
-        last if !IO::Select->new($s)->can_write(0.05);
+        $failed++ if !IO::Select->new($s)->can_write(0.2);
     }
 
     return @full;
