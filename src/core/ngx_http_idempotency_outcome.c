@@ -22,6 +22,8 @@
 static ngx_http_idempotency_outcome_e ngx_http_idempotency_by_status(
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t status);
 static ngx_int_t ngx_http_idempotency_last_sent(ngx_http_request_t *r);
+static void ngx_http_idempotency_settled(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status);
 static void ngx_http_idempotency_settle_one(
     ngx_http_idempotency_cover_t *cover, ngx_http_idempotency_op_e kind,
     ngx_http_idempotency_reason_e reason, ngx_msec_t ttl);
@@ -162,12 +164,14 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     switch (outcome) {
 
     case NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE:
-        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_RELEASED;
+        ngx_http_idempotency_settled(ctx,
+                                    NGX_HTTP_IDEMPOTENCY_STATUS_RELEASED);
         ngx_http_idempotency_release(ctx);
         return;
 
     case NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN:
-        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN;
+        ngx_http_idempotency_settled(ctx,
+                                    NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN);
         reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
 
         if (policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
@@ -180,7 +184,8 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     default: /* NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP */
 
         if (reason == NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE) {
-            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_TOO_LARGE;
+            ngx_http_idempotency_settled(ctx,
+                                      NGX_HTTP_IDEMPOTENCY_STATUS_TOO_LARGE);
         }
     }
 
@@ -203,6 +208,18 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
         ngx_http_idempotency_settle_one(cover,
                                         NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
                                         reason, ttl);
+    }
+}
+
+
+/* that it ran without the store says more than what became of it here */
+
+static void
+ngx_http_idempotency_settled(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status)
+{
+    if (!ctx->unprotected) {
+        ctx->status = status;
     }
 }
 
@@ -261,6 +278,7 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     op->where = cover->where;
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;
+    op->unprotected = ctx->unprotected;
     op->ttl = ttl;
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
     op->reason = reason;

@@ -324,6 +324,11 @@ ngx_int_t ngx_http_idempotency_outbox_local_renew(
 ngx_int_t ngx_http_idempotency_outbox_local_release(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
 
+/* looks again after a while; nothing is handed down */
+ngx_int_t ngx_http_idempotency_outbox_local_watch(
+    ngx_http_idempotency_op_t *op);
+void ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op);
+
 /* how soon a commit is tried again */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN  250
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX  500

@@ -176,15 +176,22 @@ ngx_http_idempotency_outbox_release(ngx_http_idempotency_op_t *op)
 static ngx_int_t
 ngx_http_idempotency_outbox_watch(ngx_http_idempotency_op_t *op)
 {
-    if (ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_conf(op),
-                                        op, 0)
-        == NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT)
-    {
+    ngx_http_idempotency_outbox_t  *o;
+
+    o = ngx_http_idempotency_outbox_conf(op);
+
+    switch (ngx_http_idempotency_outbox_has(o, op, 0)) {
+
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT:
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
         return NGX_OK;
-    }
 
-    return ngx_http_idempotency_layer_pass(op);
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_RUNS:
+        return ngx_http_idempotency_outbox_local_watch(op);
+
+    default:
+        return ngx_http_idempotency_layer_pass(op);
+    }
 }
 
 
@@ -198,8 +205,16 @@ ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op)
     o = ngx_http_idempotency_outbox_conf(op);
 
     if (op->state_data == NULL) {
+
         /* nothing was handed down: it waits for a commit to be tried */
-        ngx_http_idempotency_outbox_check_cancel(op);
+
+        if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_WATCH) {
+            ngx_http_idempotency_outbox_local_cancel(op);
+
+        } else {
+            ngx_http_idempotency_outbox_check_cancel(op);
+        }
+
         return;
     }
 

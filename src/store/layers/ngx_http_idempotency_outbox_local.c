@@ -21,6 +21,12 @@
 #include "store/layers/ngx_http_idempotency_layers.h"
 
 
+/* between looks of a request that waits for one of these */
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_LOCAL_MIN  20
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_LOCAL_MAX  250
+
+
+static void ngx_http_idempotency_outbox_local_look(ngx_event_t *ev);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_outbox_local_find(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
 
@@ -114,6 +120,50 @@ ngx_http_idempotency_outbox_local_release(ngx_http_idempotency_outbox_t *o,
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
     return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idempotency_outbox_local_watch(ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t  delay;
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = ngx_http_idempotency_outbox_local_look;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+    op->timer.cancelable = 1;
+
+    op->state_data = NULL;
+
+    delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_LOCAL_MIN << ngx_min(op->attempt, 8);
+    delay = ngx_min(delay, NGX_HTTP_IDEMPOTENCY_OUTBOX_LOCAL_MAX);
+
+    ngx_add_timer(&op->timer, delay);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idempotency_outbox_local_look(ngx_event_t *ev)
+{
+    ngx_http_idempotency_op_t  *op;
+
+    op = ev->data;
+    op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
+    ngx_http_idempotency_store_complete(op);
+}
+
+
+void
+ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op)
+{
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
 }
 
 
