@@ -113,6 +113,9 @@ typedef struct {
     ngx_uint_t                      used;       /* there may be some        */
     ngx_uint_t                      open;       /* the last try succeeded:
                                                    all are tried at once    */
+    ngx_uint_t                      rewrite;    /* unacknowledged ones, once
+                                                   each: the server may be
+                                                   another one              */
 } ngx_http_idempotency_outbox_lane_t;
 
 /* by place of the node; the first is that of what has none */
@@ -291,6 +294,8 @@ void ngx_http_idempotency_outbox_lane_take(ngx_http_idempotency_outbox_t *o,
 void ngx_http_idempotency_outbox_lane_done(ngx_http_idempotency_outbox_t *o,
     ngx_uint_t n, size_t size);
 void ngx_http_idempotency_outbox_lane_opened(ngx_http_idempotency_outbox_t *o,
+    ngx_uint_t n);
+void ngx_http_idempotency_outbox_lane_missed(ngx_http_idempotency_outbox_t *o,
     ngx_uint_t n);
 void ngx_http_idempotency_outbox_lane_failed(ngx_http_idempotency_outbox_t *o,
     ngx_uint_t n);

@@ -8,8 +8,9 @@
  * record is may change while it is kept: its lane is asked for each time.
  *
  * Commits that too few replicas have are in a lane of their own.  It is open
- * when a try was acknowledged, and, for each once, when a server was connected
- * anew: that one may have taken over, and lack them.
+ * when a try was acknowledged.  And when a server was connected anew, or has
+ * the record now, each is written once: that server may have taken over, and
+ * lack it.
  *
  * All of this is a matter of time only: a worker that is killed leaves nothing
  * here that has to be put right.
@@ -106,8 +107,11 @@ ngx_http_idempotency_outbox_lane_room(ngx_http_idempotency_outbox_t *o,
     lane = ngx_http_idempotency_outbox_lane_sh(o, n);
 
     if (!lane->used) {
+
         /* its node changed, or its worker was killed before it said so */
+
         ngx_http_idempotency_outbox_lane_use(o, n);
+        lane->rewrite = 1;
     }
 
     if ((ngx_msec_int_t) (lane->next - ngx_current_msec) > 0
@@ -181,6 +185,28 @@ ngx_http_idempotency_outbox_lane_opened(ngx_http_idempotency_outbox_t *o,
 }
 
 
+/* the server answered, but too few of its replicas did */
+
+void
+ngx_http_idempotency_outbox_lane_missed(ngx_http_idempotency_outbox_t *o,
+    ngx_uint_t n)
+{
+    ngx_http_idempotency_outbox_lane_t  *lane;
+
+    lane = ngx_http_idempotency_outbox_lane_sh(o, n);
+
+    if (lane->rewrite
+        || ngx_http_idempotency_outbox_lane_cause(n)
+           == NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED)
+    {
+        ngx_http_idempotency_outbox_lane_opened(o, n);
+
+    } else if (!lane->open) {
+        ngx_http_idempotency_outbox_lane_failed(o, n);
+    }
+}
+
+
 void
 ngx_http_idempotency_outbox_lane_failed(ngx_http_idempotency_outbox_t *o,
     ngx_uint_t n)
@@ -224,6 +250,7 @@ ngx_http_idempotency_outbox_lanes_rewrite(ngx_http_idempotency_outbox_t *o)
 
         if (lane->used) {
             lane->open = 1;
+            lane->rewrite = 1;
             lane->next = ngx_current_msec;
         }
     }
@@ -266,8 +293,7 @@ ngx_http_idempotency_outbox_pass_end(ngx_http_idempotency_outbox_t *o)
         if (!work->seen && work->tries == 0) {
 
             if (o->keeps == ngx_http_idempotency_outbox_sh(o)->keeps) {
-                lane->used = 0;
-                lane->open = 0;
+                ngx_memzero(lane, sizeof(ngx_http_idempotency_outbox_lane_t));
                 continue;
             }
 
@@ -278,11 +304,12 @@ ngx_http_idempotency_outbox_pass_end(ngx_http_idempotency_outbox_t *o)
 
         if (ngx_http_idempotency_outbox_lane_cause(n)
             == NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED
-            && work->tries == 0)
+            && lane->open && work->tries == 0)
         {
             /* each was written once more: on with one at a time */
 
             lane->open = 0;
+            lane->rewrite = 0;
         }
 
         if ((ngx_msec_int_t) (lane->next - ngx_current_msec) <= 0) {

@@ -371,7 +371,8 @@ ngx_http_idempotency_outbox_take_one(ngx_http_idempotency_outbox_t *o,
     if (try) {
 
         if (try->op
-            || (ngx_msec_int_t) (try->until - ngx_current_msec) > 0)
+            || (try->lane == lane
+                && (ngx_msec_int_t) (try->until - ngx_current_msec) > 0))
         {
             return NULL;
         }
@@ -485,14 +486,11 @@ ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
     if (!answered) {
         ngx_http_idempotency_outbox_lane_failed(o, try->lane);
 
-    } else if (!missed
-               || try->lane < NGX_HTTP_IDEMPOTENCY_OUTBOX_PLACES
-                              * NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED)
-    {
-        ngx_http_idempotency_outbox_lane_opened(o, try->lane);
+    } else if (missed) {
+        ngx_http_idempotency_outbox_lane_missed(o, try->lane);
 
-    } else if (!ngx_http_idempotency_outbox_sh(o)->lanes[try->lane].open) {
-        ngx_http_idempotency_outbox_lane_failed(o, try->lane);
+    } else {
+        ngx_http_idempotency_outbox_lane_opened(o, try->lane);
     }
 
     wait = ngx_http_idempotency_outbox_lanes_next(o,
