@@ -122,6 +122,8 @@ struct ngx_http_idempotency_op_s {
                                                    was sent                 */
     unsigned                        hasty:1;    /* does not wait until
                                                    replicas have it         */
+    unsigned                        known:1;    /* that replicas lack it was
+                                                   logged and counted before */
 
     /* all but watch: the request runs although the store did not answer; its
        lock and its outcome are this nginx's own, until the store is back */

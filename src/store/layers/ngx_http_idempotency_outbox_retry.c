@@ -454,6 +454,8 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     op->ttl = node->until - ngx_current_msec;
     op->lease = op->ttl;
     op->grace = node->expires - node->until;
+    op->known = (ngx_http_idempotency_outbox_cause(node)
+                 == NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED);
     op->state = node->state;
     op->reason = node->reason;
     op->response = cl;

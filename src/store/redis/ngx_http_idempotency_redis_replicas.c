@@ -319,6 +319,10 @@ ngx_http_idempotency_redis_replicas_missed(
 
     op->unacknowledged = 1;
 
+    if (op->known) {
+        return;
+    }
+
     ngx_http_idempotency_metrics_count(redis->store,
                                   NGX_HTTP_IDEMPOTENCY_COUNT_REPLICAS_MISSED);
 
