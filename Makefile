@@ -14,11 +14,11 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
 # the tools read these
-export JOBS PORT TESTS
+export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse
+        analyse fresh nginx-tests history
 
 build: setup-build
 	@$(BUILD)
@@ -72,6 +72,15 @@ analyse: setup-build setup-analyse
 torture: setup-test build
 	@proof/torture/run
 
+nginx-tests: setup-test setup-suite build
+	@proof/nginx-tests/run
+
+fresh: setup-fresh
+	@tools/fresh $(or $(SUITE),trixie)
+
+history: setup-test build
+	@proof/history/run
+
 setup: setup-build setup-test
 
 setup-%:
@@ -97,6 +106,9 @@ help:
 	@echo "make fuzz           parsers and decoders, FUZZ_SECONDS=60 each"
 	@echo "make analyse        gcc -fanalyzer, clang-tidy, cppcheck"
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
+	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
+	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
+	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

@@ -354,6 +354,10 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
 {
     ngx_http_idempotency_main_conf_t  *mcf;
 
+    if (ngx_http_idempotency_check_variables(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
     /* loaded, but nowhere on: nginx is as if it were not there */

@@ -426,3 +426,218 @@ for my $how (qw(close RST RST_STREAM), 'HTTP/2 close') {
     $go->();
     is(app_wait_closed($op), 1, "idle, $how: the upstream is let go");
 }
+
+
+
+=== TEST 9: an upstream that starts late
+--- h2
+--- http_config
+    proxy_cache_path  $TEST_NGINX_SERVER_ROOT/cache keys_zone=cache:1m;
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_wait          0;
+    proxy_cache               cache;
+    proxy_cache_methods       POST;
+
+    location / {
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /locked/ {
+        proxy_cache_lock          on;
+        proxy_cache_lock_timeout  100ms;
+        proxy_cache_key           locked;
+        idempotency_methods       POST PUT;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /locked/held/ {
+        proxy_cache_lock          on;
+        proxy_cache_lock_timeout  100ms;
+        proxy_cache_key           locked;
+        idempotency_unknown_outcome  hold;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /threads/ {
+        aio                   threads;
+        proxy_cache_key       threads;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /sync {
+        idempotency           off;
+        proxy_cache           off;
+        return                204;
+    }
+--- client
+# somebody else has the lock of the cache entry all the time
+
+my $c = send_post('/locked/hold?op=lock', 'x');
+app_wait_parked('lock');
+
+for my $how (sort keys %::ways) {
+    for my $uri ('/locked/hold', '/locked/held/hold') {
+        my $r = leave($uri, $how);
+        is($r->body, "run 1\n", "$uri, $how: replayed");
+        is($r->header('Idempotent-Replayed'), 'true', "$uri, $how: says so");
+    }
+}
+
+is(leave('/locked/close?hold=1', 'RST')->error_code, 'OUTCOME_UNKNOWN',
+   'closed: unknown');
+
+app_release('lock');
+$c->read_response;
+
+# an entry that expires, read by a thread
+
+http_post('/threads/ok?op=prime&header=X-Accel-Expires:%201', 'x');
+sleep 2.2;
+
+for my $how (sort keys %::ways) {
+    my $r = leave('/threads/hold?header=X-Accel-Expires:%200', $how);
+    is($r->body, "run 1\n", "threads, $how: replayed");
+    is($r->header('Idempotent-Replayed'), 'true', "threads, $how: says so");
+}
+
+
+
+=== TEST 10: handlers that look at the client themselves
+--- h2
+--- modules: lua
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_wait          0;
+    lua_check_client_abort    on;
+
+    location / {
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /socket/ {
+        content_by_lua_block {
+            local socket = ngx.socket.tcp()
+            socket:settimeout(20000)
+            socket:connect("127.0.0.1", $TEST_NGINX_APP_PORT)
+            socket:send("GET /hold?op=" .. ngx.var.arg_op
+                        .. " HTTP/1.0\r\n\r\n")
+            local answer = socket:receive("*a")
+            ngx.print(answer:match("run.*"))
+            ngx.flush(true)
+        }
+    }
+    location /capture/ {
+        content_by_lua_block {
+            local res = ngx.location.capture("/app/hold", {
+                method = ngx[ngx.var.arg_method or "HTTP_POST"],
+                args = ngx.var.args
+            })
+            ngx.print(res.body)
+        }
+    }
+    location /capture/off/ {
+        lua_check_client_abort  off;
+        content_by_lua_block {
+            local res = ngx.location.capture("/app/hold", {
+                method = ngx.HTTP_POST, args = ngx.var.args
+            })
+            ngx.print(res.body)
+        }
+    }
+    location /capture/lua/ {
+        content_by_lua_block {
+            local res = ngx.location.capture("/socket/", {
+                args = ngx.var.args
+            })
+            ngx.print(res.body)
+        }
+    }
+    location /app/ {
+        rewrite               ^/app(/.*) $1 break;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /exec/ {
+        content_by_lua_block {
+            ngx.sleep(0.01)
+            ngx.exec("@app")
+        }
+    }
+    location @app {
+        access_by_lua_block   { ngx.sleep(0.01) }
+        rewrite               ^ /hold break;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /sync {
+        idempotency           off;
+        return                204;
+    }
+--- client
+for my $how (sort keys %::ways) {
+    for my $uri (qw(/socket/ /capture/ /capture/off/ /capture/lua/ /exec/)) {
+
+        # Lua has no subrequests for HTTP/2
+        next if $uri =~ /capture/ && $how !~ /^(?:close|RST|half-close)$/;
+
+        my $r = leave($uri, $how);
+        is($r->body, "run 1\n", "$uri, $how: replayed");
+        is($r->header('Idempotent-Replayed'), 'true', "$uri, $how: says so");
+    }
+}
+
+is(leave('/capture/?method=HTTP_PUT', 'RST')->body, "run 1\n", 'PUT');
+
+
+
+=== TEST 11: a redirect to where requests are delayed
+--- h2
+--- client_timeout: 120
+--- http_config
+    limit_req_zone  $server_name zone=slow:1m rate=20r/m;
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_wait          0;
+
+    location / {
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /error/ {
+        error_page            502 = @slow;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @slow {
+        idempotency           off;
+        limit_req             zone=slow burst=50;
+        rewrite               ^ /ok break;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP2_PORT;
+    }
+    location = /sync {
+        idempotency           off;
+        return                204;
+    }
+--- client
+# each uses up what is allowed at once, so that the next is delayed
+
+my $n = 0;
+http_post('/accel?to=@slow&op=use', 'x');
+
+for my $how ('close', 'RST', 'RST_STREAM', 'HTTP/2 close') {
+    for my $uri ('/accel?to=@slow', '/error/close?x=1') {
+        my %key = ('Idempotency-Key' => new_key());
+        my $id = 'slow' . ++$n;
+        my $to = "$uri&op=$id";
+
+        my $go = $::ways{$how}->('POST', $to, 'x', \%key);
+        is(app_wait($id), 1, "$uri, $how: the first one ran");
+        seen_by_nginx();
+        $go->();
+        seen_by_nginx();
+        is(http_post($to, 'x', \%key)->error_code, 'CONCURRENT_REQUEST',
+           "$uri, $how: still runs");
+
+        my $r;
+        wait_for(sub {
+            $r = http_post($to, 'x', \%key);
+            return $r->error_code ne 'CONCURRENT_REQUEST';
+        }, 15);
+        is($r->status, 200, "$uri, $how: answered");
+        is($r->header('Idempotent-Replayed'), 'true', "$uri, $how: replayed");
+        is(app_count($id, peer => 1), 1, "$uri, $how: ran once");
+        is(app_count($id, peer => 2), 1, "$uri, $how: the second one, too");
+    }
+}

@@ -342,7 +342,7 @@ is(outcome($slow->read_response), 'run 1', 'slow: done');
 
 
 
-=== TEST 5: how long a derived record lives
+=== TEST 5: how long a derived record folds
 --- client_timeout: 60
 --- config
     idempotency  $TEST_STORE;
@@ -351,64 +351,88 @@ is(outcome($slow->read_response), 'run 1', 'slow: done');
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /long/ {
-        idempotency_dedupe  body window=7500ms;
+        idempotency_dedupe  body window=5s;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /linger/ {
+        idempotency_dedupe  body window=100ms linger=$arg_linger;
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 --- client
-my $tap = send_post('/ok?op=tap&hold=1', 'x', { key('first') });
-my $long = send_post('/long/ok?op=long&hold=1', 'x');
+my %uri = (tap => '/ok?op=tap&hold=1', long => '/long/ok?op=long&hold=1',
+           linger => '/linger/ok?op=linger&hold=1&linger=3s');
 
-app_wait_parked($_) for qw(tap long);
+my %c = map { $_ => send_post($uri{$_}, 'x', { $_ eq 'tap' ? key('first') : () }) }
+        keys %uri;
+
+app_wait_parked($_) for keys %uri;
 my $arrived = Time::HiRes::time();
 
-Time::HiRes::sleep(2);
+# while the first runs everything folds, however long that takes
+
+Time::HiRes::sleep(1);
+my @waiters = map { send_post($uri{tap}, 'x', { key("waiter-$_") }) } 1 .. 4;
+Time::HiRes::sleep(1);
 
 my $committed = Time::HiRes::time();
-app_release($_) for qw(tap long);
-is(outcome($_->read_response), 'run 1', 'ran') for $tap, $long;
+app_release($_) for keys %uri;
+is(outcome($c{$_}->read_response), 'run 1', "$_ ran") for sort keys %uri;
 
-# several keys: records are asked for in the order of their ids
+is(outcome($_->read_response), 'run 1 replayed',
+   'a waiter that came in time gets the response') for @waiters;
 
-my @keys = map { "new-$_" } 1 .. 8;
+# the window is over, and the first is through: the next one runs, and
+# whatever comes while it does folds into that
 
-is(outcome(http_post('/ok?op=tap&hold=1', 'x', { key($_) })),
-   'run 1 replayed', "$_ folds") for @keys;
+my $next = send_post($uri{tap}, 'x', { key('second') });
+is(app_wait_parked('tap'), 1, '100 ms means 100 ms');
+my $third = send_post($uri{tap}, 'x', { key('third') });
 
-# what runs again is held: then it is seen, and nothing else folds into it
+# those that linger, or whose window is long, fold still
 
-my ($tap_end, $long_end);
+is(outcome(http_post($uri{$_}, 'x')), 'run 1 replayed', "$_ folds")
+    for qw(linger long);
 
-my $folds = sub {
-    my $uri = shift;
+# ... and then run; what runs is held, so that nothing else folds into it
 
-    my $c = send_post($uri, 'x');
-    my $r = $c->read_response(0.2);
-    $c->abort;
+for my $what (qw(linger long)) {
+    my $end;
 
-    return $r && outcome($r) eq 'run 1 replayed';
-};
+    while (1) {
+        $end = Time::HiRes::time();
+        die 'no end' if $end > $committed + 30;
 
-while (!$tap_end || !$long_end) {
-    my $now = Time::HiRes::time();
+        my $c = send_post($uri{$what}, 'x');
+        my $r = $c->read_response(0.3);
 
-    die 'no end' if $now > $committed + 30;
+        if (!$r) {
+            $c{$what} = $c;
+            last;
+        }
 
-    $tap_end = $now if !$tap_end && !$folds->('/ok?op=tap&hold=1');
-    $long_end = $now if !$long_end && !$folds->('/long/ok?op=long&hold=1');
+        is(outcome($r), 'run 1 replayed', "$what folds") or last;
+        Time::HiRes::sleep(0.1);
+    }
 
-    Time::HiRes::sleep(0.05);
+    cmp_ok($end - $committed, '>=', 2.9, 'linger counts from the response')
+        if $what eq 'linger';
+    cmp_ok($end - $arrived, '>=', 4.9, 'a window from the arrival')
+        if $what eq 'long';
+
+    app_release($what);
+    is(outcome($c{$what}->read_response), 'run 2', "$what ran again");
 }
 
-cmp_ok($tap_end - $committed, '>=', 4.9, 'window over: 5 s from the commit');
-cmp_ok($long_end - $arrived, '>=', 7.4, 'else the window, from the arrival');
-cmp_ok($long_end - $committed, '<', 7.3, 'and not from the commit');
+app_release('tap');
+is(outcome($next->read_response), 'run 2', 'it ran');
+is(outcome($third->read_response), 'run 2 replayed', 'its own duplicate folds');
 
 # the keys replay for their TTL, whatever runs under the derived record now
 
-is(app_wait_parked('tap'), 1, 'another one runs');
-
-is(outcome(http_post('/ok?op=tap&hold=1', 'x', { key($_) })),
-   'run 1 replayed', "the key $_ still replays") for 'first', @keys;
+is(outcome(http_post($uri{tap}, 'x', { key($_) })),
+   'run 1 replayed', "the key $_ still replays")
+    for 'first', map { "waiter-$_" } 1 .. 4;
+is(app_count('tap'), 2, 'two runs in all');
 
 
 

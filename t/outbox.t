@@ -688,7 +688,6 @@ is($o->{kept} + $o->{dropped}, $n, 'kept or lost');
 
 
 
---- ONLY_MARK
 === TEST 28: taken over, but given back: what is kept is the only response there is
 --- store: redis
 --- http_config eval: main::stores('')
@@ -701,6 +700,7 @@ run_apart('/ok?op=a', $key);
 my ($name) = $::redis->keys;
 my $lock = $::redis->record($name);
 $lock->{t} = reverse $lock->{t};
+$lock->{g} = 1000;
 $::redis->write_record($name, $lock, 30_000);
 sleep 1.2;
 join_again();

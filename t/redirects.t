@@ -246,7 +246,7 @@ a file
 my $n = 0;
 
 for my $to ('/file/a.txt', '/text', '/inner/headers?op=inner',
-            '/file/missing', '/closed/x')
+            '/file/missing')
 {
     my %key = ('Idempotency-Key' => new_key());
     my $op = 'accel' . ++$n;
@@ -281,7 +281,17 @@ for my $to ('/file/a.txt', '/text', '/inner/headers?op=inner',
 
 is(app_count('inner', peer => 2), 1, 'the inner one ran once');
 
+# refused there: a status that is not kept says nothing about what ran
+
 my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/accel?op=closed&to=/closed/x', 'x', \%key)->status, 403,
+   'refused');
+is(http_post('/accel?op=closed&to=/closed/x', 'x', \%key)->error_code,
+   'OUTCOME_UNKNOWN', 'refused: unknown');
+is(app_count('closed'), 1, 'refused: ran once');
+
+%key = ('Idempotency-Key' => new_key());
 
 is(http_post('/accel?op=n&to=@named', 'x', \%key)->header('X-App'), 2,
    'a named location');

@@ -9,7 +9,7 @@ use Test::Nginx::Socket 'no_plan';
 
 our $locations = <<'_EOC_';
     idempotency_max_waiters  1000;
-    idempotency_wait         20s;
+    idempotency_wait         60s;
     location / {
         idempotency  $TEST_STORE;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -18,6 +18,9 @@ our $locations = <<'_EOC_';
         idempotency        $TEST_STORE;
         idempotency_lease  1s;
         proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /stats {
+        idempotency_stats  json;
     }
 _EOC_
 
@@ -114,7 +117,7 @@ stop_other();
 --- client
 start_other();
 
-my @late;
+my (@late, @asked);
 
 for my $n (1 .. 30) {
     my %key = ('Idempotency-Key' => new_key());
@@ -141,12 +144,20 @@ for my $n (1 .. 30) {
 
     is($r->body, "run 1\n", 'the waiter') if $n == 1;
     is(app_count("w$n"), 1, 'ran once');
+
+    $start = Time::HiRes::time();
+    http_post("/hold?op=w$n", 'x', \%key, port => $::other_port);
+    push @asked, 1000 * (Time::HiRes::time() - $start);
 }
 
-my $median = median(@late);
+# on a busy machine everything takes its time: a replay tells how long
+
+my ($median, $replay) = (median(@late), median(@asked));
 diag(sprintf 'waiter on the other host after the holder: median %.2f ms, '
-             . 'worst %.2f ms', $median, (sort { $a <=> $b } @late)[-1]);
-cmp_ok($median, '<', 10, 'in under 10 ms');
+             . 'worst %.2f ms; a replay: %.2f ms', $median,
+             (sort { $a <=> $b } @late)[-1], $replay);
+cmp_ok($median, '<', $replay < 2 ? 10 : 5 * $replay,
+       'in under 10 ms, or five replays');
 
 stop_other();
 
@@ -222,6 +233,7 @@ app_wait_parked("m$_") for 0 .. $#keys;
 my $redis = bless { port => $ENV{TEST_NGINX_REDIS_PORT} },
                   'IdempotencyTest::Redis';
 $redis->reset_calls;
+my $start = Time::HiRes::time();
 
 my @w;
 for my $n (0 .. $#keys) {
@@ -230,13 +242,22 @@ for my $n (0 .. $#keys) {
                              port => $_ % 2 ? $::other_port : $port) }
              1 .. $each;
 }
-sleep 0.5;
+
+ok(wait_for(sub {
+    my $n = 0;
+    $n += http_get('/stats', {}, port => $_)->json->{waiters}
+        for $port, $::other_port;
+    return $n == $records * $each;
+}, 40), 'all wait');
 
 # one begin each, which takes a second round trip, and one watch for each record
-# and host
+# and host, which looks by itself after three quarters of a second at least
+
 my $asked = $redis->round_trips;
-cmp_ok($asked, '<=', 2 * $records * $each + 4 * $records,
-       "asked $asked times");
+my $looks = 2 * $records
+            * (2 + int((Time::HiRes::time() - $start) / 0.75));
+
+cmp_ok($asked, '<=', 2 * $records * $each + $looks, "asked $asked times");
 
 app_release("m$_") for 0 .. $#keys;
 

@@ -44,6 +44,25 @@ sub same
     ok($retry->body eq $first->body, "$name: same body");
 }
 
+
+# bytes 2 to 4 of a response that has ranges
+
+sub part
+{
+    my ($whole, $part, $name, $replayed) = @_;
+
+    is(replayed($part), $replayed || 'true', "$name: replayed");
+    is($whole->header('Accept-Ranges'), 'bytes', "$name: there are ranges");
+    is($part->status, 206, "$name: partial");
+    is($part->body, substr($whole->body, 2, 3), "$name: its bytes");
+    is($part->header('Content-Range'), 'bytes 2-4/' . length $whole->body,
+       "$name: which they are");
+    is($part->header('Content-Length'), 3, "$name: how many");
+    is($part->header_lines(framing(), qw(Accept-Ranges Content-Range)),
+       $whole->header_lines(framing(), 'Accept-Ranges'),
+       "$name: same headers otherwise");
+}
+
 run_tests();
 
 __DATA__
@@ -306,18 +325,39 @@ for my $what ([ 'POST', '/headers', 201 ], [ 'POST', '/headers?status=200', 200 
     }
 
     for my $i (0 .. $#asks) {
-        same($first, $replays[$i], "$method $uri, " . join ', ',
-             map { "$_: $asks[$i]{$_}" } sort keys %{ $asks[$i] });
+        my $name = "$method $uri, " . join ', ',
+                   map { "$_: $asks[$i]{$_}" } sort keys %{ $asks[$i] };
+
+        # the application's ETag is another one for each run
+
+        if ($method eq 'GET' && $asks[$i]{Range}
+            && !($asks[$i]{'If-Range'} && $uri !~ /file/))
+        {
+            part($first, $replays[$i], $name);
+            next;
+        }
+
+        same($first, $replays[$i], $name);
     }
 }
 
-# a range asked for at first: the record has the whole
+# a range asked for at first: the record has the whole, and a GET its range
 
 for my $what ([ 'POST', '/size?n=1000' ], [ 'GET', '/size?n=1000' ],
               [ 'GET', '/file/it.txt' ])
 {
     my ($method, $uri) = @$what;
     my ($first, $retry, $ranged) = tries($method, $uri, $asks[0], {}, $asks[0]);
+
+    if ($method eq 'GET') {
+        is($first->status, 206, "$method $uri: the first");
+        is(replayed($first), 'no', "$method $uri: the first ran");
+        is($retry->status, 200, "$method $uri: the whole");
+        is(replayed($retry), 'true', "$method $uri: the whole is replayed");
+        part($retry, $first, "$method $uri, range asked for at first", 'no');
+        same($first, $ranged, "$method $uri, and again");
+        next;
+    }
 
     is($first->status, 200, "$method $uri: the first");
     same($first, $retry, "$method $uri, range asked for at first");

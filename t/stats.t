@@ -141,7 +141,7 @@ $::stats . <<'_EOC_' . $::api;
 
     location /wait/ {
         idempotency              $TEST_STORE;
-        idempotency_wait         150ms;
+        idempotency_wait         3s;
         idempotency_max_waiters  1;
         proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }

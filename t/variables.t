@@ -419,3 +419,82 @@ is($v->{status}, 'EXECUTED', 'ran');
 is($v->{record}, hash_of("localhost|$tenant", $key), 'the record');
 is($v->{job}, hash_of($key, 'mail'), 'the job');
 is($v->{key}, "\"$quoted\"", 'the key as sent');
+
+
+
+=== TEST 6: as nginx's own: by name from Lua, beside those of the configuration
+--- modules: lua
+--- http_config
+    map $idempotency_status $idempotency_mine { EXECUTED ran; REPLAYED told; default none; }
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        set          $idempotency_set "set";
+        add_header   X-Mine "$idempotency_mine $idempotency_set";
+        content_by_lua_block {
+            ngx.say(ngx.var.idempotency_status, " ", ngx.var.idempotency_key, " ",
+                    ngx.var.idempotency_job_mail, " ", ngx.var.idempotency_nothing)
+        }
+    }
+--- client
+my $key = new_key();
+my @r = map { http_post('/', 'x', { 'Idempotency-Key' => $key }) } 1, 2;
+like($r[0]->body, qr/\AEXECUTED \Q$key\E [0-9a-f]{64} nil\n\z/, 'by name');
+is($r[0]->header('X-Mine'), 'ran set', 'the first');
+is($r[1]->header('X-Mine'), 'told set', 'the replay');
+--- no_error_log
+[error]
+
+
+
+=== TEST 7: a name that is none
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        add_header   X-Status $idempotency_statuss;
+    }
+--- must_die
+--- error_log
+unknown "idempotency_statuss" variable
+
+
+
+=== TEST 8: a name that is ours
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        set          $idempotency_status mine;
+    }
+--- must_die
+--- error_log
+the duplicate "idempotency_status" variable
+
+
+
+=== TEST 9: loaded, it takes no room in nginx's hash of variables
+--- config
+    location / { idempotency $TEST_STORE; }
+--- client
+my $module = $ENV{IDEMPOTENCY_MODULE}
+             || 'build/ngx_http_idempotency_module.so';
+$module = Cwd::abs_path($module) if $module ne 'static';
+my $root = $ENV{TEST_NGINX_SERVER_ROOT};
+
+my $warns = sub {
+    my ($size, $load) = @_;
+
+    open my $conf, '>', "$root/conf/hash.conf" or die "hash.conf: $!";
+    print $conf "$load\npid $root/hash.pid;\nerror_log stderr;\nevents { }\n"
+                . "http { variables_hash_max_size $size; access_log off; }\n";
+    close $conf or die "hash.conf: $!";
+
+    my $said = `$ENV{TEST_NGINX_BINARY} -t -c $root/conf/hash.conf 2>&1`;
+    like($said, qr/test is successful/, "$size: it starts");
+
+    return $said =~ /could not build optimal variables_hash/ ? 1 : 0;
+};
+
+for my $size (128, 256, 320, 384, 448, 512, 640, 768, 896, 1024) {
+    is($warns->($size, $module eq 'static' ? '' : "load_module $module;"),
+       $warns->($size, ''), "$size: the same with it");
+}

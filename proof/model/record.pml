@@ -14,6 +14,7 @@
  *                    again at any time, and replayed meanwhile.  The first of
  *                    the requests and the third are on the same host
  *   EXPIRY           a record that is over may expire, at any time
+ *   ANOTHER          the last of the requests is another one under that key
  *
  * and, to see that the properties can fail at all:
  *
@@ -28,6 +29,8 @@
  *   DEAF_OUTBOX      what is kept is replayed even if the store says that it
  *                    is lost
  *   LOCK_EXPIRY      a lock expires as a record that is over does
+ *   ANY_TAKES_OVER   a lease that ran out is for any request
+ *   FORGETFUL        a release forgets that the lock was taken over
  *
  * What is asserted stands at the inlines "start", "told", "told_kept" and at
  * the clock; that each request is answered is the absence of an invalid end
@@ -69,6 +72,7 @@ mtype = { ACQUIRED, FOUND, OK, LOST, ERROR };
 mtype  state = NONE;
 byte   token;                     /* of its writer                         */
 byte   left;                      /* ticks of its lease                    */
+bool   again;                     /* taken over: it may have run before    */
 byte   answer;                    /* whose response it is                  */
 
 /* messages that are still on their way when nobody waits for them any more */
@@ -122,7 +126,31 @@ inline lay(tok)
     state = PROGRESS;
     token = tok;
     left = LEASE;
+    again = false;
 }
+
+
+/* which request a token belongs to: tokens of one differ by NREQ */
+
+#ifdef ANOTHER
+#define CLAIM(tok)     ((tok - 1) % NREQ == NREQ - 1)
+#else
+#define CLAIM(tok)     false
+#endif
+
+#ifdef ANY_TAKES_OVER
+#define SAME(tok)      true
+#else
+#define SAME(tok)      (CLAIM(tok) == CLAIM(token))
+#endif
+
+#define OVER  ((state == PROGRESS || state == UNKNOWN) && left == 0 && !HELD)
+
+#ifdef FORGETFUL
+#define AGAIN          false
+#else
+#define AGAIN          true
+#endif
 
 
 inline wake(i)
@@ -167,8 +195,8 @@ inline apply(op, tok, res, i)
             lay(tok); res = ACQUIRED
         :: state == PROGRESS && token == tok ->
             left = LEASE; res = ACQUIRED
-        :: state == PROGRESS && token != tok && left == 0 && !HELD ->
-            lay(tok); res = ACQUIRED
+        :: OVER && token != tok && SAME(tok) ->
+            lay(tok); again = AGAIN; res = ACQUIRED
         :: else ->
             res = FOUND
         fi
@@ -215,7 +243,12 @@ inline apply(op, tok, res, i)
             :: tok == runner && token == tok && unkept -> lease = 0
             :: else
             fi;
-            state = NONE; left = 0; token = 0; res = OK;
+            if
+            :: again -> state = UNKNOWN; left = 0
+            :: else -> state = NONE; left = 0; token = 0
+            fi;
+            again = false;
+            res = OK;
             wake(i)
         :: else ->
             res = LOST
@@ -258,6 +291,7 @@ inline start(tok)
         runs++;
         assert(runs == 1 || excused);
         assert(lease == 0);
+        assert(runner == 0 || CLAIM(runner) == CLAIM(tok) || unkept);
 #ifdef HOLD
         assert(runs == 1 || unkept);
 #endif
@@ -633,17 +667,14 @@ end:
         :: else
         fi;
 
-        if
-        :: state == UNKNOWN && left == 0 && !HELD -> state = NONE; token = 0
-        :: state == PROGRESS && left == 0 && !HELD ->
-            if
-            :: state = NONE; token = 0                      /* forgotten   */
-            :: skip
-            fi
-        :: else
-        fi }
+        }
 
 #ifdef EXPIRY
+    /* what nobody took over is forgotten with its ttl */
+
+    :: atomic { OVER ->
+        state = NONE; token = 0; unkept = true }
+
     /* what is over may run again, and then that is what everybody is told */
 
     :: atomic { state == DONE && epoch == 0 ->

@@ -1,27 +1,29 @@
-# The application of the torture: notes the executions of each operation, in a
-# file for each, and misbehaves as its request asks, the first time only.  It
-# may be killed with all that it does, and started again.
+# The application: notes the start and the end of each execution, with its key
+# and its body, in one file, and misbehaves as its request asks, the first time
+# only.  It may be killed with all that it does, and started again.
 
 package App;
 
 use strict;
 use warnings;
-use Fcntl qw(:flock SEEK_SET);
+use Digest::MD5 qw(md5_hex);
 use IO::Socket::INET;
 use POSIX ();
 use Socket qw(SOL_SOCKET SO_LINGER);
 use Time::HiRes qw(time sleep);
 
+use Loop;
 
-# start($port, $dir): its pid, which is that of its process group
+
+# start($port, $file, $host): its pid, which is that of its process group
 
 sub start
 {
-    my ($port, $dir) = @_;
+    my ($port, $file, $host) = @_;
     my $listen;
 
     for (1 .. 100) {
-        $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 511,
+        $listen = IO::Socket::INET->new(LocalAddr => $host || '127.0.0.1', Listen => 511,
             LocalPort => $port, ReuseAddr => 1) and last;
         sleep 0.02;
     }
@@ -36,71 +38,86 @@ sub start
     }
 
     setpgrp 0, 0;
-    $SIG{CHLD} = 'IGNORE';
     $SIG{TERM} = $SIG{INT} = 'DEFAULT';
+    $SIG{PIPE} = 'IGNORE';
 
-    while (1) {
-        my $c = $listen->accept or next;
-        my $child = fork;
+    my $parent = getppid;
+    my $self = bless { loop => Loop->new, runs => {} }, __PACKAGE__;
 
-        if (defined $child && !$child) {
-            $listen->close;
-            eval { serve($c, $dir) };
-            $c->close;
-            POSIX::_exit(0);
-        }
+    $self->{runs}{$_} = @{ history($file)->{$_} } for keys %{ history($file) };
+    open $self->{log}, '>>', $file or die "app: $!";
 
-        $c->close;
-    }
+    $listen->blocking(0);
+    $self->{loop}->on($listen, read => sub {
+        while (my $c = $listen->accept) { $self->welcome($c) }
+    });
+
+    $self->{loop}->turn(1) while getppid == $parent;
+    POSIX::_exit(0);
 }
 
 
-sub note
+sub note { my ($self, @words) = @_; syswrite $self->{log}, "@words\n" }
+
+sub welcome
 {
-    my ($log, $line) = @_;
-    syswrite $log, $line;
-}
-
-
-sub serve
-{
-    my ($c, $dir) = @_;
-
-    local $SIG{PIPE} = 'IGNORE';
+    my ($self, $c) = @_;
     my $in = '';
 
-    while ($in !~ /\r\n\r\n/) {
-        sysread($c, $in, 65536, length $in) or return;
-    }
+    $c->blocking(0);
 
-    my ($op, $what, $ms) = $in =~ m{^\S+ \S*?\?op=(\w+)&what=(\w+)&ms=(\d+)}
-        or return;
-    my ($length) = $in =~ /^content-length: (\d+)/mi;
+    $self->{loop}->on($c, read => sub {
+        my $n = sysread $c, $in, 262144, length $in;
+
+        return if !defined $n && $!{EAGAIN};
+        return $self->drop($c) if !$n;
+
+        my $head = index $in, "\r\n\r\n";
+        return if $head < 0;
+
+        my ($length) = $in =~ /^content-length: (\d+)/mi;
+        return if length($in) - $head - 4 < ($length || 0);
+
+        $self->{loop}->off($c);
+        $self->execute($c, $in, substr $in, $head + 4);
+    });
+}
+
+sub drop { my ($self, $c) = @_; $self->{loop}->off($c); close $c }
+
+
+# it is there in full: that is an execution
+
+sub execute
+{
+    my ($self, $c, $in, $body) = @_;
+
+    my ($op, $what, $ms) = $in =~ m{^\S+ \S*?\?op=(\w+)&what=(\w+)&ms=(\d+)} or return $self->drop($c);
     my %x = (from => '-', pid => 0, begin => 0, record => '-');
+
     $x{ lc $1 } = $2 while $in =~ /^x-(from|pid|begin|record): (\S+)/mig;
+    my ($key) = $in =~ /^idempotency-key: (\S+)/mi;
 
-    while (length($in) - index($in, "\r\n\r\n") - 4 < ($length || 0)) {
-        sysread($c, $in, 65536, length $in) or return;
-    }
+    my $run = ++$self->{runs}{$op};
+    my $now = sprintf '%.4f', time;
 
-    # it is there in full: that is an execution
+    $self->note('run', $op, $run, $now, @x{qw(from pid begin record)}, $key || '-', md5_hex($body));
 
-    open my $log, '+>>', "$dir/$op" or die $!;
-    flock $log, LOCK_EX;
-    seek $log, 0, SEEK_SET;
-    my $run = 1 + (() = grep { /^run / } <$log>);
-    note($log, sprintf "run %d %.4f %s %s %s %s\n", $run, time,
-         @x{qw(from pid begin record)});
-    flock $log, LOCK_UN;
+    my $wait = $what ne 'timeout' || $run == 1 ? $ms / 1000 : 0;
 
-    my $end = sub { note($log, sprintf "end %d %.4f %s\n", $run, time, $_[0]) };
+    $self->{loop}->at($now + $wait, sub { $self->answer($c, $op, $run, $what) });
+}
 
-    sleep $ms / 1000 if $what ne 'timeout' || $run == 1;
+
+sub answer
+{
+    my ($self, $c, $op, $run, $what) = @_;
+    my $end = sub { $self->note('end', $op, $run, sprintf('%.4f', time), $_[0]) };
 
     if ($run == 1 && $what eq 'reset') {
         $end->('reset');
         setsockopt $c, SOL_SOCKET, SO_LINGER, pack 'ii', 1, 0;
-        return;
+        return $self->drop($c);
     }
 
     my $text = "run $run of $op\n" . ('x' x ($what eq 'big' ? 90000 : 0));
@@ -120,44 +137,55 @@ sub serve
         $status = 'truncated';
     }
 
-    while (length $answer) {
+    my $send = sub {
         my $n = syswrite $c, $answer;
 
-        if (!$n) {
-            $end->('gone');
-            return;
-        }
+        return if !defined $n && $!{EAGAIN};
+        substr $answer, 0, $n, '' if $n;
+        return if $n && length $answer;
 
-        substr $answer, 0, $n, '';
-    }
+        $end->($n ? $status =~ /^(\d+|truncated)/ : 'gone');
+        $self->drop($c);
+    };
 
-    $end->($status =~ /^(\d+|truncated)/);
+    $self->{loop}->on($c, write => $send);
+    $send->();
 }
 
 
-# what was executed: [ { run, time, from, pid, begin, record, end, how } ... ]
+# what was executed: [ { run, time, from, pid, begin, record, key, body, end,
+# how } ... ] of an operation; it is read again when there is more of it
 
-sub executions
+my %known;
+
+sub executions { my ($file, $op) = @_; return @{ history($file)->{$op} || [] } }
+
+sub history
 {
-    my ($dir, $op) = @_;
-    my @run;
+    my $file = shift;
+    my $size = -s $file || 0;
 
-    open my $log, '<', "$dir/$op" or return;
+    return $known{$file}{of} if $known{$file} && $known{$file}{size} == $size;
+
+    my %of;
+    open my $log, '<', $file or return {};
 
     while (<$log>) {
-        my ($what, $run, @rest) = split;
+        my ($what, $op, $run, @rest) = split;
 
         if ($what eq 'run') {
             my %e = (run => $run);
-            @e{qw(time from pid begin record)} = @rest;
-            $run[$run - 1] = \%e;
+            @e{qw(time from pid begin record key body)} = @rest;
+            $of{$op}[$run - 1] = \%e;
 
         } else {
-            @{ $run[$run - 1] }{qw(end how)} = @rest;
+            @{ $of{$op}[$run - 1] }{qw(end how)} = @rest;
         }
     }
 
-    return @run;
+    $known{$file} = { size => $size, of => \%of };
+
+    return \%of;
 }
 
 

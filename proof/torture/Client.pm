@@ -40,7 +40,7 @@ sub operation
     my $dice = $n[0] % 100;
     my $what;
 
-    for (@what) { $what = $_; last if ($dice -= $_->[1]) < 0 }
+    for (@{ $o->{what} || \@what }) { $what = $_; last if ($dice -= $_->[1]) < 0 }
 
     my $store = $o->{store} eq 'both' ? ($n[1] % 3 ? 'redis' : 'memory') : $o->{store};
     my $policy = ($n[1] >> 8) % 4 ? 'lease' : 'hold';
@@ -54,6 +54,15 @@ sub operation
 }
 
 
+sub request
+{
+    my $op = shift;
+
+    return "POST $op->{uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nIdempotency-Key: $op->{key}\r\n"
+           . "Content-Length: " . length($op->{body}) . "\r\n\r\n$op->{body}";
+}
+
+
 # asks once: { status, body, replayed, code, app }, or one of hang, gone (the
 # server closed) and left (we did)
 
@@ -61,9 +70,7 @@ sub ask
 {
     my ($op, $port, $how) = @_;
 
-    my $bytes = "POST $op->{uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                . "Idempotency-Key: $op->{key}\r\n"
-                . "Content-Length: " . length($op->{body}) . "\r\n\r\n$op->{body}";
+    my $bytes = request($op);
 
     my $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port", Timeout => 5)
         or return { gone => 1 };
@@ -106,7 +113,13 @@ sub ask
         return { left => 1 } if $how && $how->{read} && length $in >= $how->{read};
     }
 
-    my ($head, $body) = split /\r\n\r\n/, $in, 2;
+    return parse($in);
+}
+
+
+sub parse
+{
+    my ($head, $body) = split /\r\n\r\n/, $_[0], 2;
     return { gone => 1 } if !defined $body;
 
     my ($length) = $head =~ /^Content-Length: (\d+)/mi;

@@ -1,12 +1,11 @@
 # What goes wrong, at random from the seed, and the account of it: which worker
 # was killed when, from when to when the store was at fault, when the
-# application was killed, and when the machine itself stood still.
+# application was killed.
 
 package Faults;
 
 use strict;
 use warnings;
-use POSIX ();
 use Time::HiRes qw(time sleep);
 
 use App;
@@ -24,8 +23,6 @@ sub new
     my @redis = qw(pause restart delay hold refuse truncate cut part);
 
     $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
-    $self->{stalls} = "$o{site}{dir}/stalls";
-    $self->watch_machine;
 
     return $self;
 }
@@ -169,54 +166,6 @@ sub do_cut
 {
     my $self = shift;
     $self->store_fault('network cuts', 0.01, sub { $self->tell('cut') }, sub { });
-}
-
-
-# A machine with much else to do runs nobody for a while.  What stands still
-# is not the module's fault, nor may it be taken for an excuse: it is measured.
-
-sub watch_machine
-{
-    my $self = shift;
-
-    my $pid = fork;
-
-    if ($pid) {
-        $self->{site}{pid}{stalls} = $pid;
-        return;
-    }
-
-    $SIG{TERM} = $SIG{INT} = 'DEFAULT';
-    open my $log, '>', $self->{stalls} or die $!;
-
-    while (getppid() != 1) {
-        my $before = time;
-        sleep 0.02;
-        my $late = time - $before - 0.02;
-        syswrite $log, sprintf "%.4f %.4f\n", $before, $late if $late > 0.05;
-    }
-
-    POSIX::_exit(0);
-}
-
-
-# how long it stood still in that time, all in all, and at a stretch
-
-sub stalled { my $sum = 0; $sum += $_ for stalls(@_); return $sum }
-sub longest { my ($most) = sort { $b <=> $a } 0, stalls(@_); return $most }
-
-sub stalls
-{
-    my ($self, $since, $until) = @_;
-
-    if (!$self->{stalled}) {
-        $self->{stalled} = [];
-        open my $log, '<', $self->{stalls} or die $!;
-        push @{ $self->{stalled} }, [ split ] while <$log>;
-    }
-
-    return map { $_->[1] } grep { $_->[0] + $_->[1] > $since && $_->[0] < $until }
-           @{ $self->{stalled} };
 }
 
 

@@ -35,7 +35,8 @@ sub new
 {
     my ($class, %o) = @_;
 
-    my $self = bless { %o, told => {}, log => {}, landed => {}, broken => [], figure => {} }, $class;
+    my $self = bless { lease => Site::LEASE, timeout => Site::TIMEOUT, read => Site::READ, brief => Site::BRIEF,
+                       name => 'torture', %o, told => {}, log => {}, landed => {}, broken => [], figure => {} }, $class;
 
     $self->{count} = sub { $self->{figure}{ $_[0] } += defined $_[1] ? $_[1] : 1 };
 
@@ -267,17 +268,17 @@ sub judge_again
 
     # Redis counts from when it was asked, the request from when it was told
 
-    my $slack = SLACK + ($op->{store} eq 'redis' ? Site::TIMEOUT : 0)
-                + $self->{faults}->stalled($before->{begin} - 1, $before->{begin} + 1);
+    my $slack = SLACK + ($op->{store} eq 'redis' ? $self->{timeout} : 0)
+                + $self->{stalls}->sum($before->{begin} - 1, $before->{begin} + 1);
 
     my $where = sprintf 'op%d (%s, %s, %s): run %d on %s at %.2f, %.2f s after run %d on %s (%s)', $i,
                         @$op{qw(store policy what)}, $this->{run}, $this->{from}, $this->{begin} - $self->{start},
                         $gap, $before->{run}, $before->{from}, $before->{how} || 'no end';
 
     my $wrong = !$why ? 'nothing excuses it'
-              : $why eq 'status not kept' || $why eq 'expired' ? undef
+              : $self->at_once($why) ? undef
               : $op->{policy} eq 'hold' ? "$why, but under hold"
-              : $gap < Site::LEASE - $slack ? "$why, but before its lease was over"
+              : $gap < $self->{lease} - $slack ? "$why, but before its lease was over"
               : undef;
 
     if ($wrong) {
@@ -287,8 +288,12 @@ sub judge_again
     }
 
     $self->count("run again: $why");
-    print "torture: $where: $why\n" if $ENV{VERBOSE};
+    print "$self->{name}: $where: $why\n" if $ENV{VERBOSE};
 }
+
+# no lease has to pass before that, and hold does not help
+
+sub at_once { my ($self, $why) = @_; return $why eq 'status not kept' || $why eq 'expired' }
 
 
 sub why
@@ -296,7 +301,7 @@ sub why
     my ($self, $i, $op, $before, $this) = @_;
 
     return 'expired'
-        if $op->{policy} eq 'brief' && $this->{begin} - $before->{begin} >= Site::BRIEF - SLACK;
+        if $op->{policy} eq 'brief' && $this->{begin} - $before->{begin} >= $self->{brief} - SLACK;
 
     return 'status not kept' if ($before->{how} || '') eq '503';
     return 'unknown outcome' if $self->no_outcome($before);
@@ -304,7 +309,7 @@ sub why
     return 'store out of reach' if $op->{store} eq 'redis' && $self->out_of_reach($before, $this);
 
     return 'machine stood still for a lease'
-        if $self->{faults}->longest($before->{begin}, $this->{begin}) >= Site::LEASE;
+        if $self->{stalls}->longest($before->{begin}, $this->{begin}) >= $self->{lease};
 
     return undef;
 }
@@ -318,7 +323,7 @@ sub no_outcome
     my $how = $run->{how} || '';
 
     return 1 if $how =~ /^(reset|truncated)$/;
-    return 1 if $run->{end} && $run->{end} - $run->{time} > Site::READ - 0.2;
+    return 1 if $run->{end} && $run->{end} - $run->{time} > $self->{read} - 0.2;
     return 0 if $how !~ /^(sending)?$/;
 
     return scalar grep { $_ >= $run->{time} - SLACK && $_ <= $run->{time} + Client::LONGEST + 1 }
@@ -331,8 +336,8 @@ sub no_outcome
 sub killed
 {
     my ($self, $i, $before) = @_;
-    my $end = $before->{end} || $before->{time} + Site::READ;
-    my $late = $end + Site::TIMEOUT + 0.3 + $self->{faults}->stalled($end, $end + 2);
+    my $end = $before->{end} || $before->{time} + $self->{read};
+    my $late = $end + $self->{timeout} + 0.3 + $self->{stalls}->sum($end, $end + 2);
 
     for my $kill (@{ $self->{faults}{kills} }) {
         next if $kill->{pid} != $before->{pid} || $kill->{from} ne $before->{from};

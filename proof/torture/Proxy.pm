@@ -1,6 +1,7 @@
-# A network between nginx and Redis: it delays, truncates, swallows, refuses
-# and cuts.  What is delayed still arrives when its sender has closed, behind
-# what was sent later on another connection.
+# A network between nginx and Redis: it delays, truncates, swallows, refuses,
+# cuts and is silent.  What is delayed still arrives when its sender has closed,
+# behind what was sent later on another connection; what is sent into silence
+# arrives when that is over.
 
 package Proxy;
 
@@ -33,7 +34,7 @@ sub start
 }
 
 
-# pass | delay <ms> | hold | refuse | cut | truncate: the next ones
+# pass | delay <ms> | hold | refuse | silent | cut | truncate: the next ones
 
 sub tell { my ($self, $mode) = @_; send $self->{control}, $mode, 0 }
 
@@ -59,7 +60,9 @@ sub serve
         my $wait = 0.2;
         for (@due) { my $left = $_ - time; $wait = $left if $left < $wait }
 
-        for my $fh ($select->can_read($wait > 0 ? $wait : 0)) {
+        my $heard = $mode eq 'silent' ? IO::Select->new($control) : $select;
+
+        for my $fh ($heard->can_read($wait > 0 ? $wait : 0)) {
 
             if ($fh == $control) {
                 recv $control, my $told, 100, 0;
@@ -115,6 +118,8 @@ sub serve
                 push @{ $other->{queue} }, [ $due > $last ? $due : $last, $bytes ];
             }
         }
+
+        next if $mode eq 'silent';
 
         for my $fd (keys %peer) {
             my $end = $peer{$fd} or next;

@@ -93,6 +93,7 @@ typedef struct {
                                                     NULL: the whole request */
     ngx_str_t                        name;       /* "body", or the members  */
     ngx_http_idempotency_time_t      window;
+    ngx_http_idempotency_time_t      linger;     /* after the response      */
     unsigned                         always:1;   /* also beside a key       */
 } ngx_http_idempotency_dedupe_t;
 
@@ -233,6 +234,10 @@ typedef enum {
 } ngx_http_idempotency_phase_e;
 
 
+#define ngx_http_idempotency_holds(ctx)                                       \
+    ((ctx)->conf->unknown_outcome == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD)
+
+
 /* $idempotency_status */
 
 typedef enum {
@@ -281,8 +286,58 @@ typedef struct {
 } ngx_http_idempotency_body_t;
 
 
+typedef struct ngx_http_idempotency_segment_s
+    ngx_http_idempotency_segment_t;
 typedef struct ngx_http_idempotency_watch_s  ngx_http_idempotency_watch_t;
 typedef struct ngx_http_idempotency_ctx_s    ngx_http_idempotency_ctx_t;
+typedef struct ngx_http_idempotency_run_s    ngx_http_idempotency_run_t;
+
+
+/*
+ * A request at work: the holder itself, or a subrequest that its content
+ * handler made.  One upstream at a time is watched for it.
+ */
+
+struct ngx_http_idempotency_run_s {
+    ngx_http_idempotency_run_t          *next;
+    ngx_http_request_t                  *request;
+
+    /* the content handler that was called last */
+    ngx_http_handler_pt                  content_handler;
+    ngx_http_upstream_t                 *before;     /* r->upstream then    */
+    ngx_uint_t                           err_status; /* ... and r->err_status */
+
+    /* its upstream, and what was put in the way of it */
+    ngx_http_upstream_t                 *upstream;
+    ngx_int_t                          (*create)(ngx_http_request_t *r);
+    void                               (*finalize)(ngx_http_request_t *r,
+                                                   ngx_int_t rc);
+    ngx_int_t                          (*input_init)(void *data);
+    ngx_int_t                          (*input)(void *data, ssize_t bytes);
+    void                                *input_ctx;
+    ngx_event_pipe_input_filter_pt       pipe_input;
+    void                                *pipe_ctx;
+    ngx_uint_t                           method;
+
+    ngx_uint_t                           first;      /* upstream states, and
+                                                        upstream, that were
+                                                        there before it all */
+    ngx_http_upstream_t                 *origin;
+    ngx_uint_t                           broken;     /* ... when a response
+                                                        broke off last      */
+
+    unsigned                             uri_changes:4; /* at the call      */
+    unsigned                             error_page:1;
+    unsigned                             recursive:1;
+    unsigned                             called:1;
+    unsigned                             inside:1;   /* has not returned    */
+    unsigned                             phase:1;    /* one of the phase, as
+                                                        dav                 */
+    unsigned                             masked:1;   /* the method          */
+    unsigned                             broke:1;    /* some response       */
+    unsigned                             invalid:1;  /* the one that comes  */
+    unsigned                             aside:1;    /* no part of the work */
+};
 
 
 /*
@@ -297,7 +352,8 @@ typedef struct {
                                                      /* of the last begin   */
     ngx_http_idempotency_claim_t         claim;
     ngx_str_t                            details;
-    ngx_msec_t                           window;     /* of a derived one    */
+    ngx_msec_t                           window;     /* of a derived one,   */
+    ngx_msec_t                           linger;     /* and after its commit */
     ngx_http_idempotency_op_t            op;         /* begin, then commit  */
     ngx_http_idempotency_op_t            renewal;
     ngx_http_idempotency_store_t        *where;      /* op.where of the begin
@@ -353,16 +409,12 @@ struct ngx_http_idempotency_ctx_s {
     ngx_msec_t                           wait_time;
 
     /* executing */
-    ngx_http_handler_pt                  content_handler;
-    ngx_http_event_handler_pt            read_event_handler;
-                                                     /* of the upstream     */
-    void                               (*upstream_finalize)(
-                                                      ngx_http_request_t *r,
-                                                      ngx_int_t rc);
-    ngx_uint_t                           method;
-    ngx_uint_t                           truncated;  /* upstream states when a
-                                                        response broke off,
-                                                        0: none did         */
+    ngx_http_idempotency_run_t           run;        /* ... and subrequests  */
+    ngx_http_upstream_t                 *answering;  /* whose response it is;
+                                                        NULL: no upstream's */
+    ngx_uint_t                           left;       /* what handlers that are
+                                                        no upstreams made of it
+                                                        before the last one */
 
     /* capturing */
     size_t                               max_response;
@@ -371,6 +423,8 @@ struct ngx_http_idempotency_ctx_s {
     ngx_chain_t                        **held_last;
     ngx_chain_t                          end;        /* of a response: there */
     ngx_buf_t                            end_buf;    /* even without memory  */
+    ngx_http_idempotency_segment_t      *segments;   /* what was held while
+                                                        subrequests ran     */
     size_t                               head_size;  /* in the record       */
     size_t                               held_size;  /* head and body       */
     ngx_http_idempotency_response_t      response;
@@ -395,9 +449,13 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             admitted:1;
     unsigned                             key_in_body:1;
     unsigned                             expired:1;  /* there was a record  */
-    unsigned                             handled:1;  /* a content handler of a
-                                                        location was called */
     unsigned                             app_off:1;  /* X-Idempotency-Store */
+    unsigned                             ended:1;    /* a response, and not its
+                                                        subrequests         */
+    unsigned                             composed:1; /* of subrequests'     */
+    unsigned                             charset:1;  /* told ahead          */
+    unsigned                             ranges:1;   /* may be cut out of what
+                                                        is held             */
     unsigned                             foreign:1;  /* another identity's
                                                         record: tell nothing */
     unsigned                             waited:1;
@@ -460,6 +518,7 @@ void ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op, ngx_http_idempotency_op_e kind);
 void ngx_http_idempotency_locked(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op);
+ngx_msec_t ngx_http_idempotency_grace(ngx_http_idempotency_cover_t *cover);
 ngx_msec_t ngx_http_idempotency_commit_ttl(
     ngx_http_idempotency_cover_t *cover);
 ngx_uint_t ngx_http_idempotency_same_request(
@@ -482,11 +541,22 @@ void ngx_http_idempotency_renew_stop(ngx_http_idempotency_ctx_t *ctx);
 
 ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_execute_part(ngx_http_request_t *r);
 void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
-void ngx_http_idempotency_restore_method(ngx_http_request_t *r,
+void ngx_http_idempotency_guard(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
-void ngx_http_idempotency_execute_let_go(ngx_http_request_t *r,
+void ngx_http_idempotency_execute_let_go(ngx_http_request_t *r);
+
+/* core/..._upstream.c */
+
+void ngx_http_idempotency_upstream_start(ngx_http_request_t *r,
+    ngx_http_idempotency_run_t *run);
+void ngx_http_idempotency_upstream_answers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_uint_t ngx_http_idempotency_upstream_broke(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_http_idempotency_run_t *ngx_http_idempotency_run_of(
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_request_t *r);
 
 /* core/..._outcome.c */
 
@@ -496,6 +566,8 @@ typedef enum {
     NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
 } ngx_http_idempotency_outcome_e;
 
+void ngx_http_idempotency_outcome_left(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 ngx_http_idempotency_outcome_e ngx_http_idempotency_outcome(
     ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx,
     ngx_uint_t complete);
@@ -534,12 +606,31 @@ void ngx_http_idempotency_capture_init(void);
 ngx_chain_t *ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size);
 ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_uint_t ngx_http_idempotency_may_range(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
 ngx_int_t ngx_http_idempotency_commit(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+ngx_http_idempotency_reason_e ngx_http_idempotency_hold(
+    ngx_http_request_t *r, ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *b,
+    size_t len);
+void ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_let_through(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason);
+ngx_int_t ngx_http_idempotency_pass_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_pass_body(ngx_http_request_t *r,
+    ngx_chain_t *in);
+void ngx_http_idempotency_charset(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_subrequest_header(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+ngx_int_t ngx_http_idempotency_subrequest_body(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
+ngx_int_t ngx_http_idempotency_subrequests_pending(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idempotency_restore_head(ngx_http_request_t *r,
     ngx_http_idempotency_response_t *response);
 ngx_int_t ngx_http_idempotency_output(ngx_http_request_t *r, ngx_buf_t *b,
@@ -566,6 +657,7 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idempotency_check_variables(ngx_conf_t *cf);
 char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
@@ -627,6 +719,13 @@ char *ngx_http_idempotency_conf_replay_status(ngx_conf_t *cf,
 
 #define ngx_http_idempotency_status_kept(s, code)                             \
     ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)
+
+
+/* the holder is at work, and nobody has been told anything yet */
+
+#define ngx_http_idempotency_at_work(ctx)                                     \
+    ((ctx)->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE                             \
+     || (ctx)->phase == NGX_HTTP_IDEMPOTENCY_HOLD)
 
 
 extern ngx_module_t  ngx_http_idempotency_module;

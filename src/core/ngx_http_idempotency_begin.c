@@ -25,8 +25,12 @@
 #include "observe/ngx_http_idempotency_metrics.h"
 
 
-/* a derived record outlives its commit by that, however short its window */
-#define NGX_HTTP_IDEMPOTENCY_DERIVED_MIN  5000
+/* for so long those who came within the window of a record still find it */
+#define NGX_HTTP_IDEMPOTENCY_DERIVED_GRACE  5000
+
+#define ngx_http_idempotency_key_alone(cover)                                 \
+    ((cover)->ctx->conf->fingerprint->mode                                    \
+     == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF)
 
 
 static void ngx_http_idempotency_begin_start(ngx_http_request_t *r,
@@ -36,8 +40,6 @@ static ngx_int_t ngx_http_idempotency_begun(ngx_http_request_t *r,
 static void ngx_http_idempotency_begin_handler(ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_found(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
-static ngx_uint_t ngx_http_idempotency_same_fingerprint(const u_char *a,
-    const u_char *b);
 static ngx_int_t ngx_http_idempotency_unusable(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
 static void ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
@@ -175,7 +177,9 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
     for (i = 0; i < ctx->ncovers; i++) {
         cover = &ctx->covers[i];
 
-        ctx->expired |= cover->op.expired;
+        if (!cover->derived) {
+            ctx->expired |= cover->op.expired;
+        }
 
         if (cover->op.abandoned) {
             ngx_http_idempotency_metrics_count(ctx->conf->store,
@@ -237,9 +241,10 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     op->details = cover->details;
     op->lease = ctx->lease;
     op->ttl = cover->derived ? cover->window + ctx->lease : ctx->ttl;
-    op->grace = cover->derived ? 0 : ctx->grace;
-    op->hold = (ctx->conf->unknown_outcome
-                == NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD);
+    op->grace = ngx_http_idempotency_grace(cover);
+    op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
+    op->key_alone = ngx_http_idempotency_key_alone(cover);
+    op->hold = ngx_http_idempotency_holds(ctx);
     op->locked_until = cover->locked_until;
     op->unprotected = ctx->unprotected;
     op->abandoned = 0;
@@ -269,14 +274,16 @@ void
 ngx_http_idempotency_locked(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_op_t *op)
 {
-    cover->locked_until = op->start + (op->hold ? ngx_max(op->ttl, op->lease)
-                                                : op->lease);
+    cover->locked_until = op->start
+                          + (op->hold ? ngx_http_idempotency_lock_life(op)
+                                      : op->lease);
 }
 
 
 /*
- * For how long a record that is committed now is kept.  A derived one lives
- * until the later of arrival + window and commit + 5 s.
+ * For how long a record that is committed now is kept.  A derived one folds
+ * those who come until the later of arrival + window and commit + linger; and
+ * those who came in time find it for its grace.
  */
 
 ngx_msec_t
@@ -291,7 +298,15 @@ ngx_http_idempotency_commit_ttl(ngx_http_idempotency_cover_t *cover)
     left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window
                              - ngx_current_msec);
 
-    return (ngx_msec_t) ngx_max(left, NGX_HTTP_IDEMPOTENCY_DERIVED_MIN);
+    return (ngx_msec_t) ngx_max(left, (ngx_msec_int_t) cover->linger);
+}
+
+
+ngx_msec_t
+ngx_http_idempotency_grace(ngx_http_idempotency_cover_t *cover)
+{
+    return cover->derived ? NGX_HTTP_IDEMPOTENCY_DERIVED_GRACE
+                          : cover->ctx->grace;
 }
 
 
@@ -337,55 +352,15 @@ ngx_http_idempotency_found(ngx_http_request_t *r,
 }
 
 
-/*
- * A fingerprint that was made by another scheme can't be compared as a whole:
- * a changed configuration is not taken for a changed request.  Who asks always
- * can be, and for which operation, unless the key alone is to decide that.
- */
-
 ngx_uint_t
 ngx_http_idempotency_same_request(ngx_http_idempotency_cover_t *cover,
     ngx_http_idempotency_claim_t *claim)
 {
-    ngx_http_idempotency_fingerprint_e  mode;
+    cover->ctx->foreign = !ngx_http_idempotency_claim_same_identity(claim,
+                                                              &cover->claim);
 
-    if (CRYPTO_memcmp(claim->identity, cover->claim.identity,
-                      NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
-        != 0)
-    {
-        cover->ctx->foreign = 1;
-        return 0;
-    }
-
-    if (claim->scheme == cover->claim.scheme) {
-        return ngx_http_idempotency_same_fingerprint(claim->fingerprint,
-                                                  cover->claim.fingerprint);
-    }
-
-    mode = cover->ctx->conf->fingerprint->mode;
-
-    return mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_OFF
-           || CRYPTO_memcmp(claim->target, cover->claim.target,
-                            NGX_HTTP_IDEMPOTENCY_TARGET_LEN)
-              == 0;
-}
-
-
-/* in halves: CRYPTO_memcmp() takes 16 bytes at once, and others one by one */
-
-static ngx_uint_t
-ngx_http_idempotency_same_fingerprint(const u_char *a, const u_char *b)
-{
-    int     differ;
-    size_t  i;
-
-    differ = 0;
-
-    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN; i += 16) {
-        differ |= CRYPTO_memcmp(&a[i], &b[i], 16);
-    }
-
-    return differ == 0;
+    return ngx_http_idempotency_claim_same(claim, &cover->claim,
+                                        ngx_http_idempotency_key_alone(cover));
 }
 
 
@@ -401,7 +376,7 @@ ngx_http_idempotency_unusable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN:
 
-        /* under "lease" the record lives as long as the lease */
+        /* under "lease" this is what is left of it */
 
         if (ctx->conf->unknown_outcome != NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD) {
             ctx->retryable = 1;

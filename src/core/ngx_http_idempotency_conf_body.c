@@ -21,6 +21,8 @@ static char *ngx_http_idempotency_conf_excluded(ngx_conf_t *cf,
     ngx_http_idempotency_canonical_t *canonical, ngx_str_t *value);
 static char *ngx_http_idempotency_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idempotency_dedupe_t *dedupe, ngx_str_t *value);
+static char *ngx_http_idempotency_conf_dedupe_time(ngx_conf_t *cf,
+    ngx_str_t *value, const char *name, ngx_http_idempotency_time_t *t);
 static ngx_int_t ngx_http_idempotency_want(ngx_array_t *wanted,
     ngx_str_t *name);
 static ngx_int_t ngx_http_idempotency_number_keys(ngx_conf_t *cf,
@@ -240,9 +242,6 @@ static char *
 ngx_http_idempotency_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idempotency_dedupe_t *dedupe, ngx_str_t *value)
 {
-    ngx_int_t  n;
-    ngx_str_t  s;
-
     if (ngx_http_idempotency_conf_is(value, "when=missing")) {
         dedupe->always = 0;
         return NGX_CONF_OK;
@@ -253,32 +252,64 @@ ngx_http_idempotency_conf_dedupe_option(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    if (value->len > 7 && ngx_strncmp(value->data, "window=", 7) == 0) {
-        s.data = value->data + 7;
-        s.len = value->len - 7;
+    if (ngx_http_idempotency_conf_dedupe_time(cf, value, "window=",
+                                              &dedupe->window)
+        == NGX_CONF_OK)
+    {
+        return NGX_CONF_OK;
+    }
 
-        if (ngx_http_script_variables_count(&s)) {
-            dedupe->window.complex = ngx_palloc(cf->pool,
-                                            sizeof(ngx_http_complex_value_t));
-            if (dedupe->window.complex == NULL) {
-                return NGX_CONF_ERROR;
-            }
-
-            return ngx_http_idempotency_conf_complex(cf, &s,
-                                                     dedupe->window.complex);
-        }
-
-        n = ngx_parse_time(&s, 0);
-
-        if (n != NGX_ERROR && n > 0) {
-            dedupe->window.value = (ngx_msec_t) n;
-            return NGX_CONF_OK;
-        }
+    if (ngx_http_idempotency_conf_dedupe_time(cf, value, "linger=",
+                                              &dedupe->linger)
+        == NGX_CONF_OK)
+    {
+        return NGX_CONF_OK;
     }
 
     return ngx_http_idempotency_conf_invalid(cf, value,
-                             "it is \"window=<time>\" with a time above 0, "
-                             "\"when=missing\" or \"when=always\"");
+                             "it is \"window=<time>\" or \"linger=<time>\" "
+                             "with a time above 0, \"when=missing\" or "
+                             "\"when=always\"");
+}
+
+
+/* NGX_CONF_ERROR without a message: it is none, or not a time */
+
+static char *
+ngx_http_idempotency_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
+    const char *name, ngx_http_idempotency_time_t *t)
+{
+    size_t     len;
+    ngx_int_t  n;
+    ngx_str_t  s;
+
+    len = ngx_strlen(name);
+
+    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+        return NGX_CONF_ERROR;
+    }
+
+    s.data = value->data + len;
+    s.len = value->len - len;
+
+    if (ngx_http_script_variables_count(&s)) {
+        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (t->complex == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        return ngx_http_idempotency_conf_complex(cf, &s, t->complex);
+    }
+
+    n = ngx_parse_time(&s, 0);
+
+    if (n == NGX_ERROR || n == 0) {
+        return NGX_CONF_ERROR;
+    }
+
+    t->value = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
 }
 
 

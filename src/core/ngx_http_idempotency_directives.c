@@ -443,7 +443,7 @@ ngx_http_idempotency_conf_status(ngx_conf_t *cf,
 
     if (ngx_strcmp(p, "any") == 0) {
         first = 200;
-        last = 599;
+        last = 999;
 
     } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
                && p[1] == 'x' && p[2] == 'x')

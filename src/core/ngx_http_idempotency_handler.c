@@ -43,13 +43,23 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t       *ctx;
     ngx_http_idempotency_loc_conf_t  *conf;
 
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-    if (conf->store == NULL || r != r->main || r->post_action) {
+    if (r != r->main || r->post_action) {
         return NGX_DECLINED;
     }
 
     ctx = ngx_http_idempotency_get_ctx(r);
+
+    if (ctx && ngx_http_idempotency_at_work(ctx)) {
+        /* what may delay it here looks at the client, too */
+        ngx_http_idempotency_guard(r, ctx);
+        return NGX_DECLINED;
+    }
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf->store == NULL) {
+        return NGX_DECLINED;
+    }
 
     if (ctx) {
         ngx_http_idempotency_arrive(r, ctx);
@@ -111,7 +121,7 @@ ngx_http_idempotency_precontent_handler(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t  *ctx;
 
     if (r != r->main) {
-        return NGX_DECLINED;
+        return ngx_http_idempotency_execute_part(r);
     }
 
     ctx = ngx_http_idempotency_get_ctx(r);

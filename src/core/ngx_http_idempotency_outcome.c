@@ -19,14 +19,28 @@
 #include "core/ngx_http_idempotency.h"
 
 
-static ngx_http_idempotency_outcome_e ngx_http_idempotency_by_status(
+static ngx_uint_t ngx_http_idempotency_all_upstreams(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t *last);
+static ngx_uint_t ngx_http_idempotency_upstreams(
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_run_t *run,
+    ngx_uint_t *last);
+static ngx_uint_t ngx_http_idempotency_answer(
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_run_t *run,
+    ngx_uint_t n);
+static ngx_uint_t ngx_http_idempotency_by_status(
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t status);
-static ngx_int_t ngx_http_idempotency_last_sent(ngx_http_request_t *r);
 static void ngx_http_idempotency_settled(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_status_e status);
 static void ngx_http_idempotency_settle_one(
     ngx_http_idempotency_cover_t *cover, ngx_http_idempotency_op_e kind,
     ngx_http_idempotency_reason_e reason, ngx_msec_t ttl);
+
+
+/* what an upstream, or any other handler, made of the request */
+
+#define NGX_HTTP_IDEMPOTENCY_ANSWER_KEPT   0x01
+#define NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER  0x02    /* complete, and not kept */
+#define NGX_HTTP_IDEMPOTENCY_ANSWER_NONE   0x04    /* ... that is complete   */
 
 
 /* "complete": the response that goes to the client is whole */
@@ -35,71 +49,90 @@ ngx_http_idempotency_outcome_e
 ngx_http_idempotency_outcome(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t complete)
 {
-    ngx_int_t                   last;
-    ngx_uint_t                  status;
-    ngx_http_upstream_state_t  *state;
+    ngx_uint_t                   all, last, answer, upstream, other, tried;
+    ngx_http_idempotency_run_t  *run;
 
-    status = r->headers_out.status;
+    ngx_http_idempotency_outcome_left(r, ctx);
 
-    last = ngx_http_idempotency_last_sent(r);
+    run = &ctx->run;
 
-    if (last == NGX_ERROR) {
+    /* who has the last word: an upstream, another handler, or nginx */
 
-        if (r->upstream || r->upstream_states) {
-            /* tried, and never sent anything */
-            return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
-        }
+    upstream = run->called && r->upstream && r->upstream != run->before;
 
-        if (!complete) {
-            /* another kind of handler: who knows what it did */
-            return ctx->handled ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
-                                : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
-        }
+    other = run->called && !upstream
+            && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-        if (!ctx->handled && r->err_status >= 400) {
-            /* an error of nginx's own, as of try_files */
-            return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
-        }
+    tried = r->upstream && r->upstream != run->origin;
 
-        /* a gateway of another kind, as one in Lua, has its status only */
+#if (NGX_HTTP_CACHE)
 
-        return ngx_http_idempotency_by_status(ctx, status);
+    if (r->cached && (r->upstream_states == NULL
+                      || r->upstream_states->nelts == run->first))
+    {
+        /* a cache had it: that is an answer as any */
+        tried = 0;
     }
 
-    state = r->upstream_states->elts;
-    state += last;
+#endif
 
-    if (!complete
-        || state->header_time == (ngx_msec_t) -1
-        || ctx->truncated == (ngx_uint_t) last + 1)
-    {
+    all = ngx_http_idempotency_all_upstreams(r, ctx, &last) | ctx->left;
+
+    if (!complete) {
+        /* of another kind of handler nobody knows what it did */
+        return (all || other) ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+                              : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+    }
+
+    answer = ngx_http_idempotency_by_status(ctx, r->headers_out.status);
+
+    if (r->headers_out.status == 0) {
+        /* HTTP/0.9: nobody was told how it ended */
         return NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
     }
 
-    if (state->status) {
-        status = state->status;
+    if (upstream && ctx->answering == r->upstream) {
+        /* an error_page may have made another status of it */
+        answer = last;
+
+    } else if (!other) {
+
+        if (all == 0) {
+
+            if (tried) {
+                /* tried, and never sent anything */
+                return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+            }
+
+            if (r->err_status >= NGX_HTTP_BAD_REQUEST) {
+                /* an error of nginx's own, as of try_files */
+                return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+            }
+
+        } else if (last == NGX_HTTP_IDEMPOTENCY_ANSWER_NONE) {
+            /* a page that says so */
+            return NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
+
+        } else if (last == NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER) {
+            /* whatever an error_page makes of it */
+            answer = last;
+
+        } else if (last == 0
+                   && (ctx->left == 0
+                       || ctx->left & NGX_HTTP_IDEMPOTENCY_ANSWER_NONE))
+        {
+            /* nor does a page speak for a subrequest, or for Lua */
+            answer = NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER;
+        }
     }
 
-    return ngx_http_idempotency_by_status(ctx, status);
-}
-
-
-static ngx_http_idempotency_outcome_e
-ngx_http_idempotency_by_status(ngx_http_idempotency_ctx_t *ctx,
-    ngx_uint_t status)
-{
-    if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
-        /* it runs from now on, and there will be no other status */
+    if (answer == NGX_HTTP_IDEMPOTENCY_ANSWER_KEPT) {
         return NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP;
     }
 
-    if (ngx_http_idempotency_status_kept(ctx->conf->keep_status, status)) {
-        return NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP;
-    }
+    /* what went out last says nothing about what ran first */
 
-    if (status == NGX_HTTP_BAD_GATEWAY
-        || status == NGX_HTTP_GATEWAY_TIME_OUT)
-    {
+    if ((all | answer) != NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER) {
         return NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
     }
 
@@ -108,38 +141,181 @@ ngx_http_idempotency_by_status(ngx_http_idempotency_ctx_t *ctx,
 
 
 /*
- * The last upstream, over all peers and all redirects, that was sent a byte.
- * u->request_sent would not do: it is zeroed for each peer.
+ * A handler that is no upstream, and is not the last one any more: the request
+ * was sent on, by an error that it ended with, or by itself.  If it did that
+ * before it ever waited for anything, all it did was to choose the way.
  */
 
-static ngx_int_t
-ngx_http_idempotency_last_sent(ngx_http_request_t *r)
+void
+ngx_http_idempotency_outcome_left(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
 {
-    ngx_int_t                   i;
-    ngx_http_upstream_t        *u;
-    ngx_http_upstream_state_t  *state;
+    ngx_uint_t                   failed;
+    ngx_http_idempotency_run_t  *run;
 
-    if (r->upstream_states == NULL || r->upstream_states->nelts == 0) {
-        return NGX_ERROR;
+    run = &ctx->run;
+
+    if (!run->called || run->uri_changes == r->uri_changes) {
+        return;
     }
 
-    i = (ngx_int_t) r->upstream_states->nelts - 1;
-    u = r->upstream;
+    run->called = 0;
 
-    if (u && u->peer.connection && u->peer.connection->sent > 0) {
-        /* still at it: its state does not say so yet */
-        return i;
+    if (run->phase || r->upstream != run->before) {
+        return;
     }
 
-    state = r->upstream_states->elts;
+    failed = r->err_status != run->err_status
+             || r->error_page != run->error_page;
 
-    for ( /* void */ ; i >= 0; i--) {
-        if (state[i].peer && state[i].bytes_sent > 0) {
-            return i;
+    if (run->inside && !failed && !run->recursive) {
+        return;
+    }
+
+    ctx->left |= (failed && r->err_status)
+                 ? ngx_http_idempotency_by_status(ctx, r->err_status)
+                 : NGX_HTTP_IDEMPOTENCY_ANSWER_NONE;
+}
+
+
+/*
+ * Over all tries, all redirects and all subrequests.  "last" is that of the
+ * last upstream of the request itself that was sent something.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_all_upstreams(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t *last)
+{
+    ngx_uint_t                   all;
+    ngx_http_idempotency_run_t  *run;
+
+    *last = 0;
+    all = ngx_http_idempotency_upstreams(ctx, &ctx->run, last);
+
+    for (run = ctx->run.next; run; run = run->next) {
+        all |= ngx_http_idempotency_upstreams(ctx, run, NULL);
+    }
+
+    return all;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_upstreams(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_run_t *run, ngx_uint_t *last)
+{
+    ngx_uint_t           i, all, answer;
+    ngx_http_request_t  *r;
+
+    r = run->request;
+    all = 0;
+
+    if (r == NULL || r->upstream_states == NULL || run->aside) {
+        return 0;
+    }
+
+    if (run->broke) {
+        all = NGX_HTTP_IDEMPOTENCY_ANSWER_NONE;
+    }
+
+    for (i = run->first; i < r->upstream_states->nelts; i++) {
+        answer = ngx_http_idempotency_answer(ctx, run, i);
+
+        if (answer) {
+            all |= answer;
+
+            if (last) {
+                *last = answer;
+            }
         }
     }
 
-    return NGX_ERROR;
+    return all;
+}
+
+
+/*
+ * Of one upstream.  0: it was sent nothing.  u->request_sent would not do for
+ * that: it is zeroed for each peer.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_answer(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_run_t *run, ngx_uint_t n)
+{
+    ngx_uint_t                  current, status;
+    ngx_http_request_t         *r;
+    ngx_http_upstream_t        *u;
+    ngx_http_upstream_state_t  *state;
+
+    r = run->request;
+    u = r->upstream;
+
+    state = r->upstream_states->elts;
+    state += n;
+
+    /* the array may have moved, so u->state need not be in it */
+
+    current = u && u->state && n == r->upstream_states->nelts - 1
+              && state->peer == u->state->peer;
+
+    if (state->peer == NULL
+        || (state->bytes_sent == 0
+
+            /* still at it: its state does not say so yet */
+
+            && !(current && u->peer.connection
+                 && u->peer.connection->sent > 0)))
+    {
+        return 0;
+    }
+
+    if (state->header_time == (ngx_msec_t) -1
+        || run->broken == n + 1
+        || (current && u->cleanup && r != r->main))
+    {
+        return NGX_HTTP_IDEMPOTENCY_ANSWER_NONE;
+    }
+
+    status = state->status;
+
+    if (status < NGX_HTTP_OK && current) {
+        /* where a 1xx came first, the state has that */
+        status = u->headers_in.status_n;
+    }
+
+    return ngx_http_idempotency_by_status(ctx, status);
+}
+
+
+/* a gateway of another kind, as one in Lua, has its status only */
+
+static ngx_uint_t
+ngx_http_idempotency_by_status(ngx_http_idempotency_ctx_t *ctx,
+    ngx_uint_t status)
+{
+    if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
+        /* it runs from now on, and there will be no other status */
+        return NGX_HTTP_IDEMPOTENCY_ANSWER_KEPT;
+    }
+
+    if (status < NGX_HTTP_OK) {
+        /* the answer was to come after it */
+        return NGX_HTTP_IDEMPOTENCY_ANSWER_NONE;
+    }
+
+    if (ngx_http_idempotency_status_kept(ctx->conf->keep_status, status)) {
+        return NGX_HTTP_IDEMPOTENCY_ANSWER_KEPT;
+    }
+
+    if (status == NGX_HTTP_BAD_GATEWAY
+        || status == NGX_HTTP_GATEWAY_TIME_OUT)
+    {
+        return NGX_HTTP_IDEMPOTENCY_ANSWER_NONE;
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER;
 }
 
 
@@ -153,13 +329,10 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_outcome_e outcome,
     ngx_http_idempotency_reason_e reason)
 {
-    ngx_msec_t                     ttl;
-    ngx_uint_t                     i, policy;
+    ngx_uint_t                     i;
     ngx_http_idempotency_cover_t  *cover;
 
     ngx_http_idempotency_execute_done(ctx);
-
-    policy = ctx->conf->unknown_outcome;
 
     switch (outcome) {
 
@@ -174,7 +347,7 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
                                     NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN);
         reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
 
-        if (policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
+        if (ctx->conf->unknown_outcome == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
             ngx_http_idempotency_release(ctx);
             return;
         }
@@ -196,18 +369,11 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
             continue;
         }
 
-        ttl = ngx_http_idempotency_commit_ttl(cover);
-
-        if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
-            && policy == NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE)
-        {
-            ttl = ctx->lease;
-        }
-
         cover->taken = 0;
         ngx_http_idempotency_settle_one(cover,
                                         NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
-                                        reason, ttl);
+                                        reason,
+                                        ngx_http_idempotency_commit_ttl(cover));
     }
 }
 
@@ -279,7 +445,9 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;
     op->unprotected = ctx->unprotected;
+    op->hold = ngx_http_idempotency_holds(ctx);
     op->ttl = ttl;
+    op->grace = ngx_http_idempotency_grace(cover);
     op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
     op->reason = reason;
 

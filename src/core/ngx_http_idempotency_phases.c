@@ -96,6 +96,8 @@ ngx_http_idempotency_phases_ready(ngx_cycle_t *cycle)
 }
 
 
+/* it may have come here from a location where it is on */
+
 static ngx_int_t
 ngx_http_idempotency_preaccess_phase(ngx_http_request_t *r,
     ngx_http_phase_handler_t *ph)
@@ -104,7 +106,7 @@ ngx_http_idempotency_preaccess_phase(ngx_http_request_t *r,
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    if (conf->store == NULL) {
+    if (conf->store == NULL && !r->internal) {
         r->phase_handler++;
         return NGX_AGAIN;
     }

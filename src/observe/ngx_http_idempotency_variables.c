@@ -30,6 +30,10 @@ typedef enum {
 } ngx_http_idempotency_var_e;
 
 
+static ngx_http_variable_t *ngx_http_idempotency_variable_find(
+    ngx_str_t *name);
+static ngx_int_t ngx_http_idempotency_variable_named(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_idempotency_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_idempotency_variable_job(ngx_http_request_t *r,
@@ -98,22 +102,133 @@ static ngx_http_variable_t  ngx_http_idempotency_vars[] = {
 };
 
 
+/*
+ * nginx has all variables in one hash of a bounded size, and warns when they
+ * do not fit well.  Ours are one prefix, which is not in it.
+ */
+
+static ngx_str_t  ngx_http_idempotency_prefix = ngx_string("idempotency_");
+
+
 ngx_int_t
 ngx_http_idempotency_add_variables(ngx_conf_t *cf)
 {
-    ngx_http_variable_t  *var, *v;
+    ngx_http_variable_t  *var;
 
-    for (v = ngx_http_idempotency_vars; v->name.len; v++) {
-        var = ngx_http_add_variable(cf, &v->name, v->flags);
-        if (var == NULL) {
+    var = ngx_http_add_variable(cf, &ngx_http_idempotency_prefix,
+                                NGX_HTTP_VAR_NOCACHEABLE
+                                |NGX_HTTP_VAR_PREFIX);
+    if (var == NULL) {
+        return NGX_ERROR;
+    }
+
+    var->get_handler = ngx_http_idempotency_variable_named;
+
+    return NGX_OK;
+}
+
+
+/*
+ * For a prefix nginx takes any name.  As for other variables, a name that is
+ * none of ours is unknown, unless the configuration defines it, and ours are
+ * not to be defined by it.
+ */
+
+ngx_int_t
+ngx_http_idempotency_check_variables(ngx_conf_t *cf)
+{
+    ngx_uint_t                  i, n;
+    ngx_hash_key_t             *key;
+    ngx_http_variable_t        *v;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    key = cmcf->variables_keys->keys.elts;
+
+    for (n = 0; n < cmcf->variables_keys->keys.nelts; n++) {
+
+        if (ngx_http_idempotency_variable_find(&key[n].key)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "the duplicate \"%V\" variable", &key[n].key);
             return NGX_ERROR;
         }
+    }
 
-        var->get_handler = v->get_handler;
-        var->data = v->data;
+    v = cmcf->variables.elts;
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+
+        if (v[i].name.len < ngx_http_idempotency_prefix.len
+            || ngx_strncmp(v[i].name.data, ngx_http_idempotency_prefix.data,
+                           ngx_http_idempotency_prefix.len)
+               != 0
+            || ngx_http_idempotency_variable_find(&v[i].name))
+        {
+            continue;
+        }
+
+        for (n = 0; n < cmcf->variables_keys->keys.nelts; n++) {
+            if (v[i].name.len == key[n].key.len
+                && ngx_strncmp(v[i].name.data, key[n].key.data,
+                               v[i].name.len)
+                   == 0)
+            {
+                break;
+            }
+        }
+
+        if (n == cmcf->variables_keys->keys.nelts) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "unknown \"%V\" variable", &v[i].name);
+            return NGX_ERROR;
+        }
     }
 
     return NGX_OK;
+}
+
+
+static ngx_http_variable_t *
+ngx_http_idempotency_variable_find(ngx_str_t *name)
+{
+    ngx_http_variable_t  *v;
+
+    for (v = ngx_http_idempotency_vars; v->name.len; v++) {
+
+        if (name->len < v->name.len
+            || (name->len > v->name.len && !(v->flags & NGX_HTTP_VAR_PREFIX)))
+        {
+            continue;
+        }
+
+        if (ngx_strncmp(name->data, v->name.data, v->name.len) == 0) {
+            return v;
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_variable_named(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_http_variable_t  *var;
+
+    var = ngx_http_idempotency_variable_find((ngx_str_t *) data);
+
+    if (var == NULL) {
+        /* of "set", and not set yet; or asked for by name, as in Lua */
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    if (var->flags & NGX_HTTP_VAR_PREFIX) {
+        return var->get_handler(r, v, data);
+    }
+
+    return var->get_handler(r, v, var->data);
 }
 
 

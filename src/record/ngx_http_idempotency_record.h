@@ -118,6 +118,19 @@ void ngx_http_idempotency_claim_encode(u_char *p,
 ngx_int_t ngx_http_idempotency_claim_decode(const u_char *p, size_t len,
     ngx_http_idempotency_claim_t *claim);
 
+/*
+ * Whether two claims are of one and the same request by one and the same
+ * client.  Fingerprints of different schemes can't be compared as a whole: a
+ * changed configuration is not taken for a changed request.  Who asks can be,
+ * and for which operation, unless "key_alone" decides that.
+ */
+ngx_uint_t ngx_http_idempotency_claim_same(
+    const ngx_http_idempotency_claim_t *a,
+    const ngx_http_idempotency_claim_t *b, ngx_uint_t key_alone);
+ngx_uint_t ngx_http_idempotency_claim_same_identity(
+    const ngx_http_idempotency_claim_t *a,
+    const ngx_http_idempotency_claim_t *b);
+
 
 /*
  * Whether a header can be stored: the name is a token, and the value has no

@@ -165,6 +165,9 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
+    cover->linger = ngx_http_idempotency_time(r, &dedupe->linger,
+                                              "idempotency_dedupe");
+
     if (dedupe->members == NULL
         && ngx_http_idempotency_fingerprint(r, ctx, 1, identity, whole)
            != NGX_OK)

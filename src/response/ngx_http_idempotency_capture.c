@@ -50,22 +50,26 @@ static ngx_int_t ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx) NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_uint_t ngx_http_idempotency_endless(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idempotency_header_only(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idempotency_head_alone(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_drop(ngx_chain_t *in);
 static ngx_int_t ngx_http_idempotency_capture_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in)
     NGX_HTTP_IDEMPOTENCY_APART;
 static ngx_int_t ngx_http_idempotency_hold_bytes(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *in);
-static void ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx);
-static void ngx_http_idempotency_let_through(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason);
 static ngx_int_t ngx_http_idempotency_truncated(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static ngx_int_t ngx_http_idempotency_complete(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_own_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
-static ngx_int_t ngx_http_idempotency_pass_header(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_cut(ngx_http_idempotency_ctx_t *ctx,
+    off_t offset, off_t len);
+
+
+/* nginx has no header for it: where the range that is wanted is found */
+extern ngx_module_t  ngx_http_range_body_filter_module;
 
 
 static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
@@ -90,10 +94,15 @@ ngx_http_idempotency_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_idempotency_get_ctx(r);
 
-    if (ctx == NULL || r != r->main
+    if (ctx == NULL
         || (ctx->phase != NGX_HTTP_IDEMPOTENCY_EXECUTE
             && ctx->phase != NGX_HTTP_IDEMPOTENCY_HOLD))
     {
+        return ngx_http_next_header_filter(r);
+    }
+
+    if (r != r->main) {
+        ngx_http_idempotency_subrequest_header(r, ctx);
         return ngx_http_next_header_filter(r);
     }
 
@@ -108,13 +117,18 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
     ngx_int_t   rc;
     ngx_uint_t  header_only;
 
-    ngx_http_idempotency_restore_method(r, ctx);
+    ngx_http_idempotency_upstream_answers(r, ctx);
 
     /* held already: this is another response in place of that */
 
     ctx->held = NULL;
     ctx->held_last = &ctx->held;
     ctx->held_size = 0;
+    ctx->segments = NULL;
+    ctx->ended = 0;
+    ctx->composed = 0;
+    ctx->charset = 0;
+    ctx->ranges = 0;
     ctx->app_off = 0;
     ctx->app_ttl = 0;
 
@@ -133,6 +147,17 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
         return ngx_http_idempotency_pass_header(r, ctx);
     }
 
+    if (r->headers_out.content_offset) {
+
+        /* the slice module has begun where the client's range begins */
+
+        ctx->composed = 1;
+
+        ngx_http_idempotency_let_through(r, ctx,
+                                         NGX_HTTP_IDEMPOTENCY_REASON_STREAM);
+        return ngx_http_idempotency_pass_header(r, ctx);
+    }
+
     if (rc != NGX_OK) {
         ngx_http_idempotency_let_through(r, ctx,
                                          NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
@@ -146,23 +171,34 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
     header_only = ngx_http_idempotency_header_only(r);
 
-    if (ctx->held_size > ctx->max_response
-        || (r->headers_out.content_length_n > 0
-            && !header_only
-            && r->headers_out.content_length_n
-               > (off_t) (ctx->max_response - ctx->held_size)))
-    {
+    if (ctx->held_size > ctx->max_response) {
         ngx_http_idempotency_let_through(r, ctx,
                                       NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE);
         return ngx_http_idempotency_pass_header(r, ctx);
     }
 
-    /* the range filters stand on both sides of this one */
+    if (!header_only
+        && r->headers_out.content_length_n
+           > (off_t) (ctx->max_response - ctx->held_size))
+    {
+        if (r->method == NGX_HTTP_HEAD) {
+            return ngx_http_idempotency_head_alone(r, ctx);
+        }
+
+        ngx_http_idempotency_let_through(r, ctx,
+                                      NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE);
+        return ngx_http_idempotency_pass_header(r, ctx);
+    }
 
     r->filter_need_in_memory = 1;
-    r->allow_ranges = 0;
 
-    r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
+    /*
+     * The range filters stand on both sides of this one: a range is cut out
+     * of what is held when it is sent
+     */
+
+    ctx->ranges = r->allow_ranges && ngx_http_idempotency_may_range(r);
+    r->allow_ranges = 0;
 
     if (header_only) {
 
@@ -173,6 +209,8 @@ ngx_http_idempotency_capture_header(ngx_http_request_t *r,
 
         return ngx_http_idempotency_complete(r, ctx);
     }
+
+    ngx_http_idempotency_charset(r, ctx);
 
     return NGX_OK;
 }
@@ -242,19 +280,37 @@ ngx_http_idempotency_endless(ngx_http_request_t *r)
 /*
  * Some handlers say themselves that their header is all (dav, "return 204"),
  * others are told so by the header filter, which comes after us.  An upstream
- * still ends its empty body.
+ * still ends its empty body.  The response to a HEAD is none of these: a
+ * filter between us and the header filter, as image_filter, may have to see
+ * the body before there can be a header.
  */
 
 static ngx_uint_t
 ngx_http_idempotency_header_only(ngx_http_request_t *r)
 {
-    if (r->method == NGX_HTTP_HEAD || r->header_only) {
+    if (r->header_only) {
         return 1;
     }
 
     return r->headers_out.status_line.len == 0
            && (r->headers_out.status == NGX_HTTP_NO_CONTENT
                || r->headers_out.status == NGX_HTTP_NOT_MODIFIED);
+}
+
+
+/* the response to a HEAD, without a body that its handler may have for it */
+
+static ngx_int_t
+ngx_http_idempotency_head_alone(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ctx->held = NULL;
+    ctx->held_last = &ctx->held;
+    ctx->held_size = ctx->head_size;
+
+    ctx->response.body_len = 0;
+
+    return ngx_http_idempotency_complete(r, ctx);
 }
 
 
@@ -265,7 +321,21 @@ ngx_http_idempotency_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
 
-    if (ctx == NULL || r != r->main) {
+    if (r != r->main) {
+
+        if (ctx == NULL) {
+            ctx = ngx_http_get_module_ctx(r->main,
+                                          ngx_http_idempotency_module);
+        }
+
+        if (ctx == NULL || ctx->phase != NGX_HTTP_IDEMPOTENCY_HOLD) {
+            return ngx_http_next_body_filter(r, in);
+        }
+
+        return ngx_http_idempotency_subrequest_body(r, ctx, in);
+    }
+
+    if (ctx == NULL) {
         return ngx_http_next_body_filter(r, in);
     }
 
@@ -274,10 +344,29 @@ ngx_http_idempotency_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (ctx->phase == NGX_HTTP_IDEMPOTENCY_COMMIT) {
+        ngx_http_idempotency_drop(in);
         return NGX_AGAIN;
     }
 
+    if (ctx->phase == NGX_HTTP_IDEMPOTENCY_SEND && r->header_only) {
+
+        /* a HEAD whose handler was not told so in time */
+
+        ngx_http_idempotency_drop(in);
+        in = NULL;
+    }
+
     return ngx_http_next_body_filter(r, in);
+}
+
+
+static void
+ngx_http_idempotency_drop(ngx_chain_t *in)
+{
+    for ( /* void */ ; in; in = in->next) {
+        in->buf->pos = in->buf->last;
+        in->buf->file_pos = in->buf->file_last;
+    }
 }
 
 
@@ -285,11 +374,21 @@ static ngx_int_t
 ngx_http_idempotency_capture_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t       len;
-    ngx_buf_t   *b;
-    ngx_uint_t   last, flush;
+    size_t                         len;
+    ngx_int_t                      rc;
+    ngx_buf_t                     *b;
+    ngx_uint_t                     last, flush;
+    ngx_http_idempotency_reason_e  reason;
 
-    last = 0;
+    if (r->postponed || r != r->connection->data) {
+        rc = ngx_http_idempotency_subrequests_pending(r, ctx, in);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+    }
+
+    last = ctx->ended;
     flush = 0;
 
     for ( /* void */ ; in; in = in->next) {
@@ -297,18 +396,16 @@ ngx_http_idempotency_capture_body(ngx_http_request_t *r,
 
         len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
 
-        if (len > ctx->max_response - ctx->held_size) {
-            ngx_http_idempotency_let_through(r, ctx,
-                                      NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE);
+        reason = ngx_http_idempotency_hold(r, ctx, b, len);
 
-            *ctx->held_last = in;
+        if (reason != NGX_HTTP_IDEMPOTENCY_REASON_NONE) {
 
-            return ngx_http_idempotency_send(r, ctx);
-        }
+            if (r->method == NGX_HTTP_HEAD) {
+                ngx_http_idempotency_drop(in);
+                return ngx_http_idempotency_head_alone(r, ctx);
+            }
 
-        if (len && ngx_http_idempotency_hold_bytes(r, ctx, b) != NGX_OK) {
-            ngx_http_idempotency_let_through(r, ctx,
-                                         NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
+            ngx_http_idempotency_let_through(r, ctx, reason);
 
             *ctx->held_last = in;
 
@@ -326,13 +423,35 @@ ngx_http_idempotency_capture_body(ngx_http_request_t *r,
         return ngx_http_idempotency_complete(r, ctx);
     }
 
-    /* an upstream that is through, and did not say that this was all */
+    if (flush && ngx_http_idempotency_upstream_broke(r, ctx)) {
 
-    if (flush && r->upstream && r->upstream->cleanup == NULL) {
+        if (r->method == NGX_HTTP_HEAD) {
+            /* its body is nobody's business */
+            return ngx_http_idempotency_head_alone(r, ctx);
+        }
+
         return ngx_http_idempotency_truncated(r, ctx);
     }
 
     return NGX_OK;
+}
+
+
+/* another reason than NONE: it can't be held, and the rest of "b" not either */
+
+ngx_http_idempotency_reason_e
+ngx_http_idempotency_hold(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_buf_t *b, size_t len)
+{
+    if (len > ctx->max_response - ctx->held_size) {
+        return NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE;
+    }
+
+    if (len && ngx_http_idempotency_hold_bytes(r, ctx, b) != NGX_OK) {
+        return NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_REASON_NONE;
 }
 
 
@@ -423,12 +542,12 @@ ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size)
 }
 
 
-static void
+void
 ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx)
 {
     ngx_buf_t  *b;
 
-    if (ctx->held) {
+    if (ctx->held && ctx->segments == NULL) {
         b = ctx->tail->buf;
 
     } else {
@@ -437,7 +556,7 @@ ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx)
         ctx->end.buf = b;
         ctx->end.next = NULL;
 
-        ctx->held = &ctx->end;
+        *ctx->held_last = &ctx->end;
         ctx->held_last = &ctx->end.next;
     }
 
@@ -448,7 +567,7 @@ ngx_http_idempotency_hold_last(ngx_http_idempotency_ctx_t *ctx)
 
 /* the response is not ours to hold: the record says why, and it streams */
 
-static void
+void
 ngx_http_idempotency_let_through(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_reason_e reason)
 {
@@ -465,7 +584,8 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
                       "idempotency: a response is %s to be kept, its retry "
                       "is refused, record %*xs",
                       reason == NGX_HTTP_IDEMPOTENCY_REASON_STREAM
-                          ? "an endless stream, not"
+                          ? (ctx->composed ? "made by subrequests, not"
+                                           : "an endless stream, not")
                       : reason == NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM
                           ? "more than there is memory for, not"
                       : "too large",
@@ -477,8 +597,9 @@ ngx_http_idempotency_let_through(ngx_http_request_t *r,
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND,
                                "it can't be held");
 
-    ngx_http_idempotency_execute_let_go(r, ctx);
+    ngx_http_idempotency_execute_let_go(r);
 
+    ctx->ranges = 0;
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
 }
 
@@ -492,8 +613,6 @@ static ngx_int_t
 ngx_http_idempotency_truncated(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
-    ctx->truncated = r->upstream_states->nelts;
-
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_EXECUTE,
                                "the response broke off");
 
@@ -518,7 +637,8 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
 
     if (ctx->response.body_len == 0
         && (ctx->response.status == NGX_HTTP_NO_CONTENT
-            || ctx->response.status == NGX_HTTP_NOT_MODIFIED))
+            || ctx->response.status == NGX_HTTP_NOT_MODIFIED
+            || r->method == NGX_HTTP_HEAD))
     {
         ctx->response.header_only = 1;
     }
@@ -527,6 +647,18 @@ ngx_http_idempotency_complete(ngx_http_request_t *r,
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP && ctx->app_off) {
         outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+    }
+
+    if (ctx->composed && r->method != NGX_HTTP_HEAD
+        && r->headers_out.content_length_n
+           != (off_t) ctx->response.body_len)
+    {
+        /* one of the slices broke off, and nginx went on */
+
+        outcome = NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
+
+        ctx->ranges = 0;
+        r->keepalive = 0;
     }
 
     if (outcome == NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP) {
@@ -576,13 +708,25 @@ ngx_http_idempotency_own_headers(ngx_http_request_t *r,
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idempotency_pass_header(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx)
 {
     ngx_http_idempotency_own_headers(r, ctx);
 
+    if (ctx->charset) {
+        ctx->charset = 0;
+        ngx_str_null(&r->headers_out.charset);
+    }
+
     return ngx_http_next_header_filter(r);
+}
+
+
+ngx_int_t
+ngx_http_idempotency_pass_body(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    return ngx_http_next_body_filter(r, in);
 }
 
 
@@ -596,11 +740,69 @@ ngx_http_idempotency_send(ngx_http_request_t *r,
 
     r->buffered &= ~NGX_HTTP_IDEMPOTENCY_BUFFERED;
 
+    if (ctx->ranges) {
+
+        /* of several ranges, the range body filter would have to make one */
+
+        r->allow_ranges = 1;
+        r->single_range = 1;
+    }
+
     rc = ngx_http_idempotency_pass_header(r, ctx);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
     }
 
+    if (ctx->ranges
+        && ngx_http_get_module_ctx(r, ngx_http_range_body_filter_module))
+    {
+        ngx_http_idempotency_cut(ctx, r->headers_out.content_offset,
+                                 r->headers_out.content_length_n);
+    }
+
     return ngx_http_next_body_filter(r, ctx->held);
+}
+
+
+/* the range that the client wants, of a whole response */
+
+static void
+ngx_http_idempotency_cut(ngx_http_idempotency_ctx_t *ctx, off_t offset,
+    off_t len)
+{
+    off_t         size;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl, **ll;
+
+    ll = &ctx->held;
+
+    while (*ll) {
+        cl = *ll;
+        b = cl->buf;
+
+        size = b->last - b->pos;
+
+        if (offset >= size || len == 0) {
+            offset -= ngx_min(offset, size);
+            *ll = cl->next;
+            continue;
+        }
+
+        b->pos += offset;
+        offset = 0;
+
+        if (b->last - b->pos > len) {
+            b->last = b->pos + len;
+        }
+
+        len -= b->last - b->pos;
+
+        if (len == 0) {
+            b->last_buf = 1;
+            b->last_in_chain = 1;
+        }
+
+        ll = &cl->next;
+    }
 }

@@ -22,6 +22,8 @@ static ngx_chain_t *ngx_http_idempotency_encode(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, size_t *size);
 static void ngx_http_idempotency_commit_handler(
     ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_finalize(ngx_http_request_t *r,
+    ngx_int_t status);
 static void ngx_http_idempotency_committed(ngx_http_idempotency_op_t *op);
 
 
@@ -80,6 +82,8 @@ ngx_http_idempotency_commit(ngx_http_request_t *r,
                                    "committed");
         return ngx_http_idempotency_send(r, ctx);
     }
+
+    r->buffered |= NGX_HTTP_IDEMPOTENCY_BUFFERED;
 
     r->main->blocked++;
     r->aio = 1;
@@ -145,6 +149,7 @@ ngx_http_idempotency_encode(ngx_http_request_t *r,
 static void
 ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
 {
+    ngx_int_t                      rc;
     ngx_connection_t              *c;
     ngx_http_request_t            *r;
     ngx_http_idempotency_ctx_t    *ctx;
@@ -168,7 +173,9 @@ ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
 
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_SEND, "committed");
 
-    if (!c->error && ngx_http_idempotency_send(r, ctx) == NGX_ERROR) {
+    rc = c->error ? NGX_ERROR : ngx_http_idempotency_send(r, ctx);
+
+    if (rc == NGX_ERROR) {
         c->error = 1;
     }
 
@@ -186,9 +193,38 @@ ngx_http_idempotency_commit_handler(ngx_http_idempotency_op_t *op)
         return;
     }
 
-    r->write_event_handler(r);
+    if (rc > NGX_OK) {
+
+        /* a filter has another response for it, and nothing was sent yet */
+
+        ngx_http_idempotency_finalize(r, rc);
+
+    } else {
+        r->write_event_handler(r);
+    }
 
     ngx_http_run_posted_requests(c);
+}
+
+
+/*
+ * What nginx does with a status that a filter returns, when whoever made the
+ * response is through.  Otherwise (Lua goes on after ngx.eof()) the other
+ * response is sent in its place, and the request ends as that one will.
+ */
+
+static void
+ngx_http_idempotency_finalize(ngx_http_request_t *r, ngx_int_t status)
+{
+    if (r->http_state == NGX_HTTP_WRITING_REQUEST_STATE) {
+        ngx_http_finalize_request(r, status);
+        return;
+    }
+
+    (void) ngx_http_filter_finalize_request(r, &ngx_http_idempotency_module,
+                                            status);
+
+    r->write_event_handler(r);
 }
 
 

@@ -42,6 +42,8 @@ static ngx_int_t ngx_http_idempotency_content_type(ngx_http_request_t *r,
     ngx_array_t *headers);
 static ngx_int_t ngx_http_idempotency_last_modified(ngx_http_request_t *r,
     ngx_array_t *headers);
+static ngx_int_t ngx_http_idempotency_accept_ranges(ngx_http_request_t *r,
+    ngx_array_t *headers);
 static void ngx_http_idempotency_set_content_type(ngx_http_request_t *r,
     ngx_str_t *value);
 static ngx_int_t ngx_http_idempotency_set_cache_control(ngx_http_request_t *r,
@@ -154,6 +156,10 @@ ngx_http_idempotency_capture_head(ngx_http_request_t *r,
         kept->valid = 1;
         kept->name = h[i].key;
         kept->value = h[i].value;
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idempotency_accept_ranges(r, &headers);
     }
 
     if (rc != NGX_OK) {
@@ -402,6 +408,57 @@ ngx_http_idempotency_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     kept->value.len = ngx_http_time(kept->value.data,
                                     r->headers_out.last_modified_time)
                       - kept->value.data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * RFC 9110 has ranges for GET only, nginx for HEAD, too.  An X-Accel-Redirect
+ * makes a GET of any other method in r->method: the line is the client's own.
+ */
+
+ngx_uint_t
+ngx_http_idempotency_may_range(ngx_http_request_t *r)
+{
+    ngx_str_t  *line;
+
+    line = &r->request_line;
+
+    return line->len > 5
+           && (ngx_strncmp(line->data, "GET ", 4) == 0
+               || ngx_strncmp(line->data, "HEAD ", 5) == 0);
+}
+
+
+/* of what nginx itself cuts ranges is kept that it does */
+
+static ngx_int_t
+ngx_http_idempotency_accept_ranges(ngx_http_request_t *r,
+    ngx_array_t *headers)
+{
+    ngx_http_core_loc_conf_t       *clcf;
+    ngx_http_idempotency_header_t  *kept;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (!r->allow_ranges || r->headers_out.accept_ranges
+        || clcf->max_ranges == 0
+        || r->headers_out.status != NGX_HTTP_OK
+        || !ngx_http_idempotency_may_range(r))
+    {
+        return NGX_OK;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEMPOTENCY_HEADER_ACCEPT_RANGES;
+    kept->valid = 1;
+    ngx_str_set(&kept->name, "Accept-Ranges");
+    ngx_str_set(&kept->value, "bytes");
 
     return NGX_OK;
 }

@@ -23,6 +23,7 @@ static ngx_int_t ngx_http_idempotency_replay_decode(ngx_http_request_t *r,
     const char **reason);
 static ngx_int_t ngx_http_idempotency_replay_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_replay_ranges(ngx_http_request_t *r);
 
 
 ngx_int_t
@@ -110,6 +111,8 @@ ngx_http_idempotency_replay(ngx_http_request_t *r,
     r->headers_out.content_length_n = response.header_only
                                       ? response.content_length
                                       : (off_t) body.len;
+
+    ngx_http_idempotency_replay_ranges(r);
 
     rc = ngx_http_send_header(r);
 
@@ -204,6 +207,40 @@ ngx_http_idempotency_replay_headers(ngx_http_request_t *r,
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A response that said so, or of which nginx did, has ranges: nginx cuts them
+ * and says so again.  One range, as of the original (..._send()).
+ */
+
+static void
+ngx_http_idempotency_replay_ranges(ngx_http_request_t *r)
+{
+    ngx_table_elt_t           *h;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    h = r->headers_out.accept_ranges;
+
+    if (h == NULL
+        || h->value.len != sizeof("bytes") - 1
+        || ngx_strncasecmp(h->value.data, (u_char *) "bytes", 5) != 0
+        || !ngx_http_idempotency_may_range(r)
+        || r->headers_out.status != NGX_HTTP_OK
+        || r->headers_out.content_length_n == -1
+        || r->http_version < NGX_HTTP_VERSION_10
+        || clcf->max_ranges == 0)
+    {
+        return;
+    }
+
+    h->hash = 0;
+    r->headers_out.accept_ranges = NULL;
+
+    r->allow_ranges = 1;
+    r->single_range = 1;
 }
 
 

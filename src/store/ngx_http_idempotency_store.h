@@ -95,10 +95,18 @@ struct ngx_http_idempotency_op_s {
     ngx_http_idempotency_claim_t   *claim;
     ngx_str_t                       details;    /* kept beside the claim, if
                                                    there is room; or empty  */
-    ngx_msec_t                      lease;
+    ngx_msec_t                      lease;      /* also of a commit that says
+                                                   that the outcome is unknown:
+                                                   then a retry may run     */
     unsigned                        hold:1;     /* a lease that ran out keeps
                                                    the record: the outcome is
                                                    unknown for the whole ttl */
+
+    /* begin */
+    ngx_msec_t                      age;        /* since the asker came: what
+                                                   had not expired then is
+                                                   found, within its grace  */
+    unsigned                        key_alone:1; /* of claim_same()         */
 
     /* watch */
     ngx_uint_t                      attempt;    /* looks in vain, so far    */
@@ -199,7 +207,9 @@ typedef struct {
      * operations: NGX_OK or NGX_AGAIN
      *
      * begin    takes the lock with (token, claim, lease), or tells what is
-     *          there.  A lock with our own token is ours.
+     *          there.  A lock with our own token is ours.  One whose lease ran
+     *          out, or an unknown outcome whose lease did, goes to the same
+     *          request only; another one finds it, until its ttl ends.
      * renew    fenced; lays the lock anew where the record is gone.
      * commit   fenced; writes where the record is gone; wakes the waiters.
      * release  fenced; wakes the waiters.
@@ -243,6 +253,25 @@ struct ngx_http_idempotency_store_s {
     u_char                                 *file;     /* where declared     */
     ngx_uint_t                              line;
 };
+
+
+/*
+ * For backends: how long a lock is remembered if nobody renews it.  Its
+ * fingerprint stays for the ttl; and for a while longer than the lease, however
+ * short the ttl, since a record does not expire while its holder runs.
+ */
+#define ngx_http_idempotency_lock_life(op)                                    \
+    ngx_max((op)->ttl, 2 * (op)->lease)
+
+/* a commit after which, once the lease is over, the same request may run */
+#define ngx_http_idempotency_op_retryable(op)                                 \
+    ((op)->state == NGX_HTTP_IDEMPOTENCY_UNUSABLE                             \
+     && (op)->reason == NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN && !(op)->hold)
+
+/* ... and how long what a commit makes of it is */
+#define ngx_http_idempotency_record_life(op)                                  \
+    (ngx_http_idempotency_op_retryable(op)                                    \
+     ? ngx_max((op)->ttl, (op)->lease) : (op)->ttl + (op)->grace)
 
 
 const ngx_http_idempotency_backend_t *ngx_http_idempotency_backend(

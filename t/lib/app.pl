@@ -608,6 +608,36 @@ sub execute
         put($c, "HTTP/1.1 200 OK\r\n\x01\x02: x\r\n\r\n", sub { drop($c) });
         return;
 
+    } elsif ($name eq 'early') {
+        # an answer of its own, and the real one after it
+        my $early = $arg->{early} || 103;
+        put($c, "HTTP/1.1 $early Early\r\nLink: </a>; rel=preload\r\n\r\n",
+            sub { answer($c, $req, \%a) if !$arg->{alone};
+                  drop($c) if $arg->{alone} });
+        return;
+
+    } elsif ($name eq 'http09') {
+        put($c, $body, sub { drop($c) });
+        return;
+
+    } elsif ($name eq 'invalid') {
+        # a body that is not what its header says it is
+        if ($c->{kind} eq 'fastcgi') {
+            put($c, fastcgi_record($c, 6, head($c, 200, undef, $a{headers})
+                                          . 'x' x 500)
+                    . "\xff" x 64, sub { after(5, sub { drop($c) }) });
+            return;
+        }
+        my $head = head($c, 200, undef,
+                        [ @{ $a{headers} },
+                          [ 'Transfer-Encoding', 'chunked' ] ]);
+        my $bad = "1f4\r\n" . 'x' x 500 . "\r\nno chunk\r\n";
+        # $arg->{apart}: nginx has the header before the rest comes
+        put($c, $arg->{apart} ? $head : "$head$bad", sub {
+            after(0.05, sub { put($c, $bad, sub { }) }) if $arg->{apart};
+        });
+        return;
+
     } elsif ($name eq 'hang') {
         return;
 

@@ -218,9 +218,12 @@ static void
 test_limits(ngx_http_idempotency_json_options_t *options)
 {
     char        one[2048], two[2048];
-    u_char      secret[NGX_HTTP_IDEMPOTENCY_JSON_SECRET_LEN];
     ngx_str_t   list1, list2;
     ngx_uint_t  more;
+
+    /* the options keep it, for the tests that follow */
+
+    static u_char  secret[NGX_HTTP_IDEMPOTENCY_JSON_SECRET_LEN];
 
     options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
 

@@ -125,10 +125,6 @@ static const ngx_http_idempotency_backend_t
 #define ngx_http_idempotency_fallback_sh(f)                                   \
     ((ngx_http_idempotency_fallback_sh_t *) (f)->shared.data)
 
-/* how long a lock is there, if nobody renews it */
-#define ngx_http_idempotency_fallback_life(op)                                \
-    ((op)->hold ? (op)->ttl : 2 * (op)->lease)
-
 
 static ngx_int_t
 ngx_http_idempotency_fallback_begin(ngx_http_idempotency_op_t *op)
@@ -281,7 +277,7 @@ ngx_http_idempotency_fallback_begun(ngx_http_idempotency_op_t *op,
     /* before it may hold one: others look at that without a lock */
 
     ngx_http_idempotency_fallback_used(f,
-                                    ngx_http_idempotency_fallback_life(op));
+                                    ngx_http_idempotency_lock_life(op));
 
     /* a lock that is ours already is taken once more, and for what it is */
 
@@ -369,11 +365,12 @@ ngx_http_idempotency_fallback_passed(ngx_http_idempotency_op_t *op,
 
     case NGX_HTTP_IDEMPOTENCY_OP_RENEW:
         ngx_http_idempotency_fallback_used(f,
-                                      ngx_http_idempotency_fallback_life(op));
+                                      ngx_http_idempotency_lock_life(op));
         break;
 
     case NGX_HTTP_IDEMPOTENCY_OP_COMMIT:
-        ngx_http_idempotency_fallback_used(f, op->ttl + op->grace);
+        ngx_http_idempotency_fallback_used(f,
+                                    ngx_http_idempotency_record_life(op));
         break;
 
     default:
@@ -456,7 +453,8 @@ ngx_http_idempotency_fallback_both_committed(ngx_http_idempotency_op_t *op,
 
         /* it could not even be kept for later: here it can */
 
-        ngx_http_idempotency_fallback_used(f, op->ttl + op->grace);
+        ngx_http_idempotency_fallback_used(f,
+                                    ngx_http_idempotency_record_life(op));
 
         return ngx_http_idempotency_layer_ask(op, f->ledger,
                                           ngx_http_idempotency_fallback_saved,

@@ -238,6 +238,10 @@ extern const ngx_http_idempotency_backend_t
     ngx_http_idempotency_outbox_backend;
 
 
+/* what begin tells of the time that is left */
+ngx_msec_t ngx_http_idempotency_outbox_left(
+    ngx_http_idempotency_node_t *node);
+
 /* for the figures: commits that are kept since the store lacks them */
 ngx_uint_t ngx_http_idempotency_outbox_waiting(
     ngx_http_idempotency_outbox_t *o);
@@ -356,9 +360,9 @@ void ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op);
 #define ngx_http_idempotency_outbox_empty(o)                                  \
     (*(volatile ngx_uint_t *) &(o)->z.zone->records == 0)
 
-/* an outcome has no use for "hold": it is the cause for which it is kept */
+/* an outcome has no use for "again": it is the cause for which it is kept */
 #define ngx_http_idempotency_outbox_cause(node)                               \
-    ((ngx_http_idempotency_outbox_cause_e) (node)->hold)
+    ((ngx_http_idempotency_outbox_cause_e) (node)->again)
 
 /* ..._fallback.c */
 

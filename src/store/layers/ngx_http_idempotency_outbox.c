@@ -299,7 +299,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
     if (node == NULL
-        || (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0)
+        || (ngx_msec_int_t) (node->until + op->age - ngx_current_msec) <= 0)
     {
         has = NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE;
 
@@ -314,12 +314,28 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
 
         if (read) {
             ngx_http_idempotency_zone_found(node, op);
+            op->found.left = ngx_http_idempotency_outbox_left(node);
         }
     }
 
     ngx_http_idempotency_outbox_unlock(o);
 
     return has;
+}
+
+
+/* of the record; of an unknown outcome, until the same request may run */
+
+ngx_msec_t
+ngx_http_idempotency_outbox_left(ngx_http_idempotency_node_t *node)
+{
+    ngx_msec_int_t  left;
+
+    left = (ngx_msec_int_t) ((ngx_http_idempotency_op_retryable(node)
+                              ? node->u.locked_until : node->until)
+                             - ngx_current_msec);
+
+    return ngx_max(left, 0);
 }
 
 
@@ -352,9 +368,17 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
     }
 
     if (node) {
-        node->hold = cause;
-        node->u.locked_until = op->unprotected ? ngx_current_msec
-                                               : op->locked_until;
+        node->again = cause;
+        node->u.locked_until = op->locked_until;
+
+        if (op->unprotected) {
+
+            /* another host may have run it meanwhile */
+
+            node->u.locked_until = ngx_current_msec
+                                   + (ngx_http_idempotency_op_retryable(op)
+                                      ? op->lease : 0);
+        }
 
         sh->unacknowledged += cause;
 

@@ -8,7 +8,8 @@
  * runs, and get its response.  That is kept as any commit that failed, and
  * written to the store when it is back, if nothing is there by then.
  *
- * A lock ends with its lease if its worker does not renew it.
+ * A lock that its worker does not renew is there for the same request when
+ * its lease is over, and for no other.
  *
  * Called by the outbox.
  */
@@ -26,6 +27,8 @@
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_LOCAL_MAX  250
 
 
+static ngx_uint_t ngx_http_idempotency_outbox_local_free(
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_outbox_local_look(ngx_event_t *ev);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_outbox_local_find(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
@@ -41,8 +44,9 @@ ngx_http_idempotency_outbox_local_begin(ngx_http_idempotency_outbox_t *o,
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
-    if (node && (ngx_msec_int_t) (node->until - ngx_current_msec) > 0) {
+    if (node && !ngx_http_idempotency_outbox_local_free(node, op)) {
         ngx_http_idempotency_zone_found(node, op);
+        op->found.left = ngx_http_idempotency_outbox_left(node);
         op->kept = 1;
 
     } else {
@@ -52,12 +56,14 @@ ngx_http_idempotency_outbox_local_begin(ngx_http_idempotency_outbox_t *o,
         }
 
         node = ngx_http_idempotency_zone_insert(&o->z, op->id,
-                                                op->start + op->lease);
+                        op->start + ngx_http_idempotency_lock_life(op));
+
         if (node) {
             ngx_http_idempotency_zone_state(&o->z, node,
-                                         NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
-                                         NGX_HTTP_IDEMPOTENCY_REASON_NONE);
+                                            NGX_HTTP_IDEMPOTENCY_IN_PROGRESS,
+                                            NGX_HTTP_IDEMPOTENCY_REASON_NONE);
             node->claim = *op->claim;
+            node->hold = op->hold;
             node->until = op->start + op->lease;
 
             ngx_memcpy(node->token, op->token,
@@ -76,6 +82,40 @@ ngx_http_idempotency_outbox_local_begin(ngx_http_idempotency_outbox_t *o,
 }
 
 
+/* whether what is there does not stand in the way of a request */
+
+static ngx_uint_t
+ngx_http_idempotency_outbox_local_free(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_t  until;
+
+    if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+        until = node->until;
+
+    } else if (ngx_http_idempotency_op_retryable(node)) {
+        until = node->u.locked_until;
+
+    } else {
+        return (ngx_msec_int_t) (node->until + op->age - ngx_current_msec)
+               <= 0;
+    }
+
+    /* the same request may run when the lease is over, and no other */
+
+    if ((ngx_msec_int_t) (until - ngx_current_msec) > 0 || node->hold
+        || !ngx_http_idempotency_claim_same(&node->claim, op->claim,
+                                            op->key_alone))
+    {
+        return 0;
+    }
+
+    op->abandoned = (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS);
+
+    return 1;
+}
+
+
 /* never lost: there is nobody to lose it to, or nothing to be done about it */
 
 ngx_int_t
@@ -90,7 +130,8 @@ ngx_http_idempotency_outbox_local_renew(ngx_http_idempotency_outbox_t *o,
 
     if (node) {
         node->until = ngx_current_msec + op->lease;
-        ngx_http_idempotency_zone_expire(&o->z, node, node->until);
+        ngx_http_idempotency_zone_expire(&o->z, node, ngx_current_msec
+                                        + ngx_http_idempotency_lock_life(op));
     }
 
     ngx_http_idempotency_outbox_unlock(o);

@@ -256,7 +256,7 @@ ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
         q = ngx_queue_head(completed);
         node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
 
-        if ((ngx_msec_int_t) (node->until - ngx_current_msec) <= 0) {
+        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
             ngx_http_idempotency_zone_remove(&o->z, node);
             o->z.zone->expired++;
             continue;
@@ -424,6 +424,7 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
 {
     ngx_buf_t                  *b;
     ngx_chain_t                *cl;
+    ngx_msec_int_t              left;
     ngx_http_idempotency_op_t  *op;
 
     op = ngx_http_idempotency_op_detached(o->layer.inner,
@@ -451,13 +452,25 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     cl->buf = b;
     cl->next = NULL;
 
-    op->ttl = node->until - ngx_current_msec;
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    op->ttl = ngx_max(left, 0);
     op->lease = op->ttl;
-    op->grace = node->expires - node->until;
+    op->grace = node->expires - ngx_current_msec - op->ttl;
+    op->hold = node->hold;
     op->known = (ngx_http_idempotency_outbox_cause(node)
                  == NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED);
     op->state = node->state;
     op->reason = node->reason;
+
+    if (ngx_http_idempotency_op_retryable(op)) {
+
+        /* what is left of the lease: then the same request may run */
+
+        left = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec);
+        op->lease = ngx_max(left, 1);
+    }
+
     op->response = cl;
     op->size = node->size;
 
@@ -615,7 +628,7 @@ ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
 
             /* it is there, as long as its server is */
 
-            node->hold = NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED;
+            node->again = NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED;
             sh->unacknowledged++;
 
             ngx_http_idempotency_outbox_lane_use(o,

@@ -48,6 +48,10 @@ static void ngx_http_idempotency_memory_cancel(ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_memory_stats(
     ngx_http_idempotency_store_t *store,
     ngx_http_idempotency_store_stats_t *stats);
+static void ngx_http_idempotency_memory_give_back(
+    ngx_http_idempotency_memory_t *m, ngx_http_idempotency_node_t *node);
+static ngx_uint_t ngx_http_idempotency_memory_free(
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
@@ -86,6 +90,13 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_memory_backend = {
      == 0)
 
 
+/* "until" is the end of a lease, and not of the record */
+#define ngx_http_idempotency_memory_leased(node)                              \
+    ((node)->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS                        \
+     || ((node)->reason == NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN                \
+         && !(node)->hold))
+
+
 static ngx_int_t
 ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
 {
@@ -108,24 +119,16 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
         op->result = node ? NGX_HTTP_IDEMPOTENCY_ACQUIRED
                           : NGX_HTTP_IDEMPOTENCY_FULL;
 
-    } else if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
-               && (ngx_http_idempotency_memory_ours(node, op)
-                   || (!node->hold
-                       && (ngx_msec_int_t) (node->until
-                                            - ngx_current_msec) <= 0)))
+    } else if (ngx_http_idempotency_memory_ours(node, op)
+               && node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS)
     {
-        op->abandoned = !ngx_http_idempotency_memory_ours(node, op);
-
         ngx_http_idempotency_memory_hold(m, node, op);
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
-    } else if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
-               && (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0)
-    {
-        op->expired = 1;
-
+    } else if (ngx_http_idempotency_memory_free(node, op)) {
         ngx_http_idempotency_zone_drop(&m->z, node);
         ngx_http_idempotency_memory_hold(m, node, op);
+        node->again = !op->expired;
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
     } else {
@@ -220,10 +223,13 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
     }
 
-    node->until = ngx_current_msec + op->ttl;
+    node->until = ngx_current_msec
+                  + (ngx_http_idempotency_op_retryable(op) ? op->lease
+                                                           : op->ttl);
 
     ngx_http_idempotency_zone_expire(&m->z, node,
-                                     node->until + op->grace);
+                                     ngx_current_msec
+                                     + ngx_http_idempotency_record_life(op));
 
     waiting = node->u.waiting;
     node->u.waiting = 0;
@@ -258,7 +264,7 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
             && ngx_http_idempotency_memory_ours(node, op))
         {
             waiting = node->u.waiting;
-            ngx_http_idempotency_zone_remove(&m->z, node);
+            ngx_http_idempotency_memory_give_back(m, node);
 
         } else {
             op->result = NGX_HTTP_IDEMPOTENCY_LOST;
@@ -270,6 +276,29 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_wake(m, op->id, waiting);
 
     return NGX_OK;
+}
+
+
+/*
+ * Of a request that did not run.  But one before it, whose lock it took over,
+ * may have: then another request must not find nothing.
+ */
+
+static void
+ngx_http_idempotency_memory_give_back(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node)
+{
+    if (!node->again) {
+        ngx_http_idempotency_zone_remove(&m->z, node);
+        return;
+    }
+
+    node->u.waiting = 0;
+    node->until = ngx_current_msec;
+
+    ngx_http_idempotency_zone_state(&m->z, node,
+                                    NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN);
 }
 
 
@@ -345,6 +374,37 @@ ngx_http_idempotency_memory_stats(ngx_http_idempotency_store_t *store,
 }
 
 
+/* whether a record that is there is to be had */
+
+static ngx_uint_t
+ngx_http_idempotency_memory_free(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op)
+{
+    ngx_msec_int_t  left;
+
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    if (!ngx_http_idempotency_memory_leased(node)) {
+
+        /* it expired, and did so before the asker came */
+
+        op->expired = (left + (ngx_msec_int_t) op->age <= 0);
+        return op->expired;
+    }
+
+    if (left > 0 || node->hold
+        || !ngx_http_idempotency_claim_same(&node->claim, op->claim,
+                                            op->key_alone))
+    {
+        return 0;
+    }
+
+    op->abandoned = (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS);
+
+    return 1;
+}
+
+
 /* a new record, with the lock on it */
 
 static ngx_http_idempotency_node_t *
@@ -354,12 +414,13 @@ ngx_http_idempotency_memory_lay(ngx_http_idempotency_memory_t *m,
     ngx_msec_t                    expires;
     ngx_http_idempotency_node_t  *node;
 
-    expires = ngx_current_msec + (op->hold ? op->ttl : 2 * op->lease);
+    expires = ngx_current_msec + ngx_http_idempotency_lock_life(op);
 
     node = ngx_http_idempotency_zone_insert(&m->z, op->id, expires);
 
     if (node) {
         ngx_http_idempotency_memory_hold(m, node, op);
+        node->again = 0;
     }
 
     return node;
@@ -395,12 +456,9 @@ ngx_http_idempotency_memory_lease(ngx_http_idempotency_node_t *node,
 
     node->until = ngx_current_msec + op->lease;
 
-    /*
-     * A while longer than the lease, so that who takes over knows that it was
-     * abandoned.  It only ever moves away: purge looks at it again in time.
-     */
+    /* it only ever moves away: purge looks at it again in time */
 
-    expires = ngx_current_msec + (op->hold ? op->ttl : 2 * op->lease);
+    expires = ngx_current_msec + ngx_http_idempotency_lock_life(op);
 
     if ((ngx_msec_int_t) (expires - node->expires) > 0) {
         node->expires = expires;
@@ -417,18 +475,20 @@ ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
 
     ngx_http_idempotency_zone_found(node, op);
 
-    if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
-        return;
-    }
-
     found = &op->found;
 
     left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
     if (left > 0) {
-        found->left = (ngx_msec_t) left;
+        return;
+    }
 
-    } else { /* under hold */
+    found->left = 0;
+
+    if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+
+        /* under hold, or of another request */
+
         found->left = node->expires - ngx_current_msec;
         found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
         found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;

@@ -345,6 +345,7 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
 
     ngx_http_idempotency_zone_state(z, node, op->state, op->reason);
     node->claim = *op->claim;
+    node->hold = op->hold;
     node->until = until;
 
     ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);

@@ -23,7 +23,7 @@
 #define NGX_HTTP_IDEMPOTENCY_WORKERS  64
 
 #define NGX_HTTP_IDEMPOTENCY_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
-#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  4
+#define NGX_HTTP_IDEMPOTENCY_ZONE_VERSION  5
 
 /* a zone has at least so many */
 #define NGX_HTTP_IDEMPOTENCY_MIN_PAGES     16
@@ -95,6 +95,8 @@ struct ngx_http_idempotency_node_s {
     uint8_t                         state;
     uint8_t                         reason;
     uint8_t                         hold;
+    uint8_t                         again;       /* in progress, and may have
+                                                    run before              */
     u_char                          data[1];
 };
 

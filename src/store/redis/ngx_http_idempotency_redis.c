@@ -537,7 +537,7 @@ ngx_http_idempotency_redis_undo(ngx_http_idempotency_op_t *begin)
 
     /* as long as the lock may last: under hold it does not end by itself */
 
-    op->lease = begin->hold ? ngx_max(begin->ttl, begin->lease)
+    op->lease = begin->hold ? ngx_http_idempotency_lock_life(begin)
                             : begin->lease;
     op->hold = begin->hold;
 

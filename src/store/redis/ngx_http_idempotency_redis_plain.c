@@ -107,7 +107,9 @@ ngx_http_idempotency_redis_lasts_for_ttl(ngx_http_idempotency_op_t *op)
 {
     uint64_t  margin;
 
-    if (op->laid.store != op->store || op->grace || op->laid.life <= op->ttl) {
+    if (op->laid.store != op->store || op->grace || op->laid.life <= op->ttl
+        || ngx_http_idempotency_op_retryable(op))
+    {
         return 0;
     }
 

@@ -10,7 +10,7 @@
  *   at   length                             at   length
  *    0    2   "id"                           0    2   "id"
  *    2    1   version                        2    1   version
- *    3    1   1: under hold                  3    1   state
+ *    3    1   1: hold, 2: taken over       3    1   state
  *    4    8   grace, ms                      4    1   reason, if unusable
  *   12    8   the first bytes of the id      5    8   grace, ms
  *   20   69   claim                         13    4   length of the response
@@ -72,9 +72,9 @@ static uint64_t ngx_http_idempotency_redis_record_grace(ngx_str_t *lock,
 
 
 /*
- * A lock lives for a while longer than its lease, so that who takes over knows
- * that it was abandoned; under hold, for the ttl.  Mostly it lives for the ttl
- * and a little more: then a commit that comes soon need not set its life.
+ * A lock lives for the ttl, and for a while longer than its lease.  Mostly it
+ * lives for the ttl and a little more: then a commit that comes soon need not
+ * set its life.  An unknown outcome that is not under hold has a lease, too.
  */
 
 uint64_t
@@ -86,18 +86,24 @@ ngx_http_idempotency_redis_record_life(ngx_http_idempotency_op_t *op,
     ttl = ngx_min(op->ttl, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+        if (ngx_http_idempotency_op_retryable(op)) {
+            lease = ngx_min(op->lease, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
+            life = ngx_max(ngx_max(ttl, lease), 1);
+
+            *grace = life - lease;
+
+            return life;
+        }
+
         *grace = ngx_min(op->grace, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
 
         return ngx_max(ttl + *grace, 1);
     }
 
     lease = ngx_min(op->lease, NGX_HTTP_IDEMPOTENCY_REDIS_LIFE_MAX);
-    life = 2 * lease;
+    life = ngx_max(2 * lease, ttl);
 
-    if (op->hold) {
-        life = ngx_max(life, ttl);
-
-    } else if (op->grace == 0) {
+    if (op->grace == 0 && !op->hold) {
         margin = ngx_min(lease / 3, ttl / 100);
 
         if (margin >= NGX_HTTP_IDEMPOTENCY_REDIS_MARGIN
@@ -250,9 +256,13 @@ ngx_http_idempotency_redis_record_found(ngx_http_idempotency_op_t *op,
         return NULL;
     }
 
-    found->left = (ngx_msec_t) life;
+    found->left = 0;
 
-    if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) { /* under hold */
+    if (found->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
+
+        /* under hold, or of another request */
+
+        found->left = (ngx_msec_t) life;
         found->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
         found->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
     }

@@ -8,7 +8,8 @@
 --          tag "0": somebody else's, or committed
 --
 -- A record in progress is { lock, token }, and "w" behind that if somebody
--- waits.
+-- waits; over, it is { lock, outcome, token }.  Of a lock, counted from 1:
+-- 3 version, 4 kind; of an outcome 4 state, 5 reason, 6 to 13 grace.
 
 local key = KEYS[1]
 local record = redis.call('LRANGE', key, 0, 2)
@@ -21,7 +22,22 @@ if record[2] ~= ARGV[2] then
     return ARGV[1] .. '0'
 end
 
-redis.call('DEL', key)
+-- What was taken over may have run before: then another request must not find
+-- nothing.  Its outcome is unknown, with a lease that is over.
+
+local lock = record[1]
+
+if string.byte(lock, 4) == 2 then
+    local life = math.max(redis.call('PTTL', key), 1)
+
+    -- at maxmemory LINSERT is refused, unless something was written before
+    redis.call('PEXPIRE', key, life)
+    redis.call('LINSERT', key, 'BEFORE', ARGV[2],
+               string.sub(lock, 1, 3) .. '\3\1'
+               .. struct.pack('>I8', life) .. '\0\0\0\0')
+else
+    redis.call('DEL', key)
+end
 
 if record[3] == 'w' then
     redis.call('PUBLISH', ARGV[3], key)

@@ -1,0 +1,14 @@
+# The same cluster, and a commit waits for its master's replica.
+
+package config::cluster_replicas;
+
+use strict;
+use warnings;
+
+BEGIN { require "config/cluster.pm"; our @ISA = 'config::cluster' }
+
+
+sub replicas { 1 }
+
+
+return __PACKAGE__;

@@ -1,0 +1,14 @@
+# The same, and a commit waits for all replicas.
+
+package config::sentinel_replicas;
+
+use strict;
+use warnings;
+
+BEGIN { require "config/sentinel.pm"; our @ISA = 'config::sentinel' }
+
+
+sub replicas { 2 }
+
+
+return __PACKAGE__;

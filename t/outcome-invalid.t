@@ -1,0 +1,369 @@
+# Upstreams that do not keep to HTTP: a 1xx in place of an answer, a status
+# that nobody knows, no status at all, a body that is not what its header says.
+# What is not a complete answer is none, and none is taken for one.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use IO::Socket::INET;
+use Test::Nginx::Socket 'no_plan';
+
+our $op = 0;
+
+
+# Three tries of one operation: it ran once, and the first try was answered
+# with this status.  Returns that answer.
+
+sub three
+{
+    my ($uri, $status, $outcome, %o) = @_;
+
+    my $id = 'op' . ++$::op;
+    my $name = $o{name} || $uri;
+    my @key = ('Idempotency-Key' => new_key());
+
+    $uri .= ($uri =~ /\?/ ? '&' : '?') . "op=$id";
+
+    my @r = map { http_post($uri, 'x', \@key) } 1 .. 3;
+
+    is($r[0]->status, $status, "$name: answered $status");
+    ok(!$r[0]->truncated, "$name: in full");
+    is($r[0]->header('X-Outcome'), uc $outcome, "$name: $outcome");
+
+    for my $r (@r[1, 2]) {
+        if ($outcome eq 'executed') {
+            is($r->status, $status, "$name: replayed");
+            is($r->header('Idempotent-Replayed'), 'true', "$name: says so");
+        } else {
+            is($r->error_code, 'OUTCOME_UNKNOWN', "$name: refused");
+        }
+    }
+
+    is(app_count($id), 1, "$name: ran once") if !$o{elsewhere};
+
+    return $r[0];
+}
+
+
+# The same where what the client gets of the first try is nginx's own idea.
+
+sub once
+{
+    my $uri = shift;
+
+    my $id = 'op' . ++$::op;
+    my $key = new_key();
+    my $to = $uri . ($uri =~ /\?/ ? '&' : '?') . "op=$id";
+
+    my $c = send_post($to, 'x', { 'Idempotency-Key' => $key,
+                                  Connection => 'close' });
+    $c->closed(5);
+
+    my @r = map { http_post($to, 'x', { 'Idempotency-Key' => $key }) } 1 .. 3;
+
+    for my $r (@r) {
+        if (($r->header('Idempotent-Replayed') || '') eq 'true') {
+            # an nginx that knows what a 1xx is
+            is($r->status, 200, "$uri: the answer that came after it");
+            is($r->body, "run 1\n", "$uri: its body");
+        } else {
+            is($r->error_code, 'OUTCOME_UNKNOWN', "$uri: unknown");
+        }
+    }
+
+    is(app_count($id), 1, "$uri: ran once");
+}
+
+
+# A server for other protocols: whoever connects and sends something gets
+# these bytes, and after a while the end.
+
+our @children;
+
+sub start_raw
+{
+    my ($bytes, $port, $hold) = @_;
+
+    my $socket = IO::Socket::INET->new(
+        LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 16,
+        ReuseAddr => 1) or die "cannot listen: $!\n";
+
+    pipe my $read, my $write or die;
+
+    my $pid = fork;
+    die "cannot fork: $!\n" if !defined $pid;
+
+    if (!$pid) {
+        my @open;
+        $SIG{TERM} = 'DEFAULT';
+        close $read;
+        while (my $c = $socket->accept) {
+            sysread $c, my $in, 65536;
+            syswrite $write, '.';
+            syswrite $c, $bytes;
+            if ($hold) { push @open, $c } else { close $c }
+        }
+        POSIX::_exit(0);
+    }
+
+    close $write;
+    $read->blocking(0);
+    push @::children, $pid;
+
+    return $read;
+}
+
+sub served
+{
+    my $read = shift;
+
+    my $n = sysread $read, my $in, 100;
+    return $n || 0;
+}
+
+sub stop_raw
+{
+    kill TERM => $_ for @::children;
+    waitpid $_, 0 for @::children;
+    @::children = ();
+}
+
+END { local $?; stop_raw() }
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a 1xx is no answer, hold
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    idempotency_keep_status      any;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location / {
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /http11/ {
+        proxy_http_version  1.1;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /unbuffered/ {
+        proxy_buffering     off;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $status (100, 102, 103, 199) {
+    for my $where ('', '/http11', '/unbuffered') {
+        once("$where/early?early=$status");
+        once("$where/early?early=$status&alone=1") if $status != 103;
+    }
+}
+
+once('/http09');
+once('/unbuffered/http09');
+
+
+
+=== TEST 2: a 1xx is no answer, lease
+--- config
+    idempotency  $TEST_STORE;
+
+    location / {
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+once("/early?early=$_") for 100, 102, 103, 199;
+once('/http09');
+
+
+
+=== TEST 3: "any" is 200 to 999
+--- config
+    idempotency  $TEST_STORE;
+    add_header   X-Outcome  $idempotency_status  always;
+
+    location / {
+        idempotency_unknown_outcome  hold;
+        idempotency_keep_status      any;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /less/ {
+        idempotency_keep_status  any !5xx;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /default/ {
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+three("/status/$_", $_, 'executed') for 200, 299, 599, 600, 700, 999;
+three('/less/status/600', 600, 'executed');
+
+my %key = ('Idempotency-Key' => new_key());
+is(http_post('/default/status/600?op=d', 'x', \%key)->header('X-Outcome'),
+   'RELEASED', 'by default it is another status');
+
+
+
+=== TEST 4: an invalid body, hold
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    idempotency_keep_status      any;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location / {
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /http11/ {
+        proxy_http_version  1.1;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /unbuffered/ {
+        proxy_http_version  1.1;
+        proxy_buffering     off;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /page/ {
+        error_page          502 =200 /page.html;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /page.html {
+    }
+    location /fcgi/ {
+        fastcgi_pass        127.0.0.1:$TEST_NGINX_FCGI_PORT;
+        fastcgi_param       REQUEST_METHOD  $request_method;
+        fastcgi_param       REQUEST_URI     $request_uri;
+        fastcgi_param       CONTENT_LENGTH  $content_length;
+    }
+    location /fcgi/unbuffered/ {
+        fastcgi_buffering   off;
+        fastcgi_pass        127.0.0.1:$TEST_NGINX_FCGI_PORT;
+        fastcgi_param       REQUEST_METHOD  $request_method;
+        fastcgi_param       REQUEST_URI     $request_uri;
+        fastcgi_param       CONTENT_LENGTH  $content_length;
+    }
+    location /small/ {
+        idempotency_max_response  300;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files
+>>> page.html
+page
+--- client
+for my $where ('', '/http11', '/unbuffered') {
+    three("$where/invalid", 502, 'unknown');
+    three("$where/invalid?apart=1", 502, 'unknown');
+}
+
+three('/fcgi/invalid', 502, 'unknown');
+three('/fcgi/unbuffered/invalid', 502, 'unknown');
+
+is(three('/page/invalid', 200, 'unknown')->body, "page\n", 'an error_page');
+
+# what is let through breaks off as it always did
+
+my %key = ('Idempotency-Key' => new_key());
+my $c = send_post('/small/invalid?op=small', 'x', \%key);
+ok($c->closed(5), 'let through: the connection is closed');
+is(http_post('/small/invalid?op=small', 'x', \%key)->status, 507,
+   'let through: too large');
+is(app_count('small'), 1, 'let through: ran once');
+
+
+
+=== TEST 5: an invalid body, lease
+--- config
+    idempotency  $TEST_STORE;
+    add_header   X-Outcome  $idempotency_status  always;
+
+    location / {
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /unbuffered/ {
+        proxy_http_version  1.1;
+        proxy_buffering     off;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+three('/invalid', 502, 'unknown');
+three('/unbuffered/invalid?apart=1', 502, 'unknown');
+
+
+
+=== TEST 6: over HTTP/2 to the client
+--- h2
+--- config
+    location / {
+        idempotency         $TEST_STORE;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $h2 = h2_connect();
+my %key = ('idempotency-key' => new_key());
+
+for my $status (502, 409) {
+    my $r = $h2->response($h2->request('POST', '/invalid?op=h2', 'x', \%key));
+    is($r->status, $status, "answered $status");
+    ok(!$r->truncated, 'in full');
+}
+
+is(app_count('h2'), 1, 'ran once');
+
+
+
+=== TEST 7: gRPC, SCGI and uwsgi
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /grpc/ {
+        grpc_pass    127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /scgi/ {
+        scgi_pass    127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi/ {
+        uwsgi_pass   127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi/unbuffered/ {
+        uwsgi_buffering  off;
+        uwsgi_pass   127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $frame = sub {
+    my ($type, $flags, $stream, $data) = @_;
+    return substr(pack('N', length $data), 1) . pack('CCN', $type, $flags, $stream)
+           . $data;
+};
+
+my $settings = $frame->(4, 0, 0, '');
+my $headers = $frame->(1, 4, 1, "\x88");
+my $data = $frame->(0, 0, 1, 'x' x 100);
+
+my %grpc = (
+    'a frame of a stream that is not there' =>
+        $settings . $headers . $data . $frame->(0, 0, 3, 'y' x 10),
+    'a reset' => $settings . $headers . $data . $frame->(3, 0, 1, pack 'N', 2),
+    'a goaway' => $settings . $headers . $data
+                  . $frame->(7, 0, 0, pack 'NN', 0, 1),
+    'the end of the connection' => $settings . $headers . $data,
+);
+
+for my $how (sort keys %grpc) {
+    my $raw = start_raw($grpc{$how}, $ENV{TEST_NGINX_PORT_2},
+                        $how !~ /^the end/);
+    three('/grpc/x', 502, 'unknown', name => "gRPC: $how", elsewhere => 1);
+    is(served($raw), 1, "gRPC: $how: ran once");
+    stop_raw();
+}
+
+for my $where ('/scgi/', '/uwsgi/', '/uwsgi/unbuffered/') {
+    my $raw = start_raw("Status: 200 OK\r\nContent-Length: 1000\r\n\r\nxxx",
+                        $ENV{TEST_NGINX_PORT_2});
+    three($where, 502, 'unknown', elsewhere => 1);
+    is(served($raw), 1, "$where: ran once");
+    stop_raw();
+}

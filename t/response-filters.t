@@ -1,0 +1,355 @@
+# Filters of nginx that act on a response once it is stored: those that make
+# another one of it, those that need a body to answer a HEAD, ranges, and what
+# a content handler reads back after it has sent its header.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+sub own
+{
+    qw(Date Idempotent-Replayed X-Original-Request-Time Transfer-Encoding)
+}
+
+
+# a replay has Last-Modified at another place, and always a length
+
+sub sorted
+{
+    my ($response, @less) = @_;
+
+    return join "\n", sort split /\n/, $response->header_lines(own(), @less);
+}
+
+
+# twice with a key, and once without one: what nginx makes of it
+
+sub as_uncovered
+{
+    my ($method, $uri, $name, %headers) = @_;
+
+    my $plain = http_request($method, $uri, undef, \%headers);
+
+    my $key = new_key();
+    my ($first, $retry) = map {
+        http_request($method, $uri, undef,
+                     { %headers, 'Idempotency-Key' => $key }, timeout => 5)
+    } 1, 2;
+
+    for ([ $first, 'the first' ], [ $retry, 'the replay' ]) {
+        my ($r, $which) = @$_;
+
+        is($r->status, $plain->status, "$name, $which: status");
+        my @less = $plain->header('Content-Length') ? () : 'Content-Length';
+        is(sorted($r, @less), sorted($plain, @less),
+           "$name, $which: headers");
+        ok($r->body eq $plain->body, "$name, $which: body");
+    }
+
+    return ($first, $retry);
+}
+
+
+sub gif
+{
+    return "GIF89a\1\0\1\0\x80\0\0\xff\xff\xff\0\0\0!\xf9\4\0\0\0\0\0,"
+           . "\0\0\0\0\1\0\1\0\0\2\2D\1\0;";
+}
+
+our $gif = gif();
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a filter that has another status for a response
+--- modules: image_filter
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET HEAD POST;
+    location / {
+        alias         html/;
+        image_filter  size;
+    }
+    location /small/ {
+        alias                html/;
+        image_filter         rotate 90;
+        image_filter_buffer  10;
+    }
+    location /page/ {
+        alias                html/;
+        error_page           415 = /error.html;
+        image_filter         rotate 90;
+        image_filter_buffer  10;
+    }
+    location /app/ {
+        image_filter         rotate 90;
+        image_filter_buffer  10;
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /error.html { root html; }
+--- user_files eval
+[ [ 'it.gif' => $main::gif ], [ 'it.txt' => 'no image' ],
+  [ 'error.html' => "a page\n" ] ]
+--- client
+my ($first, $retry) = as_uncovered('GET', '/it.gif', 'an image');
+is($first->status, 200, 'an image: status');
+like($first->body, qr/"type": "gif"/, 'an image: what it is');
+
+as_uncovered('GET', '/it.txt', 'none');
+
+($first, $retry) = as_uncovered('GET', '/small/it.gif', 'too large');
+is($first->status, 415, 'too large: the status of the filter');
+
+($first, $retry) = as_uncovered('GET', '/page/it.gif', 'with an error_page');
+is($first->body, "a page\n", 'with an error_page: it is served');
+
+my %key = ('Idempotency-Key' => new_key());
+my @r = map { http_post('/app/size?n=1000&op=app', 'x', \%key) } 1, 2;
+is($_->status, 415, 'of an application') for @r;
+is(app_count('app'), 1, 'ran once');
+
+# a HEAD
+
+for my $uri (qw(/it.gif /small/it.gif /page/it.gif)) {
+    ($first, $retry) = as_uncovered('HEAD', $uri, "HEAD $uri");
+}
+--- no_error_log
+[alert]
+
+
+
+=== TEST 2: xslt
+--- modules: xslt_filter
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET HEAD;
+    location / {
+        alias            html/;
+        types            { text/xml xml; }
+        xslt_stylesheet  html/it.xslt;
+    }
+--- user_files
+>>> it.xslt
+<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">
+<xsl:template match="/">seen: <xsl:value-of select="a"/></xsl:template>
+</xsl:stylesheet>
+>>> it.xml
+<a>it</a>
+--- client
+my ($first, $retry) = as_uncovered('GET', '/it.xml', 'GET');
+like($first->body, qr/seen: it/, 'transformed');
+is($retry->header('Idempotent-Replayed'), 'true', 'replayed');
+($first, $retry) = as_uncovered('HEAD', '/it.xml', 'HEAD');
+is($first->status, 200, 'HEAD: answered');
+is($retry->header('Idempotent-Replayed'), 'true', 'HEAD: replayed');
+--- no_error_log
+[error]
+
+
+
+=== TEST 3: HEAD
+--- http_config
+    proxy_cache_path  cache keys_zone=heads:1m;
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET HEAD;
+    location /gzip/ {
+        alias            html/;
+        gzip             on;
+        gzip_min_length  1;
+        gzip_types       *;
+        gzip_vary        on;
+    }
+    location /files/ {
+        idempotency_max_response  1k;
+        alias                     html/;
+    }
+    location /app/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /cached/ {
+        proxy_cache        heads;
+        proxy_cache_valid  any 1h;
+        proxy_cache_key    $uri$http_idempotency_key;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files eval
+">>> it.txt\n" . ('0123456789' x 1000)
+--- client
+my ($first, $retry) = as_uncovered('HEAD', '/gzip/it.txt', 'gzip',
+                                   'Accept-Encoding' => 'gzip');
+is($first->header('Content-Encoding'), 'gzip', 'gzip: says so');
+is($retry->header('Idempotent-Replayed'), 'true', 'gzip: replayed');
+
+($first, $retry) = as_uncovered('HEAD', '/files/it.txt', 'a file that is large');
+is($first->header('Content-Length'), 10_000, 'a large file: its length');
+is($retry->header('Idempotent-Replayed'), 'true', 'a large file: replayed');
+
+($first, $retry) = as_uncovered('HEAD', '/files/it.txt', 'a range',
+                                Range => 'bytes=5-9');
+
+# a body that a HEAD does not get may break off
+
+for my $uri (qw(/cached/truncate /cached/truncate?chunked=1)) {
+    my %key = ('Idempotency-Key' => new_key());
+    my $r = http_request('HEAD', $uri, undef, \%key, timeout => 5);
+    is($r->status, 200, "HEAD $uri");
+    $r = http_request('HEAD', $uri, undef, \%key, timeout => 5);
+    is($r->header('Idempotent-Replayed'), 'true', "HEAD $uri: replayed");
+    is($r->status, 200, "HEAD $uri: the same");
+}
+
+# nothing of a body comes before the next response on the connection
+
+for my $uri (qw(/gzip/it.txt /files/it.txt /app/size?n=100000 /cached/size?n=100000
+                /cached/size?n=3000000&chunked=1))
+{
+    my %key = ('Idempotency-Key' => new_key());
+    my $c = connect_client();
+
+    for my $try (1, 2) {
+        $c->send_part("HEAD $uri HTTP/1.1\r\nHost: localhost\r\n"
+                      . "Idempotency-Key: $key{'Idempotency-Key'}\r\n\r\n");
+    }
+    $c->send_part("GET /app/ok?op=$key{'Idempotency-Key'} HTTP/1.1\r\n"
+                  . "Host: localhost\r\nConnection: close\r\n\r\n");
+
+    ok($c->closed(10), "HEAD $uri: closed in the end");
+    my $all = $c->read_some(0, 0);
+    like($all, qr{\A(?:HTTP/1\.1\ 200\ OK\r\n(?:[^\r\n]+\r\n)+\r\n){3}run\ 1\n\z}x,
+         "HEAD $uri: three headers and a body");
+}
+--- no_error_log
+[alert]
+
+
+
+=== TEST 4: ranges
+--- h2
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET HEAD POST;
+    location / {
+        alias  html/;
+    }
+    location /none/ {
+        alias       html/;
+        max_ranges  0;
+    }
+    location /gzip/ {
+        alias            html/;
+        gzip             on;
+        gzip_min_length  1;
+        gzip_types       *;
+    }
+    location /compressed/ {
+        idempotency_compress  on min=0;
+        alias                 html/;
+    }
+    location /app/ {
+        proxy_force_ranges  on;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files eval
+">>> it.txt\n" . CORE::join('', map { sprintf '%09d,', $_ } 1 .. 10000)
+--- client
+my $whole = http_get('/it.txt');
+my $etag = $whole->header('ETag');
+
+for my $range ('bytes=0-0', 'bytes=70000-80000', 'bytes=-5', 'bytes=99990-',
+               'bytes=0-', 'bytes=5-2', 'bytes=1000000-', 'lines=1-2')
+{
+    my ($first, $retry) = as_uncovered('GET', '/it.txt', $range,
+                                       Range => $range);
+    is($first->status, 416, 'not satisfiable')
+        if $range eq 'bytes=1000000-';
+}
+
+as_uncovered('GET', '/it.txt', 'If-Range', Range => 'bytes=7-9',
+             'If-Range' => $etag);
+as_uncovered('GET', '/it.txt', 'If-Range, other', Range => 'bytes=7-9',
+             'If-Range' => '"other"');
+as_uncovered('GET', '/it.txt', 'If-Range, time', Range => 'bytes=7-9',
+             'If-Range' => $whole->header('Last-Modified'));
+as_uncovered('GET', '/none/it.txt', 'no ranges', Range => 'bytes=7-9');
+as_uncovered('GET', '/compressed/it.txt', 'compressed', Range => 'bytes=7-9');
+as_uncovered('GET', '/gzip/it.txt', 'gzip', Range => 'bytes=7-9',
+             'Accept-Encoding' => 'gzip');
+as_uncovered('HEAD', '/it.txt', 'HEAD', Range => 'bytes=7-9');
+
+# several are too many for what is held: then it is the whole
+
+my %key = ('Idempotency-Key' => new_key(), Range => 'bytes=0-1,5-6');
+for my $which ('the first', 'the replay') {
+    my $r = http_get('/it.txt', \%key);
+    is($r->status, 200, "several, $which: status");
+    ok($r->body eq $whole->body, "several, $which: the whole");
+}
+
+# nor for a POST
+
+%key = ('Idempotency-Key' => new_key(), Range => 'bytes=0-1');
+for my $which ('the first', 'the replay') {
+    my $r = http_post('/app/size?n=1000', 'x', \%key);
+    is($r->status, 200, "POST, $which: status");
+    is(length $r->body, 1000, "POST, $which: the whole");
+}
+
+my $h2 = h2_connect();
+my $key = new_key();
+
+for my $which ('the first', 'the replay') {
+    my $id = $h2->request('GET', '/it.txt', undef,
+                          { 'idempotency-key' => $key, range => 'bytes=70000-80000' });
+    my $r = $h2->response($id);
+    is($r->status, 206, "HTTP/2, $which: status");
+    ok($r->body eq substr($whole->body, 70000, 10001), "HTTP/2, $which: bytes");
+}
+--- no_error_log
+[error]
+
+
+
+=== TEST 5: autoindex, with names in UTF-8
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET;
+    autoindex            on;
+    location /utf8/ {
+        charset  utf-8;
+        alias    html/dir/;
+    }
+    location /variable/ {
+        set      $its UTF-8;
+        charset  $its;
+        alias    html/dir/;
+    }
+    location /none/ {
+        alias    html/dir/;
+    }
+    location /other/ {
+        charset  iso-8859-1;
+        alias    html/dir/;
+    }
+    location /json/ {
+        charset           utf-8;
+        autoindex_format  json;
+        alias             html/dir/;
+    }
+--- user_files eval
+[ [ 'dir/' . ("\xd1\x84" x 60) . '.txt' => 'x' ],
+  [ "dir/\xd1\x84.txt" => 'x' ] ]
+--- client
+for my $where (qw(utf8 variable none other json)) {
+    my ($first, $retry) = as_uncovered('GET', "/$where/", $where);
+    is($retry->header('Idempotent-Replayed'), 'true', "$where: replayed");
+}
+
+my $r = http_get('/utf8/', { 'Idempotency-Key' => new_key() });
+my $body = $r->body;
+ok(utf8::decode($body), 'no character is cut in two');
+--- no_error_log
+[error]
