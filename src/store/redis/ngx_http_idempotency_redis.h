@@ -603,6 +603,7 @@ void ngx_http_idempotency_redis_write_handler(ngx_event_t *wev);
 void ngx_http_idempotency_redis_connect(
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev);
+ngx_err_t ngx_http_idempotency_redis_connect_error(ngx_connection_t *c);
 
 /* its socket is there */
 void ngx_http_idempotency_redis_connected(

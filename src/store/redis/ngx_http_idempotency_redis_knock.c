@@ -117,22 +117,13 @@ ngx_http_idempotency_redis_knock_handler(ngx_event_t *ev)
 static void
 ngx_http_idempotency_redis_knock_answer(ngx_event_t *ev)
 {
-    int                                 err;
-    socklen_t                           len;
     ngx_connection_t                   *c;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     c = ev->data;
     conn = c->data;
 
-    err = 0;
-    len = sizeof(int);
-
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
-        err = ngx_socket_errno;
-    }
-
-    if (err) {
+    if (ngx_http_idempotency_redis_connect_error(c)) {
         /* the first attempt is told the same, sooner or later */
         ngx_http_idempotency_redis_knock_forget(conn, c);
         ngx_close_connection(c);

@@ -136,20 +136,14 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
 void
 ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev)
 {
-    int                                 err;
-    socklen_t                           len;
+    ngx_err_t                           err;
     ngx_connection_t                   *c;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     c = ev->data;
     conn = c->data;
 
-    err = 0;
-    len = sizeof(int);
-
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
-        err = ngx_socket_errno;
-    }
+    err = ngx_http_idempotency_redis_connect_error(c);
 
     if (err) {
         u_char  *last, text[NGX_MAX_CONF_ERRSTR / 8];
@@ -164,6 +158,23 @@ ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev)
     if (ev->write) {
         ngx_http_idempotency_redis_connected(conn);
     }
+}
+
+
+ngx_err_t
+ngx_http_idempotency_redis_connect_error(ngx_connection_t *c)
+{
+    int        err;
+    socklen_t  len;
+
+    err = 0;
+    len = sizeof(int);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
+        err = ngx_socket_errno;
+    }
+
+    return err;
 }
 
 
