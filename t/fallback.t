@@ -583,3 +583,42 @@ invalid value "ledger" in "idempotency" directive: it is "idempotency <store> [f
 --- must_die
 --- error_log
 where it is off there is no fallback
+
+
+
+=== TEST 26: who waits in the first finds that the same key runs in the ledger
+Its holder in the first is gone with its host, and then the record; meanwhile
+a retry was sent to the ledger, and runs from there.
+--- store: redis
+--- workers: 1
+--- http_config eval: main::stores('')
+--- config eval: $::location =~ s/_wait   5s/_wait 30s/r
+--- client_timeout: 60
+--- client
+my $key = key();
+my $uri = '/hold?op=a&status=503';
+my $gone = send_post($uri, 'x', $key);
+app_wait_parked('a');
+my ($name) = $::redis->keys;
+my $lock = $::redis->record($name);
+app_release('a');
+is($gone->read_response->status, 503, 'it was not kept');
+
+# as if it were another host's
+$::redis->write_record($name, $lock, $lock->{g} + 60_000);
+my $w = send_post($uri, 'x', $key);
+ok(wait_for(sub { $::redis->record($name)->{q} }, 5), 'one waits in the first');
+
+$::redis->kill_it;
+my $c = send_post($uri, 'x', $key);
+is(app_wait('a', 2), 2, 'a retry runs from the ledger');
+
+back();
+sleep 3;
+is(app_count('a'), 2, 'the waiter does not');
+
+app_release('a');
+is($c->read_response->status, 503, 'it is not kept');
+is(app_wait('a', 3, 10), 3, 'the waiter is next');
+app_release('a');
+is($w->read_response->status, 503, 'and answered');

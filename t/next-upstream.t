@@ -211,3 +211,87 @@ for my $method (qw(PUT DELETE GET)) {
                          { 'Idempotency-Key' => new_key() });
     is($r->body, "page\n", "$method: X-Accel-Redirect to a file");
 }
+
+
+
+=== TEST 5: an upstream that starts late, or in another location, or below
+--- modules: lua
+--- http_config eval
+"    proxy_cache_path  \$TEST_NGINX_SERVER_ROOT/cache keys_zone=cache:1m;\n"
+. $::http
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_methods      PUT DELETE POST GET;
+
+    location / {
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /locked/ {
+        proxy_cache          cache;
+        proxy_cache_key      locked;
+        proxy_cache_lock     on;
+        proxy_cache_lock_timeout  100ms;
+        proxy_pass           http://peers;
+    }
+    location /dead/ {
+        error_page           502 = @peers;
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+    location @peers {
+        proxy_pass           http://peers;
+    }
+    location /lua/ {
+        content_by_lua_block {
+            local res = ngx.location.capture("/peers/close", {
+                method = ngx["HTTP_" .. ngx.var.request_method],
+                args = ngx.var.args
+            })
+            ngx.exit(res.status)
+        }
+    }
+    location /peers/ {
+        proxy_pass           http://peers;
+    }
+--- client
+# somebody has the lock of the cache entry
+
+my $c = send_request('GET', '/locked/hold?op=lock', '');
+app_wait_parked('lock');
+
+my $op = 0;
+
+for (1 .. 2) {
+    my $id = 'late' . ++$op;
+    my $r = http_get("/locked/close?op=$id", { 'Idempotency-Key' => new_key() });
+
+    is($r->status, 502, "late: failed");
+    is(app_count($id, peer => 1), 1, "late: the first peer ran");
+    is(app_count($id, peer => 2), 0, "late: the second did not");
+}
+
+app_release('lock');
+$c->read_response;
+
+for my $method (qw(PUT DELETE GET POST)) {
+    my $id = "dead$method";
+    my $r = http_request($method, "/dead/close?op=$id", 'x',
+                         { 'Idempotency-Key' => new_key() });
+
+    is($r->status, 502, "$method: failed");
+    is(app_count($id, peer => 1), 1, "$method: the first peer ran");
+    is(app_count($id, peer => 2), 0, "$method: the second did not");
+
+    $r = http_request($method, "/dead/echo?op=$id", 'x',
+                      { 'Idempotency-Key' => new_key() });
+    is($r->json->{method}, $method, "$method: as it was");
+}
+
+for my $method (qw(PUT DELETE POST)) {
+    my $id = "lua$method";
+    my $r = http_request($method, "/lua/?op=$id", 'x',
+                         { 'Idempotency-Key' => new_key() });
+
+    is($r->status, 502, "Lua, $method: failed");
+    is(app_count($id, peer => 1), 1, "Lua, $method: the first peer ran");
+    is(app_count($id, peer => 2), 0, "Lua, $method: the second did not");
+}

@@ -42,8 +42,9 @@ END {
     }
 }
 
-# what it has to say is in files: "answer" to a question (a port), "publish" to
-# who listens ("CLOSE" ends them); "asked" grows by a byte for each question
+# what it has to say is in files: "answer" to a question (a port), "epoch" of
+# that, if it tells, "publish" to who listens ("CLOSE" ends them); "asked" grows
+# by a byte for each question
 
 sub sentinel
 {
@@ -104,9 +105,12 @@ sub play
                     shutdown $s, 2;
 
                 } else {
-                    syswrite $s, "*3\r\n\$7\r\nmessage\r\n\$14\r\n"
-                        . "+switch-master\r\n\$" . length($text)
-                        . "\r\n$text\r\n";
+                    my $channel = $text =~ s/\A(\+\S+): // ? $1
+                                                         : '+switch-master';
+
+                    syswrite $s, "*3\r\n" . join '',
+                        map { '$' . length($_) . "\r\n$_\r\n" }
+                        'message', $channel, $text;
                 }
             }
         }
@@ -119,7 +123,8 @@ sub reply
 
     if ($args[0] eq 'SUBSCRIBE') {
         $listens->{$s} = $s;
-        return "*3\r\n\$9\r\nsubscribe\r\n\$14\r\n$args[1]\r\n:1\r\n";
+        return "*3\r\n\$9\r\nsubscribe\r\n\$" . length($args[1])
+            . "\r\n$args[1]\r\n:1\r\n";
     }
 
     open my $out, '>>', "$dir/asked.$n" or die $!;
@@ -127,6 +132,14 @@ sub reply
     close $out;
 
     my $port = get("answer.$n");
+
+    if (lc $args[1] eq 'master') {
+        my $epoch = get("epoch.$n");
+
+        return "-NOPERM no\r\n" if !defined $epoch;
+        return "*4\r\n" . join '', map { '$' . length($_) . "\r\n$_\r\n" }
+                                   'name', 'main', 'config-epoch', $epoch;
+    }
 
     return $port =~ /^\d+$/
         ? "*2\r\n\$9\r\n127.0.0.1\r\n\$" . length($port) . "\r\n$port\r\n"
@@ -154,6 +167,10 @@ sub put
 
 sub say_ports { my $n = 0; put('answer.' . $n++, $_) for @_ }
 
+# an epoch for each of the three
+
+sub say_epochs { my $n = 0; put('epoch.' . $n++, $_) for @_ }
+
 sub asked { -s "$dir/asked.$_[0]" || 0 }
 
 # whoever listens comes back, and asks
@@ -177,7 +194,8 @@ add_block_preprocessor(sub {
 
     if ($dir) {
         $_->command('FLUSHALL') for @servers;
-        unlink "$dir/publish.$_", "$dir/asked.$_" for 0 .. 2;
+        unlink "$dir/publish.$_", "$dir/asked.$_", "$dir/epoch.$_"
+            for 0 .. 2;
         say_ports(($servers[0]{port}) x 3);
     }
 });
@@ -322,3 +340,173 @@ put("publish.$_", "main 127.0.0.1 $one 127.0.0.1 $two") for 0 .. 2;
 
 ok(wait_for(sub { post(); records($::servers[1]) }, 5), 'believed');
 error_log_like(qr/\[notice\] .*the master "main" is at 127\.0\.0\.1:$two/, 'told');
+
+
+
+=== TEST 7: whichever of them publishes the newest configuration
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my @ports = map { $_->{port} } @::servers;
+my @says = ($ports[0]) x 3;
+my @epochs = (4) x 3;
+my $now = 0;
+
+say_epochs(@epochs);
+start_with(@says);
+ok(wait_for(sub { post() == 200 }, 10), 'ran');
+
+# the others are late, and the master works
+for my $n (0 .. 2) {
+    sleep 1;
+    my ($old, $new) = @ports[$now, 1 - $now];
+    $now = 1 - $now;
+    $says[$n] = $new;
+    $epochs[$n] = 5 + $n;
+    say_epochs(@epochs);
+    say_ports(@says);
+    $_->command('FLUSHALL') for @::servers;
+    put("publish.$n", "main 127.0.0.1 $old 127.0.0.1 $new");
+    ok(wait_for(sub { post(); records($::servers[$now]) }, 4),
+       "that of sentinel $n is believed");
+}
+
+
+
+=== TEST 8: an older configuration is not believed
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my ($one, $two) = map { $_->{port} } @::servers;
+
+say_epochs(7, 7, 7);
+start_with(($one) x 3);
+ok(wait_for(sub { post() == 200 }, 10), 'ran');
+
+# published late, by one that was cut off
+for my $n (0 .. 2) {
+    my @epochs = (7) x 3;
+    my @says = ($one) x 3;
+    ($epochs[$n], $says[$n]) = (6, $two);
+    say_epochs(@epochs);
+    say_ports(@says);
+    my $before = asked($n);
+    put("publish.$n", "main 127.0.0.1 $one 127.0.0.1 $two");
+    ok(wait_for(sub { asked($n) > $before }, 10), "sentinel $n is asked");
+    sleep 0.3;
+    is(post(), 200, 'ran') for 1 .. 3;
+}
+
+is(records($::servers[1]), 0, 'not there');
+
+# ours is gone: better none than a former master
+say_epochs(7, 6, 7);
+say_ports("*-1\r\n", $two, "*-1\r\n");
+$::servers[0]->kill_it('KILL');
+my $asked = asked(1);
+post() for 1 .. 3;
+ok(wait_for(sub { asked(1) > $asked }, 10), 'it is asked');
+is(post(), 503, 'refused');
+is(records($::servers[1]), 0, 'still not there');
+
+# most say so: they were set up anew
+say_epochs(0, 0, 0);
+say_ports(($two) x 3);
+ok(wait_for(sub { post() == 200 }, 15), 'found');
+ok(records($::servers[1]), 'there');
+$::servers[0]->spawn;
+
+
+
+=== TEST 9: the workers of one nginx use the same master
+--- store: redis
+--- workers: 4
+--- http_config eval
+$::http . '
+    server {
+        listen 127.0.0.1:$TEST_NGINX_PORT_2 reuseport;
+        location / {
+            idempotency  own;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }'
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+sub any
+{
+    return http_post('/ok', 'x', { 'Idempotency-Key' => new_key() },
+                     port => $ENV{TEST_NGINX_PORT_2})->status;
+}
+
+my ($one, $two) = map { $_->{port} } @::servers;
+
+say_epochs(2, 2, 2);
+start_with(($one) x 3);
+ok(wait_for(sub { any() == 200 }, 10), 'ran');
+any() for 1 .. 30;
+sleep 2;
+
+# they come back one by one, and ask
+say_epochs(3, 3, 3);
+say_ports(($two) x 3);
+put("publish.$_", 'CLOSE') for 0 .. 2;
+ok(wait_for(sub { any(); records($::servers[1]) }, 10), 'one knows');
+
+my $first = records($::servers[0]);
+my $until = Time::HiRes::time() + 3;
+my %status;
+$status{ any() }++ while Time::HiRes::time() < $until;
+is(records($::servers[0]), $first, 'all do');
+is_deeply([ keys %status ], [ 200 ], 'and nobody is refused');
+
+
+
+=== TEST 10: nothing is asked of a master that is about to be replaced
+--- store: redis
+--- http_config eval: $::http =~ s/master=main;/master=main; timeout 10s;/r
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my ($one, $two) = map { $_->{port} } @::servers;
+my $about = sub { "+failover-state-wait-promotion: slave 127.0.0.1:$two "
+                  . "127.0.0.1 $two @ $_[0] 127.0.0.1 $_[1]" };
+
+say_epochs(7, 7, 7);
+start_with(($one) x 3);
+ok(wait_for(sub { post() == 200 }, 10), 'ran');
+my $first = records($::servers[0]);
+
+# another one's, or of one that was left, or not to be understood
+for my $text ($about->('other', $one), $about->('main', $two),
+              '+failover-state-wait-promotion: slave')
+{
+    put('publish.1', $text);
+    wait_for(sub { !-e "$::dir/publish.1" }, 5);
+    is(post(), 200, 'ran');
+}
+
+is(records($::servers[0]), $first + 3, 'that is nothing to us');
+
+put('publish.1', $about->('main', $one));
+error_log_like(qr/\[notice\] .*the master "main" at 127\.0\.0\.1:$one is about to be replaced/, 'told');
+my $c = send_post('/ok?op=late', 'x', { 'Idempotency-Key' => new_key() });
+sleep 0.5;
+is(app_count('late'), 0, 'it waits');
+say_epochs(7, 7, 8);
+say_ports($one, $one, $two);
+put('publish.2', "main 127.0.0.1 $one 127.0.0.1 $two");
+is($c->read_response->status, 200, 'ran');
+is(records($::servers[0]), $first + 3, 'not at the old one');
+ok(records($::servers[1]), 'at the new one');
+
+# a failover that comes to nothing
+put('publish.1', $about->('main', $two));
+ok(wait_for(sub { 2 == (() = error_log() =~ /about to be replaced/g) }, 5),
+   'told');
+is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
+   'it is asked again after a while');

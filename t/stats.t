@@ -560,6 +560,10 @@ for my $round (1 .. 5) {
     is($_->read_response->status, 200, 'replayed') for @c;
 }
 
+# a worker counts when it has answered
+
+wait_for(sub { outcome('REPLAYED') >= 80 });
+
 for (1 .. 8) {
     my $f = figures();
 

@@ -8,7 +8,7 @@ use Test::More;
 
 plan skip_all => 'it runs nginx as it is, not under valgrind' if $ENV{IDEMPOTENCY_VALGRIND};
 
-my $store = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'redis' ? 'redis' : 'memory';
+my $store = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'redis' ? 'redis,fallback' : 'memory';
 my $seconds = $ENV{TORTURE_SECONDS} || 9;
 
 local $ENV{SECONDS} = $seconds;

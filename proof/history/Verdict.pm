@@ -116,8 +116,7 @@ sub why
     my @with_lease = qw(without_outcome holder_died kept_lost out_of_reach);
 
     unshift @excuses, @with_lease
-        if $op->{policy} ne 'hold'
-           && $this->{begin} - $before->{begin} >= $self->{lease} - $self->late($before->{begin});
+        if $op->{policy} ne 'hold' && $this->{begin} - $before->{begin} >= $self->{lease};
 
     for my $excuse (@excuses, @with_lease) {
         my $why = $self->$excuse($i, $op, $before, $this);
@@ -131,7 +130,20 @@ sub why
 }
 
 
-sub without_outcome { my ($self, $i, $op, $before) = @_; return $self->no_outcome($before) ? 'unknown outcome' : undef }
+# ... or its worker was frozen for longer than it waits for an answer
+
+sub without_outcome
+{
+    my ($self, $i, $op, $before) = @_;
+
+    return 'unknown outcome' if $self->no_outcome($before);
+    return 'unknown outcome'
+        if grep { $_->{from} eq $before->{from} && $_->{pid} == $before->{pid}
+                  && $_->{since} <= ($before->{end} || 9e9) + SLACK
+                  && ($_->{until} || 9e9) >= $before->{time} + $self->{read} - SLACK } @{ $self->{faults}{freezes} };
+
+    return undef;
+}
 
 sub died
 {
@@ -289,15 +301,16 @@ sub note_answer
 
     # a worker that is frozen keeps its requests waiting
 
-    if ($t->{status} eq 'hang' && grep { $_->{from} eq $t->{host} && $_->{since} <= $t->{to}
-                                         && ($_->{until} || 9e9) >= $t->{from} } @{ $s->{freezes} })
-    {
-        $t->{status} = 'left';
-    }
+    my $frozen = grep { $_->{from} eq $t->{host} && $_->{since} <= $t->{to} && ($_->{until} || 9e9) >= $t->{from} }
+                 @{ $s->{freezes} };
+
+    $t->{status} = 'left' if $t->{status} eq 'hang' && $frozen;
 
     my $op = $self->{operation}($t->{op});
 
-    if ($t->{status} =~ /^5/ && $t->{code} eq '-' && $op->{what} !~ /^(?:refuse|reset|truncate|timeout)$/) {
+    if ($t->{status} =~ /^5/ && $t->{code} eq '-' && !($t->{status} == 504 && $frozen)
+        && $op->{what} !~ /^(?:refuse|reset|truncate|timeout)$/)
+    {
         $self->broken(sprintf 'op%d: %s at %.2f', $t->{op}, $t->{status}, $t->{to} - $self->{start});
     }
 

@@ -42,7 +42,7 @@ sub operation
 
     for (@{ $o->{what} || \@what }) { $what = $_; last if ($dice -= $_->[1]) < 0 }
 
-    my $store = $o->{store} eq 'both' ? ($n[1] % 3 ? 'redis' : 'memory') : $o->{store};
+    my $store = $o->{kinds}[ $n[1] % @{ $o->{kinds} } ];
     my $policy = ($n[1] >> 8) % 4 ? 'lease' : 'hold';
     my $ms = $what->[2] + $n[2] % ($what->[3] - $what->[2] + 1);
 

@@ -22,7 +22,9 @@ sub new
     my @any = qw(reload kill app);
     my @redis = qw(pause restart delay hold refuse truncate cut part);
 
-    $self->{names} = [ sort @any, grep { $o{site}{store} ne 'memory' } @redis ];
+    push @any, 'mutex' if $o{site}{mutex};
+    $self->{names} = [ sort @any, grep { %{ $o{proxy} } } @redis ];
+    $self->{proxies} = [ sort keys %{ $o{proxy} } ];
 
     return $self;
 }
@@ -65,6 +67,23 @@ sub do_kill
 }
 
 
+# ... while it has the lock of its zones, at any instruction
+
+sub do_mutex
+{
+    my $self = shift;
+    my $n = $self->some_nginx;
+    my ($since, @dice) = (time, 1 + int rand 4, int rand(rand() < 0.5 ? 200 : 4000));
+    my ($at, $worker) = $self->{site}->kill_in_lock($n, @dice) or return;
+
+    $self->{count}('worker killed in its lock');
+
+    # it is known when it was dead, not when it died
+
+    push @{ $self->{kills} }, { since => $since, at => $at, from => $n, pid => $worker || 0 };
+}
+
+
 sub do_app
 {
     my $self = shift;
@@ -90,13 +109,14 @@ sub store_fault
     printf "torture: %s, %.1f s\n", $name, $for if $ENV{VERBOSE};
     $self->{count}($name);
     $self->aim if $name ne 'one host cut off';
+    my $aim = $name =~ /^Redis/ ? $self->{proxies} : $self->{aim};
     $begin->();
     sleep $for;
     $end->();
-    push @{ $self->{store} }, { since => $since, until => time, name => $name };
+    push @{ $self->{store} }, { since => $since, until => time, name => $name, aim => { map { $_ => 1 } @$aim } };
 }
 
-# what happens to the network happens to one host, or to both
+# what happens to the network happens to one host, or to all
 
 sub tell
 {
@@ -104,7 +124,8 @@ sub tell
     Proxy::tell($self->{proxy}{$_}, $mode) for @{ $self->{aim} };
 }
 
-sub aim { my $dice = rand; $_[0]{aim} = $dice < 0.5 ? [ 'A', 'B' ] : $dice < 0.75 ? [ 'A' ] : [ 'B' ] }
+sub aim { my ($self) = @_; $self->{aim} = rand() < 0.5 ? $self->{proxies} : [ $self->one_host ] }
+sub one_host { my @p = @{ $_[0]{proxies} }; return $p[rand @p] }
 
 sub do_pause
 {
@@ -151,7 +172,7 @@ sub do_refuse
 sub do_part
 {
     my $self = shift;
-    $self->{aim} = [ rand() < 0.5 ? 'A' : 'B' ];
+    $self->{aim} = [ $self->one_host ];
     $self->store_fault('one host cut off', 1.5 + rand 2.5, sub { $self->tell('cut'); $self->tell('refuse') },
         sub { $self->tell('pass') });
 }

@@ -11,9 +11,12 @@
 #   store out of      the module's account: that worker's nginx could not renew
 #   reach             or commit this very record, and got no other commit
 #                     through before somebody took over
+#   fallback          it began while its nginx could not reach Redis, in the
+#                     ledger, which does not know what ran in Redis before
 #   expired           a brief one, after its ttl
 #
-# Each but the first takes a lease, and none of them happens under hold.
+# Each but the first and the last two takes a lease, and does not happen under
+# hold.
 
 package Judge;
 
@@ -268,7 +271,7 @@ sub judge_again
 
     # Redis counts from when it was asked, the request from when it was told
 
-    my $slack = SLACK + ($op->{store} eq 'redis' ? $self->{timeout} : 0)
+    my $slack = SLACK + ($op->{store} ne 'memory' ? $self->{timeout} : 0)
                 + $self->{stalls}->sum($before->{begin} - 1, $before->{begin} + 1);
 
     my $where = sprintf 'op%d (%s, %s, %s): run %d on %s at %.2f, %.2f s after run %d on %s (%s)', $i,
@@ -293,7 +296,7 @@ sub judge_again
 
 # no lease has to pass before that, and hold does not help
 
-sub at_once { my ($self, $why) = @_; return $why eq 'status not kept' || $why eq 'expired' }
+sub at_once { my ($self, $why) = @_; return $why =~ /^(?:status not kept|expired|fallback)$/ }
 
 
 sub why
@@ -304,9 +307,14 @@ sub why
         if $op->{policy} eq 'brief' && $this->{begin} - $before->{begin} >= $self->{brief} - SLACK;
 
     return 'status not kept' if ($before->{how} || '') eq '503';
+    return 'fallback'
+        if $op->{store} eq 'fallback' && $this->{begin} - $before->{begin} < $self->{lease}
+           && $self->fell_back($before, $this);
+
     return 'unknown outcome' if $self->no_outcome($before);
     return 'holder killed' if $self->killed($i, $before);
-    return 'store out of reach' if $op->{store} eq 'redis' && $self->out_of_reach($before, $this);
+    return 'store out of reach' if $op->{store} ne 'memory' && $self->out_of_reach($before, $this);
+    return 'fallback' if $op->{store} eq 'fallback' && $self->fell_back($before, $this);
 
     return 'machine stood still for a lease'
         if $self->{stalls}->longest($before->{begin}, $this->{begin}) >= $self->{lease};
@@ -341,7 +349,7 @@ sub killed
 
     for my $kill (@{ $self->{faults}{kills} }) {
         next if $kill->{pid} != $before->{pid} || $kill->{from} ne $before->{from};
-        next if $kill->{at} < $before->{begin} - SLACK || $kill->{at} > $late;
+        next if $kill->{at} < $before->{begin} - SLACK || ($kill->{since} || $kill->{at}) > $late;
         next if grep { $_->{run} == $before->{run} && $_->{to} < $kill->{at} } @{ $self->{told}{$i} };
         return 1;
     }
@@ -369,6 +377,24 @@ sub out_of_reach
 }
 
 
+# The store was at fault for its nginx, or had been a moment ago, and a breaker
+# may have been open; and it was not when the one before began, or no more.
+
+sub fell_back
+{
+    my ($self, $before, $this) = @_;
+    my @all = grep { $_->{aim}{ $this->{from} } } @{ $self->{faults}{store} };
+    my $at = sub { my ($t, $tail) = @_; return grep { $_->{since} - SLACK <= $t && $t <= $_->{until} + $tail } @all };
+
+    return 0 if !$at->($this->{begin}, 2 + $self->{timeout} + $self->{stalls}->sum($this->{begin} - 2, $this->{begin}));
+
+    # what surely began in the ledger is known there: nothing got through then
+
+    return !grep { $_->{name} =~ /refuses|cut off|paused/ && $_->{since} + $self->{timeout} + SLACK < $before->{begin} }
+            $at->($before->{begin}, 0);
+}
+
+
 # A replay is of an execution whose response is stored, or kept by the nginx
 # that replays it.  What was replayed is over, save that another nginx does not
 # know of what is kept; and once another may have run, what is kept is replayed
@@ -390,7 +416,7 @@ sub judge_replays
         $of{ $t->{run} } = 1;
 
         for my $next (@run[ $t->{run} .. $#run ]) {
-            next if $op->{policy} eq 'brief';
+            next if $op->{policy} eq 'brief' || $op->{store} eq 'fallback';
 
             my $before = $t->{to} + SLACK < $next->{begin};
             my $after = $t->{from} > $next->{begin} + SLACK;

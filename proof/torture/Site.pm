@@ -1,5 +1,6 @@
-# What is tortured: a Redis, and nginx: A and B on that Redis by way of the
-# proxy, C on the embedded store.  Starts them, and looks at them from outside.
+# What is tortured: a Redis, and nginx: A and B on that Redis by way of a proxy
+# each, B with a cache and a breaker; C on the embedded store; D on the Redis,
+# with a ledger to fall back to.  Starts them, and looks at them from outside.
 
 package Site;
 
@@ -24,9 +25,10 @@ sub new
     my ($class, %o) = @_;
 
     my $self = bless { %o, pid => {}, proxied => 0 }, $class;
-    my @ports = map { free_port() } 1 .. 10;
+    my @names = (qw(app redis proxyA proxyB proxyD), map { ($_, "${_}2") } qw(A B C D));
+    my @ports = map { free_port() } @names;
 
-    @{ $self->{port} }{qw(app redis proxyA proxyB A B C A2 B2 C2)} = map { $_->[0] } @ports;
+    @{ $self->{port} }{@names} = map { $_->[0] } @ports;
     close $_->[1] for @ports;
 
     return $self;
@@ -78,6 +80,8 @@ sub start_nginx
     my ($self, $name) = @_;
     my ($dir, $port) = @$self{qw(dir port)};
     my $redis = $name ne 'C';
+    my $layers = { B => 'breaker fails=5 reset=1s; cache hot:4m ttl=5s;', D => 'breaker fails=5 reset=1s;' }->{$name} || '';
+    my $ledger = $name eq 'D' ? 'idempotency_store ledger memory { zone ledger:8m; }' : '';
 
     $port->{proxyC} = 0;
     my $store = $redis ? <<"" : "    idempotency_store brief memory { zone brief:2m; }\n";
@@ -85,9 +89,11 @@ sub start_nginx
         server           127.0.0.1:$port->{"proxy$name"};
         timeout          @{[ TIMEOUT * 1000 ]}ms;
         connect_timeout  @{[ TIMEOUT * 1000 ]}ms;
+        $layers
     }
+    $ledger
 
-    my $which = $redis ? 'shared' : 'on';
+    my $which = $name eq 'D' ? 'shared fallback=ledger' : $redis ? 'shared' : 'on';
     my $brief = $redis ? '' : <<"";
         location /brief/ { idempotency brief; idempotency_ttl @{[ BRIEF ]}s;
                            proxy_pass http://127.0.0.1:$port->{app}; }
@@ -135,11 +141,18 @@ $brief
 
     close $f;
 
+    if ($self->{mutex}) {
+        open my $faults, '>', "$dir/$name/faults" or die $!;
+        print $faults "\0" x 32768;
+        close $faults;
+    }
+
     my $pid = fork;
 
     if (!$pid) {
         open STDOUT, '>>', "$dir/$name/logs/out"; open STDERR, '>&', \*STDOUT;
         $ENV{ASAN_OPTIONS} = 'detect_leaks=0';
+        $ENV{NGX_IDEMPOTENCY_FAULTS} = "$dir/$name/faults" if $self->{mutex};
         exec $self->{binary}, '-p', "$dir/$name/", '-c', "$dir/$name/nginx.conf",
              '-e', "$dir/$name/logs/error.log"
             or POSIX::_exit(1);
@@ -157,6 +170,40 @@ sub workers
     my $pid = $self->{pid}{$name};
 
     return split ' ', slurp("/proc/$pid/task/$pid/children");
+}
+
+
+# The worker that takes the n-th lock of shared memory from now on dies so many
+# instructions later, with the lock: the module of tools/build-faults does that,
+# and has this file in its memory (proof/faults/faults.c, faults_t).  Its pid,
+# once it is dead; undef if nobody is.
+
+use constant KILL => 112 + 8 + 24 * 1024;
+
+sub kill_in_lock
+{
+    my ($self, $name, $n, $steps) = @_;
+    my %before = map { $_ => 1 } $self->workers($name);
+
+    open my $faults, '+<', "$self->{dir}/$name/faults" or die $!;
+
+    my $put = sub { my ($at, $bytes) = @_; sysseek $faults, $at, 0; syswrite $faults, $bytes };
+    my $kills = sub { sysseek $faults, KILL + 16, 0; sysread $faults, my $bytes, 8; unpack 'Q<', $bytes };
+    my $had = $kills->();
+
+    $put->(KILL + 8, pack 'Q<', $steps);
+    $put->(KILL, pack 'q<', $n);
+
+    my $died = wait_for(sub { $kills->() > $had }, 2);
+    my $at = time;
+
+    $put->(KILL, pack 'q<', 0);
+    return if !$died;
+
+    my $gone;
+    wait_for(sub { my %now = map { $_ => 1 } $self->workers($name); ($gone) = grep { !$now{$_} } keys %before }, 3);
+
+    return ($at, $gone);
 }
 
 
@@ -189,7 +236,7 @@ sub connections
         $inode{$1} = 1 if $to =~ /^socket:\[(\d+)\]/;
     }
 
-    my %for = map { sprintf('%04X', $self->{port}{$_}) => $_ } qw(app proxyA proxyB A B C A2 B2 C2);
+    my %for = map { sprintf('%04X', $self->{port}{$_}) => $_ } qw(app proxyA proxyB proxyD), map { ($_, "${_}2") } qw(A B C D);
 
     for (split /\n/, slurp('/proc/net/tcp')) {
         my ($local, $remote, $state, $inode) = /^ *\d+: \w+:(\w+) \w+:(\w+) (\w\w) (?:\S+ +){5}(\d+) / or next;

@@ -543,8 +543,7 @@ ngx_int_t ngx_http_idempotency_execute(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_execute_part(ngx_http_request_t *r);
 void ngx_http_idempotency_execute_done(ngx_http_idempotency_ctx_t *ctx);
-void ngx_http_idempotency_guard(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx);
+void ngx_http_idempotency_guard(ngx_http_request_t *r);
 void ngx_http_idempotency_execute_let_go(ngx_http_request_t *r);
 
 /* core/..._upstream.c */

@@ -258,6 +258,9 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     if (kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
         ngx_http_idempotency_token(cover->token);
         op->laid.store = NULL;
+        op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
+                    && !ctx->conf->dry_run;
+        op->again = 0;
     }
 
     ngx_memcpy(op->token, cover->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);

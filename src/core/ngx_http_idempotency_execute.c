@@ -69,7 +69,7 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
         ngx_http_idempotency_outcome_left(r, ctx);
     }
 
-    ngx_http_idempotency_guard(r, ctx);
+    ngx_http_idempotency_guard(r);
 
     /* the handler of this location; after a redirect it is another one's */
 
@@ -103,7 +103,7 @@ ngx_http_idempotency_execute_part(ngx_http_request_t *r)
     ngx_http_idempotency_ctx_t  *ctx;
     ngx_http_idempotency_run_t  *run;
 
-    ctx = ngx_http_idempotency_get_ctx(r);
+    ctx = ngx_http_idempotency_get_ctx(r->main);
 
     if (ctx == NULL || !ngx_http_idempotency_at_work(ctx)
         || r->content_handler == NULL
@@ -293,8 +293,7 @@ ngx_http_idempotency_called(ngx_http_request_t *r,
  */
 
 void
-ngx_http_idempotency_guard(ngx_http_request_t *r,
-    ngx_http_idempotency_ctx_t *ctx)
+ngx_http_idempotency_guard(ngx_http_request_t *r)
 {
     ngx_event_t  *rev;
 

@@ -51,7 +51,7 @@ ngx_http_idempotency_preaccess_handler(ngx_http_request_t *r)
 
     if (ctx && ngx_http_idempotency_at_work(ctx)) {
         /* what may delay it here looks at the client, too */
-        ngx_http_idempotency_guard(r, ctx);
+        ngx_http_idempotency_guard(r);
         return NGX_DECLINED;
     }
 

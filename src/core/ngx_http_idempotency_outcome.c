@@ -19,6 +19,8 @@
 #include "core/ngx_http_idempotency.h"
 
 
+static ngx_uint_t ngx_http_idempotency_page(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t all, ngx_uint_t last);
 static ngx_uint_t ngx_http_idempotency_all_upstreams(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t *last);
 static ngx_uint_t ngx_http_idempotency_upstreams(
@@ -43,48 +45,44 @@ static void ngx_http_idempotency_settle_one(
 #define NGX_HTTP_IDEMPOTENCY_ANSWER_NONE   0x04    /* ... that is complete   */
 
 
-/* "complete": the response that goes to the client is whole */
+/*
+ * "complete": the response that goes to the client is whole.  Who has the last
+ * word is an upstream, another handler of a location, or nginx.
+ */
 
 ngx_http_idempotency_outcome_e
 ngx_http_idempotency_outcome(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t complete)
 {
-    ngx_uint_t                   all, last, answer, upstream, other, tried;
+    ngx_uint_t                   all, last, answer, upstream, other, beside;
     ngx_http_idempotency_run_t  *run;
 
     ngx_http_idempotency_outcome_left(r, ctx);
 
     run = &ctx->run;
 
-    /* who has the last word: an upstream, another handler, or nginx */
-
     upstream = run->called && r->upstream && r->upstream != run->before;
 
     other = run->called && !upstream
             && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-    tried = r->upstream && r->upstream != run->origin;
+    all = ngx_http_idempotency_all_upstreams(r, ctx, &last) | ctx->left;
+
+    beside = 0;
 
 #if (NGX_HTTP_CACHE)
 
-    if (r->cached && (r->upstream_states == NULL
-                      || r->upstream_states->nelts == run->first))
-    {
-        /* a cache had it: that is an answer as any */
-        tried = 0;
-    }
+    /* while a stale answer goes out, nginx may ask for a new one */
+    beside = r->cache && r->cache->background;
 
 #endif
 
-    all = ngx_http_idempotency_all_upstreams(r, ctx, &last) | ctx->left;
-
     if (!complete) {
         /* of another kind of handler nobody knows what it did */
-        return (all || other) ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
-                              : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+        return (all || other || beside)
+               ? NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN
+               : NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
     }
-
-    answer = ngx_http_idempotency_by_status(ctx, r->headers_out.status);
 
     if (r->headers_out.status == 0) {
         /* HTTP/0.9: nobody was told how it ended */
@@ -95,35 +93,11 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
         /* an error_page may have made another status of it */
         answer = last;
 
-    } else if (!other) {
+    } else if (other) {
+        answer = ngx_http_idempotency_by_status(ctx, r->headers_out.status);
 
-        if (all == 0) {
-
-            if (tried) {
-                /* tried, and never sent anything */
-                return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
-            }
-
-            if (r->err_status >= NGX_HTTP_BAD_REQUEST) {
-                /* an error of nginx's own, as of try_files */
-                return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
-            }
-
-        } else if (last == NGX_HTTP_IDEMPOTENCY_ANSWER_NONE) {
-            /* a page that says so */
-            return NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
-
-        } else if (last == NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER) {
-            /* whatever an error_page makes of it */
-            answer = last;
-
-        } else if (last == 0
-                   && (ctx->left == 0
-                       || ctx->left & NGX_HTTP_IDEMPOTENCY_ANSWER_NONE))
-        {
-            /* nor does a page speak for a subrequest, or for Lua */
-            answer = NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER;
-        }
+    } else {
+        answer = ngx_http_idempotency_page(r, ctx, all, last);
     }
 
     if (answer == NGX_HTTP_IDEMPOTENCY_ANSWER_KEPT) {
@@ -132,11 +106,59 @@ ngx_http_idempotency_outcome(ngx_http_request_t *r,
 
     /* what went out last says nothing about what ran first */
 
-    if ((all | answer) != NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER) {
+    if (beside || (all | answer) != NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER) {
         return NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN;
     }
 
     return NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE;
+}
+
+
+/*
+ * What nginx itself sends, as a file, "return", an error, or an answer that it
+ * has in a cache, counts for as much as is behind it.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_page(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_uint_t all, ngx_uint_t last)
+{
+    ngx_uint_t  tried;
+
+    if (all == 0) {
+        tried = r->upstream && r->upstream != ctx->run.origin;
+
+#if (NGX_HTTP_CACHE)
+
+        if (r->cached && (r->upstream_states == NULL
+                          || r->upstream_states->nelts == ctx->run.first))
+        {
+            /* nobody had to be asked */
+            tried = 0;
+        }
+
+#endif
+
+        if (tried || r->err_status >= NGX_HTTP_BAD_REQUEST) {
+            /* never sent anything; an error of its own, as of try_files */
+            return NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER;
+        }
+
+    } else if (last == NGX_HTTP_IDEMPOTENCY_ANSWER_NONE
+               || last == NGX_HTTP_IDEMPOTENCY_ANSWER_OTHER)
+    {
+        /* whatever an error_page makes of it */
+        return last;
+
+    } else if (last == 0
+               && (ctx->left == 0
+                   || ctx->left & NGX_HTTP_IDEMPOTENCY_ANSWER_NONE))
+    {
+        /* nor does a page speak for a subrequest, or for Lua */
+        return NGX_HTTP_IDEMPOTENCY_ANSWER_NONE;
+    }
+
+    return ngx_http_idempotency_by_status(ctx, r->headers_out.status);
 }
 
 

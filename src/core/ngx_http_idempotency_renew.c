@@ -9,6 +9,9 @@
  * are renewed as well, so that it does not go off for each.  A renewal that
  * failed is tried again soon: a third of the lease later it may be over.
  *
+ * A store that may have lost its records says so: then those of its holders
+ * are renewed at once, which lays their locks anew where they are gone.
+ *
  * Called when a request begins to run and when it is through; calls the
  * store.
  */
@@ -29,6 +32,12 @@
 
 static void ngx_http_idempotency_renew_due(ngx_msec_t time);
 static void ngx_http_idempotency_renew_handler(ngx_event_t *ev);
+static void ngx_http_idempotency_renew_doubt(
+    ngx_http_idempotency_store_t *store, ngx_uint_t now,
+    ngx_http_idempotency_concerns_pt concerns, void *data);
+static ngx_uint_t ngx_http_idempotency_renew_concerns(
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_concerns_pt concerns, void *data);
 static void ngx_http_idempotency_renew(ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_renewed(ngx_http_idempotency_op_t *op);
 
@@ -46,6 +55,8 @@ ngx_http_idempotency_renew_init(ngx_cycle_t *cycle)
 
     ngx_queue_init(&ngx_http_idempotency_holders);
     ngx_http_idempotency_nholders = 0;
+
+    ngx_http_idempotency_store_on_doubt(ngx_http_idempotency_renew_doubt);
 
     ngx_http_idempotency_renewal_dumb.fd = (ngx_socket_t) -1;
 
@@ -166,6 +177,82 @@ ngx_http_idempotency_renew_handler(ngx_event_t *ev)
 
         ngx_http_idempotency_renew(ctx);
     }
+}
+
+
+/*
+ * Of a store that may have lost them.  Not by the timer: who asks the store
+ * meanwhile is to find the locks.
+ */
+
+static void
+ngx_http_idempotency_renew_doubt(ngx_http_idempotency_store_t *store,
+    ngx_uint_t now, ngx_http_idempotency_concerns_pt concerns, void *data)
+{
+    ngx_msec_t                   due;
+    ngx_uint_t                   n;
+    ngx_queue_t                 *q;
+    ngx_http_idempotency_ctx_t  *ctx;
+
+    n = 0;
+
+    for (q = ngx_queue_head(&ngx_http_idempotency_holders);
+         q != ngx_queue_sentinel(&ngx_http_idempotency_holders);
+         q = ngx_queue_next(q))
+    {
+        ctx = ngx_queue_data(q, ngx_http_idempotency_ctx_t, holder);
+
+        if (!ngx_http_idempotency_renew_concerns(ctx, store, concerns, data)) {
+            continue;
+        }
+
+        if (now) {
+            ctx->renew_at = ngx_current_msec;
+            n++;
+            continue;
+        }
+
+        due = ngx_current_msec + NGX_HTTP_IDEMPOTENCY_RENEW_AGAIN(ctx->lease);
+
+        if ((ngx_msec_int_t) (ctx->renew_at - due) > 0) {
+            ctx->renew_at = due;
+            ngx_http_idempotency_renew_due(due);
+        }
+    }
+
+    if (n) {
+        ngx_http_idempotency_renew_handler(&ngx_http_idempotency_renewal);
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_renew_concerns(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_store_t *store,
+    ngx_http_idempotency_concerns_pt concerns, void *data)
+{
+    ngx_str_t                     *name;
+    ngx_uint_t                     i;
+    ngx_http_idempotency_cover_t  *cover;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+
+        /* a store has several parts, and one name; a fallback has another */
+
+        name = (cover->where && cover->where->name.len)
+               ? &cover->where->name : &ctx->conf->store->name;
+
+        if (cover->taken && !cover->lost
+            && name->len == store->name.len
+            && ngx_strncmp(name->data, store->name.data, name->len) == 0
+            && (concerns == NULL || concerns(data, cover->id)))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

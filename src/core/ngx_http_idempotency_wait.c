@@ -9,6 +9,11 @@
  * it is everybody's.  A store that fails meanwhile is no reason to run what
  * may be running: they wait on, to the end of their time.
  *
+ * Nor is a store that lost the record: it was restarted, flushed, or replaced
+ * by a replica that did not have it.  The holder lays its lock anew when it
+ * renews it; until that is due, nobody runs in its place.  A record that the
+ * holder gave back is another thing, and the store tells them apart.
+ *
  * Called by the handler; calls the store, and the handler to resume.
  */
 
@@ -32,13 +37,25 @@ struct ngx_http_idempotency_watch_s {
     ngx_http_idempotency_op_t     op;          /* the watch in the store    */
     ngx_http_idempotency_ctx_t   *asking;      /* whose begin is under way  */
     ngx_event_t                   look;        /* posted, or a timer: ask   */
-    ngx_uint_t                    busy;        /* sharing: leave it alone   */
+    ngx_msec_t                    leased;      /* by its holder until then,
+                                                  as far as is known        */
+    ngx_msec_t                    back;        /* nobody runs before, if it is
+                                                  gone                      */
+    unsigned                      busy:1;      /* sharing: leave it alone   */
+    unsigned                      gone:1;      /* the store lost the record */
 };
 
 
 /* how soon to ask a store again that failed; doubled each time */
 #define NGX_HTTP_IDEMPOTENCY_ASK_MIN   10
 #define NGX_HTTP_IDEMPOTENCY_ASK_MAX   1000
+
+/* ... whether a record that was lost is there again */
+#define NGX_HTTP_IDEMPOTENCY_ASK_GONE  250
+
+/* a renewal is due every third of a lease, and takes its time */
+#define NGX_HTTP_IDEMPOTENCY_RENEWED(lease)                                   \
+    ((lease) / 3 + (lease) / 12 + 1000)
 
 #define ngx_http_idempotency_watch_idle(watch)                                \
     (!(watch)->op.pending && (watch)->asking == NULL && !(watch)->busy        \
@@ -53,6 +70,10 @@ static void ngx_http_idempotency_watch_arm(ngx_http_idempotency_watch_t *watch);
 static void ngx_http_idempotency_watch_handler(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_watch_look(ngx_event_t *ev);
 static void ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_watch_again(
+    ngx_http_idempotency_watch_t *watch, ngx_msec_t max);
+static void ngx_http_idempotency_watch_gone(
+    ngx_http_idempotency_watch_t *watch, ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_watch_share(
     ngx_http_idempotency_watch_t *watch, ngx_http_idempotency_found_t *found);
 static ngx_int_t ngx_http_idempotency_watch_copy(
@@ -176,6 +197,8 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
 
     ctx->watch = watch;
     ngx_queue_insert_tail(&watch->waiters, &ctx->queue);
+
+    watch->leased = ngx_current_msec + cover->op.found.left;
 
     if (ngx_http_idempotency_watch_idle(watch)) {
         ngx_http_idempotency_watch_arm(watch);
@@ -313,6 +336,8 @@ ngx_http_idempotency_watch_look(ngx_event_t *ev)
     ngx_http_idempotency_op_prepare(ctx->waiting, op,
                                     NGX_HTTP_IDEMPOTENCY_OP_BEGIN);
     op->handler = ngx_http_idempotency_watch_looked;
+    op->again = !watch->gone
+                || (ngx_msec_int_t) (watch->back - ngx_current_msec) > 0;
 
     if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
         ngx_http_idempotency_watch_looked(op);
@@ -323,7 +348,6 @@ ngx_http_idempotency_watch_look(ngx_event_t *ev)
 static void
 ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 {
-    ngx_msec_t                     delay;
     ngx_http_idempotency_ctx_t    *ctx;
     ngx_http_idempotency_cover_t  *cover;
     ngx_http_idempotency_watch_t  *watch;
@@ -339,6 +363,8 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
 
     case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
         watch->op.attempt = 0;
+        watch->gone = 0;
+        watch->leased = ngx_current_msec + ctx->lease;
         cover->taken = 1;
         cover->where = op->where;
         ngx_http_idempotency_locked(cover, op);
@@ -348,17 +374,17 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
     case NGX_HTTP_IDEMPOTENCY_FOUND:
         watch->op.attempt++;
         watch->op.where = op->where;
+        watch->gone = 0;
+        watch->leased = ngx_current_msec + op->found.left;
         ngx_http_idempotency_watch_share(watch, &op->found);
         break;
 
+    case NGX_HTTP_IDEMPOTENCY_GONE:
+        ngx_http_idempotency_watch_gone(watch, ctx);
+        break;
+
     default: /* the store failed: the holder may still run */
-
-        watch->op.attempt++;
-
-        delay = NGX_HTTP_IDEMPOTENCY_ASK_MIN << ngx_min(watch->op.attempt, 8);
-        delay = ngx_min(delay, NGX_HTTP_IDEMPOTENCY_ASK_MAX);
-
-        ngx_add_timer(&watch->look, delay);
+        ngx_http_idempotency_watch_again(watch, NGX_HTTP_IDEMPOTENCY_ASK_MAX);
         break;
     }
 
@@ -370,6 +396,57 @@ ngx_http_idempotency_watch_looked(ngx_http_idempotency_op_t *op)
     } else if (!watch->look.timer_set) {
         ngx_http_idempotency_watch_arm(watch);
     }
+}
+
+
+static void
+ngx_http_idempotency_watch_again(ngx_http_idempotency_watch_t *watch,
+    ngx_msec_t max)
+{
+    ngx_msec_t  delay;
+
+    watch->op.attempt++;
+
+    delay = NGX_HTTP_IDEMPOTENCY_ASK_MIN << ngx_min(watch->op.attempt, 8);
+
+    ngx_add_timer(&watch->look, ngx_min(delay, max));
+}
+
+
+/*
+ * The record is not there, and was not given back: its holder has the time of
+ * a renewal to say that it still runs, but no longer than its lease was.
+ */
+
+static void
+ngx_http_idempotency_watch_gone(ngx_http_idempotency_watch_t *watch,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_msec_int_t  left, leased;
+
+    if (!watch->gone) {
+        watch->gone = 1;
+        watch->op.attempt = 0;
+
+        left = (ngx_msec_int_t) NGX_HTTP_IDEMPOTENCY_RENEWED(ctx->lease);
+        leased = (ngx_msec_int_t) (watch->leased - ngx_current_msec);
+
+        watch->back = ngx_current_msec
+                      + (ngx_msec_t) ngx_max(ngx_min(left, leased), 0);
+
+        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
+                      "idempotency: store \"%V\" lost the record of a request "
+                      "that may still run; those that wait for it do so for "
+                      "%M ms more, record %*xs", &watch->op.store->name,
+                      (ngx_msec_t) (watch->back - ngx_current_msec),
+                      (size_t) 8, watch->op.id);
+    }
+
+    left = (ngx_msec_int_t) (watch->back - ngx_current_msec);
+
+    ngx_http_idempotency_watch_again(watch,
+                    (ngx_msec_t) ngx_max(1, ngx_min(left,
+                                      NGX_HTTP_IDEMPOTENCY_ASK_GONE)));
 }
 
 

@@ -36,7 +36,7 @@ static ngx_uint_t ngx_http_idempotency_stats_accepted(ngx_http_request_t *r);
 
 
 const char  *ngx_http_idempotency_result_names[] = {
-    "ok", "acquired", "found", "lost", "full", "error"
+    "ok", "acquired", "found", "lost", "gone", "full", "error"
 };
 
 const char  *ngx_http_idempotency_waited_names[] = {

@@ -48,6 +48,8 @@ static ngx_http_idempotency_op_t
     *ngx_http_idempotency_reserve[NGX_HTTP_IDEMPOTENCY_RESERVE];
 static ngx_uint_t  ngx_http_idempotency_nreserve;
 
+static ngx_http_idempotency_doubt_pt  ngx_http_idempotency_doubt_handler;
+
 
 static const ngx_http_idempotency_backend_t
     *ngx_http_idempotency_backends[] =
@@ -101,6 +103,23 @@ ngx_http_idempotency_backend_names(void)
     names.len = p - text;
 
     return &names;
+}
+
+
+void
+ngx_http_idempotency_store_on_doubt(ngx_http_idempotency_doubt_pt handler)
+{
+    ngx_http_idempotency_doubt_handler = handler;
+}
+
+
+void
+ngx_http_idempotency_store_doubt(ngx_http_idempotency_store_t *store,
+    ngx_uint_t now, ngx_http_idempotency_concerns_pt concerns, void *data)
+{
+    if (ngx_http_idempotency_doubt_handler) {
+        ngx_http_idempotency_doubt_handler(store, now, concerns, data);
+    }
 }
 
 

@@ -50,6 +50,9 @@ typedef enum {
     NGX_HTTP_IDEMPOTENCY_ACQUIRED,       /* begin: we are the holder        */
     NGX_HTTP_IDEMPOTENCY_FOUND,          /* begin: op->found says what      */
     NGX_HTTP_IDEMPOTENCY_LOST,           /* somebody else's token is there  */
+    NGX_HTTP_IDEMPOTENCY_GONE,           /* begin: what was in progress is
+                                            not there any more, and nobody
+                                            gave it back                    */
     NGX_HTTP_IDEMPOTENCY_FULL,           /* there is no room                */
     NGX_HTTP_IDEMPOTENCY_ERROR           /* the store did not answer        */
 } ngx_http_idempotency_result_e;
@@ -107,6 +110,13 @@ struct ngx_http_idempotency_op_s {
                                                    had not expired then is
                                                    found, within its grace  */
     unsigned                        key_alone:1; /* of claim_same()         */
+    unsigned                        waits:1;    /* whoever asks would wait for
+                                                   a holder, and is to find out
+                                                   that it gave the record
+                                                   back                     */
+    unsigned                        again:1;    /* it waits already: a record
+                                                   that is gone, and was not
+                                                   given back, is not taken */
 
     /* watch */
     ngx_uint_t                      attempt;    /* looks in vain, so far    */
@@ -210,6 +220,8 @@ typedef struct {
      *          there.  A lock with our own token is ours.  One whose lease ran
      *          out, or an unknown outcome whose lease did, goes to the same
      *          request only; another one finds it, until its ttl ends.
+     *          A store that may lose records tells who waits (op->again) that
+     *          one is gone.
      * renew    fenced; lays the lock anew where the record is gone.
      * commit   fenced; writes where the record is gone; wakes the waiters.
      * release  fenced; wakes the waiters.
@@ -285,6 +297,25 @@ void ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op);
 
 /* for backends: the answer to an operation that was pending is there */
 void ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op);
+
+/*
+ * For backends: records may be lost, since another server has them now, or
+ * since a connection broke and the server may have been started anew.  Whoever
+ * holds locks there renews them "now", or as soon as it is worth trying.
+ * "concerns" tells of a record whether it is one of them; NULL: they all are.
+ */
+typedef ngx_uint_t (*ngx_http_idempotency_concerns_pt)(void *data,
+    u_char *id);
+typedef void (*ngx_http_idempotency_doubt_pt)(
+    ngx_http_idempotency_store_t *store, ngx_uint_t now,
+    ngx_http_idempotency_concerns_pt concerns, void *data);
+
+void ngx_http_idempotency_store_doubt(ngx_http_idempotency_store_t *store,
+    ngx_uint_t now, ngx_http_idempotency_concerns_pt concerns, void *data);
+
+/* one process: who is told of that */
+void ngx_http_idempotency_store_on_doubt(
+    ngx_http_idempotency_doubt_pt handler);
 
 /* one process: operations of their own life for when memory is short */
 void ngx_http_idempotency_store_reserve(void);

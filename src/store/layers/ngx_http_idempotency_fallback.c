@@ -9,14 +9,15 @@
  * not run because that store is away for a moment.
  *
  * While the ledger may hold unexpired records, which a time in shared memory
- * tells, begin asks both, the ledger first: a record in either counts.  Who
+ * tells, begin asks both, the ledger first: a record in either counts.  So does
+ * each begin of one that waits, wherever the holder is that it knows of.  Who
  * then becomes the holder in the first store is the holder in both: to one
  * worker the first store may be there, to another it is not yet, and the
  * ledger is what all of them see.  When it is done, the ledger has a copy for
  * a short while, which does not count as one of its records.
  *
- * Called by the core as the store; calls both.  docs/layers.md says what it
- * can't promise.
+ * Called by the core as the store; calls both.  ..._fallback_conf.c makes it.
+ * docs/layers.md says what it can't promise.
  */
 
 
@@ -34,31 +35,17 @@
 #define NGX_HTTP_IDEMPOTENCY_FALLBACK_EXPIRED    0x04
 #define NGX_HTTP_IDEMPOTENCY_FALLBACK_FULL       0x08
 
+/* ... and of its asker: it waits for a holder in the first store, or here */
+
+#define NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS      0x10
+#define NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS_HERE 0x20
+
 /* note of the copy of a commit: the first store does not have it yet */
 
 #define NGX_HTTP_IDEMPOTENCY_FALLBACK_KEPT       0x01
 
 /* how long the ledger has a copy of what is in the first store */
 #define NGX_HTTP_IDEMPOTENCY_FALLBACK_COPY       10000
-
-
-typedef struct {
-    ngx_atomic_t                    until;      /* of the ledger's last record,
-                                                   0: there is none         */
-} ngx_http_idempotency_fallback_sh_t;
-
-
-typedef struct {
-    ngx_http_idempotency_store_t    store;      /* of both                  */
-    ngx_http_idempotency_store_t    primary;    /* as declared, but without
-                                                   its figures: the whole has
-                                                   them                     */
-    ngx_http_idempotency_store_t   *declared;
-    ngx_http_idempotency_store_t   *ledger;
-    ngx_http_idempotency_store_t    both;       /* only a name for op->where */
-    ngx_http_idempotency_shared_t   shared;
-    time_t                          logged;     /* by this worker           */
-} ngx_http_idempotency_fallback_t;
 
 
 static ngx_int_t ngx_http_idempotency_fallback_begin(
@@ -99,7 +86,7 @@ static void ngx_http_idempotency_fallback_used(
     ngx_http_idempotency_fallback_t *f, ngx_msec_t life);
 
 
-static const ngx_http_idempotency_backend_t
+const ngx_http_idempotency_backend_t
     ngx_http_idempotency_fallback_backend =
 {
     ngx_string("fallback"),
@@ -129,27 +116,25 @@ static const ngx_http_idempotency_backend_t
 static ngx_int_t
 ngx_http_idempotency_fallback_begin(ngx_http_idempotency_op_t *op)
 {
+    uintptr_t                         note;
     ngx_http_idempotency_op_t        *child;
     ngx_http_idempotency_fallback_t  *f;
 
     f = ngx_http_idempotency_fallback_conf(op);
 
-    if (op->where == &f->primary) {
-
-        /* its holder was there: no other answer will do */
-
-        return ngx_http_idempotency_layer_ask(op, &f->primary, NULL, 0);
-    }
+    note = (op->where == &f->primary) ? NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS
+           : (op->where == f->ledger)
+             ? NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS_HERE : 0;
 
     op->where = NULL;
 
     if (!ngx_http_idempotency_fallback_in_use(f)) {
-        return ngx_http_idempotency_fallback_ask_primary(op, 0);
+        return ngx_http_idempotency_fallback_ask_primary(op, note);
     }
 
     child = ngx_http_idempotency_layer_child(op, f->ledger,
                                          ngx_http_idempotency_fallback_looked,
-                                         0);
+                                         note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
         op->error = "no memory for an operation";
@@ -160,6 +145,12 @@ ngx_http_idempotency_fallback_begin(ngx_http_idempotency_op_t *op)
 
     child->hold = 0;
 
+    /* nor is it missed where it was not before */
+
+    if (note & NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS) {
+        child->again = 0;
+    }
+
     return ngx_http_idempotency_layer_submit(child);
 }
 
@@ -168,13 +159,26 @@ static ngx_int_t
 ngx_http_idempotency_fallback_ask_primary(ngx_http_idempotency_op_t *op,
     uintptr_t note)
 {
+    ngx_http_idempotency_op_t        *child;
     ngx_http_idempotency_fallback_t  *f;
 
     f = ngx_http_idempotency_fallback_conf(op);
 
-    return ngx_http_idempotency_layer_ask(op, &f->primary,
+    child = ngx_http_idempotency_layer_child(op, &f->primary,
                                           ngx_http_idempotency_fallback_begun,
                                           note);
+    if (child == NULL) {
+        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+        op->error = "no memory for an operation";
+
+        return ngx_http_idempotency_fallback_begun(op, note);
+    }
+
+    if (note & NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS_HERE) {
+        child->again = 0;
+    }
+
+    return ngx_http_idempotency_layer_submit(child);
 }
 
 
@@ -204,8 +208,11 @@ ngx_http_idempotency_fallback_looked(ngx_http_idempotency_op_t *op,
         op->where = ngx_http_idempotency_fallback_conf(op)->ledger;
         return NGX_OK;
 
+    case NGX_HTTP_IDEMPOTENCY_GONE:
+        return NGX_OK;
+
     case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
-        note = NGX_HTTP_IDEMPOTENCY_FALLBACK_HELD;
+        note |= NGX_HTTP_IDEMPOTENCY_FALLBACK_HELD;
 
         if (op->abandoned) {
             note |= NGX_HTTP_IDEMPOTENCY_FALLBACK_ABANDONED;
@@ -222,7 +229,7 @@ ngx_http_idempotency_fallback_looked(ngx_http_idempotency_op_t *op,
         /* there is none, but nor is there room for one */
 
         return ngx_http_idempotency_fallback_ask_primary(op,
-                                          NGX_HTTP_IDEMPOTENCY_FALLBACK_FULL);
+                                   note | NGX_HTTP_IDEMPOTENCY_FALLBACK_FULL);
 
     default: /* it may have run: what the ledger holds can't be told */
         op->error = "the fallback, which is in use, fails";
@@ -255,6 +262,17 @@ ngx_http_idempotency_fallback_begun(ngx_http_idempotency_op_t *op,
         }
 
         ngx_http_idempotency_fallback_flags(op, note);
+
+        return NGX_OK;
+    }
+
+    if (note & NGX_HTTP_IDEMPOTENCY_FALLBACK_WAITS) {
+
+        /* its holder was there: no other answer will do */
+
+        if (note & NGX_HTTP_IDEMPOTENCY_FALLBACK_HELD) {
+            ngx_http_idempotency_fallback_give_back(op);
+        }
 
         return NGX_OK;
     }
@@ -295,6 +313,7 @@ ngx_http_idempotency_fallback_instead(ngx_http_idempotency_op_t *op,
 
     case NGX_HTTP_IDEMPOTENCY_ACQUIRED:
     case NGX_HTTP_IDEMPOTENCY_FOUND:
+    case NGX_HTTP_IDEMPOTENCY_GONE:
         ngx_http_idempotency_fallback_flags(op, note);
 
         op->where = ngx_http_idempotency_fallback_conf(op)->ledger;
@@ -574,102 +593,4 @@ ngx_http_idempotency_fallback_used(ngx_http_idempotency_fallback_t *f,
         }
 
     } while (!ngx_atomic_cmp_set(&sh->until, old, until));
-}
-
-
-/*
- * Neither of the two need be declared yet; locations that name the same two
- * have the same store.
- */
-
-ngx_http_idempotency_store_t *
-ngx_http_idempotency_fallback(ngx_conf_t *cf, ngx_array_t *all,
-    ngx_http_idempotency_store_t *primary, ngx_http_idempotency_store_t *ledger)
-{
-    ngx_uint_t                         i;
-    ngx_http_idempotency_fallback_t   *f, **p;
-
-    p = all->elts;
-
-    for (i = 0; i < all->nelts; i++) {
-        if (p[i]->declared == primary && p[i]->ledger == ledger) {
-            return &p[i]->store;
-        }
-    }
-
-    f = ngx_pcalloc(cf->pool, sizeof(ngx_http_idempotency_fallback_t));
-    if (f == NULL) {
-        return NULL;
-    }
-
-    p = ngx_array_push(all);
-    if (p == NULL) {
-        return NULL;
-    }
-
-    *p = f;
-
-    f->store.name = primary->name;
-    f->store.backend = &ngx_http_idempotency_fallback_backend;
-    f->store.conf = f;
-    f->store.file = cf->conf_file->file.name.data;
-    f->store.line = cf->conf_file->line;
-
-    f->declared = primary;
-    f->ledger = ledger;
-
-    return &f->store;
-}
-
-
-/* all stores are there, and their layers around them */
-
-char *
-ngx_http_idempotency_fallback_init(ngx_conf_t *cf, ngx_array_t *all)
-{
-    ngx_uint_t                         i;
-    ngx_http_idempotency_fallback_t   *f, **p;
-
-    p = all->elts;
-
-    for (i = 0; i < all->nelts; i++) {
-        f = p[i];
-
-        if (!f->declared->backend->remote) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "store \"%V\" can't have a fallback in %s:%ui: its "
-                          "records are in this nginx itself, and it can't be "
-                          "away", &f->declared->name,
-                          f->store.file, f->store.line);
-            return NGX_CONF_ERROR;
-        }
-
-        f->primary = *f->declared;
-        f->primary.metrics = NULL;
-
-        if (ngx_http_idempotency_shared_add(cf, &f->shared,
-                                sizeof(ngx_http_idempotency_fallback_sh_t),
-                                "idempotency_fallback",
-                                &f->declared->name, &f->ledger->name)
-            != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-void
-ngx_http_idempotency_fallback_bind(ngx_array_t *all)
-{
-    ngx_uint_t                         i;
-    ngx_http_idempotency_fallback_t  **p;
-
-    p = all->elts;
-
-    for (i = 0; i < all->nelts; i++) {
-        p[i]->store.metrics = p[i]->declared->metrics;
-    }
 }

@@ -18,7 +18,7 @@
  *                         ..._outbox_release.c: locks that could not be given
  *                         back; ..._outbox_check.c: before it is told too
  *                         late; ..._outbox_local.c: locks of this nginx only
- *   ..._breaker.c, ..._cache.c, ..._fallback.c
+ *   ..._breaker.c, ..._cache.c, ..._fallback.c, ..._fallback_conf.c
  */
 
 
@@ -169,6 +169,27 @@ typedef struct {
     ngx_queue_t                     releases;   /* to be tried again        */
     ngx_uint_t                      nreleases;
 } ngx_http_idempotency_outbox_t;
+
+
+/* a store of two */
+
+typedef struct {
+    ngx_atomic_t                    until;      /* of the ledger's last record,
+                                                   0: there is none         */
+} ngx_http_idempotency_fallback_sh_t;
+
+
+typedef struct {
+    ngx_http_idempotency_store_t    store;      /* of both                  */
+    ngx_http_idempotency_store_t    primary;    /* as declared, but without
+                                                   its figures: the whole has
+                                                   them                     */
+    ngx_http_idempotency_store_t   *declared;
+    ngx_http_idempotency_store_t   *ledger;
+    ngx_http_idempotency_store_t    both;       /* only a name for op->where */
+    ngx_http_idempotency_shared_t   shared;
+    time_t                          logged;     /* by this worker           */
+} ngx_http_idempotency_fallback_t;
 
 
 /* of a store that is elsewhere; of others there is none */
@@ -365,6 +386,11 @@ void ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op);
     ((ngx_http_idempotency_outbox_cause_e) (node)->again)
 
 /* ..._fallback.c */
+
+extern const ngx_http_idempotency_backend_t
+    ngx_http_idempotency_fallback_backend;
+
+/* ..._fallback_conf.c */
 
 /* a store of two, the same for the same two */
 ngx_http_idempotency_store_t *ngx_http_idempotency_fallback(ngx_conf_t *cf,

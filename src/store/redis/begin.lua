@@ -4,11 +4,13 @@
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 our lock   3 our token   4 life, ms
 --          5 ms since the asker came   6 "1": the key alone decides
+--          7 "0"; "1": who asks would wait; "2": waits, and it was in progress
 --
 -- Returns  tag "1" how: the lock is ours; "0": nothing was there, or it was
 --          ours already, "1": its holder was gone, "2": it had expired
 --          { tag "2" ms to live, lock, token or outcome }: what is there, as
 --          it is; who asks judges it, and refuses what it does not know
+--          tag "3": it was in progress, and is gone; nobody gave it back
 --
 -- A record is a list, { lock, token } or { lock, outcome, token }, and "w"
 -- behind that if somebody waits; see ..._redis_record.c.  Counted from 1:
@@ -16,6 +18,8 @@
 -- fingerprint, 66 to 81 identity, 82 to 89 target; of an outcome 4 state,
 -- 5 reason, 6 to 13 grace.  A token has 16 bytes, an outcome more.  The kind is
 -- 1 under hold, and 2 if the lock was taken over: it may have run before.
+-- A token of zeros is of a record that was given back while somebody waited,
+-- and is free: see release.lua.
 --
 -- The lease is what the key has to live, less the grace of the lock: the clock
 -- is Redis's own, and a lease can be renewed when there is no memory left for
@@ -28,6 +32,11 @@ local key, lock, token = KEYS[1], ARGV[2], ARGV[3]
 local record = redis.call('LRANGE', key, 0, 1)
 
 if #record == 0 then
+
+    if ARGV[7] == '2' then
+        return ARGV[1] .. '3'
+    end
+
     local laid = redis.pcall('RPUSH', key, lock, token)
 
     if type(laid) == 'table' then
@@ -90,9 +99,24 @@ if life >= 0 and known(old, 89) then
             return ARGV[1] .. '10'
         end
 
-        -- its holder is gone; others may wait already
+        local waits = redis.call('LRANGE', key, 2, 2)
+
+        -- it was given back, or its holder is gone; others may wait already
+        if second == string.rep('\0', 16) and over(old, 5, 0) then
+            return take('0', nil, unpack(waits))
+        end
+
         if string.byte(old, 4) ~= 1 and over(old, 5, 0) and same_request() then
-            return take('1', '\2', unpack(redis.call('LRANGE', key, 2, 2)))
+            return take('1', '\2', unpack(waits))
+        end
+
+        -- who will wait says so at once: the next step of the holder may be to
+        -- give it back.  As in watch.lua, at maxmemory
+        if ARGV[7] ~= '0' and #waits == 0
+           and life > struct.unpack('>I8', old, 5)
+        then
+            redis.call('PEXPIRE', key, life)
+            redis.pcall('RPUSH', key, 'w')
         end
 
     elseif known(second, 17) then

@@ -20,6 +20,12 @@ local record = redis.call('LRANGE', key, 0, -1)
 local n = #record
 local waits = record[n] == 'w'
 
+-- it was given back, by another one who took over: as if nothing were there
+if n > 0 and record[2] == string.rep('\0', 16) then
+    redis.call('DEL', key)
+    n = 0
+end
+
 if n > 0 then
     local runs = n == (waits and 3 or 2)
 

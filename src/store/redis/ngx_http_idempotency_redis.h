@@ -16,8 +16,10 @@
  *                           cluster, a master that sentinels name
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
- *   ..._redis_setup.c       from a socket to a connection that is ready
- *   ..._redis_knock.c       more sockets, while the first gets no answer
+ *   ..._redis_setup.c       from a socket to a connection that is ready;
+ *                           _policy.c: whether the server evicts;
+ *                           _knock.c: more sockets, while the first gets no
+ *                           answer
  *   ..._redis_replicas.c    commits that wait for replicas to have them
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
@@ -215,6 +217,7 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         plain: no_plain()   */
     const ngx_http_idempotency_redis_owner_t  *owner;
     ngx_str_t                            *channel;   /* of a subscriber     */
+    ngx_str_t                            *also;      /* ... another, or NULL */
     u_char                                error[
                                        NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN];
     unsigned                              subscriber:1;
@@ -262,6 +265,10 @@ struct ngx_http_idempotency_redis_node_s {
 
     ngx_event_t                           destroy;   /* posted              */
 
+    /* of a sentinel: what it publishes, and when to connect for that again */
+    ngx_http_idempotency_redis_conn_t    *events;
+    ngx_event_t                           events_timer;
+
     ngx_uint_t                            asked;     /* in which round      */
     ngx_msec_t                            importing; /* when an ASK led here */
     ngx_msec_t                            refused;   /* when it said that it
@@ -291,6 +298,7 @@ typedef struct {
                                                         being asked         */
     ngx_msec_t                            last;      /* round began         */
     ngx_uint_t                            round;
+    ngx_http_idempotency_redis_node_t    *first;     /* to be asked, or NULL */
     unsigned                              asking:1;
     unsigned                              wanted:1;  /* one more            */
     unsigned                              urgent:1;  /* this one was wanted:
@@ -299,9 +307,27 @@ typedef struct {
 } ngx_http_idempotency_redis_control_t;
 
 
+/* a sentinel does not tell the epoch of what it says */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH     -1
+
+
+/* the newest that sentinels said of the master, in shared memory */
+
+typedef struct {
+    ngx_atomic_t                          version;   /* of it, 0: nothing is
+                                                        known yet           */
+    int64_t                               epoch;
+    in_port_t                             port;
+    size_t                                len;
+    u_char                                host[NGX_MAXHOSTNAMELEN];
+} ngx_http_idempotency_redis_newest_t;
+
+
 /* what sentinels say of the master, in one round */
 
 typedef struct {
+    int64_t                               epoch;     /* of the one that is
+                                                        being asked         */
     ngx_uint_t                            round;
     ngx_uint_t                            n;
     in_port_t                             port;
@@ -365,8 +391,11 @@ struct ngx_http_idempotency_redis_s {
     ngx_event_t                           silence;   /* timer: does a server
                                                         owe a reply?        */
     ngx_http_idempotency_redis_node_t   **slots;     /* of a cluster        */
-    ngx_http_idempotency_redis_conn_t     events;    /* of a sentinel       */
-    ngx_event_t                           events_timer;
+    ngx_http_idempotency_shared_t         newest;    /* of all workers      */
+    ngx_uint_t                            version;   /* of that, as adopted */
+    ngx_event_t                           renewed;   /* posted: it changed  */
+    ngx_event_t                           promoting; /* timer: there will be
+                                                        another master      */
     ngx_http_idempotency_redis_vote_t     vote;
     ngx_uint_t                            lost;      /* attempts to find one,
                                                         in vain, in a row   */
@@ -564,6 +593,9 @@ ngx_int_t ngx_http_idempotency_redis_ask(
     ngx_http_idempotency_redis_conn_t *conn,
     ngx_http_idempotency_redis_reply_pt handler, ngx_str_t *args,
     ngx_uint_t n);
+/* what its records were may be lost: holders renew, now or soon */
+void ngx_http_idempotency_redis_doubt(ngx_http_idempotency_redis_conn_t *conn,
+    ngx_uint_t now);
 void ngx_http_idempotency_redis_ignored(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 
@@ -616,6 +648,11 @@ void ngx_http_idempotency_redis_knock(ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_knock_stop(
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_knock_handler(ngx_event_t *ev);
+
+/* ..._redis_policy.c */
+
+void ngx_http_idempotency_redis_policy_ask(
+    ngx_http_idempotency_redis_conn_t *conn);
 
 /* ..._redis_watch.c */
 

@@ -27,6 +27,7 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_PAUSE  50
 
 
+static ngx_uint_t ngx_http_idempotency_redis_concerns(void *data, u_char *id);
 static void ngx_http_idempotency_redis_later_handler(ngx_event_t *ev);
 
 
@@ -67,6 +68,54 @@ ngx_http_idempotency_redis_conn_of(ngx_http_idempotency_redis_node_t *node,
     }
 
     return &node->conns[n];
+}
+
+
+/*
+ * A connection is there again, or just broke: the server may be another one,
+ * or have been started anew without its data.  Then those that hold a lock lay
+ * it anew, before anybody who waited for the connection as well takes it.  One
+ * that broke is not made anew for that at once: attempts in vain would keep
+ * others from being asked when the server is back.
+ */
+
+void
+ngx_http_idempotency_redis_doubt(ngx_http_idempotency_redis_conn_t *conn,
+    ngx_uint_t now)
+{
+    ngx_queue_t                        *q, *next;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    ngx_http_idempotency_store_doubt(conn->redis->store, now,
+                                     ngx_http_idempotency_redis_concerns,
+                                     conn);
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
+
+        if (call->op && call->op->kind == NGX_HTTP_IDEMPOTENCY_OP_RENEW) {
+            ngx_queue_remove(q);
+            ngx_queue_insert_head(&conn->unsent, q);
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_redis_concerns(void *data, u_char *id)
+{
+    ngx_http_idempotency_redis_conn_t  *conn = data;
+    ngx_http_idempotency_redis_node_t  *node;
+
+    node = conn->redis->topology->node(conn->redis, id);
+
+    return node == conn->node
+           && &node->conns[id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1] % node->nconns]
+              == conn;
 }
 
 

@@ -314,6 +314,12 @@ ngx_http_idempotency_redis_init_conf(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
+    if (redis->master_name.len
+        && ngx_http_idempotency_redis_sentinel_conf(cf, redis) != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
     redis->channel.len = redis->prefix.len + sizeof("wake") - 1;
 
     redis->channel.data = ngx_pnalloc(cf->pool, redis->channel.len);

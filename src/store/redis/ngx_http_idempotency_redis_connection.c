@@ -522,7 +522,7 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
 {
     u_char                             *p;
     va_list                             args;
-    ngx_uint_t                          level, needed;
+    ngx_uint_t                          level, needed, broke;
     ngx_http_idempotency_redis_node_t  *node;
 
     va_start(args, fmt);
@@ -553,6 +553,9 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     if (level == NGX_LOG_ERR) {
         conn->told = 1;
     }
+
+    broke = (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
+             && conn->answered);
 
     if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY
         && (conn->answered || conn->owner))
@@ -595,6 +598,10 @@ ngx_http_idempotency_redis_drop(ngx_http_idempotency_redis_conn_t *conn,
     /* another node may have them by now */
 
     ngx_http_idempotency_redis_reroute(conn->redis, &conn->unsent);
+
+    if (broke && !conn->commits) {
+        ngx_http_idempotency_redis_doubt(conn, 0);
+    }
 
     if (conn->failures >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {
         ngx_http_idempotency_redis_refuse_waiting(&conn->unsent,

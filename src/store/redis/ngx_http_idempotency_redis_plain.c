@@ -12,7 +12,8 @@
  * list.  LRANGE tells what is there then: our own token, so that the reply is
  * ours; or a completed record that lasts as long as its key does.  Anything
  * else is left to the script: a lock of somebody else, whose lease may be
- * over, something that is no record, an error; and what is asked once more.
+ * over, something that is no record, an error; what is asked once more; and
+ * the begin of one that waits, which is not to take what is gone.
  *
  * Who has to know what is left of a record (a cache, or a begin where records
  * outlive their ttl for a grace) has a PTTL before them: a record that came in
@@ -89,7 +90,7 @@ ngx_http_idempotency_redis_is_plain(ngx_http_idempotency_redis_call_t *call)
     switch (op->kind) {
 
     case NGX_HTTP_IDEMPOTENCY_OP_BEGIN:
-        return 1;
+        return !op->again;
 
     case NGX_HTTP_IDEMPOTENCY_OP_COMMIT:
         return ngx_http_idempotency_redis_lasts_for_ttl(op);

@@ -34,6 +34,7 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_LOST      '0'
 #define NGX_HTTP_IDEMPOTENCY_REDIS_DONE      '1'
 #define NGX_HTTP_IDEMPOTENCY_REDIS_FOUND     '2'    /* begin                */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_GONE      '3'    /* begin                */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_NO_ROOM   '2'    /* commit               */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_RUNNING   '4'    /* commit: lost to it   */
 
@@ -344,6 +345,11 @@ ngx_http_idempotency_redis_plain_found(
         return NGX_AGAIN;
     }
 
+    if (op->waits && second.len == NGX_HTTP_IDEMPOTENCY_TOKEN_LEN) {
+        /* in progress: the script says in the record that somebody waits */
+        return NGX_AGAIN;
+    }
+
     ngx_http_idempotency_redis_found(op, reply->element[0],
                                      reply->element[1], life);
     return NGX_OK;
@@ -429,6 +435,10 @@ ngx_http_idempotency_redis_begun(ngx_http_idempotency_op_t *op,
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
         op->abandoned = (*more == NGX_HTTP_IDEMPOTENCY_REDIS_ABANDONED);
         op->expired = (*more == NGX_HTTP_IDEMPOTENCY_REDIS_EXPIRED);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEMPOTENCY_REDIS_GONE:
+        op->result = NGX_HTTP_IDEMPOTENCY_GONE;
         return NGX_OK;
 
     case NGX_HTTP_IDEMPOTENCY_REDIS_FOUND:

@@ -53,7 +53,7 @@ static ngx_http_idempotency_redis_script_t
     ngx_http_idempotency_redis_scripts[] =
 {
     { ngx_http_idempotency_begin_lua,
-      &ngx_http_idempotency_begin_lua_len, 6, "" },
+      &ngx_http_idempotency_begin_lua_len, 7, "" },
 
     { ngx_http_idempotency_renew_lua,
       &ngx_http_idempotency_renew_lua_len, 4, "" },
@@ -187,6 +187,8 @@ ngx_http_idempotency_redis_put_script(u_char *p,
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
         p = ngx_http_idempotency_redis_put_number(p, op->age);
         p = ngx_http_idempotency_redis_put_number(p, op->key_alone);
+        p = ngx_http_idempotency_redis_put_number(p, op->again ? 2
+                                                     : op->waits);
     }
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT

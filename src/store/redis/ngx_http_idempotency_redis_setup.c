@@ -47,12 +47,6 @@ static void ngx_http_idempotency_redis_setup_done(
     ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_ready(
     ngx_http_idempotency_redis_conn_t *conn);
-static void ngx_http_idempotency_redis_policy_handler(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
-static void ngx_http_idempotency_redis_info_handler(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
-static void ngx_http_idempotency_redis_policy(
-    ngx_http_idempotency_redis_node_t *node, ngx_str_t *policy);
 
 
 void
@@ -375,6 +369,19 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
 
         conn->setup++;
 
+        if (conn->also) {
+            args[1] = *conn->also;
+
+            if (ngx_http_idempotency_redis_ask(conn,
+                              ngx_http_idempotency_redis_subscribed, args, 2)
+                != NGX_OK)
+            {
+                goto failed;
+            }
+
+            conn->setup++;
+        }
+
     } else if (redis->db && !conn->owner) {
         ngx_str_set(&args[0], "SELECT");
         args[1].data = db;
@@ -552,7 +559,6 @@ ngx_http_idempotency_redis_setup_done(ngx_http_idempotency_redis_conn_t *conn)
 static void
 ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
 {
-    ngx_str_t                      args[3];
     ngx_http_idempotency_redis_t  *redis;
 
     redis = conn->redis;
@@ -574,16 +580,15 @@ ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
         /* what was published before went by */
         ngx_http_idempotency_redis_wake_all(redis);
 
-    } else if (ngx_worker == 0 && !conn->node->policy_asked) {
-        conn->node->policy_asked = 1;
+    } else {
 
-        ngx_str_set(&args[0], "CONFIG");
-        ngx_str_set(&args[1], "GET");
-        ngx_str_set(&args[2], "maxmemory-policy");
+        if (!conn->commits) {
+            ngx_http_idempotency_redis_doubt(conn, 1);
+        }
 
-        (void) ngx_http_idempotency_redis_ask(conn,
-                           ngx_http_idempotency_redis_policy_handler, args,
-                           3);
+        if (ngx_worker == 0 && !conn->node->policy_asked) {
+            ngx_http_idempotency_redis_policy_ask(conn);
+        }
     }
 
     if (ngx_handle_read_event(conn->connection->read, 0) != NGX_OK) {
@@ -592,89 +597,4 @@ ngx_http_idempotency_redis_ready(ngx_http_idempotency_redis_conn_t *conn)
     }
 
     ngx_http_idempotency_redis_flush(conn);
-}
-
-
-/* once: may the server forget a record before its time? */
-
-static void
-ngx_http_idempotency_redis_policy_handler(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
-{
-    ngx_str_t                           args[2], policy;
-    ngx_http_idempotency_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_http_idempotency_redis_call_free(call);
-
-    if (ngx_http_idempotency_redis_field(reply, 1, &policy) == NGX_OK) {
-        ngx_http_idempotency_redis_policy(conn->node, &policy);
-        return;
-    }
-
-    /* the user may not ask that; this, perhaps */
-
-    ngx_str_set(&args[0], "INFO");
-    ngx_str_set(&args[1], "memory");
-
-    if (ngx_http_idempotency_redis_ask(conn,
-                            ngx_http_idempotency_redis_info_handler, args, 2)
-        == NGX_OK)
-    {
-        ngx_http_idempotency_redis_flush(conn);
-    }
-}
-
-
-static void
-ngx_http_idempotency_redis_info_handler(
-    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
-{
-    u_char                             *p, *last;
-    ngx_str_t                           policy;
-    ngx_http_idempotency_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_http_idempotency_redis_call_free(call);
-
-    if (reply->type != REDIS_REPLY_STRING) {
-        return;
-    }
-
-    last = (u_char *) reply->str + reply->len;
-
-    p = ngx_strnstr((u_char *) reply->str, "maxmemory_policy:",
-                    (size_t) reply->len);
-    if (p == NULL) {
-        return;
-    }
-
-    policy.data = p + sizeof("maxmemory_policy:") - 1;
-
-    for (p = policy.data; p < last && *p > ' '; p++) { /* void */ }
-
-    policy.len = p - policy.data;
-
-    ngx_http_idempotency_redis_policy(conn->node, &policy);
-}
-
-
-static void
-ngx_http_idempotency_redis_policy(ngx_http_idempotency_redis_node_t *node,
-    ngx_str_t *policy)
-{
-    if (policy->len == sizeof("noeviction") - 1
-        && ngx_strncmp(policy->data, "noeviction", policy->len) == 0)
-    {
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                  "idempotency: store \"%V\": the maxmemory-policy of Redis "
-                  "is \"%V\" at %V: it may forget records before their time, "
-                  "and their requests run again; it should be \"noeviction\"",
-                  &node->redis->store->name, policy,
-                  ngx_http_idempotency_redis_node_label(node));
 }

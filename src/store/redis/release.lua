@@ -1,5 +1,7 @@
 -- release: it did not run, or may run again.  Wakes the waiters, if there are
--- any.
+-- any; then a lock whose lease is over and whose token is zeros stays for a
+-- while, so that they can tell a record that was given back from one that this
+-- server lost, whose holder may still run.
 --
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 token   3 channel of the wake-ups
@@ -37,6 +39,16 @@ if string.byte(lock, 4) == 2 then
                .. struct.pack('>I8', life) .. '\0\0\0\0')
 else
     redis.call('DEL', key)
+
+    -- Those who wait look once a second at least.  5 to 12 of a lock: grace
+    if record[3] == 'w' then
+        redis.pcall('RPUSH', key,
+                    string.sub(lock, 1, 3) .. '\0'
+                    .. struct.pack('>I8', 100 * 365 * 24 * 3600 * 1000)
+                    .. string.sub(lock, 13),
+                    string.rep('\0', 16), 'w')
+        redis.call('PEXPIRE', key, 5000)
+    end
 end
 
 if record[3] == 'w' then

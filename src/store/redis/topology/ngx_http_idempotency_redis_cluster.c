@@ -88,6 +88,8 @@ static const ngx_http_idempotency_redis_asker_t
 {
     "the slots of the cluster",
     ngx_http_idempotency_redis_cluster_next,
+    NULL,
+    NULL,
     ngx_http_idempotency_redis_cluster_question,
     ngx_http_idempotency_redis_cluster_answer,
     ngx_http_idempotency_redis_cluster_pause

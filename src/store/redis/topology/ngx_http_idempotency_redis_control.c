@@ -35,6 +35,8 @@ static void ngx_http_idempotency_redis_control_ready(
     ngx_http_idempotency_redis_conn_t *conn);
 static void ngx_http_idempotency_redis_control_lost(
     ngx_http_idempotency_redis_conn_t *conn);
+static void ngx_http_idempotency_redis_control_first(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_control_reply(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_control_done(
@@ -129,7 +131,22 @@ ngx_http_idempotency_redis_control_want(ngx_http_idempotency_redis_t *redis)
                              + NGX_HTTP_IDEMPOTENCY_REDIS_INTERVAL
                              - ngx_current_msec);
 
+    if (control->first) {
+        left = 0;
+    }
+
     ngx_http_idempotency_redis_control_plan(redis, left > 0 ? left : 0);
+}
+
+
+/* it has something to tell: at once, before the others are asked */
+
+void
+ngx_http_idempotency_redis_control_ask(ngx_http_idempotency_redis_node_t *node)
+{
+    node->redis->control.first = node;
+
+    ngx_http_idempotency_redis_control_want(node->redis);
 }
 
 
@@ -250,7 +267,12 @@ ngx_http_idempotency_redis_control_next(ngx_http_idempotency_redis_t *redis)
         ngx_del_timer(&control->timer);
     }
 
-    node = control->asker->next(redis);
+    node = control->first;
+    control->first = NULL;
+
+    if (node == NULL || node->asked == control->round) {
+        node = control->asker->next(redis);
+    }
 
     if (node == NULL) {
         ngx_http_idempotency_redis_control_vain(redis);
@@ -300,17 +322,48 @@ ngx_http_idempotency_redis_control_ready(
         return;
     }
 
+    if (redis->control.asker->first) {
+        n = redis->control.asker->first(redis, args);
+
+        if (ngx_http_idempotency_redis_ask(conn,
+                           ngx_http_idempotency_redis_control_first, args, n)
+            != NGX_OK)
+        {
+            goto failed;
+        }
+    }
+
     n = redis->control.asker->question(redis, args);
 
     if (ngx_http_idempotency_redis_ask(conn,
                            ngx_http_idempotency_redis_control_reply, args, n)
         != NGX_OK)
     {
-        ngx_http_idempotency_redis_drop(conn, "no memory");
-        return;
+        goto failed;
     }
 
     ngx_http_idempotency_redis_flush(conn);
+    return;
+
+failed:
+
+    ngx_http_idempotency_redis_drop(conn, "no memory");
+}
+
+
+static void
+ngx_http_idempotency_redis_control_first(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = call->conn->redis;
+
+    ngx_http_idempotency_redis_call_free(call);
+
+    if (redis->control.asking) {
+        redis->control.asker->before(redis, reply);
+    }
 }
 
 
@@ -450,6 +503,10 @@ ngx_http_idempotency_redis_control_vain(ngx_http_idempotency_redis_t *redis)
 
     ngx_http_idempotency_redis_control_plan(redis,
                                             control->asker->pause(redis));
+
+    if (control->first) {
+        ngx_http_idempotency_redis_control_want(redis);
+    }
 
     if (redis->lost >= NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP) {
         ngx_http_idempotency_redis_refuse_waiting(&redis->waiting,

@@ -310,17 +310,22 @@ ngx_http_idempotency_redis_node_label(ngx_http_idempotency_redis_node_t *node)
 /*
  * The topology has no records there any more: what was asked of it goes to
  * where they are, the connections end, and the subscriber listens elsewhere.
+ * Where they are now, some may be missing: they are renewed.
  */
 
 void
 ngx_http_idempotency_redis_node_vacate(ngx_http_idempotency_redis_node_t *node)
 {
-    ngx_uint_t                          i;
+    ngx_uint_t                          i, used;
     ngx_http_idempotency_redis_call_t  *call;
     ngx_http_idempotency_redis_conn_t  *conn;
 
+    used = 0;
+
     for (i = 0; i < node->total; i++) {
         conn = &node->conns[i];
+
+        used |= (conn->state != NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED);
 
         ngx_http_idempotency_redis_close(conn);
         ngx_http_idempotency_redis_requeue(conn);
@@ -337,6 +342,10 @@ ngx_http_idempotency_redis_node_vacate(ngx_http_idempotency_redis_node_t *node)
 
     if (node->redis->subscriber.node == node) {
         ngx_http_idempotency_redis_listen(node->redis, node);
+    }
+
+    if (used) {
+        ngx_http_idempotency_store_doubt(node->redis->store, 1, NULL, NULL);
     }
 }
 

@@ -22,6 +22,10 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_CRC       0x1021
 
 
+static ngx_int_t ngx_http_idempotency_redis_words(ngx_str_t *text,
+    ngx_str_t *word, ngx_uint_t n);
+static ngx_int_t ngx_http_idempotency_redis_named(ngx_str_t *of,
+    ngx_str_t *name, ngx_str_t *addr, ngx_str_t *host, in_port_t *port);
 static ngx_int_t ngx_http_idempotency_redis_digits(u_char *p, u_char *last,
     ngx_uint_t max);
 static ngx_int_t ngx_http_idempotency_redis_host(ngx_str_t *host);
@@ -387,6 +391,43 @@ ngx_http_idempotency_redis_master_addr(redisReply *reply, ngx_str_t *host,
 
 
 /*
+ * What a sentinel answers to SENTINEL MASTER: names and values.  Of an answer
+ * that is none, or does not tell it, ..._NO_EPOCH.
+ */
+
+int64_t
+ngx_http_idempotency_redis_config_epoch(redisReply *reply)
+{
+    off_t        n;
+    ngx_uint_t   i;
+    redisReply  *name, *value;
+
+    if (reply->type != REDIS_REPLY_ARRAY) {
+        return NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH;
+    }
+
+    for (i = 0; i + 1 < (ngx_uint_t) reply->elements; i += 2) {
+        name = reply->element[i];
+        value = reply->element[i + 1];
+
+        if (name->type != REDIS_REPLY_STRING
+            || value->type != REDIS_REPLY_STRING
+            || name->len != sizeof("config-epoch") - 1
+            || ngx_strncmp(name->str, "config-epoch", name->len) != 0)
+        {
+            continue;
+        }
+
+        n = ngx_atoof((u_char *) value->str, (size_t) value->len);
+
+        return (n == NGX_ERROR) ? NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH : n;
+    }
+
+    return NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH;
+}
+
+
+/*
  * What a sentinel publishes: "<name> <host> <port> <host> <port>", the old
  * master and the new one.  NGX_DECLINED: another master's
  */
@@ -395,45 +436,92 @@ ngx_int_t
 ngx_http_idempotency_redis_switched(ngx_str_t *text, ngx_str_t *name,
     ngx_str_t *host, in_port_t *port)
 {
+    ngx_str_t  word[5];
+
+    if (ngx_http_idempotency_redis_words(text, word, 5) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idempotency_redis_named(&word[0], name, &word[3], host,
+                                            port);
+}
+
+
+/*
+ * ... and before that, when it tells a replica to be the master: "slave <name>
+ * <host> <port> @ <name> <host> <port>", the replica and the master
+ */
+
+ngx_int_t
+ngx_http_idempotency_redis_promoting(ngx_str_t *text, ngx_str_t *name,
+    ngx_str_t *host, in_port_t *port)
+{
+    ngx_str_t  word[8];
+
+    if (ngx_http_idempotency_redis_words(text, word, 8) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idempotency_redis_named(&word[5], name, &word[6], host,
+                                            port);
+}
+
+
+/* so many, with a space between them */
+
+static ngx_int_t
+ngx_http_idempotency_redis_words(ngx_str_t *text, ngx_str_t *word,
+    ngx_uint_t n)
+{
     u_char      *p, *last, *start;
-    ngx_int_t    n;
-    ngx_str_t    word[5];
     ngx_uint_t   i;
 
     p = text->data;
     last = p + text->len;
 
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < n; i++) {
 
         for (start = p; p < last && *p != ' '; p++) { /* void */ }
 
         word[i].data = start;
         word[i].len = p - start;
 
-        if (word[i].len == 0 || (p == last) != (i == 4)) {
+        if (word[i].len == 0 || (p == last) != (i == n - 1)) {
             return NGX_ERROR;
         }
 
         p++;
     }
 
-    if (word[0].len != name->len
-        || ngx_strncmp(word[0].data, name->data, name->len) != 0)
+    return NGX_OK;
+}
+
+
+/* "addr" are two words, if the first one is our master's name */
+
+static ngx_int_t
+ngx_http_idempotency_redis_named(ngx_str_t *of, ngx_str_t *name,
+    ngx_str_t *addr, ngx_str_t *host, in_port_t *port)
+{
+    ngx_int_t  n;
+
+    if (of->len != name->len
+        || ngx_strncmp(of->data, name->data, name->len) != 0)
     {
         return NGX_DECLINED;
     }
 
-    n = ngx_http_idempotency_redis_digits(word[4].data,
-                                          word[4].data + word[4].len, 65535);
+    n = ngx_http_idempotency_redis_digits(addr[1].data,
+                                          addr[1].data + addr[1].len, 65535);
 
     if (n == NGX_ERROR || n == 0
-        || ngx_http_idempotency_redis_host(&word[3]) != NGX_OK
-        || word[3].len == 0)
+        || ngx_http_idempotency_redis_host(&addr[0]) != NGX_OK
+        || addr[0].len == 0)
     {
         return NGX_ERROR;
     }
 
-    *host = word[3];
+    *host = addr[0];
     *port = (in_port_t) n;
 
     return NGX_OK;

@@ -350,10 +350,10 @@ ngx_http_idempotency_redis_each(ngx_http_idempotency_redis_node_t *node,
 
     more[0] = &redis->subscriber;
     more[1] = &redis->control.conn;
-    more[2] = &redis->events;
+    more[2] = node->events;
 
     for (i = 0; i < 3; i++) {
-        if (more[i]->node == node) {
+        if (more[i] && more[i]->node == node) {
             handler(more[i]);
         }
     }

@@ -4,17 +4,22 @@
  * master, and which server that is, they tell.
  *
  * One sentinel is asked now and then, often while there is no master that
- * works, and another one is listened to, which publishes when it changes.
- * What a sentinel says need not be so: it may be cut off, together with a
- * former master.
+ * works.  All of them are listened to: in a failover that is planned, the one
+ * that leads it publishes it last.  What a sentinel says need not be so: it
+ * may be cut off, together with a former master, or be late.
  *
  *   - A server is asked for its role before anything else is asked of it: a
  *     replica is left at once, and so is a master that answers READONLY.
- *   - A change that is published is believed: sentinels publish one only when
- *     they learn of a newer configuration than theirs.
- *   - An answer that differs is believed if the master that we have does not
- *     work.  While it works, only if most of the configured sentinels say the
- *     same.
+ *   - What has the newest epoch of the configuration is believed, whoever says
+ *     it.  A change that is published does not tell its epoch: whoever
+ *     published it is asked at once.
+ *   - What has an older one is believed only if most of the configured
+ *     sentinels say the same: they were set up anew.
+ *   - A user may not be allowed to ask for the epoch.  Then a change that is
+ *     published is believed, and an answer that differs if the master that we
+ *     have does not work, or if most say the same.
+ *
+ * The newest is in shared memory: the workers of one nginx use one master.
  *
  * At a change what was asked of the old master, sent or not, is asked of the
  * new one, with the same tokens.
@@ -32,9 +37,6 @@
 
 /* between questions while the master works */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_POLL    10000
-
-/* before another sentinel is listened to */
-#define NGX_HTTP_IDEMPOTENCY_REDIS_LISTEN  1000
 
 
 static ngx_int_t ngx_http_idempotency_redis_sentinel_init(
@@ -55,24 +57,30 @@ static ngx_int_t ngx_http_idempotency_redis_sentinel_refused(
 static ngx_http_idempotency_redis_node_t *
     ngx_http_idempotency_redis_sentinel_next(
     ngx_http_idempotency_redis_t *redis);
+static ngx_uint_t ngx_http_idempotency_redis_sentinel_first(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *args);
+static void ngx_http_idempotency_redis_sentinel_before(
+    ngx_http_idempotency_redis_t *redis, redisReply *reply);
 static ngx_uint_t ngx_http_idempotency_redis_sentinel_question(
     ngx_http_idempotency_redis_t *redis, ngx_str_t *args);
 static ngx_int_t ngx_http_idempotency_redis_sentinel_answer(
     ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_node_t *asked, redisReply *reply);
+static ngx_int_t ngx_http_idempotency_redis_sentinel_believed(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *host, in_port_t port);
 static ngx_uint_t ngx_http_idempotency_redis_sentinel_most(
     ngx_http_idempotency_redis_t *redis, ngx_str_t *host, in_port_t port);
 static ngx_msec_t ngx_http_idempotency_redis_sentinel_pause(
     ngx_http_idempotency_redis_t *redis);
 static void ngx_http_idempotency_redis_sentinel_adopt(
     ngx_http_idempotency_redis_t *redis, ngx_str_t *host, in_port_t port);
-static void ngx_http_idempotency_redis_events_connect(ngx_event_t *ev);
-static void ngx_http_idempotency_redis_events_ready(
-    ngx_http_idempotency_redis_conn_t *conn);
-static void ngx_http_idempotency_redis_events_lost(
-    ngx_http_idempotency_redis_conn_t *conn);
-static ngx_int_t ngx_http_idempotency_redis_events_message(
-    ngx_http_idempotency_redis_conn_t *conn, redisReply *reply);
+static void ngx_http_idempotency_redis_sentinel_renewed(ngx_event_t *ev);
+static ngx_int_t ngx_http_idempotency_redis_sentinel_newest(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *host, in_port_t port,
+    int64_t epoch, ngx_uint_t force);
+static ngx_uint_t ngx_http_idempotency_redis_sentinel_is(
+    ngx_http_idempotency_redis_node_t *master, ngx_str_t *host,
+    in_port_t port);
 
 
 const ngx_http_idempotency_redis_topology_t
@@ -92,23 +100,57 @@ static const ngx_http_idempotency_redis_asker_t
 {
     "which server is the master",
     ngx_http_idempotency_redis_sentinel_next,
+    ngx_http_idempotency_redis_sentinel_first,
+    ngx_http_idempotency_redis_sentinel_before,
     ngx_http_idempotency_redis_sentinel_question,
     ngx_http_idempotency_redis_sentinel_answer,
     ngx_http_idempotency_redis_sentinel_pause
 };
 
 
-static const ngx_http_idempotency_redis_owner_t
-    ngx_http_idempotency_redis_events_owner =
+#define ngx_http_idempotency_redis_sh(redis)                                  \
+    ((ngx_http_idempotency_redis_newest_t *) (redis)->newest.data)
+
+
+/*
+ * What one worker learned is for all of them.  Other sentinels, or another
+ * name, are another master: that is not taken over by a reload.
+ */
+
+char *
+ngx_http_idempotency_redis_sentinel_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis)
 {
-    ngx_http_idempotency_redis_events_ready,
-    ngx_http_idempotency_redis_events_lost,
-    ngx_http_idempotency_redis_events_message
-};
+    u_char                             *p;
+    uint32_t                            crc;
+    ngx_str_t                           name;
+    ngx_uint_t                          i;
+    ngx_http_idempotency_redis_addr_t  *addr;
 
+    addr = redis->sentinels.elts;
 
-static ngx_str_t  ngx_http_idempotency_redis_events_channel =
-    ngx_string("+switch-master");
+    ngx_crc32_init(crc);
+
+    for (i = 0; i < redis->sentinels.nelts; i++) {
+        ngx_crc32_update(&crc, addr[i].url.url.data, addr[i].url.url.len);
+        ngx_crc32_update(&crc, (u_char *) " ", 1);
+    }
+
+    ngx_crc32_final(crc);
+
+    p = ngx_pnalloc(cf->pool, redis->master_name.len + 1 + 8);
+    if (p == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    name.data = p;
+    name.len = ngx_sprintf(p, "%V_%08xD", &redis->master_name, crc) - p;
+
+    return ngx_http_idempotency_shared_add(cf, &redis->newest,
+                              sizeof(ngx_http_idempotency_redis_newest_t),
+                              "idempotency_master", &redis->store->name,
+                              &name);
+}
 
 
 static ngx_int_t
@@ -116,7 +158,6 @@ ngx_http_idempotency_redis_sentinel_init(ngx_http_idempotency_redis_t *redis)
 {
     ngx_uint_t                          i;
     ngx_http_idempotency_redis_addr_t  *addr;
-    ngx_http_idempotency_redis_conn_t  *conn;
     ngx_http_idempotency_redis_node_t  *node;
 
     addr = redis->sentinels.elts;
@@ -129,22 +170,19 @@ ngx_http_idempotency_redis_sentinel_init(ngx_http_idempotency_redis_t *redis)
         }
 
         node->sentinel = 1;
+
+        if (ngx_http_idempotency_redis_events_init(node) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
-    conn = &redis->events;
+    redis->renewed.handler = ngx_http_idempotency_redis_sentinel_renewed;
+    redis->renewed.data = redis;
+    redis->renewed.log = ngx_cycle->log;
 
-    ngx_http_idempotency_redis_conn_init(conn, redis, NULL);
+    /* sentinels are asked first, in case that all of them know better */
 
-    conn->owner = &ngx_http_idempotency_redis_events_owner;
-    conn->subscriber = 1;
-    conn->channel = &ngx_http_idempotency_redis_events_channel;
-
-    redis->events_timer.handler = ngx_http_idempotency_redis_events_connect;
-    redis->events_timer.data = redis;
-    redis->events_timer.log = ngx_cycle->log;
-    redis->events_timer.cancelable = 1;
-
-    ngx_post_event(&redis->events_timer, &ngx_posted_events);
+    redis->version = ngx_http_idempotency_redis_sh(redis)->version;
 
     ngx_http_idempotency_redis_control_init(redis,
                                  &ngx_http_idempotency_redis_sentinel_asker);
@@ -156,22 +194,29 @@ ngx_http_idempotency_redis_sentinel_init(ngx_http_idempotency_redis_t *redis)
 static void
 ngx_http_idempotency_redis_sentinel_exit(ngx_http_idempotency_redis_t *redis)
 {
+    ngx_queue_t  *q;
+
     if (redis->control.asker == NULL) {
         return;
     }
 
     ngx_http_idempotency_redis_control_exit(redis);
 
-    if (redis->events_timer.timer_set) {
-        ngx_del_timer(&redis->events_timer);
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        ngx_http_idempotency_redis_events_exit(ngx_queue_data(q,
+                                 ngx_http_idempotency_redis_node_t, queue));
     }
 
-    if (redis->events_timer.posted) {
-        ngx_delete_posted_event(&redis->events_timer);
+    if (redis->renewed.posted) {
+        ngx_delete_posted_event(&redis->renewed);
     }
 
-    ngx_http_idempotency_redis_close(&redis->events);
-    ngx_http_idempotency_redis_requeue(&redis->events);
+    if (redis->promoting.timer_set) {
+        ngx_del_timer(&redis->promoting);
+    }
 
     redis->master = NULL;
 }
@@ -181,6 +226,18 @@ static ngx_http_idempotency_redis_node_t *
 ngx_http_idempotency_redis_sentinel_node(ngx_http_idempotency_redis_t *redis,
     u_char *id)
 {
+    if (redis->version != ngx_http_idempotency_redis_sh(redis)->version) {
+
+        /* another worker knows of another master; not from here */
+
+        ngx_post_event(&redis->renewed, &ngx_posted_events);
+        return NULL;
+    }
+
+    if (redis->promoting.timer_set) {
+        return NULL;
+    }
+
     if (redis->master == NULL) {
         ngx_http_idempotency_redis_control_want(redis);
         return NULL;
@@ -285,6 +342,33 @@ ngx_http_idempotency_redis_sentinel_next(ngx_http_idempotency_redis_t *redis)
 }
 
 
+/*
+ * The epoch.  Its answer has an address, too, but not of a master that is just
+ * being promoted: in one that leads a failover the two differ.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_redis_sentinel_first(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *args)
+{
+    redis->vote.epoch = NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH;
+
+    ngx_str_set(&args[0], "SENTINEL");
+    ngx_str_set(&args[1], "master");
+    args[2] = redis->master_name;
+
+    return 3;
+}
+
+
+static void
+ngx_http_idempotency_redis_sentinel_before(
+    ngx_http_idempotency_redis_t *redis, redisReply *reply)
+{
+    redis->vote.epoch = ngx_http_idempotency_redis_config_epoch(reply);
+}
+
+
 static ngx_uint_t
 ngx_http_idempotency_redis_sentinel_question(
     ngx_http_idempotency_redis_t *redis, ngx_str_t *args)
@@ -307,7 +391,7 @@ ngx_http_idempotency_redis_sentinel_answer(ngx_http_idempotency_redis_t *redis,
     ngx_str_t                           host;
     ngx_http_idempotency_redis_node_t  *master;
 
-    ngx_http_idempotency_redis_check(&redis->events);
+    ngx_http_idempotency_redis_events_check(redis);
 
     rc = ngx_http_idempotency_redis_master_addr(reply, &host, &port);
 
@@ -325,11 +409,22 @@ ngx_http_idempotency_redis_sentinel_answer(ngx_http_idempotency_redis_t *redis,
         return NGX_DECLINED;
     }
 
+    if (ngx_http_idempotency_redis_sentinel_believed(redis, &host, port)
+        != NGX_OK)
+    {
+        error = redis->control.conn.error;
+
+        (void) ngx_slprintf(error, error
+                            + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1,
+                            "the sentinels do not agree, that at %V says "
+                            "%V:%d%Z", &asked->name, &host, (int) port);
+        return NGX_DECLINED;
+    }
+
     master = redis->master;
 
-    if (master && master->port == port && master->host.len == host.len
-        && ngx_strncmp(master->host.data, host.data, host.len) == 0)
-    {
+    if (ngx_http_idempotency_redis_sentinel_is(master, &host, port)) {
+
         /* it does not work: do others know of a better one? */
 
         if (ngx_http_idempotency_redis_node_failing(master)
@@ -345,19 +440,6 @@ ngx_http_idempotency_redis_sentinel_answer(ngx_http_idempotency_redis_t *redis,
         }
 
     } else {
-
-        if (master && !ngx_http_idempotency_redis_node_failing(master)
-            && !ngx_http_idempotency_redis_sentinel_most(redis, &host, port))
-        {
-            error = redis->control.conn.error;
-
-            (void) ngx_slprintf(error, error
-                                + NGX_HTTP_IDEMPOTENCY_REDIS_ERROR_LEN - 1,
-                                "the sentinels do not agree, that at %V says "
-                                "%V:%d%Z", &asked->name, &host, (int) port);
-            return NGX_DECLINED;
-        }
-
         ngx_http_idempotency_redis_sentinel_adopt(redis, &host, port);
     }
 
@@ -367,6 +449,100 @@ ngx_http_idempotency_redis_sentinel_answer(ngx_http_idempotency_redis_t *redis,
     ngx_queue_insert_head(&redis->nodes, &asked->queue);
 
     return NGX_OK;
+}
+
+
+/* by its epoch, or for want of one: see above */
+
+static ngx_int_t
+ngx_http_idempotency_redis_sentinel_believed(
+    ngx_http_idempotency_redis_t *redis, ngx_str_t *host, in_port_t port)
+{
+    int64_t                             epoch;
+    ngx_http_idempotency_redis_node_t  *master;
+
+    epoch = redis->vote.epoch;
+    master = redis->master;
+
+    if (ngx_http_idempotency_redis_sentinel_newest(redis, host, port, epoch, 0)
+        == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    if (!ngx_http_idempotency_redis_sentinel_most(redis, host, port)
+        && (epoch != NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH
+            || ngx_http_idempotency_redis_sh(redis)->epoch
+               != NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH
+            || (master && !ngx_http_idempotency_redis_node_failing(master))))
+    {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_idempotency_redis_sentinel_newest(redis, host, port, epoch,
+                                                      1);
+}
+
+
+/*
+ * NGX_OK: that is the newest of what all workers know, or is from now on; also
+ * if that is not so ("force").  NGX_DECLINED: it is older, or as old and
+ * another one.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_redis_sentinel_newest(ngx_http_idempotency_redis_t *redis,
+    ngx_str_t *host, in_port_t port, int64_t epoch, ngx_uint_t force)
+{
+    ngx_int_t                             rc;
+    ngx_uint_t                            same;
+    ngx_http_idempotency_redis_newest_t  *newest;
+
+    newest = ngx_http_idempotency_redis_sh(redis);
+
+    if (host->len > sizeof(newest->host)) {
+        return NGX_DECLINED;
+    }
+
+    rc = NGX_OK;
+
+    ngx_shmtx_lock(&redis->newest.shpool->mutex);
+
+    same = (newest->version && newest->port == port
+            && newest->len == host->len
+            && ngx_memcmp(newest->host, host->data, host->len) == 0);
+
+    if (newest->version == 0 || force || epoch > newest->epoch) {
+
+        if (!same) {
+            ngx_memcpy(newest->host, host->data, host->len);
+            newest->len = host->len;
+            newest->port = port;
+            newest->version++;
+        }
+
+        newest->epoch = epoch;
+
+    } else if (!same || epoch < newest->epoch) {
+        rc = NGX_DECLINED;
+    }
+
+    if (rc == NGX_OK) {
+        redis->version = newest->version;
+    }
+
+    ngx_shmtx_unlock(&redis->newest.shpool->mutex);
+
+    return rc;
+}
+
+
+static ngx_uint_t
+ngx_http_idempotency_redis_sentinel_is(
+    ngx_http_idempotency_redis_node_t *master, ngx_str_t *host, in_port_t port)
+{
+    return master && master->port == port && master->host.len == host->len
+           && ngx_strncmp(master->host.data, host->data, host->len) == 0;
 }
 
 
@@ -427,6 +603,10 @@ ngx_http_idempotency_redis_sentinel_adopt(ngx_http_idempotency_redis_t *redis,
                   "idempotency: store \"%V\": the master \"%V\" is at %V",
                   &redis->store->name, &redis->master_name, &node->name);
 
+    if (redis->promoting.timer_set) {
+        ngx_del_timer(&redis->promoting);
+    }
+
     old = redis->master;
 
     redis->master = node;
@@ -444,86 +624,62 @@ ngx_http_idempotency_redis_sentinel_adopt(ngx_http_idempotency_redis_t *redis,
 }
 
 
-/* to the next sentinel */
+/* another worker learned of it */
 
 static void
-ngx_http_idempotency_redis_events_connect(ngx_event_t *ev)
+ngx_http_idempotency_redis_sentinel_renewed(ngx_event_t *ev)
 {
-    ngx_queue_t                        *q;
-    ngx_http_idempotency_redis_t       *redis;
-    ngx_http_idempotency_redis_conn_t  *conn;
-    ngx_http_idempotency_redis_node_t  *node, *first;
+    u_char                                text[NGX_MAXHOSTNAMELEN];
+    in_port_t                             port;
+    ngx_str_t                             host;
+    ngx_http_idempotency_redis_t         *redis;
+    ngx_http_idempotency_redis_newest_t  *newest;
 
     redis = ev->data;
-    conn = &redis->events;
-    first = NULL;
+    newest = ngx_http_idempotency_redis_sh(redis);
 
-    for (q = ngx_queue_last(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_prev(q))
-    {
-        node = ngx_queue_data(q, ngx_http_idempotency_redis_node_t, queue);
+    ngx_shmtx_lock(&redis->newest.shpool->mutex);
 
-        if (!node->sentinel) {
-            continue;
-        }
+    redis->version = newest->version;
+    port = newest->port;
+    host.data = text;
+    host.len = newest->len;
+    ngx_memcpy(text, newest->host, newest->len);
 
-        if (node == conn->node && first) {
-            break;
-        }
+    ngx_shmtx_unlock(&redis->newest.shpool->mutex);
 
-        first = node;
-    }
+    ngx_http_idempotency_redis_sentinel_adopt(redis, &host, port);
 
-    conn->node = first;
+    /* those that came meanwhile; also if it is the same again */
 
-    ngx_http_idempotency_redis_connect(conn);
+    ngx_http_idempotency_redis_reroute(redis, &redis->waiting);
 }
 
 
-/* what was published before went by */
-
-static void
-ngx_http_idempotency_redis_events_ready(
-    ngx_http_idempotency_redis_conn_t *conn)
+void
+ngx_http_idempotency_redis_sentinel_told(
+    ngx_http_idempotency_redis_node_t *sentinel, ngx_str_t *host,
+    in_port_t port)
 {
-    ngx_http_idempotency_redis_control_want(conn->redis);
-}
-
-
-static void
-ngx_http_idempotency_redis_events_lost(ngx_http_idempotency_redis_conn_t *conn)
-{
-    ngx_add_timer(&conn->redis->events_timer,
-                  NGX_HTTP_IDEMPOTENCY_REDIS_LISTEN
-                  + ngx_random() % NGX_HTTP_IDEMPOTENCY_REDIS_LISTEN);
-}
-
-
-static ngx_int_t
-ngx_http_idempotency_redis_events_message(
-    ngx_http_idempotency_redis_conn_t *conn, redisReply *reply)
-{
-    in_port_t                      port;
-    ngx_str_t                      host, text;
     ngx_http_idempotency_redis_t  *redis;
 
-    redis = conn->redis;
+    redis = sentinel->redis;
 
-    if (ngx_http_idempotency_redis_is_checked(conn, reply)) {
-        return NGX_OK;
+    if (ngx_http_idempotency_redis_sentinel_is(redis->master, host, port)) {
+        return;
     }
 
-    if (ngx_http_idempotency_redis_field(reply, 2, &text) != NGX_OK) {
-        return NGX_ERROR;
+    if (ngx_http_idempotency_redis_sh(redis)->epoch
+        != NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH)
+    {
+        ngx_http_idempotency_redis_control_ask(sentinel);
+        return;
     }
 
-    if (ngx_http_idempotency_redis_switched(&text, &redis->master_name, &host,
-                                            &port)
+    if (ngx_http_idempotency_redis_sentinel_newest(redis, host, port,
+                                       NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH, 1)
         == NGX_OK)
     {
-        ngx_http_idempotency_redis_sentinel_adopt(redis, &host, port);
+        ngx_http_idempotency_redis_sentinel_adopt(redis, host, port);
     }
-
-    return NGX_OK;
 }

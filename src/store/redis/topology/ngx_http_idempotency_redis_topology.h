@@ -4,7 +4,8 @@
  *
  *   ..._redis_single.c      one server has all
  *   ..._redis_cluster.c     a cluster: a key has a slot, a slot has a node
- *   ..._redis_sentinel.c    the master that sentinels name
+ *   ..._redis_sentinel.c    the master that sentinels name; _events.c: what
+ *                           they publish
  *   ..._redis_control.c     asking servers about the topology
  *   ..._redis_parse.c       what they say of it, and the slot of a key
  *   ..._redis_node.c        nodes: a server, and the connections to it
@@ -68,6 +69,15 @@ struct ngx_http_idempotency_redis_asker_s {
     ngx_http_idempotency_redis_node_t  *(*next)(
                                         ngx_http_idempotency_redis_t *redis);
 
+    /* what is asked before that, or NULL; and what came in reply, be it an
+       error */
+    ngx_uint_t                          (*first)(
+                                        ngx_http_idempotency_redis_t *redis,
+                                        ngx_str_t *args);
+    void                                (*before)(
+                                        ngx_http_idempotency_redis_t *redis,
+                                        redisReply *reply);
+
     ngx_uint_t                          (*question)(
                                         ngx_http_idempotency_redis_t *redis,
                                         ngx_str_t *args);
@@ -120,6 +130,23 @@ extern const ngx_http_idempotency_redis_topology_t
 extern const ngx_http_idempotency_redis_topology_t
     ngx_http_idempotency_redis_sentinel;
 
+char *ngx_http_idempotency_redis_sentinel_conf(ngx_conf_t *cf,
+    ngx_http_idempotency_redis_t *redis);
+
+/* a sentinel publishes that the master is there */
+void ngx_http_idempotency_redis_sentinel_told(
+    ngx_http_idempotency_redis_node_t *sentinel, ngx_str_t *host,
+    in_port_t port);
+
+/* ..._redis_sentinel_events.c */
+
+ngx_int_t ngx_http_idempotency_redis_events_init(
+    ngx_http_idempotency_redis_node_t *sentinel);
+void ngx_http_idempotency_redis_events_exit(
+    ngx_http_idempotency_redis_node_t *sentinel);
+void ngx_http_idempotency_redis_events_check(
+    ngx_http_idempotency_redis_t *redis);
+
 /* ..._redis_control.c */
 
 void ngx_http_idempotency_redis_control_init(
@@ -129,6 +156,8 @@ void ngx_http_idempotency_redis_control_exit(
     ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_control_want(
     ngx_http_idempotency_redis_t *redis);
+void ngx_http_idempotency_redis_control_ask(
+    ngx_http_idempotency_redis_node_t *node);
 void ngx_http_idempotency_redis_control_listen(
     ngx_http_idempotency_redis_t *redis);
 void ngx_http_idempotency_redis_control_leave(
@@ -148,7 +177,10 @@ ngx_int_t ngx_http_idempotency_redis_member(
 ngx_int_t ngx_http_idempotency_redis_slots_check(redisReply *reply);
 ngx_int_t ngx_http_idempotency_redis_master_addr(redisReply *reply,
     ngx_str_t *host, in_port_t *port);
+int64_t ngx_http_idempotency_redis_config_epoch(redisReply *reply);
 ngx_int_t ngx_http_idempotency_redis_switched(ngx_str_t *text,
+    ngx_str_t *name, ngx_str_t *host, in_port_t *port);
+ngx_int_t ngx_http_idempotency_redis_promoting(ngx_str_t *text,
     ngx_str_t *name, ngx_str_t *host, in_port_t *port);
 
 /* ..._redis_node.c */
