@@ -460,3 +460,76 @@ is(app_count('r-400'), 1, 'the last one ran as well');
 run_key('same', '/size?n=100000') for 1 .. 200;
 is(app_count('same'), 1, 'ran once');
 is(run_key('other')->status, 200, 'there is room');
+
+
+
+=== TEST 10: details give way before responses, and these before records
+--- store: memory
+--- client_timeout: 120
+--- http_config
+    idempotency_store ledger memory { zone ledger:1m; }
+--- config
+    add_header X-Status $idempotency_status always;
+
+    location / {
+        idempotency                  ledger;
+        idempotency_fingerprint      json;
+        idempotency_conflict_detail  values;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# 31 kB that are kept beside each record: more than three times the zone
+my $send = sub {
+    my ($key, $amount, $uri) = @_;
+
+    my $body = '{"amount":' . $amount . ',"lines":['
+               . join(',', map { sprintf '"%-25d"', $_ } 1 .. 1100) . ']}';
+
+    return http_post(($uri || '/size?n=700') . "&op=$key", $body,
+                     { 'Idempotency-Key' => $key,
+                       'Content-Type' => 'application/json' });
+};
+
+my @keys = map { "d-$_" } 1 .. 100;
+my %ran;
+
+for my $key (@keys) {
+    my $r = $send->($key, 1);
+    $ran{ $r->status }++;
+    last if $r->status != 200;
+}
+
+is_deeply(\%ran, { 200 => 100 }, 'all have room') or return;
+
+my %again;
+
+for my $key (@keys) {
+    my $r = $send->($key, 1);
+    $again{ $r->status . ' ' . ($r->header('Idempotent-Replayed') || '') }++;
+}
+
+is_deeply(\%again, { '200 true' => 100 }, 'none lost its response');
+
+# the newest details are there, the oldest are not; a conflict is one all the same
+my $r = $send->($keys[-1], 2);
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'a conflict');
+is_deeply([ map { $_->{path} } @{ $r->json->{error}{details}{diff_summary} } ],
+          ['/amount'], 'that says what differs');
+
+$r = $send->($keys[0], 2);
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'one of the oldest');
+is($r->json->{error}{details}{diff_summary}, undef, 'does not any more');
+
+error_log_like(qr/\[notice\] .*zone "ledger" is full: \d+ of its records lost what idempotency_conflict_detail keeps/,
+               'logged');
+error_log_unlike(qr/lost their response/, 'no response was lost');
+
+# responses that fill it take the room of all details, and then of each other
+my @large = map { "l-$_" } 1 .. 60;
+
+is($send->($_, 1, '/size?n=40000')->status, 200, "$_ ran") for @large;
+is($send->($large[-1], 1, '/size?n=40000')->status, 200, 'the last is there');
+is($send->($large[0], 1, '/size?n=40000')->error_code, 'RESPONSE_NOT_KEPT',
+   'the first is not');
+
+is_deeply([ grep { app_count($_) != 1 } @keys, @large ], [], 'each ran once');

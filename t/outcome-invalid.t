@@ -142,6 +142,9 @@ __DATA__
     idempotency_keep_status      any;
     add_header                   X-Outcome  $idempotency_status  always;
 
+    # a connection that is kept alive does not end what nginx takes for a body
+    proxy_read_timeout           1s;
+
     location / {
         proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
@@ -168,7 +171,8 @@ once('/unbuffered/http09');
 
 === TEST 2: a 1xx is no answer, lease
 --- config
-    idempotency  $TEST_STORE;
+    idempotency         $TEST_STORE;
+    proxy_read_timeout  1s;
 
     location / {
         proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;

@@ -122,6 +122,9 @@ sub reply
     my ($n, $s, $listens, @args) = @_;
 
     if ($args[0] eq 'SUBSCRIBE') {
+        return "-NOPERM no\r\n"
+            if -e "$dir/narrow.$n" && $args[1] ne '+switch-master';
+
         $listens->{$s} = $s;
         return "*3\r\n\$9\r\nsubscribe\r\n\$" . length($args[1])
             . "\r\n$args[1]\r\n:1\r\n";
@@ -194,8 +197,8 @@ add_block_preprocessor(sub {
 
     if ($dir) {
         $_->command('FLUSHALL') for @servers;
-        unlink "$dir/publish.$_", "$dir/asked.$_", "$dir/epoch.$_"
-            for 0 .. 2;
+        unlink map { ("$dir/publish.$_", "$dir/asked.$_", "$dir/epoch.$_",
+                      "$dir/narrow.$_") } 0 .. 2;
         say_ports(($servers[0]{port}) x 3);
     }
 });
@@ -354,6 +357,8 @@ my @says = ($ports[0]) x 3;
 my @epochs = (4) x 3;
 my $now = 0;
 
+# one lets us listen to that alone
+put('narrow.2', '');
 say_epochs(@epochs);
 start_with(@says);
 ok(wait_for(sub { post() == 200 }, 10), 'ran');

@@ -309,3 +309,32 @@ my $r = check_load($load, $other);
 judge($load, $r, $since);
 is_deeply($r->{twice}, [], 'nothing ran twice');
 ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 10: a planned failover, as it comes
+Nothing is asked of the old master from when the failover begins: what is lost
+is what was under way then, and not what comes in a second or more.
+--- store: redis
+--- http_config eval: $::http =~ s/replicas .*/timeout 2s;/r
+--- config eval: $::server
+--- client_timeout: 120
+--- client
+fresh();
+my $other = start_host();
+my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
+nap(1);
+
+my $since = Time::HiRes::time();
+$::set->fail_over;
+nap(1.5);
+$load->stop;
+
+my $r = check_load($load, $other);
+diag(sprintf '%d keys, %d refused, %d ran twice', $r->{keys}, $r->{refused},
+     scalar @{ $r->{twice} });
+cmp_ok($r->{keys}, '>', 50, 'there was load');
+is_deeply($r->{unanswered}, [], 'every key was answered in the end');
+cmp_ok(scalar @{ $r->{twice} }, '<', 0.04 * $r->{keys},
+       'hardly anything ran twice');
+ok($other->stop, 'the other leaves');

@@ -1,6 +1,7 @@
 
 /*
- * Makes allocations fail, one after the other, in the module as it is shipped.
+ * Makes allocations fail, one after the other, in the module as it is shipped,
+ * and kills a worker at any instruction while it holds a lock.
  *
  * tools/build-faults links the objects of the normal build once more, with
  * the linker's --wrap: what the module calls to get memory, and what hiredis,
@@ -19,6 +20,7 @@
 #include <ngx_http.h>
 
 #include <dlfcn.h>
+#include <ucontext.h>
 #include <zlib.h>
 
 
@@ -48,6 +50,11 @@ typedef struct {
     int64_t        pools;
     uint64_t       nsites;
     faults_site_t  sites[FAULTS_SITES];
+    int64_t        kill_in;     /* the lock of shared memory, counted from
+                                   now on, whose holder dies; 0: none does  */
+    uint64_t       kill_steps;  /* ... after so many instructions; 0: none  */
+    uint64_t       kills;       /* so far                                   */
+    uint64_t       killed;      /* the last one's pid                       */
 } faults_t;
 
 
@@ -217,6 +224,8 @@ FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_calloc, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))
 FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_calloc_locked, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))
+FAULTS_WRAP(FAULTS_SLAB, void *, ngx_http_idempotency_room_alloc, NULL,
+            (void *room, ngx_uint_t kind), (room, kind))
 
 
 #define FAULTS_WRAP_BLOCK(class, type, name, params, args)                    \
@@ -306,4 +315,112 @@ __wrap_ngx_destroy_pool(ngx_pool_t *pool)
     }
 
     __real_ngx_destroy_pool(pool);
+}
+
+
+/*
+ * The worker dies with the lock: the processor stops after each instruction
+ * (its trap flag), and the handler counts.  One who gives the lock back before
+ * lives, and the next one that takes it is tried.  Where there is no such flag
+ * the worker dies as soon as it has the lock.
+ */
+
+void __real_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool);
+void __wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool);
+void __real_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool);
+void __wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool);
+
+
+static volatile uint64_t  faults_steps;
+
+
+static void
+faults_die(void)
+{
+    faults->killed = (uint64_t) getpid();
+    __sync_fetch_and_add(&faults->kills, 1);
+
+    (void) kill(getpid(), SIGKILL);
+}
+
+
+#if defined(__x86_64__)
+
+static void
+faults_step(int signo, siginfo_t *info, void *context)
+{
+    ucontext_t  *uc = context;
+
+    if (faults_steps == 0) {
+        uc->uc_mcontext.gregs[REG_EFL] &= ~0x100;
+        return;
+    }
+
+    if (--faults_steps == 0) {
+        faults_die();
+    }
+}
+
+
+static void
+faults_walk(uint64_t steps)
+{
+    struct sigaction  sa;
+
+    memset(&sa, 0, sizeof(sa));
+    sa.sa_sigaction = faults_step;
+    sa.sa_flags = SA_SIGINFO;
+
+    if (sigaction(SIGTRAP, &sa, NULL) == -1) {
+        return;
+    }
+
+    /* what leads back to the module counts, too */
+
+    faults_steps = steps + 8;
+
+    __asm__ volatile ("subq $128, %%rsp\n\t"
+                      "pushfq\n\t"
+                      "orq $0x100, (%%rsp)\n\t"
+                      "popfq\n\t"
+                      "addq $128, %%rsp" ::: "memory", "cc");
+}
+
+#else
+
+static void
+faults_walk(uint64_t steps)
+{
+    faults_die();
+}
+
+#endif
+
+
+void
+__wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
+{
+    __real_ngx_http_idempotency_mutex_lock(shpool);
+
+    if (faults && faults->kill_in > 0 && faults->kill_steps
+        && ngx_process == NGX_PROCESS_WORKER
+        && __sync_sub_and_fetch(&faults->kill_in, 1) == 0)
+    {
+        faults_walk(faults->kill_steps);
+    }
+}
+
+
+void
+__wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
+{
+    if (faults_steps) {
+        faults_steps = 0;
+
+        if (faults->kill_steps) {
+            faults->kill_in = 1;
+        }
+    }
+
+    __real_ngx_http_idempotency_mutex_unlock(shpool);
 }

@@ -18,6 +18,7 @@ use Loop;
 
 
 use constant GIVES_UP => 75;            # s: longer than any outage
+use constant MOST => 300;               # requests at a time, of a process
 
 
 # start(\%shared, $number, $of): a process with its part of them.  In %shared
@@ -35,7 +36,7 @@ sub start
     $SIG{PIPE} = 'IGNORE';
     srand $o->{seed} * 1000 + $number;
 
-    my $self = bless { %$o, loop => Loop->new, busy => 0 }, __PACKAGE__;
+    my $self = bless { %$o, loop => Loop->new, busy => 0, asking => 0 }, __PACKAGE__;
     my $parent = getppid;
 
     open $self->{log}, '>', "$o->{dir}/client.$number" or die $!;
@@ -78,6 +79,12 @@ sub ask
 {
     my ($self, $client) = @_;
     my ($i, $op) = @$client{qw(i op)};
+
+    # a machine that does not keep up is not to be taken for a host
+
+    return $self->later(0.1 + rand 0.2, $client) if $self->{asking} >= MOST;
+    $self->{asking}++;
+
     my @hosts = $self->{hosts_of}($i);
     my $host = $hosts[rand @hosts];
     my $patience = !$self->{patient} && rand() < 0.1 ? 0.05 + rand 1.5 : $self->{limit};
@@ -88,6 +95,7 @@ sub ask
     my $over = sub {
         my $r = shift;
 
+        $self->{asking}--;
         $self->{loop}->cancel($timer);
         if ($c) { $self->{loop}->off($c); close $c }
         Client::write_down($self->{log}, $start, $i, $host, 1, $r);
@@ -102,15 +110,21 @@ sub ask
 
     my $bytes = Client::request($op);
 
-    $timer = $self->{loop}->at($start + $patience,
-                               sub { $over->($patience < $self->{limit} ? { left => 1 } : { hang => 1 }) });
+    # what is there is read before the time is over
 
     my $read = sub {
-        my $n = sysread $c, $in, 262144, length $in;
+        while (1) {
+            my $n = sysread $c, $in, 262144, length $in;
 
-        return if !defined $n && $!{EAGAIN};
-        $over->(Client::parse($in)) if !$n;
+            return if !defined $n && $!{EAGAIN};
+            return $over->(Client::parse($in)) if !$n;
+        }
     };
+
+    $timer = $self->{loop}->at($start + $patience, sub {
+        $read->() if !length $bytes;
+        $over->($patience < $self->{limit} ? { left => 1 } : { hang => 1 }) if fileno $c;
+    });
 
     $self->{loop}->on($c, write => sub {
         my $n = syswrite $c, $bytes;
@@ -129,7 +143,7 @@ sub ask
 sub once_more
 {
     my ($o, $which, $file) = @_;
-    my $self = bless { %$o, loop => Loop->new, busy => 0, until => 0, patient => 1 }, __PACKAGE__;
+    my $self = bless { %$o, loop => Loop->new, busy => 0, asking => 0, until => 0, patient => 1 }, __PACKAGE__;
     my @todo = @$which;
 
     open $self->{log}, '>', $file or die $!;

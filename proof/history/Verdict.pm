@@ -139,7 +139,7 @@ sub without_outcome
     return 'unknown outcome' if $self->no_outcome($before);
     return 'unknown outcome'
         if grep { $_->{from} eq $before->{from} && $_->{pid} == $before->{pid}
-                  && $_->{since} <= ($before->{end} || 9e9) + SLACK
+                  && $_->{since} <= ($before->{end} ? $before->{end} + 1 + $self->late($before->{end}) : 9e9)
                   && ($_->{until} || 9e9) >= $before->{time} + $self->{read} - SLACK } @{ $self->{faults}{freezes} };
 
     return undef;

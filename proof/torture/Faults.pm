@@ -19,10 +19,9 @@ sub new
     my ($class, %o) = @_;
 
     my $self = bless { %o, kills => [], reloads => [], store => [], apps => [] }, $class;
-    my @any = qw(reload kill app);
+    my @any = (qw(reload kill app), $o{site}{locks} ? 'lock' : ());
     my @redis = qw(pause restart delay hold refuse truncate cut part);
 
-    push @any, 'mutex' if $o{site}{mutex};
     $self->{names} = [ sort @any, grep { %{ $o{proxy} } } @redis ];
     $self->{proxies} = [ sort keys %{ $o{proxy} } ];
 
@@ -67,20 +66,33 @@ sub do_kill
 }
 
 
-# ... while it has the lock of its zones, at any instruction
+# a worker dies with a lock of shared memory, after any number of instructions
+# (proof/faults/faults.c); if none takes a lock for a while, none dies
 
-sub do_mutex
+sub do_lock
 {
     my $self = shift;
     my $n = $self->some_nginx;
-    my ($since, @dice) = (time, 1 + int rand 4, int rand(rand() < 0.5 ? 200 : 4000));
-    my ($at, $worker) = $self->{site}->kill_in_lock($n, @dice) or return;
 
-    $self->{count}('worker killed in its lock');
+    my $before = $self->{site}->lock_kills($n);
+    $self->{site}->kill_with_lock($n, 1 + int rand 20, 1 + int rand 2 ** (3 + rand 10));
 
-    # it is known when it was dead, not when it died
+    for (1 .. 20) {
+        sleep 0.02;
+        last if $self->{site}->lock_kills($n) > $before;
+    }
 
-    push @{ $self->{kills} }, { since => $since, at => $at, from => $n, pid => $worker || 0 };
+    # one that has the lock just now may still die
+
+    my $at = time;
+    $self->{site}->kill_with_lock($n, 0, 0);
+    sleep 0.1;
+
+    my ($kills, $worker) = $self->{site}->lock_kills($n);
+    return if $kills == $before;
+
+    $self->{count}('worker killed with a lock');
+    push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
 }
 
 

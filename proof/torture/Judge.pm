@@ -193,7 +193,7 @@ sub read_logs
     while (<$log>) {
         my ($date, $level) = /^(\d+\/\d+\/\d+ \d+:\d+:\d+) \[(\w+)\]/ or next;
 
-        if ($level =~ /^(alert|crit|emerg)$/ && !/exited on signal 9/) {
+        if ($level =~ /^(alert|crit|emerg)$/ && !/exited on signal 9|shared memory zone "\S+" was locked by/) {
             $self->count('crashes') if /exited on signal/;
             chomp;
             $self->broken("nginx $name: $_");
@@ -255,8 +255,12 @@ sub judge
     $self->{figure}{executions} += @run;
     $self->count('never ran') if !@run;
 
-    for my $n (1 .. $#run) {
-        $self->judge_again($i, $op, @run[$n - 1, $n]);
+    # one that was held up on its way to the application began before
+
+    my @begun = sort { $a->{begin} <=> $b->{begin} } @run;
+
+    for my $n (1 .. $#begun) {
+        $self->judge_again($i, $op, @begun[$n - 1, $n]);
     }
 
     $self->judge_replays($i, $op, @run);

@@ -141,18 +141,14 @@ $brief
 
     close $f;
 
-    if ($self->{mutex}) {
-        open my $faults, '>', "$dir/$name/faults" or die $!;
-        print $faults "\0" x 32768;
-        close $faults;
-    }
+    $self->make_faults($name) if $self->{locks};
 
     my $pid = fork;
 
     if (!$pid) {
         open STDOUT, '>>', "$dir/$name/logs/out"; open STDERR, '>&', \*STDOUT;
         $ENV{ASAN_OPTIONS} = 'detect_leaks=0';
-        $ENV{NGX_IDEMPOTENCY_FAULTS} = "$dir/$name/faults" if $self->{mutex};
+        $ENV{NGX_IDEMPOTENCY_FAULTS} = "$dir/$name/faults" if $self->{locks};
         exec $self->{binary}, '-p', "$dir/$name/", '-c', "$dir/$name/nginx.conf",
              '-e', "$dir/$name/logs/error.log"
             or POSIX::_exit(1);
@@ -164,46 +160,52 @@ $brief
 }
 
 
+# The module of tools/build-faults kills a worker that has a lock; a file of
+# each nginx tells it when (proof/faults/faults.c).
+
+use constant { FAULTS_SIZE => 32768, FAULTS_KILL => 112 + 8 + 24 * 1024 };
+
+sub make_faults
+{
+    my ($self, $name) = @_;
+
+    open my $f, '+>', "$self->{dir}/$name/faults" or die $!;
+    syswrite $f, "\0" x FAULTS_SIZE;
+    $self->{faults}{$name} = $f;
+}
+
+sub kill_with_lock
+{
+    my ($self, $name, $n, $steps) = @_;
+    my $f = $self->{faults}{$name};
+
+    for ([ 0, 0 ], [ 8, $steps ], [ 0, $n ]) {
+        sysseek $f, FAULTS_KILL + $_->[0], 0;
+        syswrite $f, pack 'Q<', $_->[1];
+    }
+}
+
+# how many died so, and the last one's pid
+
+sub lock_kills
+{
+    my ($self, $name) = @_;
+    my $f = $self->{faults}{$name};
+
+    sysseek $f, FAULTS_KILL + 16, 0;
+    sysread $f, my $bytes, 16;
+    my @got = unpack 'Q<2', $bytes;
+
+    return wantarray ? @got : $got[0];
+}
+
+
 sub workers
 {
     my ($self, $name) = @_;
     my $pid = $self->{pid}{$name};
 
     return split ' ', slurp("/proc/$pid/task/$pid/children");
-}
-
-
-# The worker that takes the n-th lock of shared memory from now on dies so many
-# instructions later, with the lock: the module of tools/build-faults does that,
-# and has this file in its memory (proof/faults/faults.c, faults_t).  Its pid,
-# once it is dead; undef if nobody is.
-
-use constant KILL => 112 + 8 + 24 * 1024;
-
-sub kill_in_lock
-{
-    my ($self, $name, $n, $steps) = @_;
-    my %before = map { $_ => 1 } $self->workers($name);
-
-    open my $faults, '+<', "$self->{dir}/$name/faults" or die $!;
-
-    my $put = sub { my ($at, $bytes) = @_; sysseek $faults, $at, 0; syswrite $faults, $bytes };
-    my $kills = sub { sysseek $faults, KILL + 16, 0; sysread $faults, my $bytes, 8; unpack 'Q<', $bytes };
-    my $had = $kills->();
-
-    $put->(KILL + 8, pack 'Q<', $steps);
-    $put->(KILL, pack 'q<', $n);
-
-    my $died = wait_for(sub { $kills->() > $had }, 2);
-    my $at = time;
-
-    $put->(KILL, pack 'q<', 0);
-    return if !$died;
-
-    my $gone;
-    wait_for(sub { my %now = map { $_ => 1 } $self->workers($name); ($gone) = grep { !$now{$_} } keys %before }, 3);
-
-    return ($at, $gone);
 }
 
 

@@ -198,6 +198,9 @@ ngx_http_idempotency_wait(ngx_http_request_t *r,
     ctx->watch = watch;
     ngx_queue_insert_tail(&watch->waiters, &ctx->queue);
 
+    /* it was there just now, whatever others found before */
+
+    watch->gone = 0;
     watch->leased = ngx_current_msec + cover->op.found.left;
 
     if (ngx_http_idempotency_watch_idle(watch)) {

@@ -18,6 +18,7 @@
 
 #include "core/ngx_http_idempotency_waiters.h"
 #include "record/ngx_http_idempotency_record.h"
+#include "store/ngx_http_idempotency_mutex.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_WAITERS_SETS  1024
@@ -110,7 +111,7 @@ ngx_http_idempotency_waiters_enter(ngx_str_t *store, u_char *id,
 
     ngx_http_idempotency_waiters_id(key, store, id);
 
-    ngx_shmtx_lock(&ngx_http_idempotency_waiters_pool->mutex);
+    ngx_http_idempotency_mutex_lock(ngx_http_idempotency_waiters_pool);
 
     e = ngx_http_idempotency_waiters_entry(key, 1);
 
@@ -130,7 +131,7 @@ ngx_http_idempotency_waiters_enter(ngx_str_t *store, u_char *id,
         rc = NGX_DECLINED;
     }
 
-    ngx_shmtx_unlock(&ngx_http_idempotency_waiters_pool->mutex);
+    ngx_http_idempotency_mutex_unlock(ngx_http_idempotency_waiters_pool);
 
     return rc;
 }
@@ -144,7 +145,7 @@ ngx_http_idempotency_waiters_leave(ngx_str_t *store, u_char *id)
 
     ngx_http_idempotency_waiters_id(key, store, id);
 
-    ngx_shmtx_lock(&ngx_http_idempotency_waiters_pool->mutex);
+    ngx_http_idempotency_mutex_lock(ngx_http_idempotency_waiters_pool);
 
     e = ngx_http_idempotency_waiters_entry(key, 0);
 
@@ -152,7 +153,7 @@ ngx_http_idempotency_waiters_leave(ngx_str_t *store, u_char *id)
         e->n--;
     }
 
-    ngx_shmtx_unlock(&ngx_http_idempotency_waiters_pool->mutex);
+    ngx_http_idempotency_mutex_unlock(ngx_http_idempotency_waiters_pool);
 }
 
 

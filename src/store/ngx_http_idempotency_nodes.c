@@ -14,6 +14,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "store/ngx_http_idempotency_mutex.h"
 #include "store/ngx_http_idempotency_nodes.h"
 
 
@@ -74,7 +75,7 @@ ngx_http_idempotency_nodes_see(ngx_http_idempotency_nodes_t *nodes,
 
     shpool = nodes->shared.shpool;
 
-    ngx_shmtx_lock(&shpool->mutex);
+    ngx_http_idempotency_mutex_lock(shpool);
 
     node->place = ngx_http_idempotency_nodes_place(sh, &node->name);
 
@@ -84,7 +85,7 @@ ngx_http_idempotency_nodes_see(ngx_http_idempotency_nodes_t *nodes,
         node->owner = entry->owner;
     }
 
-    ngx_shmtx_unlock(&shpool->mutex);
+    ngx_http_idempotency_mutex_unlock(shpool);
 }
 
 
@@ -131,8 +132,13 @@ ngx_http_idempotency_nodes_place(ngx_http_idempotency_nodes_sh_t *sh,
         ngx_memzero(entry, sizeof(ngx_http_idempotency_node_figures_t));
         ngx_memcpy(entry->name, text, len);
 
-        entry->len = len;
         entry->owner = ++sh->owners;
+
+        /* the name counts from here on: it is whole, should we be killed */
+
+        ngx_memory_barrier();
+
+        entry->len = len;
     }
 
     return free;

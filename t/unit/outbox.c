@@ -51,11 +51,21 @@ ngx_alloc(size_t size, ngx_log_t *log)
     return malloc(size);
 }
 
-void ngx_shmtx_lock(ngx_shmtx_t *mtx) { locked++; }
-void ngx_shmtx_unlock(ngx_shmtx_t *mtx) { locked--; }
-
 
 /* ... the zone */
+
+void
+ngx_http_idempotency_zone_lock(ngx_http_idempotency_records_t *z)
+{
+    locked++;
+}
+
+void
+ngx_http_idempotency_zone_unlock(ngx_http_idempotency_records_t *z)
+{
+    locked--;
+}
+
 
 ngx_http_idempotency_node_t *
 ngx_http_idempotency_zone_find(ngx_http_idempotency_records_t *z, u_char *id)
@@ -75,14 +85,15 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
     zone.records = 1;
     node.until = until;
     node.expires = expires;
+    node.u.locked_until = op->locked_until;
     ngx_memcpy(node.token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 
     return &node;
 }
 
 void
-ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *n,
-    ngx_http_idempotency_op_t *op)
+ngx_http_idempotency_zone_found(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *n, ngx_http_idempotency_op_t *op)
 {
     op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
 }

@@ -30,6 +30,7 @@
 
 #include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
+#include "store/ngx_http_idempotency_mutex.h"
 #include "store/layers/ngx_http_idempotency_layers.h"
 
 
@@ -203,7 +204,7 @@ ngx_http_idempotency_breaker_cancel(ngx_http_idempotency_op_t *op)
     sh = ngx_http_idempotency_breaker_sh(b,
                                ngx_http_idempotency_breaker_note_place(note));
 
-    ngx_shmtx_lock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_lock(b->shared.shpool);
 
     if (sh->state == NGX_HTTP_IDEMPOTENCY_BREAKER_HALF_OPEN
         && sh->probe == probe)
@@ -211,7 +212,7 @@ ngx_http_idempotency_breaker_cancel(ngx_http_idempotency_op_t *op)
         sh->until = ngx_current_msec;
     }
 
-    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_unlock(b->shared.shpool);
 }
 
 
@@ -244,14 +245,17 @@ ngx_http_idempotency_breaker_place(ngx_http_idempotency_breaker_t *b,
 
         sh = ngx_http_idempotency_breaker_sh(b, node->place);
 
-        ngx_shmtx_lock(&b->shared.shpool->mutex);
+        ngx_http_idempotency_mutex_lock(b->shared.shpool);
 
         if (sh->owner != node->owner) {
             ngx_memzero(sh, sizeof(ngx_http_idempotency_breaker_sh_t));
+
+            ngx_memory_barrier();
+
             sh->owner = node->owner;
         }
 
-        ngx_shmtx_unlock(&b->shared.shpool->mutex);
+        ngx_http_idempotency_mutex_unlock(b->shared.shpool);
     }
 
     return node->place;
@@ -279,7 +283,7 @@ ngx_http_idempotency_breaker_gate(ngx_http_idempotency_breaker_t *b,
     rc = NGX_OK;
     sh = ngx_http_idempotency_breaker_sh(b, place);
 
-    ngx_shmtx_lock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_lock(b->shared.shpool);
 
     if (sh->state == NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED) {
         /* just now */
@@ -301,7 +305,7 @@ ngx_http_idempotency_breaker_gate(ngx_http_idempotency_breaker_t *b,
         *probe = sh->probe;
     }
 
-    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_unlock(b->shared.shpool);
 
     return rc;
 }
@@ -356,7 +360,7 @@ ngx_http_idempotency_breaker_answered(ngx_http_idempotency_breaker_t *b,
     closed = 0;
     sh = ngx_http_idempotency_breaker_sh(b, place);
 
-    ngx_shmtx_lock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_lock(b->shared.shpool);
 
     if (sh->state == NGX_HTTP_IDEMPOTENCY_BREAKER_CLOSED) {
         sh->fails = 0;
@@ -371,7 +375,7 @@ ngx_http_idempotency_breaker_answered(ngx_http_idempotency_breaker_t *b,
         closed = 1;
     }
 
-    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_unlock(b->shared.shpool);
 
     if (closed) {
         ngx_http_idempotency_store_event(b->layer.named,
@@ -401,7 +405,7 @@ ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
     again = 0;
     sh = ngx_http_idempotency_breaker_sh(b, place);
 
-    ngx_shmtx_lock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_lock(b->shared.shpool);
 
     switch (sh->state) {
 
@@ -435,7 +439,7 @@ ngx_http_idempotency_breaker_failed(ngx_http_idempotency_breaker_t *b,
         sh->until = ngx_current_msec + b->reset;
     }
 
-    ngx_shmtx_unlock(&b->shared.shpool->mutex);
+    ngx_http_idempotency_mutex_unlock(b->shared.shpool);
 
     if (!opened && !again) {
         return;

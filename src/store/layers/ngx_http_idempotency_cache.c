@@ -75,15 +75,15 @@ ngx_http_idempotency_cache_begin(ngx_http_idempotency_op_t *op)
 
     cache = ngx_http_idempotency_cache_conf(op);
 
-    ngx_shmtx_lock(&cache->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&cache->z);
 
     node = ngx_http_idempotency_zone_find(&cache->z, op->id);
 
     if (node) {
-        ngx_http_idempotency_zone_found(node, op);
+        ngx_http_idempotency_zone_found(&cache->z, node, op);
     }
 
-    ngx_shmtx_unlock(&cache->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&cache->z);
 
     if (node && op->result == NGX_HTTP_IDEMPOTENCY_FOUND) {
         ngx_http_idempotency_metrics_count(cache->layer.named,
@@ -202,12 +202,12 @@ ngx_http_idempotency_cache_fill(ngx_http_idempotency_cache_t *cache,
         return;
     }
 
-    ngx_shmtx_lock(&cache->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&cache->z);
 
     ngx_http_idempotency_zone_purge(&cache->z,
                                     NGX_HTTP_IDEMPOTENCY_CACHE_PURGE_N);
 
     (void) ngx_http_idempotency_zone_keep(&cache->z, op, fresh_until, expires);
 
-    ngx_shmtx_unlock(&cache->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&cache->z);
 }

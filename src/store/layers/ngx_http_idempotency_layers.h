@@ -373,9 +373,9 @@ void ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op);
     ((ngx_http_idempotency_outbox_sh_t *) (o)->shared.data)
 
 #define ngx_http_idempotency_outbox_lock(o)                                   \
-    ngx_shmtx_lock(&(o)->z.shpool->mutex)
+    ngx_http_idempotency_zone_lock(&(o)->z)
 #define ngx_http_idempotency_outbox_unlock(o)                                 \
-    ngx_shmtx_unlock(&(o)->z.shpool->mutex)
+    ngx_http_idempotency_zone_unlock(&(o)->z)
 
 /* one read of shared memory: whether there is anything in it */
 #define ngx_http_idempotency_outbox_empty(o)                                  \

@@ -143,6 +143,12 @@ ngx_http_idempotency_outbox_commit(ngx_http_idempotency_op_t *op)
         op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
         op->error = "it ran unprotected";
 
+        /* another host may have run it meanwhile */
+
+        op->locked_until = ngx_current_msec
+                           + (ngx_http_idempotency_op_retryable(op)
+                              ? op->lease : 0);
+
         return ngx_http_idempotency_outbox_committed(op, 0);
     }
 
@@ -313,7 +319,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
               : NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL;
 
         if (read) {
-            ngx_http_idempotency_zone_found(node, op);
+            ngx_http_idempotency_zone_found(&o->z, node, op);
             op->found.left = ngx_http_idempotency_outbox_left(node);
         }
     }
@@ -361,7 +367,7 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
     }
 
     if (cause == NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED
-        || 2 * o->z.shpool->pfree * ngx_pagesize > (size_t) o->z.size)
+        || 2 * o->z.zone->room.nfree > o->z.zone->room.n)
     {
         node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,
                                               fresh_until + op->grace);
@@ -369,17 +375,6 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
 
     if (node) {
         node->again = cause;
-        node->u.locked_until = op->locked_until;
-
-        if (op->unprotected) {
-
-            /* another host may have run it meanwhile */
-
-            node->u.locked_until = ngx_current_msec
-                                   + (ngx_http_idempotency_op_retryable(op)
-                                      ? op->lease : 0);
-        }
-
         sh->unacknowledged += cause;
 
         ngx_http_idempotency_outbox_lane_use(o,

@@ -38,22 +38,20 @@ ngx_int_t
 ngx_http_idempotency_outbox_local_begin(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_op_t *op)
 {
-    ngx_http_idempotency_node_t  *node;
+    ngx_http_idempotency_node_t  *node, *old;
 
     ngx_http_idempotency_outbox_lock(o);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
     if (node && !ngx_http_idempotency_outbox_local_free(node, op)) {
-        ngx_http_idempotency_zone_found(node, op);
+        ngx_http_idempotency_zone_found(&o->z, node, op);
         op->found.left = ngx_http_idempotency_outbox_left(node);
         op->kept = 1;
 
     } else {
 
-        if (node) {
-            ngx_http_idempotency_zone_remove(&o->z, node);
-        }
+        old = node;
 
         node = ngx_http_idempotency_zone_insert(&o->z, op->id,
                         op->start + ngx_http_idempotency_lock_life(op));
@@ -68,6 +66,12 @@ ngx_http_idempotency_outbox_local_begin(ngx_http_idempotency_outbox_t *o,
 
             ngx_memcpy(node->token, op->token,
                        NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+
+            ngx_http_idempotency_zone_link(&o->z, node);
+
+            if (old) {
+                ngx_http_idempotency_zone_remove(&o->z, old);
+            }
 
             op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
@@ -129,7 +133,10 @@ ngx_http_idempotency_outbox_local_renew(ngx_http_idempotency_outbox_t *o,
     node = ngx_http_idempotency_outbox_local_find(o, op);
 
     if (node) {
+        ngx_http_idempotency_zone_change(&o->z, node);
         node->until = ngx_current_msec + op->lease;
+        ngx_http_idempotency_zone_changed(&o->z);
+
         ngx_http_idempotency_zone_expire(&o->z, node, ngx_current_msec
                                         + ngx_http_idempotency_lock_life(op));
     }

@@ -262,10 +262,12 @@ ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
             continue;
         }
 
-        ngx_queue_remove(q);
-        ngx_queue_insert_tail(completed, q);
+        ngx_http_idempotency_zone_requeue(&o->z, node);
 
-        op = ngx_http_idempotency_outbox_take_one(o, node);
+        /* a lock of this nginx is among them after the zone was repaired */
+
+        op = node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+             ? ngx_http_idempotency_outbox_take_one(o, node) : NULL;
 
         if (op == NULL) {
             continue;
@@ -437,16 +439,18 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     b = ngx_create_temp_buf(op->pool, ngx_max(node->size, 1));
     cl = ngx_alloc_chain_link(op->pool);
 
-    if (b == NULL || cl == NULL) {
+    if (b == NULL || cl == NULL
+        || ngx_http_idempotency_zone_copy(&o->z, node, b->last) != NGX_OK)
+    {
         ngx_destroy_pool(op->pool);
         return NULL;
     }
 
-    ngx_http_idempotency_zone_copy_details(node, op->pool, &op->details);
+    ngx_http_idempotency_zone_copy_details(&o->z, node, op->pool,
+                                           &op->details);
 
     *op->claim = node->claim;
 
-    ngx_http_idempotency_zone_copy(node, b->last);
     b->last += node->size;
 
     cl->buf = b;

@@ -54,11 +54,15 @@ static ngx_uint_t ngx_http_idempotency_memory_free(
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
+static void ngx_http_idempotency_memory_take(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op,
+    ngx_uint_t again);
 static void ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_lease(
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
-static void ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
+static void ngx_http_idempotency_memory_found(
+    ngx_http_idempotency_memory_t *m, ngx_http_idempotency_node_t *node,
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_unlock(
     ngx_http_idempotency_memory_t *m, ngx_uint_t evicted, ngx_log_t *log);
@@ -106,7 +110,7 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
 
     m = ngx_http_idempotency_memory_conf(op);
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     evicted = m->z.zone->evicted;
 
@@ -122,17 +126,20 @@ ngx_http_idempotency_memory_begin(ngx_http_idempotency_op_t *op)
     } else if (ngx_http_idempotency_memory_ours(node, op)
                && node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS)
     {
-        ngx_http_idempotency_memory_hold(m, node, op);
+        ngx_http_idempotency_memory_take(m, node, op, node->again);
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
     } else if (ngx_http_idempotency_memory_free(node, op)) {
-        ngx_http_idempotency_zone_drop(&m->z, node);
-        ngx_http_idempotency_memory_hold(m, node, op);
-        node->again = !op->expired;
+
+        if (node->state == NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+            ngx_http_idempotency_zone_evict(&m->z, node);
+        }
+
+        ngx_http_idempotency_memory_take(m, node, op, !op->expired);
         op->result = NGX_HTTP_IDEMPOTENCY_ACQUIRED;
 
     } else {
-        ngx_http_idempotency_memory_found(node, op);
+        ngx_http_idempotency_memory_found(m, node, op);
     }
 
     ngx_http_idempotency_memory_unlock(m, evicted, op->log);
@@ -150,7 +157,7 @@ ngx_http_idempotency_memory_renew(ngx_http_idempotency_op_t *op)
 
     m = ngx_http_idempotency_memory_conf(op);
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     evicted = m->z.zone->evicted;
     node = ngx_http_idempotency_zone_find(&m->z, op->id);
@@ -163,7 +170,10 @@ ngx_http_idempotency_memory_renew(ngx_http_idempotency_op_t *op)
     } else if (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
                && ngx_http_idempotency_memory_ours(node, op))
     {
+        ngx_http_idempotency_zone_change(&m->z, node);
         ngx_http_idempotency_memory_lease(node, op);
+        ngx_http_idempotency_zone_changed(&m->z);
+
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
     } else {
@@ -182,12 +192,14 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
     uint64_t                        waiting;
     ngx_uint_t                      evicted;
     ngx_http_idempotency_node_t    *node;
+    ngx_http_idempotency_state_e    state;
     ngx_http_idempotency_memory_t  *m;
+    ngx_http_idempotency_reason_e   reason;
 
     m = ngx_http_idempotency_memory_conf(op);
     waiting = 0;
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     evicted = m->z.zone->evicted;
     node = ngx_http_idempotency_zone_find(&m->z, op->id);
@@ -210,18 +222,21 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
     }
 
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
+    state = op->state;
+    reason = op->reason;
 
-    ngx_http_idempotency_zone_state(&m->z, node, op->state, op->reason);
-
-    if (op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
+    if (state == NGX_HTTP_IDEMPOTENCY_COMPLETED
         && ngx_http_idempotency_zone_put(&m->z, node, op->response, op->size)
            != NGX_OK)
     {
-        ngx_http_idempotency_zone_state(&m->z, node,
-                                        NGX_HTTP_IDEMPOTENCY_UNUSABLE,
-                                        NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM);
+        state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
+        reason = NGX_HTTP_IDEMPOTENCY_REASON_NO_ROOM;
         op->result = NGX_HTTP_IDEMPOTENCY_FULL;
     }
+
+    ngx_http_idempotency_zone_change(&m->z, node);
+
+    ngx_http_idempotency_zone_state(&m->z, node, state, reason);
 
     node->until = ngx_current_msec
                   + (ngx_http_idempotency_op_retryable(op) ? op->lease
@@ -233,6 +248,8 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
 
     waiting = node->u.waiting;
     node->u.waiting = 0;
+
+    ngx_http_idempotency_zone_changed(&m->z);
 
 done:
 
@@ -255,7 +272,7 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
     waiting = 0;
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
@@ -271,7 +288,7 @@ ngx_http_idempotency_memory_release(ngx_http_idempotency_op_t *op)
         }
     }
 
-    ngx_shmtx_unlock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&m->z);
 
     ngx_http_idempotency_wake(m, op->id, waiting);
 
@@ -293,12 +310,16 @@ ngx_http_idempotency_memory_give_back(ngx_http_idempotency_memory_t *m,
         return;
     }
 
+    ngx_http_idempotency_zone_change(&m->z, node);
+
     node->u.waiting = 0;
     node->until = ngx_current_msec;
 
     ngx_http_idempotency_zone_state(&m->z, node,
                                     NGX_HTTP_IDEMPOTENCY_UNUSABLE,
                                     NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN);
+
+    ngx_http_idempotency_zone_changed(&m->z);
 }
 
 
@@ -319,7 +340,7 @@ ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
     left = 0;
     op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     node = ngx_http_idempotency_zone_find(&m->z, op->id);
 
@@ -331,7 +352,7 @@ ngx_http_idempotency_memory_watch(ngx_http_idempotency_op_t *op)
         }
     }
 
-    ngx_shmtx_unlock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&m->z);
 
     if (left <= 0) {
         return NGX_OK;
@@ -360,15 +381,16 @@ ngx_http_idempotency_memory_stats(ngx_http_idempotency_store_t *store,
 
     m = store->conf;
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     ngx_memcpy(stats->records, m->z.zone->states, sizeof(stats->records));
 
-    stats->bytes = m->z.shm_zone->shm.size - m->z.shpool->pfree * ngx_pagesize;
+    stats->bytes = m->z.shm_zone->shm.size
+                   - m->z.zone->room.nfree * NGX_HTTP_IDEMPOTENCY_BLOCK_SIZE;
     stats->size = m->z.shm_zone->shm.size;
     stats->evicted = m->z.zone->evicted;
 
-    ngx_shmtx_unlock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&m->z);
 
     return NGX_OK;
 }
@@ -421,13 +443,36 @@ ngx_http_idempotency_memory_lay(ngx_http_idempotency_memory_t *m,
     if (node) {
         ngx_http_idempotency_memory_hold(m, node, op);
         node->again = 0;
+        ngx_http_idempotency_zone_details(&m->z, node, &op->details);
+        ngx_http_idempotency_zone_link(&m->z, node);
     }
 
     return node;
 }
 
 
-/* the lock on a record, in place of whatever was there */
+/*
+ * The lock on a record that is there, in place of what it was.  Its details
+ * are taken away first and set last: those of another request never stand
+ * beside the claim.
+ */
+
+static void
+ngx_http_idempotency_memory_take(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op,
+    ngx_uint_t again)
+{
+    ngx_http_idempotency_zone_details(&m->z, node, NULL);
+
+    ngx_http_idempotency_zone_change(&m->z, node);
+    ngx_http_idempotency_memory_hold(m, node, op);
+    node->again = (uint8_t) again;
+    ngx_http_idempotency_zone_changed(&m->z);
+
+    ngx_http_idempotency_zone_details(&m->z, node, &op->details);
+}
+
+
 
 static void
 ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
@@ -441,8 +486,6 @@ ngx_http_idempotency_memory_hold(ngx_http_idempotency_memory_t *m,
     node->claim = *op->claim;
 
     ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
-
-    ngx_http_idempotency_zone_details(&m->z, node, &op->details);
 
     ngx_http_idempotency_memory_lease(node, op);
 }
@@ -467,13 +510,13 @@ ngx_http_idempotency_memory_lease(ngx_http_idempotency_node_t *node,
 
 
 static void
-ngx_http_idempotency_memory_found(ngx_http_idempotency_node_t *node,
-    ngx_http_idempotency_op_t *op)
+ngx_http_idempotency_memory_found(ngx_http_idempotency_memory_t *m,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
 {
     ngx_msec_int_t                 left;
     ngx_http_idempotency_found_t  *found;
 
-    ngx_http_idempotency_zone_found(node, op);
+    ngx_http_idempotency_zone_found(&m->z, node, op);
 
     found = &op->found;
 
@@ -500,12 +543,13 @@ static void
 ngx_http_idempotency_memory_unlock(ngx_http_idempotency_memory_t *m,
     ngx_uint_t evicted, ngx_log_t *log)
 {
-    ngx_uint_t  n, records;
+    ngx_uint_t  n, records, details;
 
     n = m->z.zone->evicted - evicted;
     records = m->z.zone->records;
+    details = m->z.zone->details_dropped - m->details_dropped;
 
-    ngx_shmtx_unlock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&m->z);
 
     /* a zone that is too small evicts with every request: once a second */
 
@@ -518,6 +562,16 @@ ngx_http_idempotency_memory_unlock(ngx_http_idempotency_memory_t *m,
                       "make it larger, or idempotency_ttl shorter",
                       &m->z.name, n, records);
     }
+
+    if (details && m->details_logged != ngx_time()) {
+        m->details_logged = ngx_time();
+        m->details_dropped += details;
+
+        ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                      "idempotency: zone \"%V\" is full: %ui of its records "
+                      "lost what idempotency_conflict_detail keeps, the "
+                      "oldest first", &m->z.name, details);
+    }
 }
 
 
@@ -525,7 +579,13 @@ static ngx_int_t
 ngx_http_idempotency_memory_init_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store)
 {
-    return ngx_http_idempotency_wake_init(cycle, store->conf);
+    ngx_http_idempotency_memory_t  *m;
+
+    m = store->conf;
+
+    m->details_dropped = m->z.zone->details_dropped;
+
+    return ngx_http_idempotency_wake_init(cycle, m);
 }
 
 

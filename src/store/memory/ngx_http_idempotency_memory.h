@@ -31,6 +31,8 @@ typedef struct {
     ngx_queue_t                     watches[
                                         NGX_HTTP_IDEMPOTENCY_WATCH_BUCKETS];
     time_t                          eviction_logged;
+    time_t                          details_logged;
+    ngx_uint_t                      details_dropped; /* that were logged    */
 } ngx_http_idempotency_memory_t;
 
 

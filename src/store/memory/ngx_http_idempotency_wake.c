@@ -102,9 +102,9 @@ ngx_http_idempotency_wake_exit(ngx_http_idempotency_memory_t *m)
         return;
     }
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
     m->z.zone->workers[m->slot] = 0;
-    ngx_shmtx_unlock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&m->z);
 
     m->slot = -1;
 }
@@ -264,7 +264,7 @@ ngx_http_idempotency_wake_slot(ngx_http_idempotency_memory_t *m)
     slot = -1;
     workers = m->z.zone->workers;
 
-    ngx_shmtx_lock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_lock(&m->z);
 
     for (i = 0; i < NGX_HTTP_IDEMPOTENCY_WORKERS; i++) {
 
@@ -280,7 +280,7 @@ ngx_http_idempotency_wake_slot(ngx_http_idempotency_memory_t *m)
         }
     }
 
-    ngx_shmtx_unlock(&m->z.shpool->mutex);
+    ngx_http_idempotency_zone_unlock(&m->z);
 
     return slot;
 }

@@ -3,14 +3,16 @@
  * The records of a zone: by id, by the time of their expiry, and those that
  * may have to give way in order of age.
  *
- * When there is no room, expired records are purged.  Then it depends on what
- * the zone is for.  In the embedded store no unexpired record is ever
- * forgotten: the oldest completed ones lose their response, and what is left
- * of them still keeps a request from running twice.  A cache forgets the
- * oldest; what waits to be sent stays, and what is new is refused.
+ * When there is no room, expired records are purged, and then details give
+ * way.  After that it depends on what the zone is for.  In the embedded store
+ * no unexpired record is ever forgotten: the oldest completed ones lose their
+ * response, and what is left of them still keeps a request from running
+ * twice.  A cache forgets the oldest; what waits to be sent stays, and what is
+ * new is refused.
  *
  * Only shpool->mutex guards it: the one lock that nginx's master frees after
- * a worker was killed.
+ * a worker was killed.  What that worker left is repaired by whoever takes the
+ * lock next; the header tells the rules that make this possible.
  *
  * Called by the embedded store, and by the cache and the outbox.
  */
@@ -19,13 +21,9 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "store/ngx_http_idempotency_mutex.h"
 #include "store/memory/ngx_http_idempotency_zone.h"
 
-
-#define NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD                                       \
-    offsetof(ngx_http_idempotency_chunk_t, data)
-
-#define NGX_HTTP_IDEMPOTENCY_CHUNK_MIN     32
 
 /* how much of the wheel of expiry times may turn in one step: half a minute
    that nobody came, or some hundred microseconds of looking for room */
@@ -33,17 +31,40 @@
 #define NGX_HTTP_IDEMPOTENCY_ROOM_WORK     2048
 
 
-static void *ngx_http_idempotency_zone_alloc(
-    ngx_http_idempotency_records_t *z, size_t size);
 static void *ngx_http_idempotency_zone_make_room(
-    ngx_http_idempotency_records_t *z, size_t size);
-static ngx_uint_t ngx_http_idempotency_zone_purge_one(
-    ngx_http_idempotency_records_t *z, ngx_uint_t work);
+    ngx_http_idempotency_records_t *z, ngx_uint_t kind);
 static ngx_uint_t ngx_http_idempotency_zone_purge_node(
     ngx_http_idempotency_records_t *z, ngx_http_idempotency_node_t *node);
-static ngx_uint_t ngx_http_idempotency_zone_evict(
+static ngx_uint_t ngx_http_idempotency_zone_give_way(
     ngx_http_idempotency_records_t *z);
-static size_t ngx_http_idempotency_chunk_size(size_t size);
+
+
+void
+ngx_http_idempotency_zone_lock(ngx_http_idempotency_records_t *z)
+{
+    ngx_http_idempotency_mutex_lock(z->shpool);
+
+    if (z->zone->busy) {
+        ngx_http_idempotency_zone_repair(z);
+    }
+
+    z->zone->busy = 1;
+
+    ngx_http_idempotency_zone_barrier();
+}
+
+
+void
+ngx_http_idempotency_zone_unlock(ngx_http_idempotency_records_t *z)
+{
+    ngx_http_idempotency_zone_barrier();
+
+    z->zone->busy = 0;
+
+    ngx_http_idempotency_zone_barrier();
+
+    ngx_http_idempotency_mutex_unlock(z->shpool);
+}
 
 
 static ngx_http_idempotency_node_t **
@@ -89,19 +110,15 @@ ngx_http_idempotency_node_t *
 ngx_http_idempotency_zone_insert(ngx_http_idempotency_records_t *z, u_char *id,
     ngx_msec_t expires)
 {
-    ngx_http_idempotency_node_t  *node, **bucket;
+    ngx_http_idempotency_node_t  *node;
 
-    node = ngx_http_idempotency_zone_alloc(z, NGX_HTTP_IDEMPOTENCY_NODE_SIZE);
+    node = ngx_http_idempotency_zone_alloc(z, NGX_HTTP_IDEMPOTENCY_KIND_NODE);
     if (node == NULL) {
         return NULL;
     }
 
     ngx_memzero(node, offsetof(ngx_http_idempotency_node_t, data));
     ngx_memcpy(node->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
-
-    bucket = ngx_http_idempotency_zone_bucket(z, id);
-    node->next = *bucket;
-    *bucket = node;
 
     /* not while it is being made: looking for room would take it away */
 
@@ -112,10 +129,57 @@ ngx_http_idempotency_zone_insert(ngx_http_idempotency_records_t *z, u_char *id,
     node->expires = expires;
     ngx_http_idempotency_expiry_add(&z->zone->expiry, node);
 
+    /* some look whether there is any at all, without the lock */
+
     z->zone->records++;
     z->zone->states[node->state]++;
 
     return node;
+}
+
+
+void
+ngx_http_idempotency_zone_link(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node)
+{
+    ngx_http_idempotency_node_t  **bucket;
+
+    bucket = ngx_http_idempotency_zone_bucket(z, node->id);
+    node->next = *bucket;
+
+    ngx_http_idempotency_zone_barrier();
+
+    *bucket = node;
+}
+
+
+void
+ngx_http_idempotency_zone_change(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node)
+{
+    ngx_http_idempotency_undo_t  *undo;
+
+    undo = &z->zone->undo;
+
+    ngx_memcpy(undo->head, &node->expires, NGX_HTTP_IDEMPOTENCY_UNDO_HEAD);
+    ngx_memcpy(undo->tail, node->token, NGX_HTTP_IDEMPOTENCY_UNDO_TAIL);
+
+    ngx_http_idempotency_zone_barrier();
+
+    undo->node = node;
+
+    ngx_http_idempotency_zone_barrier();
+}
+
+
+void
+ngx_http_idempotency_zone_changed(ngx_http_idempotency_records_t *z)
+{
+    ngx_http_idempotency_zone_barrier();
+
+    z->zone->undo.node = NULL;
+
+    ngx_http_idempotency_zone_barrier();
 }
 
 
@@ -127,8 +191,11 @@ ngx_http_idempotency_zone_state(ngx_http_idempotency_records_t *z,
     z->zone->states[node->state]--;
     z->zone->states[state]++;
 
-    node->state = (uint8_t) state;
     node->reason = (uint8_t) reason;
+
+    ngx_http_idempotency_zone_barrier();
+
+    node->state = (uint8_t) state;
 }
 
 
@@ -149,204 +216,81 @@ ngx_http_idempotency_zone_remove(ngx_http_idempotency_records_t *z,
 {
     ngx_http_idempotency_node_t  **p;
 
+    /* one that is being made is in no bucket yet */
+
     for (p = ngx_http_idempotency_zone_bucket(z, node->id);
-         *p != node;
+         *p;
          p = &(*p)->next)
     {
-        /* void */
+        if (*p == node) {
+            *p = node->next;
+            break;
+        }
     }
 
-    *p = node->next;
+    ngx_http_idempotency_zone_barrier();
 
     z->zone->records--;
     z->zone->states[node->state]--;
 
-    ngx_http_idempotency_zone_drop(z, node);
-    ngx_http_idempotency_zone_details(z, node, NULL);
     ngx_queue_remove(&node->expiry);
-    ngx_slab_free_locked(z->shpool, node);
+
+    ngx_http_idempotency_zone_details(z, node, NULL);
+    ngx_http_idempotency_zone_drop(z, node);
+
+    ngx_http_idempotency_room_free(&z->zone->room, node);
 }
 
 
 /*
- * Stores a response; NGX_DECLINED if there is no room.  The node is not in
- * the queue of completed ones yet, so making room can't take it away.
- */
-
-ngx_int_t
-ngx_http_idempotency_zone_put(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_node_t *node, ngx_chain_t *in, size_t size)
-{
-    u_char                         *p, *src;
-    size_t                          left, room, n, len;
-    ngx_http_idempotency_chunk_t   *chunk, **last;
-
-    /*
-     * Nothing is evicted for what would not fit anyway.  What has expired
-     * makes room first; free slots in pages that are in use count as a page.
-     */
-
-    while (size > (z->shpool->pfree + 1) * ngx_pagesize + z->zone->bytes) {
-
-        if (!ngx_http_idempotency_zone_purge_one(z, (ngx_uint_t) -1)) {
-            return NGX_DECLINED;
-        }
-    }
-
-    p = node->data;
-    room = NGX_HTTP_IDEMPOTENCY_NODE_ROOM;
-    last = &node->chunks;
-    left = size;
-
-    node->size = (uint32_t) size;
-    src = NULL;
-    len = 0;
-
-    while (left) {
-
-        if (room == 0) {
-            n = ngx_http_idempotency_chunk_size(left);
-
-            chunk = ngx_http_idempotency_zone_alloc(z, n);
-            if (chunk == NULL) {
-                ngx_http_idempotency_zone_drop(z, node);
-                return NGX_DECLINED;
-            }
-
-            chunk->next = NULL;
-            *last = chunk;
-            last = &chunk->next;
-
-            z->zone->bytes += n;
-
-            p = chunk->data;
-            room = n - NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD;
-        }
-
-        while (len == 0) {
-            src = in->buf->pos;
-            len = in->buf->last - in->buf->pos;
-            in = in->next;
-        }
-
-        n = ngx_min(ngx_min(room, len), left);
-
-        p = ngx_cpymem(p, src, n);
-        src += n;
-        len -= n;
-        room -= n;
-        left -= n;
-    }
-
-    /* what fits into the node itself leaves no room by going without it */
-
-    if (node->chunks || z->full != NGX_HTTP_IDEMPOTENCY_FULL_EVICT) {
-        ngx_queue_insert_tail(&z->zone->completed, &node->completed);
-    }
-
-    return NGX_OK;
-}
-
-
-/*
- * Sets or takes away what stands beside the claim.  Nothing gives way for it,
- * and without room there is none.
+ * From the head to the tail it is whole at any time: what a repair finds in
+ * this order stays in it.
  */
 
 void
-ngx_http_idempotency_zone_details(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_node_t *node, ngx_str_t *details)
+ngx_http_idempotency_zone_requeue(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node)
 {
-    if (node->details) {
-        ngx_slab_free_locked(z->shpool, node->details);
-        node->details = NULL;
+    ngx_queue_t  *q, *head;
+
+    q = &node->completed;
+    head = &z->zone->completed;
+
+    if (q->next) {
+        ngx_queue_remove(q);
     }
 
-    if (details == NULL || details->len == 0) {
-        return;
-    }
+    q->prev = head->prev;
+    q->next = head;
 
-    node->details = ngx_slab_alloc_locked(z->shpool,
-                            offsetof(ngx_http_idempotency_details_t, data)
-                            + details->len);
+    ngx_http_idempotency_zone_barrier();
 
-    if (node->details) {
-        node->details->len = (uint32_t) details->len;
-        ngx_memcpy(node->details->data, details->data, details->len);
-    }
-}
-
-
-/* empty if there are none, or no memory */
-
-void
-ngx_http_idempotency_zone_copy_details(ngx_http_idempotency_node_t *node,
-    ngx_pool_t *pool, ngx_str_t *details)
-{
-    details->len = 0;
-
-    if (node->details == NULL) {
-        return;
-    }
-
-    details->data = ngx_pnalloc(pool, node->details->len);
-
-    if (details->data) {
-        details->len = node->details->len;
-        ngx_memcpy(details->data, node->details->data, details->len);
-    }
-}
-
-
-void
-ngx_http_idempotency_zone_copy(ngx_http_idempotency_node_t *node, u_char *p)
-{
-    size_t                         left, n;
-    ngx_http_idempotency_chunk_t  *chunk;
-
-    left = node->size;
-
-    n = ngx_min(left, NGX_HTTP_IDEMPOTENCY_NODE_ROOM);
-    p = ngx_cpymem(p, node->data, n);
-    left -= n;
-
-    for (chunk = node->chunks; left; chunk = chunk->next) {
-        n = ngx_http_idempotency_chunk_size(left)
-            - NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD;
-        n = ngx_min(n, left);
-
-        p = ngx_cpymem(p, chunk->data, n);
-        left -= n;
-    }
+    head->prev->next = q;
+    head->prev = q;
 }
 
 
 /*
- * It has all the room it needs before it is in the queue of those that give
- * way, so that it does not give way to itself.
+ * The new one is complete before it takes the place of the old one.  It is in
+ * the queue of those that give way only when it has all the room it needs, so
+ * that it does not give way to itself.
  */
 
 ngx_http_idempotency_node_t *
 ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
-    ngx_http_idempotency_node_t  *node;
-
-    node = ngx_http_idempotency_zone_find(z, op->id);
-
-    if (node) {
-        ngx_http_idempotency_zone_remove(z, node);
-    }
+    ngx_http_idempotency_node_t  *node, *old;
 
     node = ngx_http_idempotency_zone_insert(z, op->id, expires);
     if (node == NULL) {
         return NULL;
     }
 
-    ngx_http_idempotency_zone_state(z, node, op->state, op->reason);
     node->claim = *op->claim;
     node->hold = op->hold;
     node->until = until;
+    node->u.locked_until = op->locked_until;
 
     ngx_memcpy(node->token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
 
@@ -358,20 +302,32 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
             ngx_http_idempotency_zone_remove(z, node);
             return NULL;
         }
-
-    } else {
-        ngx_queue_insert_tail(&z->zone->completed, &node->completed);
     }
 
+    ngx_http_idempotency_zone_state(z, node, op->state, op->reason);
     ngx_http_idempotency_zone_details(z, node, &op->details);
+
+    old = ngx_http_idempotency_zone_find(z, op->id);
+
+    /* it is the first of its bucket, and hides the other */
+
+    ngx_http_idempotency_zone_link(z, node);
+
+    if (old) {
+        ngx_http_idempotency_zone_remove(z, old);
+    }
+
+    if (node->completed.next == NULL) {
+        ngx_http_idempotency_zone_requeue(z, node);
+    }
 
     return node;
 }
 
 
 void
-ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
-    ngx_http_idempotency_op_t *op)
+ngx_http_idempotency_zone_found(ngx_http_idempotency_records_t *z,
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op)
 {
     ngx_http_idempotency_found_t  *found;
 
@@ -386,7 +342,8 @@ ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
     found->verify = 0;
     found->response.len = 0;
 
-    ngx_http_idempotency_zone_copy_details(node, op->pool, &found->details);
+    ngx_http_idempotency_zone_copy_details(z, node, op->pool,
+                                           &found->details);
 
     if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED) {
         return;
@@ -401,8 +358,16 @@ ngx_http_idempotency_zone_found(ngx_http_idempotency_node_t *node,
         return;
     }
 
+    if (ngx_http_idempotency_zone_copy(z, node, found->response.data)
+        != NGX_OK)
+    {
+        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+        op->error = "the response is not whole";
+        op->bad_record = 1;
+        return;
+    }
+
     found->response.len = node->size;
-    ngx_http_idempotency_zone_copy(node, found->response.data);
 }
 
 
@@ -445,41 +410,15 @@ ngx_http_idempotency_zone_purge_node(ngx_http_idempotency_records_t *z,
 }
 
 
-/* how large the next chunk is for so many bytes: a page, or a slab slot */
-
-static size_t
-ngx_http_idempotency_chunk_size(size_t size)
-{
-    size_t  slot;
-
-    size += NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD;
-
-    if (size >= ngx_pagesize) {
-        return ngx_pagesize;
-    }
-
-    for (slot = NGX_HTTP_IDEMPOTENCY_CHUNK_MIN; slot < size; slot *= 2) {
-        /* void */
-    }
-
-    /* rather two chunks than a slot with more than an eighth of it empty */
-
-    if (slot > NGX_HTTP_IDEMPOTENCY_CHUNK_MIN && slot - size > slot / 8) {
-        slot /= 2;
-    }
-
-    return slot;
-}
-
-
-static void *
-ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
+void *
+ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z,
+    ngx_uint_t kind)
 {
     void  *p;
 
-    p = ngx_slab_alloc_locked(z->shpool, size);
+    p = ngx_http_idempotency_room_alloc(&z->zone->room, kind);
 
-    return p ? p : ngx_http_idempotency_zone_make_room(z, size);
+    return p ? p : ngx_http_idempotency_zone_make_room(z, kind);
 }
 
 
@@ -490,20 +429,21 @@ ngx_http_idempotency_zone_alloc(ngx_http_idempotency_records_t *z, size_t size)
 
 static void *
 ngx_http_idempotency_zone_make_room(ngx_http_idempotency_records_t *z,
-    size_t size)
+    ngx_uint_t kind)
 {
     void  *p;
 
     do {
         if (!ngx_http_idempotency_zone_purge_one(z,
                                               NGX_HTTP_IDEMPOTENCY_ROOM_WORK)
-            && !ngx_http_idempotency_zone_evict(z)
+            && !ngx_http_idempotency_zone_drop_details(z)
+            && !ngx_http_idempotency_zone_give_way(z)
             && !ngx_http_idempotency_zone_purge_one(z, (ngx_uint_t) -1))
         {
             return NULL;
         }
 
-        p = ngx_slab_alloc_locked(z->shpool, size);
+        p = ngx_http_idempotency_room_alloc(&z->zone->room, kind);
 
     } while (p == NULL);
 
@@ -511,7 +451,7 @@ ngx_http_idempotency_zone_make_room(ngx_http_idempotency_records_t *z,
 }
 
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_records_t *z,
     ngx_uint_t work)
 {
@@ -532,7 +472,7 @@ ngx_http_idempotency_zone_purge_one(ngx_http_idempotency_records_t *z,
 
 
 static ngx_uint_t
-ngx_http_idempotency_zone_evict(ngx_http_idempotency_records_t *z)
+ngx_http_idempotency_zone_give_way(ngx_http_idempotency_records_t *z)
 {
     ngx_queue_t                  *q;
     ngx_http_idempotency_node_t  *node;
@@ -550,50 +490,27 @@ ngx_http_idempotency_zone_evict(ngx_http_idempotency_records_t *z)
         return ngx_http_idempotency_zone_purge_node(z, node);
     }
 
+    z->zone->evicted++;
+
     if (z->full == NGX_HTTP_IDEMPOTENCY_FULL_FORGET) {
         ngx_http_idempotency_zone_remove(z, node);
-        z->zone->evicted++;
-        return 1;
+
+    } else {
+        ngx_http_idempotency_zone_evict(z, node);
     }
-
-    ngx_http_idempotency_zone_drop(z, node);
-
-    ngx_http_idempotency_zone_state(z, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
-                                    NGX_HTTP_IDEMPOTENCY_REASON_EVICTED);
-
-    z->zone->evicted++;
 
     return 1;
 }
 
 
-/* takes the response, or a part of it, from a record */
-
 void
-ngx_http_idempotency_zone_drop(ngx_http_idempotency_records_t *z,
+ngx_http_idempotency_zone_evict(ngx_http_idempotency_records_t *z,
     ngx_http_idempotency_node_t *node)
 {
-    size_t                         left, n;
-    ngx_http_idempotency_chunk_t  *chunk, *next;
+    ngx_http_idempotency_zone_state(z, node, NGX_HTTP_IDEMPOTENCY_UNUSABLE,
+                                    NGX_HTTP_IDEMPOTENCY_REASON_EVICTED);
 
-    if (node->completed.next) {
-        ngx_queue_remove(&node->completed);
-        node->completed.next = NULL;
-    }
+    ngx_http_idempotency_zone_barrier();
 
-    left = node->size;
-    left -= ngx_min(left, NGX_HTTP_IDEMPOTENCY_NODE_ROOM);
-
-    for (chunk = node->chunks; chunk; chunk = next) {
-        next = chunk->next;
-
-        n = ngx_http_idempotency_chunk_size(left);
-        left -= ngx_min(left, n - NGX_HTTP_IDEMPOTENCY_CHUNK_HEAD);
-        z->zone->bytes -= n;
-
-        ngx_slab_free_locked(z->shpool, chunk);
-    }
-
-    node->chunks = NULL;
-    node->size = 0;
+    ngx_http_idempotency_zone_drop(z, node);
 }

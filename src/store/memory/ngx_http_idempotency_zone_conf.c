@@ -194,29 +194,61 @@ ngx_http_idempotency_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
+/*
+ * All of the zone is one allocation of its slab pool, which is not used again:
+ * ..._room.c tells why.  In it stand the zone, the name for nginx's log, the
+ * buckets, and then the memory of the records.
+ */
+
 static ngx_int_t
 ngx_http_idempotency_zone_create(ngx_http_idempotency_records_t *z)
 {
-    size_t                        len;
+    size_t                        size;
+    u_char                       *p, *end;
+    ngx_str_t                    *name;
     ngx_uint_t                    n;
     ngx_http_idempotency_zone_t  *zone;
 
-    zone = ngx_slab_calloc(z->shpool, sizeof(ngx_http_idempotency_zone_t));
-    if (zone == NULL) {
+    /* that there is no room is an outcome here, with a message of its own */
+    z->shpool->log_nomem = 0;
+
+    /* pages in a row, as they are in a new pool */
+
+    size = z->shpool->pfree * ngx_pagesize;
+
+    p = ngx_slab_alloc(z->shpool, size);
+    if (p == NULL) {
         return NGX_ERROR;
     }
+
+    end = p + size;
+
+    zone = (ngx_http_idempotency_zone_t *) p;
+    ngx_memzero(zone, sizeof(ngx_http_idempotency_zone_t));
+    p += sizeof(ngx_http_idempotency_zone_t);
 
     for (n = 64; n * NGX_HTTP_IDEMPOTENCY_BUCKET_BYTES < (size_t) z->size; ) {
         n *= 2;
     }
 
-    zone->buckets = ngx_slab_calloc(z->shpool,
-                                 n * sizeof(ngx_http_idempotency_node_t *));
-    if (zone->buckets == NULL) {
+    p = ngx_align_ptr(p, NGX_ALIGNMENT);
+
+    zone->buckets = (ngx_http_idempotency_node_t **) p;
+    zone->mask = n - 1;
+    p += n * sizeof(ngx_http_idempotency_node_t *);
+
+    name = &z->shm_zone->shm.name;
+
+    if ((size_t) (end - p) < sizeof(" in idempotency zone \"\"") + name->len) {
         return NGX_ERROR;
     }
 
-    zone->mask = n - 1;
+    ngx_memzero(zone->buckets, n * sizeof(ngx_http_idempotency_node_t *));
+
+    z->shpool->log_ctx = p;
+    p = ngx_sprintf(p, " in idempotency zone \"%V\"%Z", name);
+
+    ngx_http_idempotency_room_init(&zone->room, p, end - p);
 
     if (RAND_bytes(zone->nonce, sizeof(zone->nonce)) != 1) {
         return NGX_ERROR;
@@ -224,19 +256,7 @@ ngx_http_idempotency_zone_create(ngx_http_idempotency_records_t *z)
 
     ngx_http_idempotency_expiry_init(&zone->expiry);
     ngx_queue_init(&zone->completed);
-
-    len = sizeof(" in idempotency zone \"\"") + z->shm_zone->shm.name.len;
-
-    z->shpool->log_ctx = ngx_slab_alloc(z->shpool, len);
-    if (z->shpool->log_ctx == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_sprintf(z->shpool->log_ctx, " in idempotency zone \"%V\"%Z",
-                &z->shm_zone->shm.name);
-
-    /* that there is no room is an outcome here, with a message of its own */
-    z->shpool->log_nomem = 0;
+    ngx_queue_init(&zone->details);
 
     zone->magic = ngx_http_idempotency_zone_magic(z);
     zone->version = NGX_HTTP_IDEMPOTENCY_ZONE_VERSION;

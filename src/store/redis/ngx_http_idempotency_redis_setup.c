@@ -41,6 +41,8 @@ static void ngx_http_idempotency_redis_selected(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_role(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
+static void ngx_http_idempotency_redis_subscribed_also(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_subscribed(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static void ngx_http_idempotency_redis_setup_done(
@@ -373,7 +375,7 @@ ngx_http_idempotency_redis_setup(ngx_http_idempotency_redis_conn_t *conn)
             args[1] = *conn->also;
 
             if (ngx_http_idempotency_redis_ask(conn,
-                              ngx_http_idempotency_redis_subscribed, args, 2)
+                         ngx_http_idempotency_redis_subscribed_also, args, 2)
                 != NGX_OK)
             {
                 goto failed;
@@ -544,6 +546,21 @@ ngx_http_idempotency_redis_subscribed(ngx_http_idempotency_redis_call_t *call,
     if (conn) {
         ngx_http_idempotency_redis_setup_done(conn);
     }
+}
+
+
+/* where the user may not, it does without */
+
+static void
+ngx_http_idempotency_redis_subscribed_also(
+    ngx_http_idempotency_redis_call_t *call, redisReply *reply)
+{
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_http_idempotency_redis_call_free(call);
+    ngx_http_idempotency_redis_setup_done(conn);
 }
 
 

@@ -12,6 +12,10 @@ package IdempotencyTest::Faults;
 #   my $f = faults_disarm();           { count, failed, name, where }
 #   faults_balance();                  blocks and pools that are not freed
 #   faults_sites();                    { where => failures } of all so far
+#   faults_kill(3, 120);               the worker that takes the 3rd lock of
+#                                      shared memory from now on dies 120
+#                                      instructions later, with the lock
+#   faults_kills();                    how many did so far
 
 use strict;
 use warnings;
@@ -22,13 +26,14 @@ use File::Path ();
 use Exporter 'import';
 
 our @EXPORT = qw(faults_arm faults_disarm faults_balance faults_sites
-                 faults_calls);
+                 faults_calls faults_kill faults_kills);
 
 use constant { POOL => 1, SLAB => 2, LIBRARY => 4 };
 
 # offsets in the file
 
-use constant { NAME => 48, BALANCE => 96, SITES => 112, SIZE => 32768 };
+use constant { NAME => 48, BALANCE => 96, SITES => 112, SIZE => 32768,
+               KILL => 112 + 8 + 24 * 1024 };
 
 my ($File, $Handle, $Module);
 my $Owner = $$;
@@ -98,6 +103,19 @@ sub faults_balance
 }
 
 
+sub faults_kill
+{
+    my ($n, $steps) = @_;
+
+    put(KILL, pack 'q<', 0);
+    put(KILL + 8, pack 'Q<', $steps);
+    put(KILL, pack 'q<', $n);
+}
+
+
+sub faults_kills { return unpack 'Q<', get(KILL + 16, 8) }
+
+
 sub faults_sites
 {
     my $n = unpack 'Q<', get(SITES, 8);
@@ -123,7 +141,7 @@ sub faults_calls
         my ($address) = /^ *([0-9a-f]+):/ or next;
 
         push @calls, hex $address if $call;
-        $call = /\bcall\b.*<__wrap_(?!free|ngx_destroy_pool)/;
+        $call = /\bcall\b.*<__wrap_(?!free|ngx_destroy_pool|ngx_http_idempotency_mutex)/;
     }
 
     return @calls;
