@@ -435,3 +435,67 @@ for my $n (0 .. 2) {
 # it looks by itself after three quarters of a second at least
 cmp_ok($quickest, '<', 0.6, 'woken');
 ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 17: a commit that comes while another waits is sent at once
+--- store: redis
+--- http_config eval: $::patient
+--- config eval: $::server
+--- client_timeout: 90
+--- client
+with_replicas(1);
+$::replicas[0]->pause;
+
+my (@c, @ids);
+my $done = sub { scalar grep { $::master->record($_)->{s} == 2 }
+                 $::master->keys('idempotency:*') };
+
+for my $n (1 .. 5) {
+    push @c, send_post("/ok?op=s$n", 'x', { 'Idempotency-Key' => new_key() });
+    ok(wait_for(sub { $done->() == $n }), "$n are on the master");
+}
+
+is(waiting(), 1, 'one connection waits');
+ok(!$c[$_]->read_response(0.1), 'not answered') for 0 .. 4;
+
+# there are replicas, but the connection that waits for them breaks
+
+my ($id) = map { /\bid=(\d+) .*flags=\w*b.*cmd=wait/ ? $1 : () }
+           split /\n/, $::master->command('CLIENT', 'LIST');
+$::master->command('CLIENT', 'KILL', 'ID', $id);
+ok(!$c[$_]->read_response(0.2), 'still not') for 0 .. 4;
+
+$::replicas[0]->resume;
+
+for my $n (1 .. 5) {
+    my $r = $c[$n - 1]->read_response(20);
+    is($r && $r->body, "run 1\n", 'answered when the replica has it');
+}
+
+is(missed(), 0, 'none was missed');
+
+
+
+=== TEST 18: many of them, and the replica stays away
+--- store: redis
+--- http_config eval: $::hasty =~ s/300ms/700ms/r
+--- config eval: $::server
+--- client_timeout: 90
+--- client
+with_replicas(1);
+$::replicas[0]->pause;
+
+my @c;
+
+for my $n (1 .. 60) {
+    push @c, send_post("/ok?op=m$n", 'x', { 'Idempotency-Key' => new_key() });
+    select undef, undef, undef, 0.02;
+}
+
+is(scalar(grep { my $r = $_->read_response(20); $r && $r->status == 200 } @c),
+   60, 'all are answered');
+is(missed(), 60, 'and told to be on the master only');
+error_log_unlike(qr/commit in store "r" failed/, 'no commit failed');
+my $waits = $::master->calls->{wait};
+cmp_ok($waits, '<=', 8, "$waits times WAIT");

@@ -505,6 +505,9 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             counted:1;  /* among the waiters   */
     unsigned                             ready:1;    /* to be resumed       */
     unsigned                             retryable:1;
+    unsigned                             unprotected:1; /* the store does not
+                                                        answer: its locks are
+                                                        this nginx's own    */
 };
 
 

@@ -46,6 +46,11 @@ static void ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
     ngx_http_idempotency_found_t *found);
 static ngx_int_t ngx_http_idempotency_store_error(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
+static ngx_int_t ngx_http_idempotency_begin_here(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
+static void ngx_http_idempotency_store_failed(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_result_e result, const char *error,
+    const char *then);
 static ngx_msec_t ngx_http_idempotency_ttl(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 
@@ -190,11 +195,13 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
         }
     }
 
-    ngx_http_idempotency_event(ctx,
-                               ctx->expired
-                                   ? NGX_HTTP_IDEMPOTENCY_EVENT_KEY_EXPIRED
-                                   : NGX_HTTP_IDEMPOTENCY_EVENT_KEY_CREATED,
-                               NULL);
+    if (!ctx->unprotected) {
+        ngx_http_idempotency_event(ctx,
+                                   ctx->expired
+                                     ? NGX_HTTP_IDEMPOTENCY_EVENT_KEY_EXPIRED
+                                     : NGX_HTTP_IDEMPOTENCY_EVENT_KEY_CREATED,
+                                   NULL);
+    }
 
     return ngx_http_idempotency_execute(r, ctx);
 }
@@ -239,6 +246,7 @@ ngx_http_idempotency_op_prepare(ngx_http_idempotency_cover_t *cover,
     op->key_alone = ngx_http_idempotency_key_alone(cover);
     op->hold = ngx_http_idempotency_holds(ctx);
     op->locked_until = cover->locked_until;
+    op->unprotected = ctx->unprotected;
     op->abandoned = 0;
     op->expired = 0;
     op->pool = ctx->request->pool;
@@ -322,6 +330,9 @@ ngx_http_idempotency_found(ngx_http_request_t *r,
 
     ngx_http_idempotency_release(ctx);
 
+    /* who waits asks the store again: it may be back */
+
+    ctx->unprotected = 0;
     ctx->original_time = found->claim.time;
 
     if (!ngx_http_idempotency_same_request(cover, &found->claim)) {
@@ -444,6 +455,7 @@ ngx_http_idempotency_adopt(ngx_http_idempotency_ctx_t *ctx,
 
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;
+    op->unprotected = ctx->unprotected;
     op->ttl = ngx_http_idempotency_commit_ttl(cover);
     op->grace = ctx->grace;
     op->state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
@@ -461,12 +473,17 @@ static ngx_int_t
 ngx_http_idempotency_store_error(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover)
 {
-    ngx_uint_t                   pass;
-    ngx_http_idempotency_op_t   *op;
-    ngx_http_idempotency_ctx_t  *ctx;
+    ngx_int_t                       rc;
+    ngx_uint_t                      pass;
+    const char                     *error;
+    ngx_http_idempotency_op_t      *op;
+    ngx_http_idempotency_ctx_t     *ctx;
+    ngx_http_idempotency_result_e   result;
 
     op = &cover->op;
     ctx = cover->ctx;
+    result = op->result;
+    error = op->error;
 
     ngx_http_idempotency_release(ctx);
 
@@ -475,18 +492,26 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
     pass = (ctx->conf->on_store_error == NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS
             && !op->bad_record);
 
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idempotency: store \"%V\" %s%s, the request %s",
-                  &ctx->conf->store->name,
-                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                      ? "is full" : "failed: ",
-                  op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                      ? "" : (op->error ? op->error : "no answer"),
-                  pass ? "runs unprotected" : "is refused");
+    if (pass && !ctx->unprotected && ctx->conf->store->layers) {
+        rc = ngx_http_idempotency_begin_here(r, ctx);
 
-    ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
-                               op->result == NGX_HTTP_IDEMPOTENCY_FULL
-                                   ? "no room for a record" : op->error);
+        /* otherwise the request may be gone */
+
+        if (rc == NGX_DECLINED && ctx->unprotected
+            && ctx->phase == NGX_HTTP_IDEMPOTENCY_EXECUTE)
+        {
+            ngx_http_idempotency_store_failed(ctx, result, error,
+                                              "runs unprotected");
+        }
+
+        return rc;
+    }
+
+    ctx->unprotected = 0;
+
+    ngx_http_idempotency_store_failed(ctx, result, error,
+                                      pass ? "runs unprotected"
+                                           : "is refused");
 
     if (!pass) {
         return ngx_http_idempotency_refuse(r, ctx,
@@ -499,6 +524,47 @@ ngx_http_idempotency_store_error(ngx_http_request_t *r,
                                "the store failed");
 
     return NGX_DECLINED;
+}
+
+
+/*
+ * The request may run although the store does not answer.  What ran so before
+ * is kept in this nginx, and so are the locks of what runs: these are asked.
+ */
+
+static ngx_int_t
+ngx_http_idempotency_begin_here(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    ctx->unprotected = 1;
+    ctx->replayed = NULL;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ctx->covers[i].asked = 0;
+        ctx->covers[i].where = NULL;
+    }
+
+    return ngx_http_idempotency_begin(r, ctx);
+}
+
+
+static void
+ngx_http_idempotency_store_failed(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_result_e result, const char *error, const char *then)
+{
+    ngx_uint_t  full;
+
+    full = (result == NGX_HTTP_IDEMPOTENCY_FULL);
+
+    ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
+                  "idempotency: store \"%V\" %s%s, the request %s",
+                  &ctx->conf->store->name, full ? "is full" : "failed: ",
+                  full ? "" : (error ? error : "no answer"), then);
+
+    ngx_http_idempotency_event(ctx, NGX_HTTP_IDEMPOTENCY_EVENT_STORAGE_ERROR,
+                               full ? "no room for a record" : error);
 }
 
 

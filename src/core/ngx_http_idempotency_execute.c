@@ -54,7 +54,9 @@ ngx_http_idempotency_execute(ngx_http_request_t *r,
         ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_EXECUTE,
                                    "the lock is ours");
 
-        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED;
+        ctx->status = ctx->unprotected
+                      ? NGX_HTTP_IDEMPOTENCY_STATUS_UNPROTECTED
+                      : NGX_HTTP_IDEMPOTENCY_STATUS_EXECUTED;
         ctx->held_since = ngx_current_msec;
 
         run->request = r;

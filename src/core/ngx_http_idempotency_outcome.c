@@ -31,6 +31,8 @@ static ngx_uint_t ngx_http_idempotency_answer(
     ngx_uint_t n);
 static ngx_uint_t ngx_http_idempotency_by_status(
     ngx_http_idempotency_ctx_t *ctx, ngx_uint_t status);
+static void ngx_http_idempotency_settled(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status);
 static void ngx_http_idempotency_settle_one(
     ngx_http_idempotency_cover_t *cover, ngx_http_idempotency_op_e kind,
     ngx_http_idempotency_reason_e reason, ngx_msec_t ttl);
@@ -357,12 +359,14 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     switch (outcome) {
 
     case NGX_HTTP_IDEMPOTENCY_OUTCOME_RELEASE:
-        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_RELEASED;
+        ngx_http_idempotency_settled(ctx,
+                                    NGX_HTTP_IDEMPOTENCY_STATUS_RELEASED);
         ngx_http_idempotency_release(ctx);
         return;
 
     case NGX_HTTP_IDEMPOTENCY_OUTCOME_UNKNOWN:
-        ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN;
+        ngx_http_idempotency_settled(ctx,
+                                    NGX_HTTP_IDEMPOTENCY_STATUS_UNKNOWN);
         reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
 
         if (ctx->conf->unknown_outcome == NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY) {
@@ -375,7 +379,8 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
     default: /* NGX_HTTP_IDEMPOTENCY_OUTCOME_KEEP */
 
         if (reason == NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE) {
-            ctx->status = NGX_HTTP_IDEMPOTENCY_STATUS_TOO_LARGE;
+            ngx_http_idempotency_settled(ctx,
+                                      NGX_HTTP_IDEMPOTENCY_STATUS_TOO_LARGE);
         }
     }
 
@@ -391,6 +396,18 @@ ngx_http_idempotency_settle(ngx_http_idempotency_ctx_t *ctx,
                                         NGX_HTTP_IDEMPOTENCY_OP_COMMIT,
                                         reason,
                                         ngx_http_idempotency_commit_ttl(cover));
+    }
+}
+
+
+/* that it ran without the store says more than what became of it here */
+
+static void
+ngx_http_idempotency_settled(ngx_http_idempotency_ctx_t *ctx,
+    ngx_http_idempotency_status_e status)
+{
+    if (!ctx->unprotected) {
+        ctx->status = status;
     }
 }
 
@@ -449,6 +466,7 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     op->where = cover->where;
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;
+    op->unprotected = ctx->unprotected;
     op->hold = ngx_http_idempotency_holds(ctx);
     op->ttl = ttl;
     op->grace = ngx_http_idempotency_grace(cover);

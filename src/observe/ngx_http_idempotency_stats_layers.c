@@ -43,7 +43,7 @@ ngx_http_idempotency_outbox_figures(ngx_http_idempotency_store_t *store,
     o = &store->layers->outbox;
     sh = o->shared.data;
 
-    *waiting = o->z.zone->records;
+    *waiting = ngx_http_idempotency_outbox_waiting(o);
 
     return &sh->figures;
 }
@@ -221,9 +221,12 @@ ngx_http_idempotency_stats_json_layers(ngx_http_idempotency_text_t *t,
 
     if (f) {
         ngx_http_idempotency_text(t,
-            ",\"outbox\":{\"waiting\":%ui,\"kept\":%uA,\"landed\":%uA,"
-            "\"lost\":%uA,\"dropped\":%uA}",
-            waiting, f->kept, f->landed, f->lost, f->dropped);
+            ",\"outbox\":{\"waiting\":%ui,\"unacknowledged\":%ui,"
+            "\"kept\":%uA,\"landed\":%uA,\"lost\":%uA,\"dropped\":%uA}",
+            waiting,
+            ngx_http_idempotency_outbox_sh(&store->layers->outbox)
+                ->unacknowledged,
+            f->kept, f->landed, f->lost, f->dropped);
     }
 
     if (store->nodes) {

@@ -137,6 +137,7 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
     op->bad_record = 0;
     op->running = 0;
     op->kept = 0;
+    op->unacknowledged = 0;
 
     switch (op->kind) {
 

@@ -138,6 +138,14 @@ struct ngx_http_idempotency_op_s {
                                                    from when the last begin or
                                                    renewal that got through
                                                    was sent                 */
+    unsigned                        hasty:1;    /* does not wait until
+                                                   replicas have it         */
+    unsigned                        known:1;    /* that replicas lack it was
+                                                   logged and counted before */
+
+    /* all but watch: the request runs although the store did not answer; its
+       lock and its outcome are this nginx's own, until the store is back */
+    unsigned                        unprotected:1;
 
     /*
      * The answer of a begin, if the store is several: which of them it is
@@ -164,6 +172,9 @@ struct ngx_http_idempotency_op_s {
     unsigned                        kept:1;     /* the store does not have it
                                                    yet, this nginx keeps it:
                                                    committed, or found so   */
+    unsigned                        unacknowledged:1; /* committed, and lost if
+                                                   its server is: too few
+                                                   replicas have it         */
 
     ngx_pool_t                     *pool;       /* for op->found            */
     ngx_log_t                      *log;
@@ -240,6 +251,12 @@ struct ngx_http_idempotency_store_s {
     void                                   *conf;     /* the backend's      */
     ngx_http_idempotency_layers_t          *layers;   /* or NULL            */
     ngx_http_idempotency_nodes_t           *nodes;    /* NULL: it is one    */
+    ngx_uint_t                              connects; /* by this worker: a
+                                                         server that was
+                                                         connected anew may
+                                                         have lost what its
+                                                         replicas did not have
+                                                         */
     ngx_http_idempotency_metrics_t         *metrics;
     struct ngx_http_idempotency_log_s      *log;      /* of its events      */
     ngx_resolver_t                         *resolver; /* for names that are

@@ -169,6 +169,7 @@ ngx_http_idempotency_layer_end(ngx_http_idempotency_op_t *child)
     op->bad_record = child->bad_record;
     op->running = child->running;
     op->kept = child->kept;
+    op->unacknowledged = child->unacknowledged;
     op->laid = child->laid;
 
     if (child->result == NGX_HTTP_IDEMPOTENCY_FOUND) {

@@ -11,6 +11,13 @@
  * before anybody is answered (..._outbox_check.c).  What is kept is not
  * forgotten for something newer: when there is no room, the commit fails.
  *
+ * A commit that the store has, but too few of its replicas, is kept as well,
+ * while half of the room is free: until replicas have it, it may be lost with
+ * its server, and is written again where another takes over.
+ *
+ * And here are the locks and outcomes of requests that run although the store
+ * does not answer a begin (..._outbox_local.c).
+ *
  * While there is nothing in it, a begin costs one look at a counter.
  *
  * Called by the cache or the core; calls the breaker or the backend inside,
@@ -32,11 +39,15 @@
 typedef enum {
     NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE = 0,
     NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT,
-    NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL     /* its lease may be over       */
+    NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL,    /* the store may know better: the
+                                                lease may be over           */
+    NGX_HTTP_IDEMPOTENCY_OUTBOX_RUNS         /* a lock of this nginx only   */
 } ngx_http_idempotency_outbox_has_e;
 
 
 static ngx_int_t ngx_http_idempotency_outbox_begin(
+    ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_outbox_renew(
     ngx_http_idempotency_op_t *op);
 static ngx_int_t ngx_http_idempotency_outbox_commit(
     ngx_http_idempotency_op_t *op);
@@ -45,8 +56,6 @@ static ngx_int_t ngx_http_idempotency_outbox_release(
 static ngx_int_t ngx_http_idempotency_outbox_watch(
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op);
-static ngx_int_t ngx_http_idempotency_outbox_done(
-    ngx_http_idempotency_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idempotency_outbox_committed(
     ngx_http_idempotency_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idempotency_outbox_released(
@@ -54,10 +63,9 @@ static ngx_int_t ngx_http_idempotency_outbox_released(
 static ngx_http_idempotency_outbox_has_e ngx_http_idempotency_outbox_has(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op,
     ngx_uint_t read);
-static ngx_msec_t ngx_http_idempotency_outbox_left(
-    ngx_http_idempotency_node_t *node);
 static ngx_int_t ngx_http_idempotency_outbox_keep(
-    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op);
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op,
+    ngx_http_idempotency_outbox_cause_e cause);
 static ngx_int_t ngx_http_idempotency_outbox_init_process(ngx_cycle_t *cycle,
     ngx_http_idempotency_store_t *store);
 static void ngx_http_idempotency_outbox_exit_process(ngx_cycle_t *cycle,
@@ -72,7 +80,7 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_outbox_backend = {
     ngx_http_idempotency_outbox_init_process,
     ngx_http_idempotency_outbox_exit_process,
     ngx_http_idempotency_outbox_begin,
-    ngx_http_idempotency_outbox_ask,         /* renew   */
+    ngx_http_idempotency_outbox_renew,
     ngx_http_idempotency_outbox_commit,
     ngx_http_idempotency_outbox_release,
     ngx_http_idempotency_outbox_watch,
@@ -93,9 +101,14 @@ ngx_http_idempotency_outbox_begin(ngx_http_idempotency_op_t *op)
 
     o = ngx_http_idempotency_outbox_conf(op);
 
+    if (op->unprotected) {
+        return ngx_http_idempotency_outbox_local_begin(o, op);
+    }
+
     switch (ngx_http_idempotency_outbox_has(o, op, 1)) {
 
     case NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT:
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_RUNS:
         op->kept = 1;
         return NGX_OK;
 
@@ -103,23 +116,42 @@ ngx_http_idempotency_outbox_begin(ngx_http_idempotency_op_t *op)
         return ngx_http_idempotency_outbox_check(o, op);
 
     default: /* NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE */
-        return ngx_http_idempotency_outbox_ask(op);
+        return ngx_http_idempotency_layer_pass(op);
     }
 }
 
 
-ngx_int_t
-ngx_http_idempotency_outbox_ask(ngx_http_idempotency_op_t *op)
+static ngx_int_t
+ngx_http_idempotency_outbox_renew(ngx_http_idempotency_op_t *op)
 {
-    return ngx_http_idempotency_layer_ask(op,
-                                          ngx_http_idempotency_layer_inner(op),
-                                          ngx_http_idempotency_outbox_done, 0);
+    if (op->unprotected) {
+        return ngx_http_idempotency_outbox_local_renew(
+                                    ngx_http_idempotency_outbox_conf(op), op);
+    }
+
+    return ngx_http_idempotency_layer_pass(op);
 }
 
 
 static ngx_int_t
 ngx_http_idempotency_outbox_commit(ngx_http_idempotency_op_t *op)
 {
+    if (op->unprotected) {
+
+        /* the store did not know that it runs: it is told when it answers */
+
+        op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
+        op->error = "it ran unprotected";
+
+        /* another host may have run it meanwhile */
+
+        op->locked_until = ngx_current_msec
+                           + (ngx_http_idempotency_op_retryable(op)
+                              ? op->lease : 0);
+
+        return ngx_http_idempotency_outbox_committed(op, 0);
+    }
+
     return ngx_http_idempotency_layer_ask(op,
                                         ngx_http_idempotency_layer_inner(op),
                                         ngx_http_idempotency_outbox_committed,
@@ -130,6 +162,11 @@ ngx_http_idempotency_outbox_commit(ngx_http_idempotency_op_t *op)
 static ngx_int_t
 ngx_http_idempotency_outbox_release(ngx_http_idempotency_op_t *op)
 {
+    if (op->unprotected) {
+        return ngx_http_idempotency_outbox_local_release(
+                                    ngx_http_idempotency_outbox_conf(op), op);
+    }
+
     return ngx_http_idempotency_layer_ask(op,
                                         ngx_http_idempotency_layer_inner(op),
                                         ngx_http_idempotency_outbox_released,
@@ -145,15 +182,22 @@ ngx_http_idempotency_outbox_release(ngx_http_idempotency_op_t *op)
 static ngx_int_t
 ngx_http_idempotency_outbox_watch(ngx_http_idempotency_op_t *op)
 {
-    if (ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_conf(op),
-                                        op, 0)
-        == NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT)
-    {
+    ngx_http_idempotency_outbox_t  *o;
+
+    o = ngx_http_idempotency_outbox_conf(op);
+
+    switch (ngx_http_idempotency_outbox_has(o, op, 0)) {
+
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT:
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
         return NGX_OK;
-    }
 
-    return ngx_http_idempotency_layer_pass(op);
+    case NGX_HTTP_IDEMPOTENCY_OUTBOX_RUNS:
+        return ngx_http_idempotency_outbox_local_watch(op);
+
+    default:
+        return ngx_http_idempotency_layer_pass(op);
+    }
 }
 
 
@@ -167,8 +211,16 @@ ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op)
     o = ngx_http_idempotency_outbox_conf(op);
 
     if (op->state_data == NULL) {
+
         /* nothing was handed down: it waits for a commit to be tried */
-        ngx_http_idempotency_outbox_check_cancel(op);
+
+        if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_WATCH) {
+            ngx_http_idempotency_outbox_local_cancel(op);
+
+        } else {
+            ngx_http_idempotency_outbox_check_cancel(op);
+        }
+
         return;
     }
 
@@ -177,31 +229,14 @@ ngx_http_idempotency_outbox_cancel(ngx_http_idempotency_op_t *op)
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
         op->error = "it was given up";
 
-        if (ngx_http_idempotency_outbox_keep(o, op) != NGX_OK) {
+        if (ngx_http_idempotency_outbox_keep(o, op,
+                                          NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED)
+            != NGX_OK)
+        {
             ngx_http_idempotency_metrics_count(o->layer.named,
                                  NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES);
         }
     }
-}
-
-
-/* the store answers: what waits may be tried before its time */
-
-static ngx_int_t
-ngx_http_idempotency_outbox_done(ngx_http_idempotency_op_t *op,
-    uintptr_t note)
-{
-    ngx_http_idempotency_outbox_t  *o;
-
-    o = ngx_http_idempotency_outbox_conf(op);
-
-    if (!ngx_http_idempotency_outbox_empty(o)
-        && ngx_http_idempotency_layer_answered(op))
-    {
-        ngx_http_idempotency_outbox_hasten(o);
-    }
-
-    return NGX_OK;
 }
 
 
@@ -214,10 +249,19 @@ ngx_http_idempotency_outbox_committed(ngx_http_idempotency_op_t *op,
     o = ngx_http_idempotency_outbox_conf(op);
 
     if (op->result != NGX_HTTP_IDEMPOTENCY_ERROR) {
-        return ngx_http_idempotency_outbox_done(op, note);
+
+        if (op->unacknowledged) {
+            (void) ngx_http_idempotency_outbox_keep(o, op,
+                                  NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED);
+        }
+
+        return NGX_OK;
     }
 
-    if (ngx_http_idempotency_outbox_keep(o, op) == NGX_OK) {
+    if (ngx_http_idempotency_outbox_keep(o, op,
+                                         NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED)
+        == NGX_OK)
+    {
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
         op->kept = 1;
     }
@@ -233,10 +277,9 @@ ngx_http_idempotency_outbox_released(ngx_http_idempotency_op_t *op,
     if (!ngx_http_idempotency_layer_answered(op)) {
         ngx_http_idempotency_outbox_release_later(
                                     ngx_http_idempotency_outbox_conf(op), op);
-        return NGX_OK;
     }
 
-    return ngx_http_idempotency_outbox_done(op, note);
+    return NGX_OK;
 }
 
 
@@ -257,7 +300,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
 
     ngx_http_idempotency_outbox_arm(o, NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK);
 
-    ngx_http_idempotency_zone_lock(&o->z);
+    ngx_http_idempotency_outbox_lock(o);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
@@ -267,8 +310,12 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
         has = NGX_HTTP_IDEMPOTENCY_OUTBOX_NONE;
 
     } else {
-        has = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec) > 0
-              ? NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT
+        has = node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+                  ? NGX_HTTP_IDEMPOTENCY_OUTBOX_RUNS
+              : (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec) > 0
+                && ngx_http_idempotency_outbox_cause(node)
+                   == NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED
+                  ? NGX_HTTP_IDEMPOTENCY_OUTBOX_KEPT
               : NGX_HTTP_IDEMPOTENCY_OUTBOX_DOUBTFUL;
 
         if (read) {
@@ -277,7 +324,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
         }
     }
 
-    ngx_http_idempotency_zone_unlock(&o->z);
+    ngx_http_idempotency_outbox_unlock(o);
 
     return has;
 }
@@ -285,7 +332,7 @@ ngx_http_idempotency_outbox_has(ngx_http_idempotency_outbox_t *o,
 
 /* of the record; of an unknown outcome, until the same request may run */
 
-static ngx_msec_t
+ngx_msec_t
 ngx_http_idempotency_outbox_left(ngx_http_idempotency_node_t *node)
 {
     ngx_msec_int_t  left;
@@ -300,43 +347,52 @@ ngx_http_idempotency_outbox_left(ngx_http_idempotency_node_t *node)
 
 static ngx_int_t
 ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
-    ngx_http_idempotency_op_t *op)
+    ngx_http_idempotency_op_t *op, ngx_http_idempotency_outbox_cause_e cause)
 {
     ngx_msec_t                         fresh_until;
     ngx_uint_t                         waiting;
-    ngx_http_idempotency_node_t       *node;
+    ngx_http_idempotency_node_t       *node, *old;
     ngx_http_idempotency_outbox_sh_t  *sh;
 
+    node = NULL;
     sh = ngx_http_idempotency_outbox_sh(o);
     fresh_until = op->start + op->ttl;
 
-    ngx_http_idempotency_zone_lock(&o->z);
+    ngx_http_idempotency_outbox_lock(o);
 
-    if (o->z.zone->records == 0) {
-        sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
-        sh->next = ngx_current_msec + sh->delay;
-        sh->urgent = ngx_current_msec;
+    old = ngx_http_idempotency_zone_find(&o->z, op->id);
+
+    if (old && sh->unacknowledged) {
+        sh->unacknowledged -= ngx_http_idempotency_outbox_cause(old);
     }
 
-    if ((ngx_msec_int_t) (sh->urgent - ngx_current_msec)
-        < (ngx_msec_int_t) op->lease)
+    if (cause == NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED
+        || 2 * o->z.zone->room.nfree > o->z.zone->room.n)
     {
-        sh->urgent = ngx_current_msec + op->lease;
-        sh->delay = ngx_min(sh->delay,
-                            NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT);
+        node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,
+                                              fresh_until + op->grace);
     }
 
-    if ((ngx_msec_int_t) (sh->next - ngx_current_msec)
-        > NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT)
-    {
-        sh->next = ngx_current_msec + NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT;
+    if (node) {
+        node->again = cause;
+        sh->unacknowledged += cause;
+
+        ngx_http_idempotency_outbox_lane_use(o,
+                       ngx_http_idempotency_outbox_lane(o, op->id, cause));
     }
 
-    node = ngx_http_idempotency_zone_keep(&o->z, op, fresh_until,
-                                          fresh_until + op->grace);
-    waiting = o->z.zone->records;
+    waiting = ngx_http_idempotency_outbox_waiting(o);
 
-    ngx_http_idempotency_zone_unlock(&o->z);
+    ngx_http_idempotency_outbox_unlock(o);
+
+    if (node) {
+        ngx_http_idempotency_outbox_arm(o,
+                                       NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN);
+    }
+
+    if (cause == NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED) {
+        return NGX_OK;
+    }
 
     if (node == NULL) {
         (void) ngx_atomic_fetch_add(&sh->figures.dropped, 1);
@@ -365,9 +421,24 @@ ngx_http_idempotency_outbox_keep(ngx_http_idempotency_outbox_t *o,
                   &o->layer.named->name, op->error ? op->error : "no answer",
                   waiting, (size_t) 8, op->id);
 
-    ngx_http_idempotency_outbox_arm(o, NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN);
-
     return NGX_OK;
+}
+
+
+/* commits that the store lacks; read without the lock, it may be late */
+
+ngx_uint_t
+ngx_http_idempotency_outbox_waiting(ngx_http_idempotency_outbox_t *o)
+{
+    ngx_uint_t                    others;
+    ngx_http_idempotency_zone_t  *zone;
+
+    zone = o->z.zone;
+
+    others = ngx_http_idempotency_outbox_sh(o)->unacknowledged
+             + zone->states[NGX_HTTP_IDEMPOTENCY_IN_PROGRESS];
+
+    return zone->records > others ? zone->records - others : 0;
 }
 
 
@@ -379,9 +450,7 @@ ngx_http_idempotency_outbox_init_process(ngx_cycle_t *cycle,
         return NGX_ERROR;
     }
 
-    ngx_http_idempotency_outbox_retry_init(cycle, store->conf);
-
-    return NGX_OK;
+    return ngx_http_idempotency_outbox_retry_init(cycle, store->conf);
 }
 
 

@@ -5,7 +5,9 @@
  *
  * While the lease lasts nobody else can have run, and what is kept is true.
  * After that another host may have taken over, and have told its own response
- * to others.  So the commit is tried at once, and who asked waits for that:
+ * to others; and what too few replicas had may be gone with its server.  So
+ * the commit is tried at once, and who asked waits for that, but not for any
+ * replicas:
  *
  *   it landed          what is kept is replayed
  *   it is lost         the store is asked as usual; the copy is gone, unless
@@ -65,7 +67,7 @@ ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
     check = NULL;
     commit = NULL;
 
-    ngx_http_idempotency_zone_lock(&o->z);
+    ngx_http_idempotency_outbox_lock(o);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
@@ -77,11 +79,11 @@ ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
         }
     }
 
-    ngx_http_idempotency_zone_unlock(&o->z);
+    ngx_http_idempotency_outbox_unlock(o);
 
     if (node == NULL) {
         /* another worker was faster */
-        return ngx_http_idempotency_outbox_ask(op);
+        return ngx_http_idempotency_layer_pass(op);
     }
 
     if (commit) {
@@ -107,6 +109,7 @@ ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
 
         commit->handler = ngx_http_idempotency_outbox_check_done;
         commit->data = check;
+        commit->hasty = 1;
 
         if (ngx_http_idempotency_store_submit(commit) == NGX_OK) {
             kept = (commit->result == NGX_HTTP_IDEMPOTENCY_ERROR);
@@ -206,12 +209,6 @@ ngx_http_idempotency_outbox_check_end(
 
     here = ngx_http_idempotency_outbox_tried(o, commit);
 
-    if (ngx_http_idempotency_layer_answered(commit)
-        && !ngx_http_idempotency_outbox_empty(o))
-    {
-        ngx_http_idempotency_outbox_hasten(o);
-    }
-
     switch (commit->result) {
 
     case NGX_HTTP_IDEMPOTENCY_LOST:
@@ -233,7 +230,7 @@ ngx_http_idempotency_outbox_check_answer(ngx_http_idempotency_op_t *op,
     ngx_uint_t replay, ngx_uint_t kept)
 {
     if (!replay) {
-        return ngx_http_idempotency_outbox_ask(op);
+        return ngx_http_idempotency_layer_pass(op);
     }
 
     op->kept = kept;

@@ -1,20 +1,20 @@
 
 /*
- * Trying again: commits that wait in the outbox, and locks that could not be
- * given back.
+ * Trying again: commits that wait in the outbox.
  *
- * Of all workers one at a time tries the commits, one after the other, the
- * oldest first.  While they fail, one is tried after each delay, which grows;
- * it then goes behind the others, so that one record that the store refuses
- * holds up none.  Who tries has the right to do so for a while, or until it
- * is gone.  A commit that is tried twice does no harm: it carries the token
- * of its holder.
+ * Of all workers one at a time does it.  It passes through what waits in the
+ * order in which it was kept, so many records in a turn of the event loop, and
+ * takes what may be tried now: of a node that does not answer one commit after
+ * each delay, of any other all at once (..._outbox_lane.c).  What was looked
+ * at goes behind the others.  Who tries has the right to do so for a while, or
+ * until it is gone.  A commit that is tried twice does no harm: it carries the
+ * token of its holder.
+ *
+ * One that the store refuses by itself has a pause of its own, which only this
+ * worker knows of.
  *
  * A worker that quits leaves what waits to the others, or to its successor;
  * it ends with nginx itself.
- *
- * A lock that could not be given back is tried again by this worker alone,
- * while its lease may last: then it ends by itself.
  *
  * Called by the outbox; calls the store inside it.
  */
@@ -37,47 +37,71 @@
 #define ngx_http_idempotency_outbox_decided(op)                               \
     ((op)->result != NGX_HTTP_IDEMPOTENCY_ERROR && !(op)->running)
 
-/* the right to try: longer than a try takes, mostly */
+/* the right to try: longer than a worker is busy, mostly */
 #define NGX_HTTP_IDEMPOTENCY_OUTBOX_OWNED     5000
 
-/* a store that answers others is tried again, but not more often */
-#define NGX_HTTP_IDEMPOTENCY_OUTBOX_HASTE     1000
+/* records that are looked at in a turn */
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_SCAN      256
 
-/* releases that may wait in a worker; beyond, leases end by themselves */
-#define NGX_HTTP_IDEMPOTENCY_OUTBOX_RELEASES  1024
+/* before a record is tried again that was refused by itself, or that too few
+   replicas had */
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_REFUSED   2000
+#define NGX_HTTP_IDEMPOTENCY_OUTBOX_MISSED    5000
 
+
+/* a record that is being tried, or is not to be before its time */
 
 typedef struct {
-    ngx_queue_t                     queue;
-    ngx_event_t                     timer;
+    ngx_queue_t                     queue;      /* in its bucket            */
     ngx_http_idempotency_outbox_t  *outbox;
-    ngx_http_idempotency_op_t      *op;
+    ngx_http_idempotency_op_t      *op;         /* NULL: not before "until" */
     ngx_msec_t                      until;
-    ngx_msec_t                      delay;
-} ngx_http_idempotency_outbox_release_t;
+    ngx_uint_t                      lane;
+    u_char                          id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+} ngx_http_idempotency_outbox_try_t;
 
 
 static void ngx_http_idempotency_outbox_tick(ngx_event_t *ev);
-static ngx_http_idempotency_op_t *ngx_http_idempotency_outbox_take(
-    ngx_http_idempotency_outbox_t *o, ngx_msec_t *wait);
+static ngx_msec_t ngx_http_idempotency_outbox_take(
+    ngx_http_idempotency_outbox_t *o, ngx_queue_t *ops);
+static ngx_int_t ngx_http_idempotency_outbox_own(
+    ngx_http_idempotency_outbox_t *o);
+static void ngx_http_idempotency_outbox_disown(
+    ngx_http_idempotency_outbox_t *o);
+static ngx_http_idempotency_op_t *ngx_http_idempotency_outbox_take_one(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_node_t *node);
 static void ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op);
+static ngx_http_idempotency_outbox_try_t *ngx_http_idempotency_outbox_try(
+    ngx_http_idempotency_outbox_t *o, u_char *id);
+static void ngx_http_idempotency_outbox_tries_end(
+    ngx_http_idempotency_outbox_t *o, ngx_uint_t all);
 static void ngx_http_idempotency_outbox_told(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_outbox_over(
     ngx_http_idempotency_outbox_t *o);
-static void ngx_http_idempotency_outbox_release_again(ngx_event_t *ev);
-static void ngx_http_idempotency_outbox_release_done(
-    ngx_http_idempotency_op_t *op);
-static void ngx_http_idempotency_outbox_release_free(
-    ngx_http_idempotency_outbox_release_t *release);
 
 
-void
+ngx_int_t
 ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *cycle,
     ngx_http_idempotency_outbox_t *o)
 {
+    ngx_uint_t  i;
+
     ngx_queue_init(&o->releases);
     ngx_queue_init(&o->checks);
+
+    o->tries = ngx_palloc(cycle->pool, NGX_HTTP_IDEMPOTENCY_OUTBOX_BUCKETS
+                                       * sizeof(ngx_queue_t));
+    o->work = ngx_pcalloc(cycle->pool, NGX_HTTP_IDEMPOTENCY_OUTBOX_LANES
+                               * sizeof(ngx_http_idempotency_outbox_work_t));
+
+    if (o->tries == NULL || o->work == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_OUTBOX_BUCKETS; i++) {
+        ngx_queue_init(&o->tries[i]);
+    }
 
     o->tick.handler = ngx_http_idempotency_outbox_tick;
     o->tick.data = o;
@@ -90,43 +114,23 @@ ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *cycle,
         ngx_http_idempotency_outbox_arm(o,
                                        NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN);
     }
+
+    return NGX_OK;
 }
 
 
 void
 ngx_http_idempotency_outbox_retry_exit(ngx_http_idempotency_outbox_t *o)
 {
-    ngx_queue_t                       *q;
-    ngx_http_idempotency_outbox_sh_t  *sh;
-
-    sh = ngx_http_idempotency_outbox_sh(o);
-
-    ngx_http_idempotency_zone_lock(&o->z);
-
-    if (sh->owner == ngx_pid) {
-        sh->owner = 0;
-    }
-
-    ngx_http_idempotency_zone_unlock(&o->z);
+    ngx_http_idempotency_outbox_disown(o);
 
     if (o->tick.timer_set) {
         ngx_del_timer(&o->tick);
     }
 
-    if (o->retry) {
-        ngx_http_idempotency_store_cancel(o->retry);
-        ngx_destroy_pool(o->retry->pool);
-        o->retry = NULL;
-    }
-
+    ngx_http_idempotency_outbox_tries_end(o, 1);
     ngx_http_idempotency_outbox_check_exit(o);
-
-    while (!ngx_queue_empty(&o->releases)) {
-        q = ngx_queue_head(&o->releases);
-
-        ngx_http_idempotency_outbox_release_free(
-            ngx_queue_data(q, ngx_http_idempotency_outbox_release_t, queue));
-    }
+    ngx_http_idempotency_outbox_release_exit(o);
 }
 
 
@@ -153,130 +157,262 @@ ngx_http_idempotency_outbox_arm(ngx_http_idempotency_outbox_t *o,
 }
 
 
-/*
- * The store answered somebody.  Not the lock for every request meanwhile: a
- * look at the time, which may be that of a moment ago.
- */
-
-void
-ngx_http_idempotency_outbox_hasten(ngx_http_idempotency_outbox_t *o)
-{
-    ngx_msec_t                         next;
-    ngx_http_idempotency_outbox_sh_t  *sh;
-
-    sh = ngx_http_idempotency_outbox_sh(o);
-
-    next = sh->tried + NGX_HTTP_IDEMPOTENCY_OUTBOX_HASTE;
-
-    if ((ngx_msec_int_t) (next - ngx_current_msec) < 0) {
-        next = ngx_current_msec;
-    }
-
-    if ((ngx_msec_int_t) (sh->next - next) <= 0) {
-        return;
-    }
-
-    ngx_http_idempotency_zone_lock(&o->z);
-    sh->next = next;
-    ngx_http_idempotency_zone_unlock(&o->z);
-
-    ngx_http_idempotency_outbox_arm(o, next - ngx_current_msec);
-}
-
-
 static void
 ngx_http_idempotency_outbox_tick(ngx_event_t *ev)
 {
     ngx_msec_t                      wait;
+    ngx_queue_t                    *q, ops;
     ngx_http_idempotency_op_t      *op;
     ngx_http_idempotency_outbox_t  *o;
 
     o = ev->data;
 
     if (ngx_exiting) {
+        ngx_http_idempotency_outbox_disown(o);
         return;
     }
 
     ngx_http_idempotency_outbox_over(o);
 
     if (ngx_http_idempotency_outbox_empty(o)) {
+        ngx_http_idempotency_outbox_tries_end(o, 0);
+        ngx_http_idempotency_outbox_disown(o);
         return;
     }
 
-    wait = NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK;
+    ngx_queue_init(&ops);
 
-    op = o->retry ? NULL : ngx_http_idempotency_outbox_take(o, &wait);
+    wait = ngx_http_idempotency_outbox_take(o, &ops);
 
     ngx_http_idempotency_outbox_arm(o, wait);
 
-    if (op == NULL) {
-        return;
-    }
+    while (!ngx_queue_empty(&ops)) {
+        q = ngx_queue_head(&ops);
+        ngx_queue_remove(q);
 
-    o->retry = op;
+        op = ngx_queue_data(q, ngx_http_idempotency_op_t, queue);
 
-    op->handler = ngx_http_idempotency_outbox_retried;
-    op->data = o;
-
-    if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
-        ngx_http_idempotency_outbox_retried(op);
+        if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
+            ngx_http_idempotency_outbox_retried(op);
+        }
     }
 }
 
 
-/* the commit that is to be tried now, by us; NULL: look again after "wait" */
+/* the commits that are to be tried now, by us; returns when to look again */
 
-static ngx_http_idempotency_op_t *
+static ngx_msec_t
 ngx_http_idempotency_outbox_take(ngx_http_idempotency_outbox_t *o,
-    ngx_msec_t *wait)
+    ngx_queue_t *ops)
 {
-    ngx_queue_t                       *q;
-    ngx_msec_int_t                     left;
-    ngx_http_idempotency_op_t         *op;
-    ngx_http_idempotency_node_t       *node;
+    ngx_uint_t                    n;
+    ngx_msec_t                    wait;
+    ngx_queue_t                  *q, *completed;
+    ngx_http_idempotency_op_t    *op;
+    ngx_http_idempotency_node_t  *node;
+
+    completed = &o->z.zone->completed;
+
+    ngx_http_idempotency_outbox_lock(o);
+
+    if (o->connects != o->layer.named->connects
+        && ngx_current_msec - o->rewritten
+           >= NGX_HTTP_IDEMPOTENCY_OUTBOX_REFUSED)
+    {
+        o->connects = o->layer.named->connects;
+        o->rewritten = ngx_current_msec;
+
+        ngx_http_idempotency_outbox_tries_end(o, 0);
+        ngx_http_idempotency_outbox_lanes_rewrite(o);
+    }
+
+    wait = NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK;
+
+    if (ngx_http_idempotency_outbox_own(o) != NGX_OK
+        || ngx_queue_empty(completed))
+    {
+        goto done;
+    }
+
+    if (o->left == 0) {
+        wait = ngx_http_idempotency_outbox_lanes_next(o, wait);
+
+        if (wait) {
+            goto done;
+        }
+
+        ngx_http_idempotency_outbox_pass_start(o);
+    }
+
+    for (n = 0; n < NGX_HTTP_IDEMPOTENCY_OUTBOX_SCAN && o->left; n++) {
+
+        if (ngx_queue_empty(completed)) {
+            o->left = 0;
+            break;
+        }
+
+        o->left--;
+
+        q = ngx_queue_head(completed);
+        node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
+
+        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
+            ngx_http_idempotency_zone_remove(&o->z, node);
+            o->z.zone->expired++;
+            continue;
+        }
+
+        ngx_http_idempotency_zone_requeue(&o->z, node);
+
+        /* a lock of this nginx is among them after the zone was repaired */
+
+        op = node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+             ? ngx_http_idempotency_outbox_take_one(o, node) : NULL;
+
+        if (op == NULL) {
+            continue;
+        }
+
+        ngx_queue_insert_tail(ops, &op->queue);
+
+        if (ngx_http_idempotency_outbox_lanes_next(o, 1) != 0) {
+            /* that was all for now; what was not looked at stays as it is */
+            o->left = 0;
+            goto next;
+        }
+    }
+
+    if (o->left) {
+        wait = 0;
+        goto done;
+    }
+
+    ngx_http_idempotency_outbox_pass_end(o);
+
+next:
+
+    wait = ngx_http_idempotency_outbox_lanes_next(o,
+                                            NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK);
+
+done:
+
+    ngx_http_idempotency_outbox_unlock(o);
+
+    return wait;
+}
+
+
+/* the zone is locked; NGX_DECLINED: another worker does it */
+
+static ngx_int_t
+ngx_http_idempotency_outbox_own(ngx_http_idempotency_outbox_t *o)
+{
     ngx_http_idempotency_outbox_sh_t  *sh;
 
-    op = NULL;
     sh = ngx_http_idempotency_outbox_sh(o);
-
-    ngx_http_idempotency_zone_lock(&o->z);
 
     if (sh->owner && sh->owner != ngx_pid
         && (ngx_msec_int_t) (sh->owned_until - ngx_current_msec) > 0
         && !(kill(sh->owner, 0) == -1 && ngx_errno == ESRCH))
     {
-        goto done;
+        o->left = 0;
+        return NGX_DECLINED;
     }
 
-    left = (ngx_msec_int_t) (sh->next - ngx_current_msec);
+    sh->owner = ngx_pid;
+    sh->owned_until = ngx_current_msec + NGX_HTTP_IDEMPOTENCY_OUTBOX_OWNED;
 
-    if (left > 0) {
-        *wait = ngx_min((ngx_msec_t) left, *wait);
-        goto done;
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idempotency_outbox_disown(ngx_http_idempotency_outbox_t *o)
+{
+    ngx_http_idempotency_outbox_sh_t  *sh;
+
+    sh = ngx_http_idempotency_outbox_sh(o);
+
+    if (sh->owner != ngx_pid) {
+        return;
     }
 
-    while (!ngx_queue_empty(&o->z.zone->completed)) {
-        q = ngx_queue_head(&o->z.zone->completed);
-        node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
+    ngx_http_idempotency_outbox_lock(o);
 
-        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
-            op = ngx_http_idempotency_outbox_op(o, node);
-            break;
+    if (sh->owner == ngx_pid) {
+        sh->owner = 0;
+    }
+
+    ngx_http_idempotency_outbox_unlock(o);
+
+    o->left = 0;
+}
+
+
+/* NULL: not now */
+
+static ngx_http_idempotency_op_t *
+ngx_http_idempotency_outbox_take_one(ngx_http_idempotency_outbox_t *o,
+    ngx_http_idempotency_node_t *node)
+{
+    ngx_uint_t                          lane;
+    ngx_http_idempotency_op_t          *op;
+    ngx_http_idempotency_outbox_try_t  *try;
+
+    lane = ngx_http_idempotency_outbox_lane(o, node->id,
+                                     ngx_http_idempotency_outbox_cause(node));
+
+    o->work[lane].seen = 1;
+
+    if (ngx_http_idempotency_outbox_lane_room(o, lane) == 0) {
+        return NULL;
+    }
+
+    try = ngx_http_idempotency_outbox_try(o, node->id);
+
+    if (try) {
+
+        if (try->op
+            || (try->lane == lane
+                && (ngx_msec_int_t) (try->until - ngx_current_msec) > 0))
+        {
+            return NULL;
         }
 
-        ngx_http_idempotency_zone_remove(&o->z, node);
-        o->z.zone->expired++;
+        ngx_queue_remove(&try->queue);
+
+    } else {
+        try = ngx_alloc(sizeof(ngx_http_idempotency_outbox_try_t),
+                        ngx_cycle->log);
+        if (try == NULL) {
+            return NULL;
+        }
     }
 
-    if (op) {
-        sh->owner = ngx_pid;
-        sh->owned_until = ngx_current_msec + NGX_HTTP_IDEMPOTENCY_OUTBOX_OWNED;
-        sh->tried = ngx_current_msec;
+    op = ngx_http_idempotency_outbox_op(o, node);
+
+    if (op == NULL) {
+        ngx_free(try);
+        return NULL;
     }
 
-done:
+    try->outbox = o;
+    try->op = op;
+    try->lane = lane;
+    ngx_memcpy(try->id, node->id, NGX_HTTP_IDEMPOTENCY_ID_LEN);
 
-    ngx_http_idempotency_zone_unlock(&o->z);
+    ngx_queue_insert_tail(&o->tries[try->id[0]], &try->queue);
+
+    op->handler = ngx_http_idempotency_outbox_retried;
+    op->data = try;
+
+    ngx_http_idempotency_outbox_lane_take(o, lane, op->size);
+
+    /* of a node that may be away: soon told whether it is back */
+
+    op->hasty = (ngx_http_idempotency_outbox_cause(node)
+                 == NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED
+                 && !ngx_http_idempotency_outbox_sh(o)->lanes[lane].open);
 
     return op;
 }
@@ -326,6 +462,8 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
     op->lease = op->ttl;
     op->grace = node->expires - ngx_current_msec - op->ttl;
     op->hold = node->hold;
+    op->known = (ngx_http_idempotency_outbox_cause(node)
+                 == NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED);
     op->state = node->state;
     op->reason = node->reason;
 
@@ -347,60 +485,110 @@ ngx_http_idempotency_outbox_op(ngx_http_idempotency_outbox_t *o,
 static void
 ngx_http_idempotency_outbox_retried(ngx_http_idempotency_op_t *op)
 {
-    ngx_msec_t                         max;
-    ngx_uint_t                         more;
-    ngx_http_idempotency_outbox_t     *o;
-    ngx_http_idempotency_outbox_sh_t  *sh;
+    ngx_msec_t                          wait;
+    ngx_uint_t                          answered, missed;
+    ngx_http_idempotency_outbox_t      *o;
+    ngx_http_idempotency_outbox_try_t  *try;
 
-    o = op->data;
-    sh = ngx_http_idempotency_outbox_sh(o);
+    try = op->data;
+    o = try->outbox;
 
     (void) ngx_http_idempotency_outbox_tried(o, op);
 
-    ngx_http_idempotency_zone_lock(&o->z);
+    answered = ngx_http_idempotency_layer_answered(op);
+    missed = (op->unacknowledged && !op->hasty);
 
-    if (ngx_http_idempotency_outbox_decided(op)) {
-        sh->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
-        sh->next = ngx_current_msec;
+    ngx_http_idempotency_outbox_lock(o);
+
+    ngx_http_idempotency_outbox_lane_done(o, try->lane, op->size);
+
+    if (!answered) {
+        ngx_http_idempotency_outbox_lane_failed(o, try->lane);
+
+    } else if (missed) {
+        ngx_http_idempotency_outbox_lane_missed(o, try->lane);
 
     } else {
-
-        /* hosts that lost the same store do not come back all at once */
-
-        sh->next = ngx_current_msec + sh->delay
-                   + (ngx_msec_t) ngx_random() % (sh->delay / 4 + 1);
-
-        /*
-         * While a lease may still last, a store that is back for a moment
-         * must not be missed: once it has run out, another host runs again
-         */
-
-        max = (ngx_msec_int_t) (sh->urgent - ngx_current_msec) > 0
-              ? NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_URGENT
-              : NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX;
-
-        sh->delay = ngx_min(2 * sh->delay, max);
+        ngx_http_idempotency_outbox_lane_opened(o, try->lane);
     }
 
-    more = o->z.zone->records;
+    wait = ngx_http_idempotency_outbox_lanes_next(o,
+                                            NGX_HTTP_IDEMPOTENCY_OUTBOX_TICK);
 
-    /* while they land one after the other, the right is kept */
+    ngx_http_idempotency_outbox_unlock(o);
 
-    if (sh->owner == ngx_pid
-        && (more == 0 || !ngx_http_idempotency_outbox_decided(op)))
-    {
-        sh->owner = 0;
+    ngx_http_idempotency_outbox_arm(o, wait);
+
+    if (op->running || op->bad_record || missed) {
+
+        /* others need not wait for it */
+
+        try->op = NULL;
+        try->until = ngx_current_msec
+                     + (missed ? NGX_HTTP_IDEMPOTENCY_OUTBOX_MISSED
+                               : NGX_HTTP_IDEMPOTENCY_OUTBOX_REFUSED);
+
+    } else {
+        ngx_queue_remove(&try->queue);
+        ngx_free(try);
     }
-
-    ngx_http_idempotency_zone_unlock(&o->z);
-
-    if (more && ngx_http_idempotency_outbox_decided(op)) {
-        ngx_http_idempotency_outbox_arm(o, 0);
-    }
-
-    o->retry = NULL;
 
     ngx_destroy_pool(op->pool);
+}
+
+
+static ngx_http_idempotency_outbox_try_t *
+ngx_http_idempotency_outbox_try(ngx_http_idempotency_outbox_t *o, u_char *id)
+{
+    ngx_queue_t                        *q, *bucket;
+    ngx_http_idempotency_outbox_try_t  *try;
+
+    bucket = &o->tries[id[0]];
+
+    for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
+        try = ngx_queue_data(q, ngx_http_idempotency_outbox_try_t, queue);
+
+        if (ngx_memcmp(try->id, id, NGX_HTTP_IDEMPOTENCY_ID_LEN) == 0) {
+            return try;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* forgets pauses; "all": and what is under way, since the worker leaves */
+
+static void
+ngx_http_idempotency_outbox_tries_end(ngx_http_idempotency_outbox_t *o,
+    ngx_uint_t all)
+{
+    ngx_uint_t                          i;
+    ngx_queue_t                        *q, *next;
+    ngx_http_idempotency_outbox_try_t  *try;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_OUTBOX_BUCKETS; i++) {
+
+        for (q = ngx_queue_head(&o->tries[i]);
+             q != ngx_queue_sentinel(&o->tries[i]);
+             q = next)
+        {
+            next = ngx_queue_next(q);
+            try = ngx_queue_data(q, ngx_http_idempotency_outbox_try_t, queue);
+
+            if (try->op && !all) {
+                continue;
+            }
+
+            if (try->op) {
+                ngx_http_idempotency_store_cancel(try->op);
+                ngx_destroy_pool(try->op->pool);
+            }
+
+            ngx_queue_remove(q);
+            ngx_free(try);
+        }
+    }
 }
 
 
@@ -408,10 +596,14 @@ ngx_uint_t
 ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
     ngx_http_idempotency_op_t *op)
 {
-    ngx_uint_t                    here;
-    ngx_http_idempotency_node_t  *node;
+    ngx_uint_t                         here, waited;
+    ngx_http_idempotency_node_t       *node;
+    ngx_http_idempotency_outbox_sh_t  *sh;
 
-    ngx_http_idempotency_zone_lock(&o->z);
+    sh = ngx_http_idempotency_outbox_sh(o);
+    waited = 0;
+
+    ngx_http_idempotency_outbox_lock(o);
 
     node = ngx_http_idempotency_zone_find(&o->z, op->id);
 
@@ -423,18 +615,35 @@ ngx_http_idempotency_outbox_tried(ngx_http_idempotency_outbox_t *o,
               == 0;
 
     if (here) {
+        waited = (ngx_http_idempotency_outbox_cause(node)
+                  == NGX_HTTP_IDEMPOTENCY_OUTBOX_FAILED);
 
-        if (ngx_http_idempotency_outbox_decided(op)) {
+        if (!ngx_http_idempotency_outbox_decided(op)) {
+            /* it stays */
+
+        } else if (!op->unacknowledged) {
             ngx_http_idempotency_zone_remove(&o->z, node);
 
-        } else {
-            ngx_http_idempotency_zone_requeue(&o->z, node);
+            if (!waited && sh->unacknowledged) {
+                sh->unacknowledged--;
+            }
+
+        } else if (waited) {
+
+            /* it is there, as long as its server is */
+
+            node->again = NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED;
+            sh->unacknowledged++;
+
+            ngx_http_idempotency_outbox_lane_use(o,
+                ngx_http_idempotency_outbox_lane(o, node->id,
+                                 NGX_HTTP_IDEMPOTENCY_OUTBOX_UNACKNOWLEDGED));
         }
     }
 
-    ngx_http_idempotency_zone_unlock(&o->z);
+    ngx_http_idempotency_outbox_unlock(o);
 
-    if (here) {
+    if (here && (waited || op->result == NGX_HTTP_IDEMPOTENCY_LOST)) {
         ngx_http_idempotency_outbox_told(o, op);
     }
 
@@ -512,22 +721,33 @@ ngx_http_idempotency_outbox_told(ngx_http_idempotency_outbox_t *o,
 }
 
 
-/* those whose time was over, whoever found them */
+/*
+ * Those whose time was over, whoever found them.  What the store has, and only
+ * replicas may lack, did reach it.
+ */
 
 static void
 ngx_http_idempotency_outbox_over(ngx_http_idempotency_outbox_t *o)
 {
-    ngx_uint_t                         n;
+    ngx_uint_t                         n, known;
     ngx_http_idempotency_outbox_sh_t  *sh;
 
     sh = ngx_http_idempotency_outbox_sh(o);
 
-    ngx_http_idempotency_zone_lock(&o->z);
+    ngx_http_idempotency_outbox_lock(o);
 
     n = o->z.zone->expired - sh->expired;
     sh->expired += n;
 
-    ngx_http_idempotency_zone_unlock(&o->z);
+    known = ngx_min(n, sh->unacknowledged);
+    sh->unacknowledged -= known;
+    n -= known;
+
+    if (o->z.zone->records == 0) {
+        sh->unacknowledged = 0;
+    }
+
+    ngx_http_idempotency_outbox_unlock(o);
 
     if (n) {
         ngx_log_error(NGX_LOG_WARN, o->tick.log, 0,
@@ -535,112 +755,4 @@ ngx_http_idempotency_outbox_over(ngx_http_idempotency_outbox_t *o)
                       "store \"%V\", their time is over",
                       n, &o->layer.named->name);
     }
-}
-
-
-void
-ngx_http_idempotency_outbox_release_later(ngx_http_idempotency_outbox_t *o,
-    ngx_http_idempotency_op_t *op)
-{
-    ngx_http_idempotency_op_t              *again;
-    ngx_http_idempotency_outbox_release_t  *release;
-
-    if (ngx_exiting
-        || op->lease <= NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN
-        || o->nreleases >= NGX_HTTP_IDEMPOTENCY_OUTBOX_RELEASES)
-    {
-        return;
-    }
-
-    again = ngx_http_idempotency_op_detached(o->layer.inner,
-                                             NGX_HTTP_IDEMPOTENCY_OP_RELEASE,
-                                             op->id, op->token);
-    if (again == NULL) {
-        return;
-    }
-
-    release = ngx_pcalloc(again->pool,
-                          sizeof(ngx_http_idempotency_outbox_release_t));
-    if (release == NULL) {
-        ngx_destroy_pool(again->pool);
-        return;
-    }
-
-    release->outbox = o;
-    release->op = again;
-    release->until = op->start + op->lease;
-
-    if ((ngx_msec_int_t) (op->locked_until - release->until) > 0) {
-        /* under hold it does not end by itself */
-        release->until = op->locked_until;
-    }
-
-    release->delay = NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MIN;
-
-    release->timer.handler = ngx_http_idempotency_outbox_release_again;
-    release->timer.data = release;
-    release->timer.log = ngx_cycle->log;
-    release->timer.cancelable = 1;
-
-    again->lease = op->lease;
-    again->handler = ngx_http_idempotency_outbox_release_done;
-    again->data = release;
-
-    ngx_queue_insert_tail(&o->releases, &release->queue);
-    o->nreleases++;
-
-    ngx_add_timer(&release->timer, release->delay);
-}
-
-
-static void
-ngx_http_idempotency_outbox_release_again(ngx_event_t *ev)
-{
-    ngx_http_idempotency_outbox_release_t  *release;
-
-    release = ev->data;
-
-    if (ngx_http_idempotency_store_submit(release->op) == NGX_OK) {
-        ngx_http_idempotency_outbox_release_done(release->op);
-    }
-}
-
-
-static void
-ngx_http_idempotency_outbox_release_done(ngx_http_idempotency_op_t *op)
-{
-    ngx_http_idempotency_outbox_release_t  *release;
-
-    release = op->data;
-
-    release->delay = ngx_min(2 * release->delay,
-                             NGX_HTTP_IDEMPOTENCY_OUTBOX_DELAY_MAX);
-
-    if (ngx_http_idempotency_layer_answered(op)
-        || (ngx_msec_int_t) (release->until - ngx_current_msec
-                             - release->delay)
-           <= 0)
-    {
-        ngx_http_idempotency_outbox_release_free(release);
-        return;
-    }
-
-    ngx_add_timer(&release->timer, release->delay);
-}
-
-
-static void
-ngx_http_idempotency_outbox_release_free(
-    ngx_http_idempotency_outbox_release_t *release)
-{
-    ngx_http_idempotency_store_cancel(release->op);
-
-    if (release->timer.timer_set) {
-        ngx_del_timer(&release->timer);
-    }
-
-    ngx_queue_remove(&release->queue);
-    release->outbox->nreleases--;
-
-    ngx_destroy_pool(release->op->pool);
 }

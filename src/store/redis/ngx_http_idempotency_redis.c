@@ -127,7 +127,7 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     redis = ngx_http_idempotency_redis_conf(op);
-    conn = ngx_http_idempotency_redis_route(redis, op);
+    conn = ngx_http_idempotency_redis_route(redis, op, 0);
 
     op->result = NGX_HTTP_IDEMPOTENCY_ERROR;
     op->state_data = NULL;
@@ -160,7 +160,7 @@ ngx_http_idempotency_redis_submit(ngx_http_idempotency_op_t *op)
 
     ngx_add_timer(&op->timer, redis->timeout
                               + (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
-                                 && redis->replicas
+                                 && redis->replicas && !op->hasty
                                  ? redis->replicas_timeout : 0));
 
     return call;
@@ -229,11 +229,23 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
         ngx_http_idempotency_redis_publish(conn, op);
     }
 
-    if (conn->commits && (op->result == NGX_HTTP_IDEMPOTENCY_OK
-                          || op->result == NGX_HTTP_IDEMPOTENCY_FULL))
+    if (conn->redis->replicas && op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+        && (op->result == NGX_HTTP_IDEMPOTENCY_OK
+            || op->result == NGX_HTTP_IDEMPOTENCY_FULL))
     {
-        ngx_http_idempotency_redis_replicas_hold(call);
-        return;
+        if (conn->commits) {
+            ngx_http_idempotency_redis_replicas_hold(call);
+            return;
+        }
+
+        if (call->early) {
+            ngx_http_idempotency_redis_replicas_early(call);
+            return;
+        }
+
+        /* nobody waits for them */
+
+        op->unacknowledged = 1;
     }
 
     repeated = (call->tries > (call->eval ? 2 : 1));

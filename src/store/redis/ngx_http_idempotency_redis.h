@@ -17,7 +17,9 @@
  *   ..._redis_connection.c  a connection: calls in flight, and their fate
  *                           when it breaks
  *   ..._redis_setup.c       from a socket to a connection that is ready;
- *                           _policy.c: whether the server evicts
+ *                           _policy.c: whether the server evicts;
+ *                           _knock.c: more sockets, while the first gets no
+ *                           answer
  *   ..._redis_replicas.c    commits that wait for replicas to have them
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
@@ -84,6 +86,9 @@
 /* a server that owes a reply for so long is taken for one that is away, as
    far as the topology is concerned */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_SILENT       1000
+
+/* attempts to connect that may be under way beside the first */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_KNOCKS       4
 
 /* connect attempts in vain after which a begin no longer waits for one */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_GIVE_UP      3
@@ -156,6 +161,9 @@ struct ngx_http_idempotency_redis_call_s {
                                                         did not decide it   */
     unsigned                              waited:1;  /* somebody waits, and is
                                                         to be told          */
+    unsigned                              early:1;   /* a commit whose WAIT is
+                                                        put off: it goes where
+                                                        nothing waits       */
 };
 
 
@@ -183,12 +191,21 @@ struct ngx_http_idempotency_redis_conn_s {
                                                         which replies come  */
     ngx_queue_t                           held;      /* ... replied to, until
                                                         replicas have them  */
+    ngx_queue_t                           early;     /* ... replied to before
+                                                        the WAIT that is to
+                                                        speak for them could
+                                                        be asked            */
+    ngx_queue_t                           covered;   /* ... and was         */
     ngx_buf_t                             out;       /* commands to be sent */
 
     ngx_event_t                           flush;     /* posted: send, or
                                                         connect             */
     ngx_event_t                           timer;     /* of connecting, and
                                                         of the backoff      */
+    ngx_event_t                           knock;     /* timer: another try to
+                                                        connect             */
+    ngx_connection_t                     *knocks[
+                                         NGX_HTTP_IDEMPOTENCY_REDIS_KNOCKS];
     ngx_uint_t                            setup;     /* replies outstanding */
     ngx_uint_t                            failures;  /* in a row            */
     ngx_msec_t                            heard;     /* bytes, last         */
@@ -207,6 +224,8 @@ struct ngx_http_idempotency_redis_conn_s {
     unsigned                              commits:1;   /* only, with a WAIT
                                                           behind them       */
     unsigned                              awaiting:1;  /* its reply         */
+    unsigned                              wrote:1;     /* something that it
+                                                          speaks for        */
     unsigned                              answered:1;  /* since it connected */
     unsigned                              told:1;      /* it is in the log  */
 };
@@ -538,10 +557,12 @@ ngx_int_t ngx_http_idempotency_redis_field(redisReply *reply, ngx_uint_t n,
 
 /* the connection for op; NULL: its node is not known yet */
 ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_route(
-    ngx_http_idempotency_redis_t *redis, ngx_http_idempotency_op_t *op);
+    ngx_http_idempotency_redis_t *redis, ngx_http_idempotency_op_t *op,
+    ngx_uint_t early);
 /* ... and of those to a node */
 ngx_http_idempotency_redis_conn_t *ngx_http_idempotency_redis_conn_of(
-    ngx_http_idempotency_redis_node_t *node, ngx_http_idempotency_op_t *op);
+    ngx_http_idempotency_redis_node_t *node, ngx_http_idempotency_op_t *op,
+    ngx_uint_t early);
 ngx_http_idempotency_redis_call_t *ngx_http_idempotency_redis_call(
     ngx_http_idempotency_redis_t *redis,
     ngx_http_idempotency_redis_conn_t *conn);
@@ -584,6 +605,12 @@ ngx_int_t ngx_http_idempotency_redis_replicas_ask(
     ngx_http_idempotency_redis_conn_t *conn);
 void ngx_http_idempotency_redis_replicas_hold(
     ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_replicas_hurry(
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_replicas_early(
+    ngx_http_idempotency_redis_call_t *call);
+void ngx_http_idempotency_redis_replicas_cover(
+    ngx_http_idempotency_redis_conn_t *conn);
 char *ngx_http_idempotency_redis_set_replicas(ngx_conf_t *cf,
     ngx_http_idempotency_redis_t *redis, ngx_str_t *value, void *field);
 
@@ -607,6 +634,20 @@ void ngx_http_idempotency_redis_write_handler(ngx_event_t *wev);
 
 void ngx_http_idempotency_redis_connect(
     ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev);
+ngx_err_t ngx_http_idempotency_redis_connect_error(ngx_connection_t *c);
+
+/* its socket is there */
+void ngx_http_idempotency_redis_connected(
+    ngx_http_idempotency_redis_conn_t *conn);
+
+/* ..._redis_knock.c */
+
+/* an attempt to connect is under way: others follow, until one succeeds */
+void ngx_http_idempotency_redis_knock(ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_knock_stop(
+    ngx_http_idempotency_redis_conn_t *conn);
+void ngx_http_idempotency_redis_knock_handler(ngx_event_t *ev);
 
 /* ..._redis_policy.c */
 

@@ -39,7 +39,7 @@ static void ngx_http_idempotency_redis_later_handler(ngx_event_t *ev);
 
 ngx_http_idempotency_redis_conn_t *
 ngx_http_idempotency_redis_route(ngx_http_idempotency_redis_t *redis,
-    ngx_http_idempotency_op_t *op)
+    ngx_http_idempotency_op_t *op, ngx_uint_t early)
 {
     ngx_http_idempotency_redis_node_t  *node;
 
@@ -49,19 +49,21 @@ ngx_http_idempotency_redis_route(ngx_http_idempotency_redis_t *redis,
         return NULL;
     }
 
-    return ngx_http_idempotency_redis_conn_of(node, op);
+    return ngx_http_idempotency_redis_conn_of(node, op, early);
 }
 
 
 ngx_http_idempotency_redis_conn_t *
 ngx_http_idempotency_redis_conn_of(ngx_http_idempotency_redis_node_t *node,
-    ngx_http_idempotency_op_t *op)
+    ngx_http_idempotency_op_t *op, ngx_uint_t early)
 {
     ngx_uint_t  n;
 
     n = op->id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1] % node->nconns;
 
-    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT && node->redis->replicas) {
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT && node->redis->replicas
+        && !op->hasty && !early)
+    {
         n += node->nconns;
     }
 
@@ -197,9 +199,10 @@ ngx_http_idempotency_redis_call_again(ngx_http_idempotency_redis_call_t *call)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     call->asking = 0;
+    call->early = 0;
 
     redis = ngx_http_idempotency_redis_conf(call->op);
-    conn = ngx_http_idempotency_redis_route(redis, call->op);
+    conn = ngx_http_idempotency_redis_route(redis, call->op, 0);
 
     if (conn) {
         ngx_http_idempotency_redis_call_to(call, conn);
@@ -402,6 +405,11 @@ ngx_http_idempotency_redis_requeue(ngx_http_idempotency_redis_conn_t *conn)
 
     /* replied to, but the replicas were not heard: these came before */
 
+    ngx_queue_add(&conn->held, &conn->covered);
+    ngx_queue_init(&conn->covered);
+    ngx_queue_add(&conn->held, &conn->early);
+    ngx_queue_init(&conn->early);
+
     while (!ngx_queue_empty(&conn->held)) {
         q = ngx_queue_last(&conn->held);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
@@ -433,7 +441,8 @@ ngx_http_idempotency_redis_reroute(ngx_http_idempotency_redis_t *redis,
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
 
         if (!call->asking
-            && ngx_http_idempotency_redis_route(redis, call->op) != call->conn)
+            && ngx_http_idempotency_redis_route(redis, call->op, call->early)
+               != call->conn)
         {
             ngx_http_idempotency_redis_call_again(call);
         }

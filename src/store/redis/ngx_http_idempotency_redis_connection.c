@@ -62,6 +62,8 @@ ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
     ngx_queue_init(&conn->unsent);
     ngx_queue_init(&conn->sent);
     ngx_queue_init(&conn->held);
+    ngx_queue_init(&conn->early);
+    ngx_queue_init(&conn->covered);
 
     conn->flush.handler = ngx_http_idempotency_redis_flush_handler;
     conn->flush.data = conn;
@@ -73,6 +75,11 @@ ngx_http_idempotency_redis_conn_init(ngx_http_idempotency_redis_conn_t *conn,
     conn->timer.data = conn;
     conn->timer.log = ngx_cycle->log;
     conn->timer.cancelable = 1;
+
+    conn->knock.handler = ngx_http_idempotency_redis_knock_handler;
+    conn->knock.data = conn;
+    conn->knock.log = ngx_cycle->log;
+    conn->knock.cancelable = 1;
 }
 
 
@@ -196,7 +203,17 @@ ngx_http_idempotency_redis_encode(ngx_http_idempotency_redis_conn_t *conn)
     ngx_queue_t                        *q;
     ngx_http_idempotency_redis_call_t  *call;
 
-    if (conn->awaiting || ngx_queue_empty(&conn->unsent)) {
+    if (conn->commits) {
+
+        if (conn->awaiting) {
+            ngx_http_idempotency_redis_replicas_hurry(conn);
+            return NGX_OK;
+        }
+
+        ngx_http_idempotency_redis_replicas_cover(conn);
+    }
+
+    if (ngx_queue_empty(&conn->unsent)) {
         return NGX_OK;
     }
 
@@ -245,6 +262,7 @@ ngx_http_idempotency_redis_idle(ngx_http_idempotency_redis_conn_t *conn)
         && (conn->owner
             || (ngx_queue_empty(&conn->sent)
                 && ngx_queue_empty(&conn->unsent)
+                && ngx_queue_empty(&conn->early)
                 && (!conn->subscriber || conn->redis->nwatches == 0)));
 }
 
@@ -415,6 +433,7 @@ ngx_http_idempotency_redis_works(ngx_http_idempotency_redis_conn_t *conn)
 {
     conn->answered = 1;
     conn->failures = 0;
+    conn->redis->store->connects++;
     conn->node->refused = 0;
 
     if (conn->told) {
@@ -439,6 +458,8 @@ ngx_http_idempotency_redis_close(ngx_http_idempotency_redis_conn_t *conn)
     conn->state = NGX_HTTP_IDEMPOTENCY_REDIS_CLOSED;
     conn->setup = 0;
     conn->awaiting = 0;
+
+    ngx_http_idempotency_redis_knock_stop(conn);
 
     if (conn->timer.timer_set) {
         ngx_del_timer(&conn->timer);
@@ -618,6 +639,11 @@ ngx_http_idempotency_redis_timer_handler(ngx_event_t *ev)
     ngx_http_idempotency_redis_conn_t  *conn;
 
     conn = ev->data;
+
+    if (conn->state == NGX_HTTP_IDEMPOTENCY_REDIS_READY) {
+        ngx_http_idempotency_redis_replicas_hurry(conn);
+        return;
+    }
 
     if (conn->state != NGX_HTTP_IDEMPOTENCY_REDIS_BACKOFF) {
         ngx_http_idempotency_redis_drop(conn, "no answer within %M ms",

@@ -10,9 +10,16 @@
  * it committed, and writes all the same, so that the WAIT of the new
  * connection has something to speak for.
  *
+ * Replicas that are there answer within a few milliseconds.  Where they do
+ * not, what comes meanwhile is sent all the same, on a connection on which
+ * nothing waits: only its acknowledgement is put off.  A WAIT also speaks for
+ * whatever its server had done for others before the last write of its own
+ * connection.  So of those that went ahead one is asked again, in front of the
+ * next WAIT, and the rest are covered by it.
+ *
  * A WAIT that counts too few is an answer: the response goes out, and it is
- * counted and logged.  A server that does not answer at all is away, and the
- * commit failed, as without replicas.
+ * counted and logged; whoever asked knows, and may keep it.  A server that
+ * does not answer at all is away, and the commit failed, as without replicas.
  *
  * Called by the connection when it sends, and by the backend with commits that
  * are done.
@@ -34,10 +41,15 @@
 /* Redis looks ten times a second whether the time of a WAIT is over */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_MARGIN   300
 
+/* how long a commit waits for the WAIT of others before it goes ahead */
+#define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_HURRY    10
+
 /* how often a commit is asked of a server that stops being the master */
 #define NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_TRIES    5
 
 
+static void ngx_http_idempotency_redis_replicas_time(
+    ngx_http_idempotency_redis_call_t *call, ngx_uint_t n);
 static void ngx_http_idempotency_redis_replicas_replied(
     ngx_http_idempotency_redis_call_t *call, redisReply *reply);
 static ngx_uint_t ngx_http_idempotency_redis_replicas_demoted(
@@ -73,9 +85,101 @@ ngx_http_idempotency_redis_replicas_ask(
     }
 
     conn->awaiting = 1;
+    conn->wrote = 0;
     conn->asked = ngx_current_msec;
 
+    /* these were done before anything of this lot is */
+
+    ngx_queue_add(&conn->covered, &conn->early);
+    ngx_queue_init(&conn->early);
+
     return NGX_OK;
+}
+
+
+/*
+ * There are commits behind a WAIT that has no reply yet.  Once that takes long
+ * they go ahead, to where they are not held up.
+ */
+
+void
+ngx_http_idempotency_redis_replicas_hurry(
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_msec_t                          since;
+    ngx_http_idempotency_redis_call_t  *call;
+
+    if (!conn->awaiting || ngx_queue_empty(&conn->unsent)) {
+        return;
+    }
+
+    since = ngx_current_msec - conn->asked;
+
+    if (since < NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_HURRY) {
+
+        if (!conn->timer.timer_set) {
+            ngx_add_timer(&conn->timer,
+                          NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_HURRY - since);
+        }
+
+        return;
+    }
+
+    while (!ngx_queue_empty(&conn->unsent)) {
+        call = ngx_queue_data(ngx_queue_head(&conn->unsent),
+                              ngx_http_idempotency_redis_call_t, queue);
+
+        call->early = 1;
+
+        ngx_http_idempotency_redis_call_to(call,
+                       ngx_http_idempotency_redis_conn_of(conn->node,
+                                                          call->op, 1));
+    }
+}
+
+
+/* one that went ahead is done; the next WAIT is to speak for it */
+
+void
+ngx_http_idempotency_redis_replicas_early(
+    ngx_http_idempotency_redis_call_t *call)
+{
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    ngx_http_idempotency_redis_call_unsent(call);
+
+    conn = ngx_http_idempotency_redis_conn_of(call->conn->node, call->op, 0);
+
+    call->early = 0;
+    call->conn = conn;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&conn->early, &call->queue);
+
+    /* that of the WAIT that is under way, and of the next one */
+
+    ngx_http_idempotency_redis_replicas_time(call, 2);
+
+    ngx_http_idempotency_redis_flush(conn);
+}
+
+
+/* a write for the next WAIT to speak for */
+
+void
+ngx_http_idempotency_redis_replicas_cover(
+    ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_queue_t  *q;
+
+    if (ngx_queue_empty(&conn->early)) {
+        return;
+    }
+
+    q = ngx_queue_head(&conn->early);
+
+    ngx_queue_remove(q);
+    ngx_queue_insert_head(&conn->unsent, q);
 }
 
 
@@ -85,14 +189,29 @@ void
 ngx_http_idempotency_redis_replicas_hold(
     ngx_http_idempotency_redis_call_t *call)
 {
+    ngx_http_idempotency_redis_conn_t  *conn;
+
+    conn = call->conn;
+    conn->wrote = 1;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&conn->held, &call->queue);
+
+    ngx_http_idempotency_redis_replicas_time(call, 1);
+}
+
+
+/* so many WAITs, and what the server takes to answer */
+
+static void
+ngx_http_idempotency_redis_replicas_time(
+    ngx_http_idempotency_redis_call_t *call, ngx_uint_t n)
+{
     ngx_msec_t                          margin;
     ngx_event_t                        *timer;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     conn = call->conn;
-
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&conn->held, &call->queue);
 
     margin = ngx_max(conn->redis->timeout,
                      NGX_HTTP_IDEMPOTENCY_REDIS_REPLICAS_MARGIN);
@@ -105,7 +224,7 @@ ngx_http_idempotency_redis_replicas_hold(
         ngx_del_timer(timer);
     }
 
-    ngx_add_timer(timer, conn->redis->replicas_timeout + margin);
+    ngx_add_timer(timer, n * conn->redis->replicas_timeout + margin);
 }
 
 
@@ -131,6 +250,20 @@ ngx_http_idempotency_redis_replicas_replied(
 
     conn->awaiting = 0;
 
+    if (conn->timer.timer_set) {
+        ngx_del_timer(&conn->timer);
+    }
+
+    if (conn->wrote) {
+        ngx_queue_add(&conn->held, &conn->covered);
+
+    } else {
+        /* it spoke for something older: the next one will do */
+        ngx_queue_add(&conn->early, &conn->covered);
+    }
+
+    ngx_queue_init(&conn->covered);
+
     while (!ngx_queue_empty(&conn->held)) {
         q = ngx_queue_head(&conn->held);
         call = ngx_queue_data(q, ngx_http_idempotency_redis_call_t, queue);
@@ -154,7 +287,7 @@ ngx_http_idempotency_redis_replicas_replied(
 
     /* the next lot */
 
-    if (!ngx_queue_empty(&conn->unsent)) {
+    if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->early)) {
         ngx_http_idempotency_redis_flush(conn);
     }
 }
@@ -183,6 +316,12 @@ ngx_http_idempotency_redis_replicas_missed(
     ngx_http_idempotency_redis_t  *redis;
 
     redis = conn->redis;
+
+    op->unacknowledged = 1;
+
+    if (op->known) {
+        return;
+    }
 
     ngx_http_idempotency_metrics_count(redis->store,
                                   NGX_HTTP_IDEMPOTENCY_COUNT_REPLICAS_MISSED);

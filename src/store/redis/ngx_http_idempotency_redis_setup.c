@@ -23,11 +23,6 @@
 #define NGX_HTTP_IDEMPOTENCY_REDIS_POOL_SIZE  512
 
 
-static void ngx_http_idempotency_redis_lookup(
-    ngx_http_idempotency_redis_conn_t *conn);
-static void ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev);
-static void ngx_http_idempotency_redis_connected(
-    ngx_http_idempotency_redis_conn_t *conn);
 #if (NGX_SSL)
 static void ngx_http_idempotency_redis_handshake(
     ngx_http_idempotency_redis_conn_t *conn);
@@ -127,58 +122,24 @@ ngx_http_idempotency_redis_connect(ngx_http_idempotency_redis_conn_t *conn)
 
     if (rc == NGX_OK) {
         ngx_http_idempotency_redis_connected(conn);
-    }
-}
-
-
-/* whoever announced the name, it has no address yet */
-
-static void
-ngx_http_idempotency_redis_lookup(ngx_http_idempotency_redis_conn_t *conn)
-{
-    ngx_http_idempotency_redis_t  *redis;
-
-    redis = conn->redis;
-
-    ngx_add_timer(&conn->timer, redis->connect_timeout);
-
-    /* that may go on with it at once */
-
-    if (ngx_http_idempotency_redis_resolve(conn->node) != NGX_DECLINED) {
         return;
     }
 
-    if (redis->store->resolver == NULL && !redis->no_resolver) {
-        redis->no_resolver = 1;
-
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: store \"%V\": a server is announced as "
-                      "\"%V\", and there is no \"resolver\" directive in the "
-                      "http block to look up its name",
-                      &redis->store->name, &conn->node->name);
-    }
-
-    ngx_http_idempotency_redis_drop(conn, "its name can't be looked up");
+    ngx_http_idempotency_redis_knock(conn);
 }
 
 
-static void
+void
 ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev)
 {
-    int                                 err;
-    socklen_t                           len;
+    ngx_err_t                           err;
     ngx_connection_t                   *c;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     c = ev->data;
     conn = c->data;
 
-    err = 0;
-    len = sizeof(int);
-
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
-        err = ngx_socket_errno;
-    }
+    err = ngx_http_idempotency_redis_connect_error(c);
 
     if (err) {
         u_char  *last, text[NGX_MAX_CONF_ERRSTR / 8];
@@ -196,10 +157,29 @@ ngx_http_idempotency_redis_connect_handler(ngx_event_t *ev)
 }
 
 
-static void
+ngx_err_t
+ngx_http_idempotency_redis_connect_error(ngx_connection_t *c)
+{
+    int        err;
+    socklen_t  len;
+
+    err = 0;
+    len = sizeof(int);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
+        err = ngx_socket_errno;
+    }
+
+    return err;
+}
+
+
+void
 ngx_http_idempotency_redis_connected(ngx_http_idempotency_redis_conn_t *conn)
 {
     ngx_connection_t  *c;
+
+    ngx_http_idempotency_redis_knock_stop(conn);
 
     c = conn->connection;
 

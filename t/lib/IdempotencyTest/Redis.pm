@@ -330,6 +330,8 @@ package IdempotencyTest::RedisProxy;
 #   bare      as they are, but the server has neither RESTORE nor LINSERT
 #   cut       closes all connections now, then pass
 #   down      closes all connections now, then refuse
+#   silent    nothing passes either way, and who connects gets no answer, as
+#             where packets are dropped; until "cut"
 
 use strict;
 use warnings;
@@ -390,7 +392,7 @@ sub run
     my $mode = 'pass';
     my $last = '';
     my $select = IO::Select->new($listen, $control);
-    my (%peer, %is_client, $passing, $asked, @kept);
+    my (%peer, %is_client, $passing, $asked, @kept, @full);
 
     my $close = sub {
         for my $s (@_) {
@@ -416,6 +418,21 @@ sub run
 
                 ($mode, $passing) = $text =~ /^(\w+)(?: (\d+))?/;
                 ($asked, @kept) = (0);
+
+                if ($mode eq 'silent') {
+                    $select->remove($listen, map { $_->[1] } values %peer);
+                    @full = fill($listen);
+                    syswrite $control, '.';
+                    next;
+                }
+
+                if (@full) {
+                    close $_ for splice @full;
+                    $listen->blocking(0);
+                    close $_ while $_ = $listen->accept;
+                    $listen->blocking(1);
+                    $select->add($listen);
+                }
 
                 if ($mode eq 'cut' || $mode eq 'down') {
                     for my $pair (map { [ @$_ ] } values %peer) {
@@ -502,6 +519,29 @@ sub run
             $last = $data if !$is_client{$s};
         }
     }
+}
+
+
+# Connections to it, as many as the kernel takes: it drops what comes then, and
+# who connects hears nothing.
+
+sub fill
+{
+    my ($listen) = @_;
+
+    my ($failed, @full) = (0);
+
+    while (@full < 1000 && $failed < 3) {
+        my $s = IO::Socket::INET->new(PeerAddr => '127.0.0.1',
+                                      PeerPort => $listen->sockport,
+                                      Proto => 'tcp', Blocking => 0)
+            or last;
+
+        push @full, $s;
+        $failed++ if !IO::Select->new($s)->can_write(0.2);
+    }
+
+    return @full;
 }
 
 

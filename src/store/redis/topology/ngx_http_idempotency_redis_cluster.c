@@ -304,7 +304,8 @@ ngx_http_idempotency_redis_cluster_redirected(
 
     } else if (to->ask) {
         ngx_http_idempotency_redis_call_to(call,
-                        ngx_http_idempotency_redis_conn_of(node, call->op));
+                        ngx_http_idempotency_redis_conn_of(node, call->op,
+                                                           call->early));
         call->asking = 1;
 
         node->importing = ngx_current_msec | 1;

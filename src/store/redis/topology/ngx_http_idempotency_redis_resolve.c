@@ -399,3 +399,34 @@ ngx_http_idempotency_redis_outdated(ngx_http_idempotency_redis_conn_t *conn)
                                         "its name has other addresses now");
     }
 }
+
+
+/* whoever announced the name, it has no address yet */
+
+void
+ngx_http_idempotency_redis_lookup(ngx_http_idempotency_redis_conn_t *conn)
+{
+    ngx_http_idempotency_redis_t  *redis;
+
+    redis = conn->redis;
+
+    ngx_add_timer(&conn->timer, redis->connect_timeout);
+
+    /* that may go on with it at once */
+
+    if (ngx_http_idempotency_redis_resolve(conn->node) != NGX_DECLINED) {
+        return;
+    }
+
+    if (redis->store->resolver == NULL && !redis->no_resolver) {
+        redis->no_resolver = 1;
+
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: store \"%V\": a server is announced as "
+                      "\"%V\", and there is no \"resolver\" directive in the "
+                      "http block to look up its name",
+                      &redis->store->name, &conn->node->name);
+    }
+
+    ngx_http_idempotency_redis_drop(conn, "its name can't be looked up");
+}

@@ -220,6 +220,8 @@ void ngx_http_idempotency_redis_resolve_soon(
     ngx_http_idempotency_redis_node_t *node);
 void ngx_http_idempotency_redis_resolve_exit(
     ngx_http_idempotency_redis_node_t *node);
+void ngx_http_idempotency_redis_lookup(
+    ngx_http_idempotency_redis_conn_t *conn);
 
 
 #endif /* _NGX_HTTP_IDEMPOTENCY_REDIS_TOPOLOGY_H_INCLUDED_ */
