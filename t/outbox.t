@@ -671,7 +671,7 @@ my $key = key();
 my $c = send_post('/long/status/502?op=a&hold=1', 'x', $key);
 app_wait_parked('a');
 my ($name) = $::redis->keys;
-$::redis->write_record($name, { %{ $::redis->record($name) }, t => 'x' x 16 }, 60000);
+$::redis->write_record($name, { %{ $::redis->record($name) }, t => 'x' x 16, g => 1000 }, 60000);
 app_release('a');
 is($c->read_response->status, 502, 'answered');
 error_log_like(qr/commit in store "shared" failed: the lock was lost/, 'lost');
@@ -716,4 +716,65 @@ is($c->read_response->body, "run 1\n", 'replayed');
 ok(wait_for(sub { landed() }, 12), 'it lands');
 is(http_post('/ok?op=a&hold=1', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->body,
    "run 1\n", 'for all');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 29: another one took over, and is gone: what ran is not yielded to it
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+# a lock whose lease is over; what its release left; and those of another request
+
+my %left = (
+    lock    => { s => 1 },
+    unknown => { s => 3, r => 1, b => '' },
+    other   => { s => 1, c => 1 },
+);
+
+my %key = map { $_ => key() } keys %left;
+my %name;
+
+run_apart(map { ("/ok?op=$_", $key{$_}) } sort keys %left);
+
+for my $name ($::redis->keys) {
+    my $lock = $::redis->record($name);
+    my ($what) = grep { !$name{$_} } sort keys %left;
+    $name{$what} = $name;
+
+    my $f = { %$lock, %{ $left{$what} }, t => scalar(reverse $lock->{t}), g => 600_000 };
+    $f->{c} = $lock->{c};
+    substr($f->{c}, 20, 1) ^= "\1" if $left{$what}{c};     # of its fingerprint
+    $::redis->write_record($name, $f, 500_000);
+}
+
+sleep 1.2;
+join_again();
+
+ok(wait_for(sub { $::redis->record($name{$_})->{s} == 2 }, 12), "$_: it lands")
+    for qw(lock unknown);
+
+error_log_like(qr/has to wait, another request has taken over/, 'of another request: it waits');
+is($::redis->record($name{other})->{s}, 1, 'and is not written');
+
+
+
+=== TEST 30: a holder whose lock is that of a dead one takes it back
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my $key = key();
+my $c = send_post('/ok?op=a&hold=1', 'x', $key);
+app_wait_parked('a');
+
+my ($name) = $::redis->keys;
+my $lock = $::redis->record($name);
+$::redis->write_record($name, { %$lock, t => scalar(reverse $lock->{t}), g => 600_000 }, 500_000);
+
+ok(wait_for(sub { $::redis->record($name)->{t} eq $lock->{t} }, 5), 'a renewal takes it back');
+app_release('a');
+is($c->read_response->body, "run 1\n", 'it is answered');
+is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'and replayed');
 is(app_count('a'), 1, 'ran once');

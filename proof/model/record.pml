@@ -207,6 +207,8 @@ inline apply(op, tok, res, i)
             lay(tok); res = OK
         :: state == PROGRESS && token == tok ->
             left = LEASE; res = OK
+        :: OVER && token != tok && SAME(tok) ->
+            lay(tok); again = AGAIN; res = OK
         :: else ->
             res = LOST
         fi;
@@ -217,7 +219,7 @@ inline apply(op, tok, res, i)
 
     :: op == COMMIT || op == UNSURE ->
         if
-        :: state == NONE || FENCED(tok) ->
+        :: state == NONE || FENCED(tok) || (OVER && SAME(tok)) ->
             if
             :: op == COMMIT ->
                 state = DONE; answer = tok; left = 0

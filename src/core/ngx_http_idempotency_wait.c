@@ -341,6 +341,8 @@ ngx_http_idempotency_watch_look(ngx_event_t *ev)
     op->handler = ngx_http_idempotency_watch_looked;
     op->again = !watch->gone
                 || (ngx_msec_int_t) (watch->back - ngx_current_msec) > 0;
+    op->leased = op->again
+                 && (ngx_msec_int_t) (watch->leased - ngx_current_msec) > 0;
 
     if (ngx_http_idempotency_store_submit(op) == NGX_OK) {
         ngx_http_idempotency_watch_looked(op);

@@ -117,6 +117,8 @@ struct ngx_http_idempotency_op_s {
     unsigned                        again:1;    /* it waits already: a record
                                                    that is gone, and was not
                                                    given back, is not taken */
+    unsigned                        leased:1;   /* ... and the lease that it
+                                                   knows of is not over     */
 
     /* watch */
     ngx_uint_t                      attempt;    /* looks in vain, so far    */

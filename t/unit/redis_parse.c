@@ -332,6 +332,62 @@ test_members(void)
 }
 
 
+/* nginx's, as far as it is asked for here: digits only */
+
+off_t
+ngx_atoof(u_char *line, size_t n)
+{
+    off_t  value;
+
+    if (n == 0) {
+        return NGX_ERROR;
+    }
+
+    for (value = 0; n--; line++) {
+        if (*line < '0' || *line > '9' || value > NGX_MAX_OFF_T_VALUE / 10 - 1)
+        {
+            return NGX_ERROR;
+        }
+
+        value = value * 10 + (*line - '0');
+    }
+
+    return value;
+}
+
+
+static void
+test_epochs(void)
+{
+    ngx_uint_t   i;
+    redisReply  *r;
+
+    static struct {
+        const char  *text;
+        int64_t      epoch;
+    } epochs[] = {
+        { "*4\r\n$4\r\nname\r\n$1\r\nm\r\n$12\r\nconfig-epoch\r\n$1\r\n7\r\n",
+          7 },
+        { "*2\r\n$12\r\nconfig-epoch\r\n$1\r\nx\r\n",
+          NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH },
+        { "*2\r\n$4\r\nname\r\n$12\r\nconfig-epoch\r\n",
+          NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH },
+        { "*1\r\n$12\r\nconfig-epoch\r\n",
+          NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH },
+        { "$1\r\n7\r\n", NGX_HTTP_IDEMPOTENCY_REDIS_NO_EPOCH }
+    };
+
+    for (i = 0; i < sizeof(epochs) / sizeof(epochs[0]); i++) {
+        r = reply(epochs[i].text, strlen(epochs[i].text));
+
+        ok(ngx_http_idempotency_redis_config_epoch(r) == epochs[i].epoch,
+           "epoch %d", (int) i);
+
+        freeReplyObject(r);
+    }
+}
+
+
 /* whatever comes, what is taken from it lies within bounds */
 
 static void
@@ -385,6 +441,7 @@ test_random(void)
         }
 
         (void) ngx_http_idempotency_redis_master_addr(r, &host, &port);
+        (void) ngx_http_idempotency_redis_config_epoch(r);
 
         freeReplyObject(r);
     }
@@ -401,12 +458,13 @@ main(void)
          + sizeof(maps) / sizeof(maps[0])
          + sizeof(masters) / sizeof(masters[0])
          + sizeof(switches) / sizeof(switches[0])
-         + 6 + 1);
+         + 5 + 6 + 1);
 
     test_slots();
     test_redirects();
     test_replies();
     test_members();
+    test_epochs();
     test_random();
 
     return done();

@@ -52,6 +52,8 @@ static void ngx_http_idempotency_memory_give_back(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_node_t *node);
 static ngx_uint_t ngx_http_idempotency_memory_free(
     ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
+static ngx_uint_t ngx_http_idempotency_memory_lapsed(
+    ngx_http_idempotency_node_t *node, ngx_http_idempotency_op_t *op);
 static ngx_http_idempotency_node_t *ngx_http_idempotency_memory_lay(
     ngx_http_idempotency_memory_t *m, ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_memory_take(ngx_http_idempotency_memory_t *m,
@@ -176,6 +178,10 @@ ngx_http_idempotency_memory_renew(ngx_http_idempotency_op_t *op)
 
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
 
+    } else if (ngx_http_idempotency_memory_lapsed(node, op)) {
+        ngx_http_idempotency_memory_take(m, node, op, 1);
+        op->result = NGX_HTTP_IDEMPOTENCY_OK;
+
     } else {
         op->result = NGX_HTTP_IDEMPOTENCY_LOST;
     }
@@ -208,8 +214,13 @@ ngx_http_idempotency_memory_commit(ngx_http_idempotency_op_t *op)
         node = ngx_http_idempotency_memory_lay(m, op);
 
     } else if (!ngx_http_idempotency_memory_ours(node, op)) {
-        op->result = NGX_HTTP_IDEMPOTENCY_LOST;
-        goto done;
+
+        if (!ngx_http_idempotency_memory_lapsed(node, op)) {
+            op->result = NGX_HTTP_IDEMPOTENCY_LOST;
+            goto done;
+        }
+
+        ngx_http_idempotency_memory_take(m, node, op, 1);
 
     } else if (node->state != NGX_HTTP_IDEMPOTENCY_IN_PROGRESS) {
         op->result = NGX_HTTP_IDEMPOTENCY_OK;
@@ -404,26 +415,40 @@ ngx_http_idempotency_memory_free(ngx_http_idempotency_node_t *node,
 {
     ngx_msec_int_t  left;
 
-    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
-
     if (!ngx_http_idempotency_memory_leased(node)) {
 
         /* it expired, and did so before the asker came */
+
+        left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
         op->expired = (left + (ngx_msec_int_t) op->age <= 0);
         return op->expired;
     }
 
-    if (left > 0 || node->hold
-        || !ngx_http_idempotency_claim_same(&node->claim, op->claim,
-                                            op->key_alone))
-    {
+    if (!ngx_http_idempotency_memory_lapsed(node, op)) {
         return 0;
     }
 
     op->abandoned = (node->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS);
 
     return 1;
+}
+
+
+/*
+ * A lease that is over, and the same request: begin takes it over; and so does
+ * a holder that had lost its lock to one that is gone by now.
+ */
+
+static ngx_uint_t
+ngx_http_idempotency_memory_lapsed(ngx_http_idempotency_node_t *node,
+    ngx_http_idempotency_op_t *op)
+{
+    return ngx_http_idempotency_memory_leased(node)
+           && !node->hold
+           && (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0
+           && ngx_http_idempotency_claim_same(&node->claim, op->claim,
+                                              op->key_alone);
 }
 
 

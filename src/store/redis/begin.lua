@@ -4,7 +4,8 @@
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 our lock   3 our token   4 life, ms
 --          5 ms since the asker came   6 "1": the key alone decides
---          7 "0"; "1": who asks would wait; "2": waits, and it was in progress
+--          7 "0"; "1": who asks would wait; "2": waits, and it was in
+--          progress; "3": ... and its lease can't be over
 --
 -- Returns  tag "1" how: the lock is ours; "0": nothing was there, or it was
 --          ours already, "1": its holder was gone, "2": it had expired
@@ -33,7 +34,7 @@ local record = redis.call('LRANGE', key, 0, 1)
 
 if #record == 0 then
 
-    if ARGV[7] == '2' then
+    if ARGV[7] >= '2' then
         return ARGV[1] .. '3'
     end
 
@@ -107,6 +108,13 @@ if life >= 0 and known(old, 89) then
         end
 
         if string.byte(old, 4) ~= 1 and over(old, 5, 0) and same_request() then
+
+            -- of an earlier holder: this server lost the lock of the one that
+            -- who asks waits for, and that may still run
+            if ARGV[7] == '3' then
+                return ARGV[1] .. '3'
+            end
+
             return take('1', '\2', unpack(waits))
         end
 

@@ -1,5 +1,5 @@
 -- commit: it ran.  Writes if the record is in progress under the holder's own
--- token, or is gone; wakes the waiters, if there are any.  For what LINSERT
+-- token, or is gone, or is of another one that is gone; wakes the waiters, if there are any.  For what LINSERT
 -- alone can't decide, or not do: see ..._redis_plain.c.
 --
 -- KEYS[1]  the record
@@ -20,8 +20,43 @@ local record = redis.call('LRANGE', key, 0, -1)
 local n = #record
 local waits = record[n] == 'w'
 
--- it was given back, by another one who took over: as if nothing were there
-if n > 0 and record[2] == string.rep('\0', 16) then
+-- Whether a record of somebody else is to be had: its lease is over, it is not
+-- under hold, and it is of the same request.  The same stands in renew.lua.
+
+local function lapsed(record)
+    local old, second = record[1], record[2] or ''
+
+    if #old < 89 or string.sub(old, 1, 2) ~= 'id' or string.byte(old, 4) == 1
+    then
+        return false
+    end
+
+    for _, part in ipairs({ { 22, 25 }, { 34, 65 }, { 66, 81 } }) do
+        if string.sub(old, part[1], part[2])
+           ~= string.sub(ARGV[2], part[1], part[2])
+        then
+            return false
+        end
+    end
+
+    local life = redis.call('PTTL', KEYS[1])
+
+    if #second == 16 then
+        return life <= struct.unpack('>I8', old, 5)
+    end
+
+    -- unusable, since the outcome is unknown
+    return #second >= 17 and string.sub(second, 4, 5) == '\3\1'
+           and life <= struct.unpack('>I8', second, 6)
+end
+
+-- what another one gave back, or left behind, is as if nothing were there
+
+local ours = n > 0 and record[waits and n - 1 or n] == token
+
+if n > 0 and not ours
+   and (record[2] == string.rep('\0', 16) or lapsed(record))
+then
     redis.call('DEL', key)
     n = 0
 end
@@ -29,7 +64,7 @@ end
 if n > 0 then
     local runs = n == (waits and 3 or 2)
 
-    if record[waits and n - 1 or n] ~= token then
+    if not ours then
         return ARGV[1] .. (runs and '4' or '0')
     end
 

@@ -187,8 +187,9 @@ ngx_http_idempotency_redis_put_script(u_char *p,
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN) {
         p = ngx_http_idempotency_redis_put_number(p, op->age);
         p = ngx_http_idempotency_redis_put_number(p, op->key_alone);
-        p = ngx_http_idempotency_redis_put_number(p, op->again ? 2
-                                                     : op->waits);
+        p = ngx_http_idempotency_redis_put_number(p,
+                                     op->again ? (op->leased ? 3 : 2)
+                                               : op->waits);
     }
 
     if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
