@@ -117,11 +117,27 @@ ngx_http_idempotency_record_event(ngx_http_idempotency_store_t *store,
     events++;
 }
 
-void ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *c,
-    ngx_http_idempotency_outbox_t *o) {}
+ngx_int_t ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *c,
+    ngx_http_idempotency_outbox_t *o) { return NGX_OK; }
 void ngx_http_idempotency_outbox_retry_exit(ngx_http_idempotency_outbox_t *o)
     {}
-void ngx_http_idempotency_outbox_hasten(ngx_http_idempotency_outbox_t *o) {}
+ngx_uint_t ngx_http_idempotency_outbox_lane(ngx_http_idempotency_outbox_t *o,
+    u_char *id, ngx_http_idempotency_outbox_cause_e cause) { return 0; }
+void ngx_http_idempotency_outbox_lane_use(ngx_http_idempotency_outbox_t *o,
+    ngx_uint_t n) {}
+ngx_int_t ngx_http_idempotency_outbox_local_begin(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op)
+    { return NGX_OK; }
+ngx_int_t ngx_http_idempotency_outbox_local_renew(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op)
+    { return NGX_OK; }
+ngx_int_t ngx_http_idempotency_outbox_local_release(
+    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op)
+    { return NGX_OK; }
+ngx_int_t ngx_http_idempotency_outbox_local_watch(
+    ngx_http_idempotency_op_t *op) { return NGX_AGAIN; }
+void ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op)
+    {}
 void ngx_http_idempotency_outbox_release_later(
     ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op) {}
 
