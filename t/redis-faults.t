@@ -960,7 +960,8 @@ for my $n (10, 20000) {
 
         my $name = record();
         my $other = { %{ $::redis->record($name) }, s => $state, t => 'x' x 16,
-                      b => $state == 2 ? 'theirs' : '', n => $state + 1 };
+                      b => $state == 2 ? 'theirs' : '', n => $state + 1,
+                      g => 1000 };
         $::redis->write_record($name, $other, 50_000);
 
         $::redis->reset_calls;

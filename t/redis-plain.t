@@ -317,7 +317,7 @@ for my $w (0, 1) {
     app_wait_parked("f$w");
 
     my $name = record();
-    my $other = { %{ $::redis->record($name) }, t => 'o' x 16, q => $w };
+    my $other = { %{ $::redis->record($name) }, t => 'o' x 16, q => $w, g => 1000 };
     $::redis->write_record($name, $other, 60_000);
     my $was = $::redis->command('LRANGE', $name, 0, -1);
 

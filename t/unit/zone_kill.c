@@ -57,6 +57,28 @@ static ngx_http_idempotency_memory_t  m;
 static ngx_uint_t   repairs, alerts, traced;
 
 
+/* of a reload, which is not a part of this */
+
+ngx_uint_t
+ngx_shmtx_trylock(ngx_shmtx_t *mtx)
+{
+    return 0;
+}
+
+
+void
+ngx_shmtx_unlock(ngx_shmtx_t *mtx)
+{
+}
+
+
+u_char *
+ngx_pstrdup(ngx_pool_t *pool, ngx_str_t *src)
+{
+    return NULL;
+}
+
+
 /* stand-ins: nginx */
 
 void

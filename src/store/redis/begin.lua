@@ -30,7 +30,7 @@
 -- other: its fingerprint stays as long as the key does.
 
 local key, lock, token = KEYS[1], ARGV[2], ARGV[3]
-local record = redis.call('LRANGE', key, 0, 1)
+local record = redis.call('LRANGE', key, 0, 2)
 
 if #record == 0 then
 
@@ -100,7 +100,7 @@ if life >= 0 and known(old, 89) then
             return ARGV[1] .. '10'
         end
 
-        local waits = redis.call('LRANGE', key, 2, 2)
+        local waits = { record[3] }
 
         -- it was given back, or its holder is gone; others may wait already
         if second == string.rep('\0', 16) and over(old, 5, 0) then
