@@ -252,6 +252,10 @@ for my $uri (qw(/gzip/it.txt /files/it.txt /app/size?n=100000 /cached/size?n=100
         proxy_force_ranges  on;
         proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /trailers/ {
+        alias        html/;
+        add_trailer  X-Trailer here;
+    }
 --- user_files eval
 ">>> it.txt\n" . CORE::join('', map { sprintf '%09d,', $_ } 1 .. 10000)
 --- client
@@ -278,6 +282,7 @@ as_uncovered('GET', '/compressed/it.txt', 'compressed', Range => 'bytes=7-9');
 as_uncovered('GET', '/gzip/it.txt', 'gzip', Range => 'bytes=7-9',
              'Accept-Encoding' => 'gzip');
 as_uncovered('HEAD', '/it.txt', 'HEAD', Range => 'bytes=7-9');
+as_uncovered('GET', '/trailers/it.txt', 'trailers', Range => 'bytes=7-9');
 
 # several are too many for what is held: then it is the whole
 

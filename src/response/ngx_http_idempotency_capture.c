@@ -69,6 +69,7 @@ static ngx_int_t ngx_http_idempotency_complete(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 static void ngx_http_idempotency_own_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
+static off_t ngx_http_idempotency_range_len(ngx_http_request_t *r);
 static void ngx_http_idempotency_cut(ngx_http_idempotency_ctx_t *ctx,
     off_t offset, off_t len);
 
@@ -797,10 +798,49 @@ ngx_http_idempotency_send(ngx_http_request_t *r,
         && ngx_http_get_module_ctx(r, ngx_http_range_body_filter_module))
     {
         ngx_http_idempotency_cut(ctx, r->headers_out.content_offset,
-                                 r->headers_out.content_length_n);
+                                 ngx_http_idempotency_range_len(r));
     }
 
     return ngx_http_next_body_filter(r, ctx->held);
+}
+
+
+/*
+ * As Content-Range has it: trailers, for one, take the length of the response
+ * away after nginx has set it.
+ */
+
+static off_t
+ngx_http_idempotency_range_len(ngx_http_request_t *r)
+{
+    off_t             first, last;
+    u_char           *p, *dash, *slash, *end;
+    ngx_table_elt_t  *h;
+
+    h = r->headers_out.content_range;
+
+    if (h == NULL || h->value.len <= sizeof("bytes ") - 1) {
+        return ngx_max(r->headers_out.content_length_n, 0);
+    }
+
+    p = h->value.data + sizeof("bytes ") - 1;
+    end = h->value.data + h->value.len;
+
+    dash = ngx_strlchr(p, end, '-');
+    slash = ngx_strlchr(p, end, '/');
+
+    if (dash == NULL || slash == NULL || slash < dash) {
+        return ngx_max(r->headers_out.content_length_n, 0);
+    }
+
+    first = ngx_atoof(p, dash - p);
+    last = ngx_atoof(dash + 1, slash - dash - 1);
+
+    if (first == NGX_ERROR || last == NGX_ERROR || last < first) {
+        return 0;
+    }
+
+    return last - first + 1;
 }
 
 
