@@ -305,6 +305,18 @@ $r = http_get('/sliced/large.txt', \%key);
 is($r->header('Idempotent-Replayed'), 'true', 'range in the first: kept');
 is($r->body, substr($file, 5, 10), 'range in the first slice: right again');
 
+for my $uri ('/sliced/large.txt', '/cached/large.txt') {
+    %key = ('Idempotency-Key' => new_key(), Range => 'bytes=9990-20100');
+
+    for my $try ('first', 'again') {
+        $r = http_get($uri, \%key);
+        is($r->status, 206, "$uri, range over slices, $try");
+        ok($r->body eq substr($file, 9990, 10111), "$uri, $try: right");
+    }
+
+    is($r->header('Idempotent-Replayed'), 'true', "$uri: kept");
+}
+
 %key = ('Idempotency-Key' => new_key(), Range => 'bytes=15000-35999');
 $r = http_get('/sliced/large.txt', \%key);
 is($r->status, 206, 'range in other slices');

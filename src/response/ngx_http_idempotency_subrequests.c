@@ -62,6 +62,10 @@ ngx_http_idempotency_subrequest_header(ngx_http_request_t *r,
         && ngx_http_idempotency_slice(r))
     {
         r->filter_need_in_memory = 1;
+
+        /* the client's range is cut out of the whole, not out of each slice */
+
+        r->allow_ranges = 0;
     }
 }
 
