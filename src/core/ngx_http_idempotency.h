@@ -680,6 +680,8 @@ uint32_t ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf);
 /* response/ */
 
 void ngx_http_idempotency_capture_init(void);
+void ngx_http_idempotency_hold_range(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx);
 ngx_chain_t *ngx_http_idempotency_piece(ngx_pool_t *pool, size_t size);
 ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
