@@ -18,8 +18,6 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include <openssl/crypto.h>
-
 #include "core/ngx_http_idempotency.h"
 #include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
