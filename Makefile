@@ -18,7 +18,7 @@ export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history
+        analyse fresh nginx-tests history sql
 
 build: setup-build
 	@$(BUILD)
@@ -81,6 +81,10 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
+# the schema of the PostgreSQL store: printed, or applied where DATABASE says
+sql:
+	@tools/sql $(if $(DATABASE),"$(DATABASE)")
+
 setup: setup-build setup-test
 
 setup-%:
@@ -109,6 +113,7 @@ help:
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
+	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
