@@ -9,6 +9,7 @@ CFLAGS    ?= -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 \
              -Wformat -Werror=format-security
 
 MODULE = build/ngx_http_idempotency_module.so
+POSTGRES = build/ngx_http_idempotency_postgres_module.so
 BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
@@ -25,6 +26,11 @@ build: setup-build
 	@cmp -s build/nginx/objs/$(notdir $(MODULE)) $(MODULE) \
 	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
 	@echo "built $(MODULE)"
+	@if grep -q $(notdir $(POSTGRES)) build/nginx/objs/Makefile; then \
+	    cmp -s build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES) \
+	        || cp build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES); \
+	    echo "built $(POSTGRES)"; \
+	else rm -f $(POSTGRES); fi
 
 run: setup-run build
 	@tools/run

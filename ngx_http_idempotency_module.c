@@ -22,6 +22,7 @@
 #include "core/ngx_http_idempotency_waiters.h"
 #include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
+#include "store/ngx_http_idempotency_store_api.h"
 #include "store/memory/ngx_http_idempotency_zone.h"
 
 
@@ -346,7 +347,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     NULL,                                  /* exit thread */
     ngx_http_idempotency_exit_process,     /* exit process */
     NULL,                                  /* exit master */
-    NGX_MODULE_V1_PADDING
+    NGX_HTTP_IDEMPOTENCY_STORE_API_PADDING
 };
 
 

@@ -13,6 +13,7 @@
 #include "observe/ngx_http_idempotency_events.h"
 #include "observe/ngx_http_idempotency_metrics.h"
 #include "store/ngx_http_idempotency_store.h"
+#include "store/ngx_http_idempotency_store_api.h"
 #include "store/memory/ngx_http_idempotency_memory.h"
 #include "store/redis/ngx_http_idempotency_redis.h"
 
@@ -42,6 +43,8 @@ static ngx_http_idempotency_op_t *ngx_http_idempotency_op_make(
 static ngx_http_idempotency_op_t *ngx_http_idempotency_op_new(void);
 static void ngx_http_idempotency_op_destroy(ngx_http_idempotency_op_t *op);
 static void ngx_http_idempotency_op_missed(ngx_http_idempotency_op_t *op);
+static ngx_int_t ngx_http_idempotency_backend_add(
+    const ngx_http_idempotency_backend_t *backend);
 
 
 static ngx_http_idempotency_op_t
@@ -51,12 +54,30 @@ static ngx_uint_t  ngx_http_idempotency_nreserve;
 static ngx_http_idempotency_doubt_pt  ngx_http_idempotency_doubt_handler;
 
 
+/* with room for those of other modules */
+
+#define NGX_HTTP_IDEMPOTENCY_BACKENDS_MAX  8
+
 static const ngx_http_idempotency_backend_t
-    *ngx_http_idempotency_backends[] =
+    *ngx_http_idempotency_backends[NGX_HTTP_IDEMPOTENCY_BACKENDS_MAX + 1] =
 {
     &ngx_http_idempotency_memory_backend,
     &ngx_http_idempotency_redis_backend,
     NULL
+};
+
+
+const ngx_http_idempotency_store_api_t  ngx_http_idempotency_store_api = {
+    NGX_HTTP_IDEMPOTENCY_STORE_API_VERSION,
+    sizeof(ngx_http_idempotency_op_t),
+    sizeof(ngx_http_idempotency_store_t),
+    ngx_http_idempotency_backend_add,
+    ngx_http_idempotency_store_complete,
+    ngx_http_idempotency_store_doubt,
+    ngx_http_idempotency_op_detached,
+    ngx_http_idempotency_op_detach,
+    ngx_http_idempotency_claim_encode,
+    ngx_http_idempotency_claim_decode
 };
 
 
@@ -79,6 +100,29 @@ ngx_http_idempotency_backend(ngx_str_t *name)
     }
 
     return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idempotency_backend_add(const ngx_http_idempotency_backend_t *backend)
+{
+    ngx_uint_t                             i;
+    const ngx_http_idempotency_backend_t  *b;
+
+    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_BACKENDS_MAX; i++) {
+        b = ngx_http_idempotency_backends[i];
+
+        if (b == NULL
+            || (b->name.len == backend->name.len
+                && ngx_strncmp(b->name.data, backend->name.data, b->name.len)
+                   == 0))
+        {
+            ngx_http_idempotency_backends[i] = backend;
+            return NGX_OK;
+        }
+    }
+
+    return NGX_ERROR;
 }
 
 

@@ -44,7 +44,7 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load
+        check_load start_postgres
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -119,15 +119,20 @@ use IdempotencyTest::Cluster;
 use IdempotencyTest::Dns;
 use IdempotencyTest::Host;
 use IdempotencyTest::Load;
+use IdempotencyTest::Postgres;
 use IdempotencyTest::Redis;
 use IdempotencyTest::Sentinel;
 
 my $Module = $ENV{IDEMPOTENCY_MODULE}
              || "$Root/build/ngx_http_idempotency_module.so";
 my $Store = $ENV{IDEMPOTENCY_STORE} || 'memory';
+
+# the PostgreSQL store is a module of its own, beside the first, where libpq is
+my $PostgresModule = $Module
+                     =~ s/idempotency_module\.so$/idempotency_postgres_module.so/r;
 my $StockModules = '/usr/lib/nginx/modules';
 
-my ($App, $Redis, $FailedBefore, $Ended, %Leaving);
+my ($App, $Redis, $Postgres, $FailedBefore, $Ended, %Leaving);
 
 # servers on loopback only: the template writes "listen $ServerPort"
 $Test::Nginx::Util::ServerPort = "127.0.0.1:$port";
@@ -199,6 +204,11 @@ if ($Store eq 'redis') {
     $ENV{TEST_NGINX_REDIS_PORT} = $Redis->{port};
 }
 
+if ($Store eq 'postgres') {
+    $Postgres = start_postgres();
+    $ENV{TEST_NGINX_POSTGRES_PORT} = $Postgres->{port};
+}
+
 
 # --- the life of a block --------------------------------------------------
 
@@ -228,6 +238,11 @@ sub prepare_block
                 . "    server 127.0.0.1:$Redis->{port};\n}\n$http";
     }
 
+    if ($uses_store && $Store eq 'postgres') {
+        $http = "idempotency_store tested postgres {\n"
+                . "    server 127.0.0.1:$Postgres->{port};\n}\n$http";
+    }
+
     if (defined $block->h2) {
         $config = ($Test::Nginx::Util::NginxVersion >= 1.025001
                    ? "listen 127.0.0.1:$h2_port;\nhttp2 on;\n"
@@ -235,6 +250,7 @@ sub prepare_block
     }
 
     if ($Module ne 'static') {
+        $main = "load_module $PostgresModule;\n$main" if -e $PostgresModule;
         $main = "load_module $Module;\n$main";
     }
 
@@ -274,6 +290,7 @@ sub prepare_block
     }
 
     $Redis->command('FLUSHALL') if $Redis;
+    $Postgres->clear if $Postgres;
     app_reset();
     $FailedBefore = failures();
 }
@@ -844,6 +861,17 @@ sub start_redis
 }
 
 
+# A PostgreSQL of this process alone, with the schema installed; options are
+# "name=value" for the server.  See IdempotencyTest/Postgres.pm.
+
+sub start_postgres
+{
+    my @options = @_;
+
+    return IdempotencyTest::Postgres->start(options => \@options);
+}
+
+
 # A proxy before it: ->tell('lose') and more, see IdempotencyTest/Redis.pm.
 
 sub start_redis_proxy
@@ -928,6 +956,7 @@ END {
         stop_nginx();
 
         IdempotencyTest::Redis::stop_all();
+        IdempotencyTest::Postgres::stop_all();
         IdempotencyTest::Dns::stop_all();
 
         if ($App) {
