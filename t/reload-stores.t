@@ -11,8 +11,8 @@ use Time::HiRes qw(sleep time);
 
 our ($redis, $proxy);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $proxy = start_redis_proxy($redis);
     $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
 }
@@ -122,9 +122,9 @@ is(post('/ok?op=a', $key)->body, "run 2\n", 'made anew');
 
 
 === TEST 4: commits that could not reach the store
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis {
+    idempotency_store shared $TEST_REMOTE {
         server           127.0.0.1:$TEST_NGINX_PROXY_PORT;
         connect_timeout  300ms;
         timeout          300ms;

@@ -44,7 +44,7 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load start_postgres
+        check_load start_postgres start_remote
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -232,6 +232,9 @@ sub prepare_block
     my $name = $Store eq 'memory' ? 'on' : 'tested';
 
     s/\$TEST_STORE\b/$name/g for $http, $config;
+
+    # the kind of a store of the test's own: see start_remote()
+    s/\$TEST_REMOTE\b/$Store/g for $http, $config;
 
     if ($uses_store && $Store eq 'redis') {
         $http = "idempotency_store tested redis {\n"
@@ -869,6 +872,16 @@ sub start_postgres
     my @options = @_;
 
     return IdempotencyTest::Postgres->start(options => \@options);
+}
+
+
+# Whichever of both the tests run on; undef on memory.  Its kind in a
+# configuration is $TEST_REMOTE, and blocks have "--- store: redis postgres".
+
+sub start_remote
+{
+    return $Store eq 'redis' ? start_redis()
+         : $Store eq 'postgres' ? start_postgres() : undef;
 }
 
 

@@ -82,7 +82,8 @@ const ngx_http_idempotency_backend_t  ngx_http_idempotency_pg_backend = {
 #define ngx_http_idempotency_pg_hopeless(conn)                                \
     ((conn)->failures                                                         \
      >= NGX_HTTP_IDEMPOTENCY_PG_GIVE_UP + (conn)->pg->servers.nelts           \
-     && (conn)->state != NGX_HTTP_IDEMPOTENCY_PG_READY)
+     && (conn)->state != NGX_HTTP_IDEMPOTENCY_PG_READY                        \
+     && (conn)->state != NGX_HTTP_IDEMPOTENCY_PG_CLOSED)
 
 
 static ngx_int_t
@@ -119,7 +120,8 @@ ngx_http_idempotency_pg_watch(ngx_http_idempotency_op_t *op)
 
 /*
  * A record has always the same connection, so that what is asked of it is done
- * in order.  Save for commits, which come last and are fenced by their token.
+ * in order.  Save for commits of a response, which the client gets only when
+ * the commit is through: without one, its retry may be faster.
  */
 
 static ngx_http_idempotency_pg_conn_t *
@@ -132,7 +134,9 @@ ngx_http_idempotency_pg_route(ngx_http_idempotency_op_t *op)
 
     n = op->id[NGX_HTTP_IDEMPOTENCY_ID_LEN - 1] % pg->connections;
 
-    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT) {
+    if (op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+        && op->state == NGX_HTTP_IDEMPOTENCY_COMPLETED)
+    {
         n += pg->connections;
     }
 
@@ -158,9 +162,6 @@ ngx_http_idempotency_pg_submit(ngx_http_idempotency_op_t *op)
     if (ngx_http_idempotency_pg_impatient(op)
         && ngx_http_idempotency_pg_hopeless(conn))
     {
-        /* somebody has to ask, or nobody would find out that it is back */
-        ngx_http_idempotency_pg_flush(conn);
-
         op->error = (char *) conn->error;
         return NULL;
     }

@@ -216,6 +216,14 @@ struct ngx_http_idempotency_pg_s {
     (&((ngx_http_idempotency_pg_server_t *) (pg)->servers.elts)[n])
 
 
+/* whether what a connection does is on the disk before it is answered */
+#define ngx_http_idempotency_pg_durable(conn)                                 \
+    ((conn)->role != NGX_HTTP_IDEMPOTENCY_PG_PURGE                            \
+     && ((conn)->pg->durable == NGX_HTTP_IDEMPOTENCY_PG_DURABLE_ALL           \
+         || ((conn)->pg->durable == NGX_HTTP_IDEMPOTENCY_PG_DURABLE_COMMITS   \
+             && (conn)->role == NGX_HTTP_IDEMPOTENCY_PG_COMMITS)))
+
+
 /* the first module's functions */
 extern const ngx_http_idempotency_store_api_t  *ngx_http_idempotency_pg_api;
 
@@ -281,7 +289,7 @@ ngx_int_t ngx_http_idempotency_pg_step_send(
     ngx_http_idempotency_pg_conn_t *conn,
     ngx_http_idempotency_pg_call_t *call);
 ngx_int_t ngx_http_idempotency_pg_prelude_send(
-    ngx_http_idempotency_pg_conn_t *conn);
+    ngx_http_idempotency_pg_conn_t *conn, ngx_uint_t durable);
 char *ngx_http_idempotency_pg_step_conf(ngx_conf_t *cf,
     ngx_http_idempotency_pg_t *pg);
 void ngx_http_idempotency_pg_step_result(ngx_http_idempotency_pg_call_t *call);

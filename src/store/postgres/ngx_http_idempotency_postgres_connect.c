@@ -366,7 +366,9 @@ ngx_http_idempotency_pg_said(u_char *p, u_char *last, const char *message)
 
         if (*message == '\n' || *message == '\t' || *message == '\r') {
 
-            if (message[1] == '\0') {
+            /* hints that follow are for people at a terminal */
+
+            if (message[1] == '\0' || message[1] == '\t') {
                 break;
             }
 
@@ -427,11 +429,7 @@ ngx_http_idempotency_pg_setup_send(ngx_http_idempotency_pg_conn_t *conn)
         *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
         *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
 
-        values[0] = (conn->role == NGX_HTTP_IDEMPOTENCY_PG_PURGE
-                     || pg->durable == NGX_HTTP_IDEMPOTENCY_PG_DURABLE_OFF
-                     || (pg->durable == NGX_HTTP_IDEMPOTENCY_PG_DURABLE_COMMITS
-                         && conn->role == NGX_HTTP_IDEMPOTENCY_PG_STEPS))
-                    ? "off" : "on";
+        values[0] = ngx_http_idempotency_pg_durable(conn) ? "on" : "off";
         values[1] = (char *) lock_timeout;
         values[2] = (char *) timeout;
 

@@ -260,11 +260,15 @@ ngx_http_idempotency_pg_want(ngx_event_t *ev, ngx_int_t event,
 }
 
 
-/* before libpq closes the socket, whose number is another's then */
+/*
+ * Before libpq closes the socket, whose number is another's then.  When it
+ * finds that the connection broke, it has closed it already.
+ */
 
 static void
 ngx_http_idempotency_pg_unwatch(ngx_http_idempotency_pg_conn_t *conn)
 {
+    ngx_uint_t         flags;
     ngx_connection_t  *c;
 
     c = conn->connection;
@@ -275,12 +279,15 @@ ngx_http_idempotency_pg_unwatch(ngx_http_idempotency_pg_conn_t *conn)
 
     conn->connection = NULL;
 
+    flags = ((ngx_socket_t) PQsocket(conn->link) == c->fd) ? 0
+                                                           : NGX_CLOSE_EVENT;
+
     if (c->read->active) {
-        (void) ngx_del_event(c->read, NGX_READ_EVENT, 0);
+        (void) ngx_del_event(c->read, NGX_READ_EVENT, flags);
     }
 
     if (c->write->active) {
-        (void) ngx_del_event(c->write, NGX_WRITE_EVENT, 0);
+        (void) ngx_del_event(c->write, NGX_WRITE_EVENT, flags);
     }
 
     if (c->read->posted) {

@@ -39,7 +39,7 @@ static ngx_uint_t ngx_http_idempotency_pg_lot_take(
     ngx_http_idempotency_pg_call_t **calls);
 static ngx_int_t ngx_http_idempotency_pg_lot_order(const void *one,
     const void *two);
-static ngx_uint_t ngx_http_idempotency_pg_lot_prelude(
+static ngx_uint_t ngx_http_idempotency_pg_lot_durable(
     ngx_http_idempotency_pg_conn_t *conn,
     ngx_http_idempotency_pg_call_t **calls, ngx_uint_t n);
 static void ngx_http_idempotency_pg_lot_result(
@@ -81,7 +81,7 @@ ngx_http_idempotency_pg_lots_send(ngx_http_idempotency_pg_conn_t *conn)
 static ngx_int_t
 ngx_http_idempotency_pg_lot_send(ngx_http_idempotency_pg_conn_t *conn)
 {
-    ngx_uint_t                       i, n;
+    ngx_uint_t                       i, n, durable;
     ngx_http_idempotency_pg_lot_t   *lot;
     ngx_http_idempotency_pg_call_t  *calls[NGX_HTTP_IDEMPOTENCY_PG_LOT_MAX];
 
@@ -110,11 +110,16 @@ ngx_http_idempotency_pg_lot_send(ngx_http_idempotency_pg_conn_t *conn)
 
     lot->next = ngx_queue_head(&lot->calls);
 
-    if (ngx_http_idempotency_pg_lot_prelude(conn, calls, n)) {
+    /* behind a pooler the session is not ours, and has no settings of ours */
 
+    durable = ngx_http_idempotency_pg_lot_durable(conn, calls, n);
+
+    if (conn->pg->pooler
+        || durable != ngx_http_idempotency_pg_durable(conn))
+    {
         lot->prelude = 1;
 
-        if (ngx_http_idempotency_pg_prelude_send(conn) != NGX_OK) {
+        if (ngx_http_idempotency_pg_prelude_send(conn, durable) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -183,29 +188,29 @@ ngx_http_idempotency_pg_lot_order(const void *one, const void *two)
 
 
 /*
- * Settings for one transaction.  Behind a pooler the session is not ours; and
- * a lock under hold is to survive a crash of the server, as a commit does.
+ * Whether a transaction has to be on the disk before it is answered: as its
+ * connection is, and if it has a commit without a response, or a lock under
+ * hold, which is to survive a crash of the server as a commit does.
  */
 
 static ngx_uint_t
-ngx_http_idempotency_pg_lot_prelude(ngx_http_idempotency_pg_conn_t *conn,
+ngx_http_idempotency_pg_lot_durable(ngx_http_idempotency_pg_conn_t *conn,
     ngx_http_idempotency_pg_call_t **calls, ngx_uint_t n)
 {
     ngx_uint_t  i;
 
-    if (conn->pg->pooler) {
+    if (ngx_http_idempotency_pg_durable(conn)) {
         return 1;
     }
 
-    if (conn->pg->durable != NGX_HTTP_IDEMPOTENCY_PG_DURABLE_COMMITS
-        || conn->role != NGX_HTTP_IDEMPOTENCY_PG_STEPS)
-    {
+    if (conn->pg->durable == NGX_HTTP_IDEMPOTENCY_PG_DURABLE_OFF) {
         return 0;
     }
 
     for (i = 0; i < n; i++) {
-        if (calls[i]->step == NGX_HTTP_IDEMPOTENCY_OP_BEGIN
-            && calls[i]->op->hold)
+        if (calls[i]->step == NGX_HTTP_IDEMPOTENCY_OP_COMMIT
+            || (calls[i]->step == NGX_HTTP_IDEMPOTENCY_OP_BEGIN
+                && calls[i]->op->hold))
         {
             return 1;
         }

@@ -397,10 +397,11 @@ ngx_http_idempotency_pg_send(ngx_http_idempotency_pg_conn_t *conn,
 }
 
 
-/* for one transaction: see ..._lot_prelude() */
+/* settings for one transaction */
 
 ngx_int_t
-ngx_http_idempotency_pg_prelude_send(ngx_http_idempotency_pg_conn_t *conn)
+ngx_http_idempotency_pg_prelude_send(ngx_http_idempotency_pg_conn_t *conn,
+    ngx_uint_t durable)
 {
     const char                 *values[3];
     ngx_http_idempotency_pg_t  *pg;
@@ -412,16 +413,9 @@ ngx_http_idempotency_pg_prelude_send(ngx_http_idempotency_pg_conn_t *conn)
     *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
     *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
 
-    values[0] = "on";
+    values[0] = durable ? "on" : "off";
     values[1] = (char *) lock_timeout;
     values[2] = (char *) timeout;
-
-    if (pg->durable == NGX_HTTP_IDEMPOTENCY_PG_DURABLE_OFF
-        || (pg->pooler && conn->role != NGX_HTTP_IDEMPOTENCY_PG_COMMITS
-            && pg->durable != NGX_HTTP_IDEMPOTENCY_PG_DURABLE_ALL))
-    {
-        values[0] = "off";
-    }
 
     return PQsendQueryParams(conn->link,
                "SELECT pg_catalog.set_config('synchronous_commit', $1::text, "

@@ -174,6 +174,8 @@ sub spawn
          'fsync=off', 'shared_buffers=16MB', 'max_connections=150',
          'min_wal_size=2MB', 'logging_collector=off',
          'restart_after_crash=on', 'log_min_messages=warning',
+         'shared_preload_libraries=pg_stat_statements',
+         'pg_stat_statements.save=off',
          @{ $self->{options} || [] });
 
     my $pid = fork;
@@ -307,8 +309,7 @@ sub count
 }
 
 
-# its calls of each step since reset_calls, and how many there were; wants
-# shared_preload_libraries=pg_stat_statements
+# its calls of each step since reset_calls, and how many there were
 
 sub reset_calls
 {
@@ -334,6 +335,86 @@ sub calls
     }
 
     return \%calls;
+}
+
+
+sub round_trips
+{
+    my $calls = $_[0]->calls;
+    my $n = 0;
+
+    $n += $calls->{$_} || 0 for qw(begin renew commit release watch);
+
+    return $n;
+}
+
+
+# As of a Redis, so that a test can be of both: the hex ids of all records; one
+# of them, field by field, and one to be written in its place, for "life" ms;
+# FLUSHALL and DEL.  See Redis.pm for the fields; a list it has not.
+
+sub keys
+{
+    return split /\n/, $_[0]->sql("SELECT encode(id, 'hex') FROM "
+                                  . 'idempotency.idempotency_keys ORDER BY 1');
+}
+
+sub record
+{
+    my ($self, $name) = @_;
+
+    my @row = split /\|/, $self->sql(
+        "SELECT state, reason, CASE WHEN hold THEN 1 WHEN again THEN 2 ELSE 0 "
+        . "END, waiting::int, encode(token, 'hex'), encode(claim, 'hex'), "
+        . "encode(coalesce(response, ''), 'hex'), "
+        . "encode(coalesce(details, ''), 'hex'), "
+        . "(1000 * extract(epoch FROM forget_at - CASE state WHEN 1 THEN "
+        . "lease_until ELSE expires_at END))::bigint "
+        . "FROM idempotency.idempotency_keys "
+        . "WHERE id = decode('$name', 'hex')"), -1;
+
+    return if !@row;
+
+    my %f;
+    @f{qw(s r h q t c b d g)} = @row;
+    $_ = pack 'H*', $_ for @f{qw(t c b d)};
+    $f{n} = $f{s} == 1 ? 2 : 3;
+
+    return \%f;
+}
+
+sub write_record
+{
+    my ($self, $name, $f, $life) = @_;
+
+    my %hex = map { $_ => unpack 'H*', $f->{$_} } qw(t c b d);
+    my $until = "clock_timestamp() + interval '1 ms' * ($life - $f->{g})";
+
+    $self->command('DEL', $name);
+    $self->sql("INSERT INTO idempotency.idempotency_keys (id, state, reason,
+        hold, again, waiting, token, claim, response, details, created_at,
+        lease_until, expires_at, forget_at, purge_at)
+        VALUES (decode('$name', 'hex'), $f->{s}, $f->{r},
+        ${\($f->{h} == 1 ? 'true' : 'false')},
+        ${\($f->{h} == 2 ? 'true' : 'false')},
+        ${\($f->{q} ? 'true' : 'false')}, '\\x$hex{t}', '\\x$hex{c}',
+        nullif('\\x$hex{b}'::bytea, ''), nullif('\\x$hex{d}'::bytea, ''),
+        now(), $until,
+        $until, clock_timestamp() + interval '1 ms' * $life,
+        now() + interval '1 day')");
+}
+
+sub command
+{
+    my ($self, $command, @keys) = @_;
+
+    return $self->clear if $command eq 'FLUSHALL';
+
+    die "postgres: no command $command\n" if $command ne 'DEL';
+
+    $self->sql('DELETE FROM idempotency.idempotency_keys WHERE id IN ('
+               . join(', ', map { "decode('$_', 'hex')" } @keys) . ')')
+        if @keys;
 }
 
 
@@ -373,7 +454,7 @@ sub resume
 }
 
 
-# INT: fast, QUIT: at once, as a crash, and recovery follows
+# INT: fast; QUIT, and KILL: at once, as a crash, and recovery follows
 
 sub kill_it
 {
@@ -385,7 +466,12 @@ sub kill_it
 
     my $pid = $self->{pid};
 
-    kill $signal || 'QUIT', $pid;
+    # TERM would wait until all clients have left
+
+    $signal = 'QUIT' if !$signal || $signal eq 'KILL';
+    $signal = 'INT' if $signal eq 'TERM';
+
+    kill $signal, $pid;
     IdempotencyTest::Process::wait_for(
         sub { !IdempotencyTest::Process::is_alive($pid) }, 20)
         or kill KILL => $pid;
