@@ -311,7 +311,7 @@ is((ask())[0], 200, 'then there is none');
 
 
 === TEST 12: a record that can't be used is no failure of the store
---- store: redis postgres
+--- store: redis
 --- http_config eval: main::store('breaker fails=2 reset=60s;')
 --- config eval: $::location
 --- client

@@ -455,7 +455,7 @@ error_log_like(qr/store "shared" failed: the breaker is open; "ledger" is asked/
 
 
 === TEST 17: a record that can't be used is no reason to run it elsewhere
---- store: redis postgres
+--- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -589,7 +589,7 @@ where it is off there is no fallback
 === TEST 26: who waits in the first finds that the same key runs in the ledger
 Its holder in the first is gone with its host, and then the record; meanwhile
 a retry was sent to the ledger, and runs from there.
---- store: redis postgres
+--- store: redis
 --- workers: 1
 --- http_config eval: main::stores('')
 --- config eval: $::location =~ s/_wait   5s/_wait 30s/r

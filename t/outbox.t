@@ -404,7 +404,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 13: one that the store refuses holds up no other
---- store: redis postgres
+--- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -639,7 +639,7 @@ is(app_count('b'), 1, 'ran once');
 
 
 === TEST 26: there is no room when it is tried again
---- store: redis postgres
+--- store: redis
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client

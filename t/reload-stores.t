@@ -153,9 +153,9 @@ my $text = do { local $/; <$in> };
 close $in;
 
 for my $change ([ 'renamed', sub { s/shared/common/g } ],
-                [ 'removed', sub { s/idempotency_store shared redis \{.*?\}//s;
+                [ 'removed', sub { s/idempotency_store shared \w+ \{.*?\}//s;
                                    s/idempotency  shared/idempotency  on/ } ],
-                [ 'off', sub { s/idempotency_store shared redis \{.*?\}//s;
+                [ 'off', sub { s/idempotency_store shared \w+ \{.*?\}//s;
                                s/idempotency  shared/idempotency  off/ } ])
 {
     my ($how, $edit) = @$change;

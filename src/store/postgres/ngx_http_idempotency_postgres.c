@@ -300,7 +300,7 @@ ngx_http_idempotency_pg_timeout(ngx_event_t *ev)
         ngx_add_timer(ev, ngx_min(op->lease - over, pg->timeout));
 
         if (silent) {
-            ngx_http_idempotency_pg_drop(conn, "no answer within %M ms",
+            ngx_http_idempotency_pg_drop(conn, "no reply within %M ms",
                                          pg->timeout);
         }
 
@@ -312,13 +312,13 @@ ngx_http_idempotency_pg_timeout(ngx_event_t *ev)
     if (call->sent || error[0] == '\0'
         || conn->state == NGX_HTTP_IDEMPOTENCY_PG_READY)
     {
-        error = "no answer in time";
+        error = "no reply in time";
     }
 
     ngx_http_idempotency_pg_fail(op, error);
 
     if (silent) {
-        ngx_http_idempotency_pg_drop(conn, "no answer within %M ms",
+        ngx_http_idempotency_pg_drop(conn, "no reply within %M ms",
                                      pg->timeout);
     }
 

@@ -667,6 +667,20 @@ ngx_http_idempotency_pg_ready(ngx_http_idempotency_pg_conn_t *conn)
             ngx_http_idempotency_pg_drop(other, "another server takes writes");
             pg->server = conn->server;
         }
+
+        if (other->state == NGX_HTTP_IDEMPOTENCY_PG_READY) {
+            continue;
+        }
+
+        /* it is back: what others know of it is old */
+
+        other->failures = 0;
+
+        if (other->state == NGX_HTTP_IDEMPOTENCY_PG_BACKOFF) {
+            ngx_del_timer(&other->timer);
+            other->state = NGX_HTTP_IDEMPOTENCY_PG_CLOSED;
+            ngx_http_idempotency_pg_flush(other);
+        }
     }
 
     if (again && conn->role == NGX_HTTP_IDEMPOTENCY_PG_STEPS) {

@@ -547,7 +547,7 @@ ngx_http_idempotency_pg_timer_handler(ngx_event_t *ev)
     conn = ev->data;
 
     if (conn->state != NGX_HTTP_IDEMPOTENCY_PG_BACKOFF) {
-        ngx_http_idempotency_pg_drop(conn, "no answer within %M ms",
+        ngx_http_idempotency_pg_drop(conn, "no reply within %M ms",
                                      conn->pg->connect_timeout);
         return;
     }

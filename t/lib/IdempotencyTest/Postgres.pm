@@ -351,7 +351,7 @@ sub round_trips
 
 # As of a Redis, so that a test can be of both: the hex ids of all records; one
 # of them, field by field, and one to be written in its place, for "life" ms;
-# FLUSHALL and DEL.  See Redis.pm for the fields; a list it has not.
+# FLUSHALL, DEL, PTTL and PEXPIRE.  See Redis.pm for the fields; a list it has not.
 
 sub keys
 {
@@ -409,6 +409,20 @@ sub command
     my ($self, $command, @keys) = @_;
 
     return $self->clear if $command eq 'FLUSHALL';
+
+    if ($command eq 'PTTL') {
+        my $left = $self->sql('SELECT floor(1000 * extract(epoch FROM forget_at '
+            . '- clock_timestamp())) FROM idempotency.idempotency_keys '
+            . "WHERE id = decode('$keys[0]', 'hex')");
+        return $left eq '' ? -2 : $left;
+    }
+
+    if ($command eq 'PEXPIRE') {
+        return $self->sql("UPDATE idempotency.idempotency_keys SET forget_at = "
+            . "clock_timestamp() + interval '$keys[1] ms', expires_at = "
+            . "clock_timestamp() + interval '$keys[1] ms' "
+            . "- (forget_at - expires_at) WHERE id = decode('$keys[0]', 'hex')");
+    }
 
     die "postgres: no command $command\n" if $command ne 'DEL';
 
