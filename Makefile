@@ -17,7 +17,7 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
 # the tools read these
 export JOBS PORT TESTS NGINX_SRC
 
-.PHONY: build run test unit test-asan test-valgrind check-style setup clean \
+.PHONY: build run test test-postgres unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history sql
 
@@ -37,6 +37,9 @@ run: setup-run build
 
 test: setup-test build
 	@tools/test unit stock
+
+test-postgres: setup-test build
+	@tools/test postgres
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -105,6 +108,7 @@ help:
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
+	@echo "make test-postgres  every test on the store postgres (make test runs some)"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"

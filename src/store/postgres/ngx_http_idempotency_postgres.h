@@ -7,9 +7,11 @@
  *   ..._postgres.c             operations, the time they have, how they end
  *   ..._postgres_connection.c  a connection: what waits, what was sent, what
  *                              becomes of both when it breaks
- *   ..._postgres_connect.c     from an address to a connection that is ready
+ *   ..._postgres_connect.c     from an address to a session
+ *   ..._postgres_setup.c       from a session to a connection that is ready
  *   ..._postgres_lot.c         lots: statements with one Sync
- *   ..._postgres_step.c        an operation as a statement, a row as its result
+ *   ..._postgres_step.c        an operation as a statement
+ *   ..._postgres_result.c      a row, or an error, as its result
  *   ..._postgres_watch.c       waiters and notifications
  *   ..._postgres_purge.c       the purge, by one worker of a host
  *
@@ -273,6 +275,7 @@ ngx_uint_t ngx_http_idempotency_pg_consume(
 /* from an address to a connection that is ready */
 void ngx_http_idempotency_pg_connect(ngx_http_idempotency_pg_conn_t *conn);
 void ngx_http_idempotency_pg_poll(ngx_http_idempotency_pg_conn_t *conn);
+void ngx_http_idempotency_pg_setup(ngx_http_idempotency_pg_conn_t *conn);
 void ngx_http_idempotency_pg_setup_read(ngx_http_idempotency_pg_conn_t *conn);
 u_char *ngx_http_idempotency_pg_said(u_char *p, u_char *last,
     const char *message);

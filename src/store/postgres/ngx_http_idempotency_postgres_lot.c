@@ -48,6 +48,8 @@ static void ngx_http_idempotency_pg_lot_done(
     ngx_http_idempotency_pg_conn_t *conn, ngx_http_idempotency_pg_lot_t *lot);
 static ngx_int_t ngx_http_idempotency_pg_lot_failed(
     ngx_http_idempotency_pg_conn_t *conn, ngx_http_idempotency_pg_lot_t *lot);
+static ngx_http_idempotency_pg_call_t *ngx_http_idempotency_pg_lot_culprit(
+    ngx_http_idempotency_pg_lot_t *lot, PGresult **error);
 static void ngx_http_idempotency_pg_lot_again(
     ngx_http_idempotency_pg_conn_t *conn,
     ngx_http_idempotency_pg_call_t *call);
@@ -374,33 +376,10 @@ ngx_http_idempotency_pg_lot_failed(ngx_http_idempotency_pg_conn_t *conn,
 
     u_char  *p, text[NGX_HTTP_IDEMPOTENCY_PG_ERROR_LEN];
 
-    culprit = NULL;
-    error = lot->error;
-
-    for (q = ngx_queue_head(&lot->calls);
-         q != ngx_queue_sentinel(&lot->calls) && error == NULL;
-         q = ngx_queue_next(q))
-    {
-        call = ngx_queue_data(q, ngx_http_idempotency_pg_call_t, queue);
-
-        if (call->result && ngx_http_idempotency_pg_is_error(call->result)) {
-            culprit = call;
-            error = call->result;
-        }
-    }
+    culprit = ngx_http_idempotency_pg_lot_culprit(lot, &error);
 
     if (error == NULL) {
         return NGX_OK;
-    }
-
-    /* of a lot of one, the error of its Sync is that of its statement */
-
-    q = ngx_queue_head(&lot->calls);
-
-    if (culprit == NULL && q == ngx_queue_last(&lot->calls)
-        && q != ngx_queue_sentinel(&lot->calls))
-    {
-        culprit = ngx_queue_data(q, ngx_http_idempotency_pg_call_t, queue);
     }
 
     verdict = ngx_http_idempotency_pg_step_failed(culprit, error);
@@ -458,6 +437,43 @@ ngx_http_idempotency_pg_lot_failed(ngx_http_idempotency_pg_conn_t *conn,
     }
 
     return NGX_DECLINED;
+}
+
+
+/* whose error it is, or NULL: that of the transaction as a whole */
+
+static ngx_http_idempotency_pg_call_t *
+ngx_http_idempotency_pg_lot_culprit(ngx_http_idempotency_pg_lot_t *lot,
+    PGresult **error)
+{
+    ngx_queue_t                     *q;
+    ngx_http_idempotency_pg_call_t  *call;
+
+    *error = lot->error;
+
+    for (q = ngx_queue_head(&lot->calls);
+         q != ngx_queue_sentinel(&lot->calls) && *error == NULL;
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_idempotency_pg_call_t, queue);
+
+        if (call->result && ngx_http_idempotency_pg_is_error(call->result)) {
+            *error = call->result;
+            return call;
+        }
+    }
+
+    /* of a lot of one, the error of its Sync is that of its statement */
+
+    q = ngx_queue_head(&lot->calls);
+
+    if (*error && q == ngx_queue_last(&lot->calls)
+        && q != ngx_queue_sentinel(&lot->calls))
+    {
+        return ngx_queue_data(q, ngx_http_idempotency_pg_call_t, queue);
+    }
+
+    return NULL;
 }
 
 

@@ -390,8 +390,11 @@ sub write_record
     my %hex = map { $_ => unpack 'H*', $f->{$_} } qw(t c b d);
     my $until = "clock_timestamp() + interval '1 ms' * ($life - $f->{g})";
 
-    $self->command('DEL', $name);
-    $self->sql("INSERT INTO idempotency.idempotency_keys (id, state, reason,
+    # one transaction: nginx may be about to begin it
+
+    $self->sql("DELETE FROM idempotency.idempotency_keys
+        WHERE id = decode('$name', 'hex');
+        INSERT INTO idempotency.idempotency_keys (id, state, reason,
         hold, again, waiting, token, claim, response, details, created_at,
         lease_until, expires_at, forget_at, purge_at)
         VALUES (decode('$name', 'hex'), $f->{s}, $f->{r},
