@@ -29,7 +29,7 @@
 #define NGX_HTTP_IDEMPOTENCY_PG_LOT_BYTES  (256 * 1024)
 
 /* a statement that is refused for the time being is asked that often */
-#define NGX_HTTP_IDEMPOTENCY_PG_TRIES      8
+#define NGX_HTTP_IDEMPOTENCY_PG_TRIES      32
 
 
 static ngx_int_t ngx_http_idempotency_pg_lot_send(
