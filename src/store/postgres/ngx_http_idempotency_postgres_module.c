@@ -16,17 +16,17 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "store/postgres/ngx_http_idempotency_postgres.h"
+#include "store/postgres/ngx_http_idem_postgres.h"
 
 
-#define NGX_HTTP_IDEMPOTENCY_PG_FIRST  "ngx_http_idempotency_module"
+#define NGX_HTTP_IDEM_PG_FIRST  "ngx_http_idempotency_module"
 
 
-static ngx_int_t ngx_http_idempotency_pg_preconfiguration(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idem_pg_preconfiguration(ngx_conf_t *cf);
 
 
 static ngx_http_module_t  ngx_http_idempotency_postgres_module_ctx = {
-    ngx_http_idempotency_pg_preconfiguration,
+    ngx_http_idem_pg_preconfiguration,
                                            /* preconfiguration */
     NULL,                                  /* postconfiguration */
 
@@ -57,20 +57,20 @@ ngx_module_t  ngx_http_idempotency_postgres_module = {
 };
 
 
-const ngx_http_idempotency_store_api_t  *ngx_http_idempotency_pg_api;
+const ngx_http_idem_store_api_t  *ngx_http_idem_pg_api;
 
 
 static ngx_int_t
-ngx_http_idempotency_pg_preconfiguration(ngx_conf_t *cf)
+ngx_http_idem_pg_preconfiguration(ngx_conf_t *cf)
 {
-    ngx_uint_t                               i;
-    ngx_module_t                           **modules;
-    const ngx_http_idempotency_store_api_t  *api;
+    ngx_uint_t                        i;
+    ngx_module_t                    **modules;
+    const ngx_http_idem_store_api_t  *api;
 
     modules = cf->cycle->modules;
 
     for (i = 0; modules[i]; i++) {
-        if (ngx_strcmp(modules[i]->name, NGX_HTTP_IDEMPOTENCY_PG_FIRST) == 0) {
+        if (ngx_strcmp(modules[i]->name, NGX_HTTP_IDEM_PG_FIRST) == 0) {
             break;
         }
     }
@@ -78,27 +78,27 @@ ngx_http_idempotency_pg_preconfiguration(ngx_conf_t *cf)
     if (modules[i] == NULL) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                       "ngx_http_idempotency_postgres_module needs "
-                      NGX_HTTP_IDEMPOTENCY_PG_FIRST ", which is not loaded: "
-                      "\"load_module modules/" NGX_HTTP_IDEMPOTENCY_PG_FIRST
+                      NGX_HTTP_IDEM_PG_FIRST ", which is not loaded: "
+                      "\"load_module modules/" NGX_HTTP_IDEM_PG_FIRST
                       ".so\"");
         return NGX_ERROR;
     }
 
-    api = ngx_http_idempotency_store_api_of(modules[i]);
+    api = ngx_http_idem_store_api_of(modules[i]);
 
     if (api == NULL
-        || api->version != NGX_HTTP_IDEMPOTENCY_STORE_API_VERSION
-        || api->op_size != sizeof(ngx_http_idempotency_op_t)
-        || api->store_size != sizeof(ngx_http_idempotency_store_t))
+        || api->version != NGX_HTTP_IDEM_STORE_API_VERSION
+        || api->op_size != sizeof(ngx_http_idem_op_t)
+        || api->store_size != sizeof(ngx_http_idem_store_t))
     {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                       "ngx_http_idempotency_postgres_module and "
-                      NGX_HTTP_IDEMPOTENCY_PG_FIRST " are of different "
+                      NGX_HTTP_IDEM_PG_FIRST " are of different "
                       "releases: install both of the same");
         return NGX_ERROR;
     }
 
-    ngx_http_idempotency_pg_api = api;
+    ngx_http_idem_pg_api = api;
 
-    return api->add(&ngx_http_idempotency_pg_backend);
+    return api->add(&ngx_http_idem_pg_backend);
 }
