@@ -19,8 +19,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 /* for so long those who came within the window of a record still find it */
@@ -175,7 +173,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (cover->op.abandoned) {
-            ngx_http_idem_metrics_count(ctx->conf->store,
+            ngx_http_idem_metrics_count(ctx->conf->store->metrics,
                                        NGX_HTTP_IDEM_COUNT_ABANDONED);
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED,
                                    NULL);

@@ -23,9 +23,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "claim/ngx_http_idem_waiters.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 #define NGX_HTTP_IDEM_WATCHES  256
@@ -225,7 +222,7 @@ ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
     if (ctx->counted) {
         ctx->counted = 0;
         ctx->wait_time = ngx_current_msec - ctx->wait_start;
-        ngx_http_idem_metrics_wait(ctx->conf->store, result, ctx->wait_time);
+        ngx_http_idem_metrics_wait(ctx->conf->store->metrics, result, ctx->wait_time);
         ngx_http_idem_waiters_leave(&ctx->conf->store->name,
                                     ctx->waiting->id);
     }

@@ -12,7 +12,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "conf/ngx_http_idem_conf.h"
+#include "store/layers/ngx_http_idem_layers.h"
 
 
 static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,

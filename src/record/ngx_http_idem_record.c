@@ -41,7 +41,7 @@
 #include <zlib.h>
 
 #include "ngx_http_idem_number.h"
-#include "ngx_http_idem_record.h"
+#include "record/ngx_http_idem_record.h"
 
 
 /* one version down and one up; there was none before the first */

@@ -28,8 +28,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/zone/ngx_http_idem_mutex.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
@@ -119,7 +117,7 @@ ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
     place = ngx_http_idem_breaker_place(b, op->id);
 
     if (ngx_http_idem_breaker_gate(b, place, &probe) != NGX_OK) {
-        ngx_http_idem_metrics_count(b->layer.named,
+        ngx_http_idem_metrics_count(b->layer.named->metrics,
                                 NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
         return ngx_http_idem_breaker_refuse(op);
     }
@@ -365,7 +363,8 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
 
     if (closed) {
         ngx_http_idem_store_event(b->layer.named,
-                                   NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL);
+                                  NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL,
+                                  NULL);
 
         p = ngx_http_idem_breaker_whose(b, place, whose,
                                         whose + sizeof(whose));
@@ -440,11 +439,11 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
         return;
     }
 
-    ngx_http_idem_metrics_count(b->layer.named,
+    ngx_http_idem_metrics_count(b->layer.named->metrics,
                                   NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
     ngx_http_idem_store_event(b->layer.named,
-                                   NGX_HTTP_IDEM_EVENT_BREAKER_OPENED,
-                                   op->error);
+                              NGX_HTTP_IDEM_EVENT_BREAKER_OPENED, NULL,
+                              op->error);
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: %*s failed %ui times in a row, its breaker is "

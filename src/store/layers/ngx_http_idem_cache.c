@@ -22,7 +22,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 
@@ -84,12 +83,12 @@ ngx_http_idem_cache_begin(ngx_http_idem_op_t *op)
     ngx_http_idem_zone_unlock(&cache->z);
 
     if (node && op->result == NGX_HTTP_IDEM_FOUND) {
-        ngx_http_idem_metrics_count(cache->layer.named,
+        ngx_http_idem_metrics_count(cache->layer.named->metrics,
                                        NGX_HTTP_IDEM_COUNT_CACHE_HITS);
         return NGX_OK;
     }
 
-    ngx_http_idem_metrics_count(cache->layer.named,
+    ngx_http_idem_metrics_count(cache->layer.named->metrics,
                                      NGX_HTTP_IDEM_COUNT_CACHE_MISSES);
 
     return ngx_http_idem_layer_ask(op, cache->layer.inner,

@@ -14,8 +14,8 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
+#include "ngx_http_idem.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 
