@@ -174,9 +174,9 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         if (cover->op.abandoned) {
             ngx_http_idem_metrics_count(ctx->conf->store->metrics,
-                                       NGX_HTTP_IDEM_COUNT_ABANDONED);
+                                        NGX_HTTP_IDEM_COUNT_ABANDONED);
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED,
-                                   NULL);
+                                NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                           "idempotency: a lease of %M ms ran out without an "
@@ -352,7 +352,7 @@ ngx_http_idem_same_request(ngx_http_idem_cover_t *cover,
                                                               &cover->claim);
 
     return ngx_http_idem_claim_same(claim, &cover->claim,
-                                        ngx_http_idem_key_alone(cover));
+                                    ngx_http_idem_key_alone(cover));
 }
 
 
@@ -375,15 +375,15 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         }
 
         return ngx_http_idem_refuse(r, ctx,
-                                 NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
+                                    NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
 
     case NGX_HTTP_IDEM_REASON_TOO_LARGE:
         return ngx_http_idem_refuse(r, ctx,
-                              NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
 
     default:
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 }
 
@@ -498,7 +498,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     if (!pass) {
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
     ctx->status = NGX_HTTP_IDEM_STATUS_UNPROTECTED;

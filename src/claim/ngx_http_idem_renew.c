@@ -291,7 +291,8 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 
     case NGX_HTTP_IDEM_OK:
         ngx_http_idem_locked(cover, op);
-        ngx_http_idem_metrics_count(op->store->metrics, NGX_HTTP_IDEM_COUNT_RENEWALS);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_RENEWALS);
         break;
 
     case NGX_HTTP_IDEM_LOST:
@@ -299,7 +300,7 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
         cover->lost = 1;
 
         ngx_http_idem_metrics_count(op->store->metrics,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx,
                             NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                             "renew");

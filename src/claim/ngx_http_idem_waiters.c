@@ -84,7 +84,7 @@ ngx_http_idem_waiters_init(ngx_shm_zone_t *shm_zone, void *data)
 
     if (shpool->data == NULL) {
         shpool->data = ngx_slab_calloc(shpool,
-                                     sizeof(ngx_http_idem_waiters_t));
+                                       sizeof(ngx_http_idem_waiters_t));
         if (shpool->data == NULL) {
             return NGX_ERROR;
         }

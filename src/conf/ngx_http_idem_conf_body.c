@@ -189,7 +189,7 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (ilcf->dedupe == NGX_CONF_UNSET_PTR) {
         ilcf->dedupe = ngx_array_create(cf->pool, 2,
-                                      sizeof(ngx_http_idem_dedupe_t));
+                                        sizeof(ngx_http_idem_dedupe_t));
         if (ilcf->dedupe == NULL) {
             return NGX_CONF_ERROR;
         }

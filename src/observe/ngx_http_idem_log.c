@@ -223,8 +223,8 @@ ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
     ngx_err_t   err;
     ngx_uint_t  dropped;
 
-    err = ngx_http_idem_log_write_all(log->file->fd, log->buf,
-                                      log->len, &dropped);
+    err = ngx_http_idem_log_write_all(log->file->fd, log->buf, log->len,
+                                      &dropped);
     log->len = 0;
 
     if (err) {
@@ -387,7 +387,7 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
 
 #if (NGX_THREADS)
         log->task = ngx_thread_task_alloc(cycle->pool,
-                                    sizeof(ngx_http_idem_log_write_t));
+                                          sizeof(ngx_http_idem_log_write_t));
         if (log->task == NULL) {
             return NGX_ERROR;
         }

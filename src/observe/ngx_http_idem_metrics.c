@@ -69,7 +69,7 @@ ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 
     if (shpool->data == NULL) {
         shared = ngx_slab_calloc(shpool,
-                               sizeof(ngx_http_idem_metrics_shared_t));
+                                 sizeof(ngx_http_idem_metrics_shared_t));
         if (shared == NULL) {
             return NGX_ERROR;
         }

@@ -310,7 +310,7 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
         cover->lost = 1;
 
         ngx_http_idem_metrics_count(op->store->metrics,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx,
                             NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                             "commit");
@@ -334,7 +334,7 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
 
     default:
         ngx_http_idem_metrics_count(op->store->metrics,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
         ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                             op->error);
 

@@ -410,7 +410,7 @@ ngx_http_idem_op_missed(ngx_http_idem_op_t *op)
 
     case NGX_HTTP_IDEM_LOST:
         ngx_http_idem_metrics_count(op->store->metrics,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                                   op->id, "commit");
         break;
@@ -423,7 +423,7 @@ ngx_http_idem_op_missed(ngx_http_idem_op_t *op)
 
     default: /* NGX_HTTP_IDEM_ERROR */
         ngx_http_idem_metrics_count(op->store->metrics,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
         ngx_http_idem_store_event(op->store,
                                   NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
                                   op->error);

@@ -118,7 +118,7 @@ ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
 
     if (ngx_http_idem_breaker_gate(b, place, &probe) != NGX_OK) {
         ngx_http_idem_metrics_count(b->layer.named->metrics,
-                                NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
+                                    NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
         return ngx_http_idem_breaker_refuse(op);
     }
 
@@ -131,8 +131,8 @@ ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
 {
     ngx_uint_t  place;
 
-    place = ngx_http_idem_breaker_place(
-                               ngx_http_idem_breaker_conf(op), op->id);
+    place = ngx_http_idem_breaker_place( ngx_http_idem_breaker_conf(op),
+                                        op->id);
 
     return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
 }
@@ -164,8 +164,8 @@ ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op,
     ngx_uint_t place, uintptr_t probe)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                             ngx_http_idem_breaker_done,
-                             ngx_http_idem_breaker_note(place, probe));
+                                   ngx_http_idem_breaker_done,
+                                   ngx_http_idem_breaker_note(place, probe));
 }
 
 
@@ -440,7 +440,7 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
     }
 
     ngx_http_idem_metrics_count(b->layer.named->metrics,
-                                  NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
+                                NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
     ngx_http_idem_store_event(b->layer.named,
                               NGX_HTTP_IDEM_EVENT_BREAKER_OPENED, NULL,
                               op->error);

@@ -145,7 +145,7 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
     }
 
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                        ngx_http_idem_outbox_committed, 0);
+                                   ngx_http_idem_outbox_committed, 0);
 }
 
 
@@ -158,7 +158,7 @@ ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
     }
 
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                        ngx_http_idem_outbox_released, 0);
+                                   ngx_http_idem_outbox_released, 0);
 }
 
 
@@ -222,7 +222,7 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
             != NGX_OK)
         {
             ngx_http_idem_metrics_count(o->layer.named->metrics,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+                                        NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
         }
     }
 }
@@ -394,7 +394,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     (void) ngx_atomic_fetch_add(&sh->figures.kept, 1);
 
     ngx_http_idem_metrics_count(o->layer.named->metrics,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+                                NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
     ngx_http_idem_store_event(o->layer.named,
                               NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
                               op->error);

@@ -84,8 +84,8 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     ngx_queue_init(&o->releases);
     ngx_queue_init(&o->checks);
 
-    o->tries = ngx_palloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_BUCKETS
-                                       * sizeof(ngx_queue_t));
+    o->tries = ngx_palloc(cycle->pool,
+                          NGX_HTTP_IDEM_OUTBOX_BUCKETS * sizeof(ngx_queue_t));
     o->work = ngx_pcalloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_LANES
                                * sizeof(ngx_http_idem_outbox_work_t));
 
@@ -678,7 +678,7 @@ ngx_http_idem_outbox_told(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
         (void) ngx_atomic_fetch_add(&sh->figures.lost, 1);
 
         ngx_http_idem_metrics_count(o->layer.named->metrics,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_store_event(o->layer.named,
                                   NGX_HTTP_IDEM_EVENT_LOCK_LOST, op->id,
                                   "outbox");
