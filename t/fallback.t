@@ -622,3 +622,43 @@ is($c->read_response->status, 503, 'it is not kept');
 is(app_wait('a', 3, 10), 3, 'the waiter is next');
 app_release('a');
 is($w->read_response->status, 503, 'and answered');
+
+
+
+=== TEST 27: the ledger comes into use while the first is being asked
+One is on its way to the first store when the breaker opens; a retry of it runs
+from the ledger at once.  Then the first answers that nobody runs there.
+--- store: redis
+--- workers: 1
+--- http_config eval: main::stores('breaker fails=1 reset=60s;') =~ s/ timeout +300ms/ timeout 3s/gr
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+for my $way ('', '/strict') {
+    my $op = $way ? 's' : 'a';
+    my $key = key();
+
+    $::redis->pause;
+    my $fails = send_post("/ok?op=fails$op", 'x', key());
+    sleep 1.5;
+    my $late = send_post("$way/hold?op=$op", 'x', $key);
+
+    ok(wait_for(sub { my @n = error_log() =~ /its breaker is open/g;
+                      @n == ($way ? 2 : 1) }, 10), 'the breaker is open');
+    is($fails->read_response->status, 200, 'the other key ran');
+
+    my $c = send_post("$way/hold?op=$op", 'x', $key);
+    is(app_wait_parked($op), 1, 'the retry runs from the ledger');
+
+    # its begin is answered now
+    $::redis->resume;
+    is(app_wait($op, 2, 2), 0, 'the first one does not run beside it');
+
+    app_release($op);
+    is($_->read_response->body, "run 1\n", 'both have the one answer')
+        for $c, $late;
+    is(app_count($op), 1, 'ran once');
+    ok(wait_for(sub { !records() }, 5), 'nothing is left in the first');
+    back();
+    $::redis->command('FLUSHALL');
+}
