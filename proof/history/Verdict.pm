@@ -115,15 +115,22 @@ sub lag
     return $most;
 }
 
-# the last outage in which that host was then, or of which it had not recovered
+# The last outage in which that host was then, or of which it had not recovered.
+# A worker that was frozen comes back with connections that broke meanwhile, and
+# with answers that are overdue: they open the breaker of its host.
 
 sub away
 {
     my ($self, $host, $record, $at) = @_;
-    my @out = grep { $_->[0] <= $at + SLACK && $at <= $_->[1] + $self->found($_->[1]) }
-              $self->out($host, $record, 0, 'each');
+    my $then = sub { $_[0] <= $at + SLACK && $at <= $_[1] + $self->found($_[1]) };
 
-    return $out[-1];
+    my @out = grep { $then->(@$_) } $self->out($host, $record, 0, 'each');
+    return $out[-1] if @out;
+
+    my ($thawed) = grep { $_->{until} && $_->{from} eq $host && $then->($_->{until}, $_->{until}) }
+                   @{ $self->{faults}{freezes} };
+
+    return $thawed ? [ ($thawed->{until}) x 3 ] : undef;
 }
 
 sub late { my ($self, $at) = @_; return SLACK + $self->{timeout} + $self->busy($at, $at + 2) }
@@ -389,7 +396,8 @@ sub note_answer
     my $op = $self->{operation}($t->{op});
 
     if ($t->{status} =~ /^5/ && $t->{code} eq '-' && !($t->{status} == 504 && $frozen)
-        && $op->{what} !~ /^(?:refuse|reset|truncate|timeout)$/ && !($t->{status} == 504 && $self->waited_out($t, $op)))
+        && $op->{what} !~ /^(?:refuse|reset|truncate|timeout)$/
+        && !($t->{status} == 504 && $self->waited_out($t, $op)))
     {
         $self->broken(sprintf 'op%d: %s at %.2f', $t->{op}, $t->{status}, $t->{to} - $self->{start});
     }
