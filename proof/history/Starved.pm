@@ -127,8 +127,10 @@ sub seen
         $self->{seen} = {};
         open my $log, '<', $self->{file} or die $!;
 
-        while (<$log>) {
-            my ($at, $pid, $for) = split;
+        # asked for in the middle of a grep, which has $_ of its own
+
+        while (defined(my $line = <$log>)) {
+            my ($at, $pid, $for) = split ' ', $line;
             push @{ $self->{seen}{$pid} }, [ $at, $for ];
         }
     }
