@@ -13,7 +13,8 @@
 #   kept commit lost     its host died while what it kept could not be written
 #   store out of reach   from before its commit until it was taken over, or less
 #   or worker frozen     than found_within() before that; for what a renewal
-#                        leaves of a lease, at least
+#                        leaves of a lease, at least; and not to a host that has
+#                        its response itself
 #   lost in a failover   what the new master had when it was promoted lacks its
 #                        response; it ended (or its lock was taken) at most a
 #                        second before the fault, or before the change was told
@@ -272,6 +273,13 @@ sub out_of_reach
     my ($self, $i, $op, $before, $this) = @_;
     my $end = $before->{end} || $this->{begin};
     my $at = $this->{begin};
+
+    # its own host keeps its response, and knows it, if its worker got that far
+
+    return undef if $this->{from} eq $before->{from} && $end + $self->late($end) < $at
+                    && !grep { $_->{from} eq $before->{from} && $_->{pid} == $before->{pid}
+                               && $_->{since} <= $end + $self->late($end) && ($_->{until} || 9e9) >= $end }
+                        @{ $self->{faults}{freezes} };
 
     for my $o ($self->out($before->{from}, $before->{record}, $before->{pid})) {
         next if $o->[0] > $end + $self->late($end) || $o->[0] > $at;
