@@ -120,7 +120,7 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
     }
 
     child = ngx_http_idem_layer_child(op, f->ledger,
-                                         ngx_http_idem_fallback_looked, note);
+                                      ngx_http_idem_fallback_looked, note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for an operation";
@@ -150,7 +150,7 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
     f = ngx_http_idem_fallback_conf(op);
 
     child = ngx_http_idem_layer_child(op, &f->primary,
-                                          ngx_http_idem_fallback_begun, note);
+                                      ngx_http_idem_fallback_begun, note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for an operation";
@@ -174,7 +174,7 @@ ngx_http_idem_fallback_ask_ledger(ngx_http_idem_op_t *op, uintptr_t note)
     f = ngx_http_idem_fallback_conf(op);
 
     return ngx_http_idem_layer_ask(op, f->ledger,
-                                        ngx_http_idem_fallback_instead, note);
+                                   ngx_http_idem_fallback_instead, note);
 }
 
 
@@ -498,7 +498,7 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
     ngx_http_idem_op_t  *release;
 
     release = ngx_http_idem_op_detached(store, NGX_HTTP_IDEM_OP_RELEASE,
-                                             op->id, op->token);
+                                        op->id, op->token);
     if (release) {
         release->lease = op->lease;
 

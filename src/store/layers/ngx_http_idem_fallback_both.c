@@ -43,7 +43,8 @@ ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         return ngx_http_idem_layer_ask(op, &f->primary,
-                                 ngx_http_idem_fallback_both_committed, 0);
+                                       ngx_http_idem_fallback_both_committed,
+                                       0);
     }
 
     child = ngx_http_idem_layer_child(op, f->ledger,
@@ -99,7 +100,7 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
         ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
 
         return ngx_http_idem_layer_ask(op, f->ledger,
-                                          ngx_http_idem_fallback_saved, 0);
+                                       ngx_http_idem_fallback_saved, 0);
 
     default: /* NGX_HTTP_IDEM_LOST, NGX_HTTP_IDEM_FULL */
         ngx_http_idem_fallback_give_back(op, f->ledger);
