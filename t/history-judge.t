@@ -121,6 +121,8 @@ is(why('hold', [ [ 'A', 1, 2, 3 ], [ 'A', 1, 12 ] ], @fallback), 'nothing',
 is(why('hold', [ [ 'A', 1, 11, 12 ], [ 'A', 1, 13 ] ], @fallback), 'nothing', 'both in the ledger');
 is(why('hold', [ [ 'A', 1, 9, 12 ], [ 'A', 1, 13 ] ], @fallback, stored => 1), 'nothing',
    'it ended while the store was away: it was kept, and that is known');
+is(why('hold', [ [ 'A', 1, 9, 12 ], [ 'A', 1, 12.2 ] ], @fallback, stored => 1), 'fallback, ran in the store before',
+   '... not while its commit waits for an answer');
 is(why('hold', [ [ 'A', 1, 15.1, 15.15 ], [ 'A', 1, 16 ] ], @fallback, stored => 1), 'fallback, ran in the store before',
    'the store may answer before it says so');
 is(why('hold', [ [ 'A', 1, 2, 3 ], [ 'A', 1, 30 ] ], @fallback, stored => 1), 'nothing', 'the store was there');

@@ -358,9 +358,9 @@ sub fallback
     my $end = $before->{end} || 9e9;
     my $died = $self->holder_died($i, $op, $before, { begin => 9e9 });
 
-    # kept in this nginx, and not yet written
+    # kept in this nginx, once the store had its time to answer, and not yet written
 
-    return undef if $end > $ours->[0] + SLACK && $end < $ours->[2] && $end < $this->{begin} && !$died;
+    return undef if $end > $ours->[0] + SLACK && $end < $ours->[2] && $end + $self->late($end) < $this->{begin} && !$died;
     return 'fallback, ran in the store before' if $stored == $before->{run};
 
     # in the ledger, which has it: it began when nothing else answered, or was
