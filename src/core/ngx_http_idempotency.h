@@ -112,7 +112,10 @@ typedef enum {
 
 typedef struct {
     ngx_http_idempotency_fingerprint_e   mode;
-    ngx_array_t                         *excluded;   /* ngx_str_t           */
+    ngx_array_t                         *excluded;   /* ngx_str_t: names of
+                                                        members, or pointers */
+    ngx_array_t                         *names;      /* of them, no pointers */
+    ngx_array_t                         *included;   /* ngx_str_t: pointers */
     unsigned                             unordered:1;
 } ngx_http_idempotency_canonical_t;
 
@@ -787,6 +790,10 @@ char *ngx_http_idempotency_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_key(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_idempotency_conf_member(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *name);
+char *ngx_http_idempotency_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *pointer);
 char *ngx_http_idempotency_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idempotency_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,

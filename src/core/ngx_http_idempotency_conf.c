@@ -45,7 +45,7 @@ static ngx_http_idempotency_key_format_t  ngx_http_idempotency_key_default = {
 static ngx_http_idempotency_canonical_t
     ngx_http_idempotency_canonical_default =
 {
-    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW, NULL, 0
+    NGX_HTTP_IDEMPOTENCY_FINGERPRINT_RAW, NULL, NULL, NULL, 0
 };
 
 

@@ -12,13 +12,18 @@
 #include <ngx_http.h>
 
 #include "core/ngx_http_idempotency.h"
+#include "request/canonical/ngx_http_idempotency_json_pointer.h"
 
 
 #define NGX_HTTP_IDEMPOTENCY_COMPRESS_MIN  1024
 
 
-static char *ngx_http_idempotency_conf_excluded(ngx_conf_t *cf,
+static char *ngx_http_idempotency_conf_parts(ngx_conf_t *cf,
     ngx_http_idempotency_canonical_t *canonical, ngx_str_t *value);
+static char *ngx_http_idempotency_conf_part(ngx_conf_t *cf,
+    ngx_array_t **names, ngx_str_t *name);
+static char *ngx_http_idempotency_conf_dedupe_members(ngx_conf_t *cf,
+    ngx_str_t *value);
 static char *ngx_http_idempotency_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idempotency_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idempotency_conf_dedupe_time(ngx_conf_t *cf,
@@ -42,7 +47,7 @@ static ngx_conf_enum_t  ngx_http_idempotency_modes[] = {
 };
 
 
-/* idempotency_fingerprint <mode> [exclude=<name>,...] [arrays=...] */
+/* idempotency_fingerprint <mode> [exclude=...] [include=...] [arrays=...] */
 
 char *
 ngx_http_idempotency_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -103,8 +108,7 @@ ngx_http_idempotency_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
         {
             canonical->unordered = 1;
 
-        } else if (ngx_http_idempotency_conf_excluded(cf, canonical,
-                                                      &value[i])
+        } else if (ngx_http_idempotency_conf_parts(cf, canonical, &value[i])
                    != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
@@ -115,49 +119,99 @@ ngx_http_idempotency_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
+/* exclude=<name or pointer>,... or include=<pointer>,... */
+
 static char *
-ngx_http_idempotency_conf_excluded(ngx_conf_t *cf,
+ngx_http_idempotency_conf_parts(ngx_conf_t *cf,
     ngx_http_idempotency_canonical_t *canonical, ngx_str_t *value)
 {
-    u_char     *p, *last, *start;
-    ngx_str_t  *name;
+    u_char      *p, *last;
+    ngx_str_t    name;
+    ngx_uint_t   include, pointer;
 
-    if (value->len <= 8 || ngx_strncmp(value->data, "exclude=", 8) != 0) {
+    include = (value->len > 8
+               && ngx_strncmp(value->data, "include=", 8) == 0);
+
+    if (!include
+        && (value->len <= 8 || ngx_strncmp(value->data, "exclude=", 8) != 0))
+    {
         return ngx_http_idempotency_conf_invalid(cf, value,
                              "it is \"exclude=<name>,...\", "
+                             "\"include=/<pointer>,...\", "
                              "\"arrays=ordered\" or \"arrays=unordered\"");
-    }
-
-    if (canonical->excluded == NULL) {
-        canonical->excluded = ngx_array_create(cf->pool, 8,
-                                               sizeof(ngx_str_t));
-        if (canonical->excluded == NULL) {
-            return NGX_CONF_ERROR;
-        }
     }
 
     last = value->data + value->len;
 
     for (p = value->data + 8; p <= last; p++) {
-        start = p;
 
-        while (p < last && *p != ',') {
-            p++;
-        }
+        for (name.data = p; p < last && *p != ','; p++) { /* void */ }
 
-        if (p == start) {
+        name.len = p - name.data;
+
+        if (name.len == 0) {
             return ngx_http_idempotency_conf_invalid(cf, value,
                              "a name is empty");
         }
 
-        name = ngx_array_push(canonical->excluded);
-        if (name == NULL) {
+        pointer = (name.data[0] == '/');
+
+        if (include && !pointer) {
+            return ngx_http_idempotency_conf_invalid(cf, value,
+                             "what is included is a JSON Pointer: /a, or "
+                             "/a/b");
+        }
+
+        if (pointer
+            && canonical->mode == NGX_HTTP_IDEMPOTENCY_FINGERPRINT_FORM)
+        {
+            return ngx_http_idempotency_conf_invalid(cf, value,
+                             "a form has names and no pointers");
+        }
+
+        if ((pointer
+             && ngx_http_idempotency_conf_pointer(cf, value, &name)
+                != NGX_CONF_OK)
+            || ngx_http_idempotency_conf_part(cf,
+                                         include ? &canonical->included
+                                                 : &canonical->excluded,
+                                         &name)
+               != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
 
-        name->data = start;
-        name->len = p - start;
+        if (!pointer
+            && ngx_http_idempotency_conf_part(cf, &canonical->names, &name)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
     }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idempotency_conf_part(ngx_conf_t *cf, ngx_array_t **names,
+    ngx_str_t *name)
+{
+    ngx_str_t  *s;
+
+    if (*names == NULL) {
+        *names = ngx_array_create(cf->pool, 8, sizeof(ngx_str_t));
+        if (*names == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    s = ngx_array_push(*names);
+    if (s == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *s = *name;
 
     return NGX_CONF_OK;
 }
@@ -207,15 +261,10 @@ ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_memzero(dedupe, sizeof(ngx_http_idempotency_dedupe_t));
 
     if (!ngx_http_idempotency_conf_is(&value[1], "body")
-        && (value[1].len <= 5
-            || ngx_strncmp(value[1].data, "json:", 5) != 0
-            || value[1].data[5] == ','
-            || value[1].data[value[1].len - 1] == ','
-            || ngx_strstr(value[1].data, ",,")))
+        && ngx_http_idempotency_conf_dedupe_members(cf, &value[1])
+           != NGX_CONF_OK)
     {
-        return ngx_http_idempotency_conf_invalid(cf, &value[1],
-                             "it is \"body\", or \"json:\" and the names of "
-                             "members: json:url or json:from,to; or \"off\"");
+        return NGX_CONF_ERROR;
     }
 
     dedupe->name = value[1];
@@ -232,6 +281,50 @@ ngx_http_idempotency_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
         return ngx_http_idempotency_conf_invalid(cf, &value[1],
                              "it takes \"window=<time>\" as well, as "
                              "window=100ms");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* json:<member or pointer>,... */
+
+static char *
+ngx_http_idempotency_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
+{
+    u_char     *p, *last;
+    ngx_str_t   name;
+
+    last = value->data + value->len;
+    p = value->data + sizeof("json:") - 1;
+
+    name.len = 0;
+
+    if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
+
+        for ( /* void */ ; p <= last; p++) {
+
+            for (name.data = p; p < last && *p != ','; p++) { /* void */ }
+
+            name.len = p - name.data;
+
+            if (name.len == 0) {
+                break;
+            }
+
+            if (ngx_http_idempotency_conf_member(cf, value, &name)
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    if (name.len == 0) {
+        return ngx_http_idempotency_conf_invalid(cf, value,
+                             "it is \"body\", or \"json:\" and the names of "
+                             "members or JSON Pointers: json:url or "
+                             "json:/from/id,/to/id; or \"off\"");
     }
 
     return NGX_CONF_OK;
@@ -412,10 +505,8 @@ ngx_int_t
 ngx_http_idempotency_body_options(ngx_conf_t *cf,
     ngx_http_idempotency_loc_conf_t *conf)
 {
-    ngx_str_t                           *name;
-    ngx_uint_t                           i;
-    ngx_http_idempotency_canonical_t    *canonical;
-    ngx_http_idempotency_json_options_t *json;
+    ngx_http_idempotency_canonical_t     *canonical;
+    ngx_http_idempotency_json_options_t  *json;
 
     conf->wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
     if (conf->wanted == NULL
@@ -438,13 +529,18 @@ ngx_http_idempotency_body_options(ngx_conf_t *cf,
     json->unordered = canonical->unordered;
 
     if (canonical->excluded) {
-        name = canonical->excluded->elts;
-        i = canonical->excluded->nelts;
+        json->excluded = canonical->excluded->elts;
+        json->nexcluded = canonical->excluded->nelts;
+    }
 
-        json->excluded = name;
-        json->nexcluded = i;
-        conf->form.excluded = name;
-        conf->form.nexcluded = i;
+    if (canonical->included) {
+        json->included = canonical->included->elts;
+        json->nincluded = canonical->included->nelts;
+    }
+
+    if (canonical->names) {
+        conf->form.excluded = canonical->names->elts;
+        conf->form.nexcluded = canonical->names->nelts;
     }
 
     conf->form.size = NGX_HTTP_IDEMPOTENCY_FORM_SIZE;

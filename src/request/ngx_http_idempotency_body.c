@@ -319,8 +319,8 @@ ngx_http_idempotency_body_secret(ngx_http_request_t *r,
     fields[1].len = sizeof(identity);
 
     if (ngx_http_idempotency_identity(r, ctx->conf, identity) != NGX_OK
-        || ngx_http_idempotency_value(r, ctx->conf->scope, &fields[2])
-           != NGX_OK)
+        || ngx_http_idempotency_value_early(r, ctx->conf->scope, &fields[2])
+           == NGX_ERROR)
     {
         return NULL;
     }

@@ -277,6 +277,15 @@ ngx_http_idempotency_scheme(ngx_http_idempotency_loc_conf_t *conf)
         }
     }
 
+    if (canonical->included) {
+        name = canonical->included->elts;
+
+        for (i = 0; i < canonical->included->nelts; i++) {
+            ngx_crc32_update(&crc, (u_char *) "+", 1);
+            ngx_crc32_update(&crc, name[i].data, name[i].len);
+        }
+    }
+
     ngx_crc32_final(crc);
 
     return crc;

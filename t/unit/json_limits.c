@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_members.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * Large and deep bodies: each is answered, in memory and time that grow with
