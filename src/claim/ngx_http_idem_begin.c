@@ -113,7 +113,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             {
                 /* it has the response, if the key's record does not object */
 
-                if (ctx->replayed == NULL) {
+                if (ctx->replayed == NULL || cover->dedupe->reject) {
                     ctx->replayed = cover;
                 }
 
@@ -161,7 +161,11 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (ctx->replayed) {
-        ngx_http_idem_adopt(ctx, &ctx->replayed->op.found);
+
+        if (!ctx->replayed->dedupe->reject) {
+            ngx_http_idem_adopt(ctx, &ctx->replayed->op.found);
+        }
+
         ngx_http_idem_release(ctx);
 
         return ngx_http_idem_found(r, ctx->replayed);
@@ -336,6 +340,15 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         ctx->foreign |= ngx_http_idem_moved(found);
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    }
+
+    if (cover->derived && cover->dedupe->reject
+        && found->state != NGX_HTTP_IDEM_UNUSABLE)
+    {
+        /* whether the first one is through or still runs */
+
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST);
     }
 
     switch (found->state) {

@@ -14,6 +14,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_url.h"
 
 
 /* the scheme of derived records: the id says all, there is no other request */
@@ -25,8 +26,12 @@ static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d);
+static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
+    ngx_http_idem_digest_t *d);
+static ngx_int_t ngx_http_idem_cover_url(ngx_http_request_t *r,
+    ngx_http_idem_dedupe_t *dedupe, const ngx_http_idem_json_member_t *member,
+    u_char *hash);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
@@ -181,7 +186,7 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_digest_field(&d, identity, NGX_HTTP_IDEM_HASH_LEN);
 
     if (dedupe->members) {
-        rc = ngx_http_idem_cover_members(ctx, dedupe, &d);
+        rc = ngx_http_idem_cover_members(r, ctx, dedupe, &d);
 
         if (rc != NGX_OK) {
             return rc;
@@ -205,9 +210,11 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
+ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d)
 {
+    u_char                              hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t                           rc;
     ngx_uint_t                         *index, i, n;
     const ngx_http_idem_json_member_t  *member;
 
@@ -232,12 +239,63 @@ ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
             continue;
         }
 
-        ngx_http_idem_digest_field(d, member->digest,
-                                      NGX_HTTP_IDEM_CANON_DIGEST_LEN);
+        rc = NGX_DECLINED;
+
+        if (dedupe->url && member->kind == NGX_HTTP_IDEM_JSON_STRING) {
+            rc = ngx_http_idem_cover_url(r, dedupe, member, hash);
+
+            if (rc == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+        }
+
+        ngx_http_idem_digest_field(d, rc == NGX_OK ? hash : member->digest,
+                                   NGX_HTTP_IDEM_CANON_DIGEST_LEN);
         n++;
     }
 
     return n ? NGX_OK : NGX_DECLINED;
+}
+
+
+/* NGX_DECLINED if it is no URL: it counts as it is */
+
+static ngx_int_t
+ngx_http_idem_cover_url(ngx_http_request_t *r, ngx_http_idem_dedupe_t *dedupe,
+    const ngx_http_idem_json_member_t *member, u_char *hash)
+{
+    size_t      len;
+    u_char     *buf;
+    ngx_str_t  *args, fields[2];
+
+    len = member->value.len;
+
+    if (len > NGX_HTTP_IDEM_URL_MAX) {
+        return NGX_DECLINED;
+    }
+
+    buf = ngx_pnalloc(r->pool, ngx_http_idem_url_room(len));
+    args = ngx_palloc(r->pool,
+                      ngx_http_idem_url_args(len) * sizeof(ngx_str_t));
+
+    if (buf == NULL || args == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_url_normalize(&member->value,
+                                    dedupe->strip ? dedupe->strip->elts : NULL,
+                                    dedupe->strip ? dedupe->strip->nelts : 0,
+                                    args, buf, &fields[1])
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_str_set(&fields[0], "url");
+
+    ngx_http_idem_digest_fields(hash, fields, 2);
+
+    return NGX_OK;
 }
 
 

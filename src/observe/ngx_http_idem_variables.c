@@ -336,7 +336,9 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_CONFLICT:
 
-        if (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT) {
+        if (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
+            && !ngx_http_idem_is_duplicate(ctx))
+        {
             ngx_str_set(&value, "body-mismatch");
         }
 

@@ -236,7 +236,8 @@ static void
 ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 {
     if (ctx->met == NULL
-        || ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT)
+        || (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
+            && !ngx_http_idem_is_duplicate(ctx)))
     {
         return;
     }

@@ -91,9 +91,13 @@ typedef struct {
     ngx_array_t              *members;           /* ngx_uint_t: numbers of
                                                     wanted JSON members;
                                                     NULL: the whole request */
-    ngx_str_t                 name;       /* "body", or the members  */
+    ngx_str_t                 name;              /* "body", or the members  */
     ngx_http_idem_time_t      window;
     ngx_http_idem_time_t      linger;            /* after the response      */
+    ngx_array_t              *strip;             /* ngx_str_t: arguments of a
+                                                    URL that do not count   */
+    unsigned                  url:1;             /* members are URLs        */
+    unsigned                  reject:1;          /* not replay              */
     unsigned                  always:1;          /* also beside a key       */
 } ngx_http_idem_dedupe_t;
 
@@ -283,7 +287,8 @@ typedef enum {
     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE,
     NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN,
     NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE,
-    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT
+    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT,
+    NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST
 } ngx_http_idem_problem_e;
 
 
@@ -764,6 +769,9 @@ char *ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
 void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
 void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
+ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_body_options(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 
@@ -816,6 +824,12 @@ char *ngx_http_idem_conf_replay_status(ngx_conf_t *cf,
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \
      && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
+
+/* a duplicate is refused like a conflict, and is none: it says the same */
+
+#define ngx_http_idem_is_duplicate(ctx)                                       \
+    ((ctx)->refused                                                           \
+     && (ctx)->problem == NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST)
 
 #define ngx_http_idem_status_kept(s, code)                                    \
     ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)

@@ -98,7 +98,12 @@ static const ngx_http_idem_problem_t
       "response-not-kept", "RESPONSE_NOT_KEPT", "not_replayable",
       "The response could not be kept",
       "A request with this Idempotency-Key was processed; "
-      "its response could not be kept." }
+      "its response could not be kept." },
+
+    { 409, NGX_HTTP_IDEM_STATUS_CONFLICT, 0,
+      "duplicate-request", "DUPLICATE_REQUEST", "duplicate",
+      "The request is a duplicate",
+      "A request that says the same was received a short time ago." }
 };
 
 
