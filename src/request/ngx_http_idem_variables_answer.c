@@ -15,7 +15,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_variables.h"
+#include "request/ngx_http_idem_variables.h"
 
 
 static ngx_int_t ngx_http_idem_variable_refusal(ngx_http_request_t *r,

@@ -13,7 +13,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_variables.h"
+#include "request/ngx_http_idem_variables.h"
 
 
 static ngx_http_variable_t *ngx_http_idem_variable_find(ngx_str_t *name);
@@ -311,7 +311,7 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
         if (ctx->primary) {
             return ngx_http_idem_variable_hex(r, v, ctx->primary->id,
-                                                NGX_HTTP_IDEM_ID_LEN);
+                                              NGX_HTTP_IDEM_ID_LEN);
         }
 
         break;
@@ -320,8 +320,8 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
         if (ctx->primary) {
             return ngx_http_idem_variable_hex(r, v,
-                                       ctx->primary->claim.fingerprint,
-                                       NGX_HTTP_IDEM_FINGERPRINT_LEN);
+                                              ctx->primary->claim.fingerprint,
+                                              NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
         break;
