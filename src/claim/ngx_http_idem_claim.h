@@ -34,8 +34,9 @@ typedef struct {
                                                 /* of the last begin        */
     ngx_http_idem_claim_t   claim;
     ngx_str_t               details;
-    ngx_msec_t              window;             /* of a derived one,        */
-    ngx_msec_t              linger;             /* and after its commit     */
+    ngx_http_idem_dedupe_t *dedupe;             /* of a derived one:        */
+    ngx_msec_t              window;
+    ngx_msec_t              linger;             /* after its commit         */
     ngx_http_idem_op_t      op;                 /* begin, then commit       */
     ngx_http_idem_op_t      renewal;
     ngx_http_idem_store_t  *where;              /* op.where of the begin that

@@ -43,7 +43,7 @@ static ngx_http_idem_key_format_t  ngx_http_idem_key_default = {
 static ngx_http_idem_canonical_t
     ngx_http_idem_canonical_default =
 {
-    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, 0
+    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, NULL, NULL, 0
 };
 
 
