@@ -194,6 +194,10 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                             NULL);
     }
 
+    if (ctx->claims.activity) {
+        ngx_http_idem_activity_count(ctx->claims.activity);
+    }
+
     return ngx_http_idem_execute(r, ctx);
 }
 
