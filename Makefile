@@ -13,10 +13,14 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
-# the tools read these
-export JOBS PORT TESTS NGINX_SRC
+# where "make install" puts things; the modules go where nginx looks for them
+NGINX     ?= nginx
+prefix    ?= /usr/local
 
-.PHONY: build run test unit test-asan test-valgrind check-style setup clean \
+# the tools read these
+export JOBS PORT TESTS NGINX_SRC NGINX DESTDIR prefix
+
+.PHONY: build run check test install uninstall unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
@@ -29,8 +33,17 @@ build: setup-build
 run: setup-run build
 	@tools/run
 
+check: setup-check build
+	@tools/test unit core
+
 test: setup-test build
 	@tools/test unit stock
+
+install:
+	@tools/install install
+
+uninstall:
+	@tools/install uninstall
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -93,6 +106,7 @@ help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
+	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
 	@echo "make unit           the tests of single C files only"
@@ -110,5 +124,7 @@ help:
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
+	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
+	@echo "make uninstall      what that installed"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

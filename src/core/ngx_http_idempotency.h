@@ -22,8 +22,11 @@
 #include "store/ngx_http_idempotency_store.h"
 #include "store/layers/ngx_http_idempotency_layers.h"
 
+#include "idempotency_version.h"
 
-#define NGX_HTTP_IDEMPOTENCY_VERSION   "0.1.0"
+
+/* the file VERSION of the tree, see config */
+#define NGX_HTTP_IDEMPOTENCY_VERSION   IDEMPOTENCY_VERSION
 
 #define NGX_HTTP_IDEMPOTENCY_TTL        (24 * 60 * 60 * 1000)
 #define NGX_HTTP_IDEMPOTENCY_LEASE      (30 * 1000)
