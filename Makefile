@@ -20,7 +20,7 @@ prefix    ?= /usr/local
 # the tools read these
 export JOBS PORT TESTS NGINX_SRC NGINX DESTDIR prefix
 
-.PHONY: build run check test install uninstall unit test-asan test-valgrind check-style setup clean \
+.PHONY: build run check test install uninstall deb test-deb unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
@@ -44,6 +44,13 @@ install:
 
 uninstall:
 	@tools/install uninstall
+
+deb: setup-build setup-deb
+	@tools/deb
+
+test-deb: setup-build setup-deb setup-fresh
+	@tools/deb
+	@tools/test-deb $(SUITE)
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -126,5 +133,7 @@ help:
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
 	@echo "make uninstall      what that installed"
+	@echo "make deb            Debian packages, in build/deb"
+	@echo "make test-deb       installs, tries and purges them on a new Debian in a folder"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
