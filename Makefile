@@ -20,7 +20,7 @@ prefix    ?= /usr/local
 # the tools read these
 export JOBS PORT TESTS NGINX_SRC NGINX DESTDIR prefix
 
-.PHONY: build run check test install uninstall deb test-deb unit test-asan test-valgrind check-style setup clean \
+.PHONY: build run check test install uninstall deb test-deb lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
@@ -49,7 +49,6 @@ deb: setup-build setup-deb
 	@tools/deb
 
 test-deb: setup-build setup-deb setup-fresh
-	@tools/deb
 	@tools/test-deb $(SUITE)
 
 unit: setup-build
@@ -75,6 +74,9 @@ bench-scale: setup-bench build
 
 bench-instructions: setup-bench build
 	@bench/instructions --top
+
+lint: setup-lint
+	@tools/lint
 
 check-style:
 	@tools/check-style
@@ -135,5 +137,6 @@ help:
 	@echo "make uninstall      what that installed"
 	@echo "make deb            Debian packages, in build/deb"
 	@echo "make test-deb       installs, tries and purges them on a new Debian in a folder"
+	@echo "make lint           rpm spec, Dockerfile, manifests: read, not run"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
