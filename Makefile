@@ -18,7 +18,7 @@ NGINX     ?= nginx
 prefix    ?= /usr/local
 
 # the tools read these
-export JOBS PORT TESTS NGINX_SRC NGINX DESTDIR prefix
+export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX DESTDIR prefix
 
 .PHONY: build run check test install uninstall deb test-deb lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
@@ -30,7 +30,7 @@ build: setup-build
 	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
 	@echo "built $(MODULE)"
 
-run: setup-run build
+run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
 	@tools/run
 
 check: setup-check build
@@ -115,6 +115,7 @@ help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
+	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey"
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
