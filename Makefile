@@ -14,11 +14,11 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
 # where "make install" puts things; the modules go where nginx looks for them
-NGINX     ?= nginx
+NGINX_BIN ?= nginx
 prefix    ?= /usr/local
 
 # the tools read these
-export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX DESTDIR prefix
+export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
 .PHONY: build run check test install uninstall deb test-deb lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \

@@ -47,7 +47,7 @@ for my $other ("$path/ngx_other_module.so", '/usr/share/doc/nginx-idempotency/x'
 
 my @before = files($dir);
 
-my $said = make('install', DESTDIR => $dir, prefix => '/usr', NGINX => $nginx);
+my $said = make('install', DESTDIR => $dir, prefix => '/usr', NGINX_BIN => $nginx);
 my %now = map { $_ => 1 } files($dir);
 
 ok($now{"$path/$module"}, 'the module is where nginx looks for it');
@@ -60,20 +60,20 @@ is((stat "$dir$path/$module")[2] & 0777, 0644, 'its mode');
 is(system("cmp -s build/$module $dir$path/$module"), 0, 'it is the one built');
 is_deeply([ grep { m{/\.new$} } keys %now ], [], 'nothing half done');
 
-make('install', DESTDIR => $dir, prefix => '/usr', NGINX => $nginx);
+make('install', DESTDIR => $dir, prefix => '/usr', NGINX_BIN => $nginx);
 is_deeply([ sort keys %now ], [ files($dir) ], 'a second time is the same');
 
-make('uninstall', DESTDIR => $dir, prefix => '/usr', NGINX => $nginx);
+make('uninstall', DESTDIR => $dir, prefix => '/usr', NGINX_BIN => $nginx);
 is_deeply([ files($dir) ], \@before, 'uninstall leaves what was there before');
 
 # no nginx to ask
 
-my $none = `DESTDIR=$dir NGINX=/nowhere/nginx tools/install install 2>&1`;
+my $none = `DESTDIR=$dir NGINX_BIN=/nowhere/nginx tools/install install 2>&1`;
 
 isnt($?, 0, 'without an nginx it fails');
 like($none, qr/MODULES_PATH=/, 'and says what to do');
 
-make('install', DESTDIR => $dir, NGINX => '/nowhere/nginx',
+make('install', DESTDIR => $dir, NGINX_BIN => '/nowhere/nginx',
      MODULES_PATH => '/opt/modules');
 ok(-f "$dir/opt/modules/$module", 'a folder that is named is used');
 

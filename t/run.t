@@ -40,7 +40,7 @@ sub demonstration {
 
     my $port = free_port();
     my $said = "build/run.said.$$";
-    local @ENV{keys %$env, 'PORT', 'NGINX'} = (values %$env, $port, '');
+    local @ENV{keys %$env, 'PORT', 'NGINX_BIN'} = (values %$env, $port, '');
 
     my $pid = fork // die "fork: $!";
 
