@@ -20,7 +20,7 @@ prefix    ?= /usr/local
 # the tools read these
 export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
-.PHONY: build run check test install uninstall deb test-deb lint unit test-asan test-valgrind check-style setup clean \
+.PHONY: build run check test install uninstall deb test-deb docs lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
@@ -74,6 +74,9 @@ bench-scale: setup-bench build
 
 bench-instructions: setup-bench build
 	@bench/instructions --top
+
+docs: setup-docs
+	@tools/docs
 
 lint: setup-lint
 	@tools/lint
@@ -138,6 +141,7 @@ help:
 	@echo "make uninstall      what that installed"
 	@echo "make deb            Debian packages, in build/deb"
 	@echo "make test-deb       installs, tries and purges them on a new Debian in a folder"
+	@echo "make docs           the documents as a site with search, build/site"
 	@echo "make lint           rpm spec, Dockerfile, manifests: read, not run"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
