@@ -20,7 +20,7 @@ prefix    ?= /usr/local
 # the tools read these
 export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
-.PHONY: build run check test install uninstall deb test-deb docs lint unit test-asan test-valgrind check-style setup clean \
+.PHONY: build run check test install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
@@ -77,6 +77,9 @@ bench-instructions: setup-bench build
 
 docs: setup-docs
 	@tools/docs
+
+docs-look: docs setup-test
+	@tools/docs-look
 
 lint: setup-lint
 	@tools/lint
@@ -142,6 +145,7 @@ help:
 	@echo "make deb            Debian packages, in build/deb"
 	@echo "make test-deb       installs, tries and purges them on a new Debian in a folder"
 	@echo "make docs           the documents as a site with search, build/site"
+	@echo "make docs-look      looks at that site in a browser"
 	@echo "make lint           rpm spec, Dockerfile, manifests: read, not run"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
