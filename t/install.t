@@ -52,6 +52,8 @@ my %now = map { $_ => 1 } files($dir);
 
 ok($now{"$path/$module"}, 'the module is where nginx looks for it');
 ok($now{'/usr/share/doc/nginx-idempotency/README.md'}, 'with documents');
+ok($now{'/usr/share/man/man7/ngx_http_idempotency_module.7'},
+   'with a manual page');
 ok($now{'/usr/share/doc/nginx-idempotency/examples/stripe.conf'},
    'with examples');
 like($said, qr{^ +load_module modules/$module;$}m, 'says how to load it');
