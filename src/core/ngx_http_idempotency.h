@@ -461,6 +461,8 @@ struct ngx_http_idempotency_ctx_s {
     ngx_http_idempotency_deflate_t      *deflate;    /* under way           */
     ngx_chain_t                         *compressed; /* body of the record  */
     ngx_msec_t                           app_ttl;    /* X-Idempotency-Store */
+    ngx_int_t                            instead;    /* a status: what a filter
+                                                        has in its place    */
 
     /* what was refused, or replayed */
     ngx_http_idempotency_problem_e       problem;
@@ -688,6 +690,8 @@ ngx_int_t ngx_http_idempotency_capture_head(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idempotency_may_range(ngx_http_request_t *r);
 ngx_int_t ngx_http_idempotency_replay(ngx_http_request_t *r,
     ngx_http_idempotency_cover_t *cover);
+ngx_int_t ngx_http_idempotency_instead(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idempotency_commit(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
 ngx_int_t ngx_http_idempotency_send(ngx_http_request_t *r,

@@ -338,6 +338,7 @@ ngx_http_idempotency_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 static ngx_int_t
 ngx_http_idempotency_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
 {
+    ngx_int_t                    rc;
     ngx_http_idempotency_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
@@ -361,11 +362,20 @@ ngx_http_idempotency_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (ctx->phase == NGX_HTTP_IDEMPOTENCY_HOLD) {
-        return ngx_http_idempotency_capture_body(r, ctx, in);
+        rc = ngx_http_idempotency_capture_body(r, ctx, in);
+
+        if (rc > NGX_OK && ctx->phase == NGX_HTTP_IDEMPOTENCY_SEND
+            && !r->header_sent)
+        {
+            return ngx_http_idempotency_instead(r, ctx, rc);
+        }
+
+        return rc;
     }
 
     if (ctx->phase == NGX_HTTP_IDEMPOTENCY_COMPRESS
-        || ctx->phase == NGX_HTTP_IDEMPOTENCY_COMMIT)
+        || ctx->phase == NGX_HTTP_IDEMPOTENCY_COMMIT
+        || ctx->instead)
     {
         ngx_http_idempotency_drop(in);
         return NGX_AGAIN;
