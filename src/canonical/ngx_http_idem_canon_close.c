@@ -17,8 +17,11 @@
 
 #define NGX_HTTP_IDEM_CANON_ORDER_MIN  64
 
-/* from so many on children are sorted by keys, in steps */
+/* from so many on children are sorted by keys */
 #define NGX_HTTP_IDEM_CANON_RADIX_MIN  32
+
+/* from so many bytes on (which are more than that) they are counted so, too */
+#define NGX_HTTP_IDEM_CANON_TALLY_MIN  65536
 
 /* small children are gathered to so many bytes before they are hashed */
 #define NGX_HTTP_IDEM_CANON_GATHERED   4096
@@ -41,7 +44,10 @@ typedef struct {
 
 
 typedef enum {
-    NGX_HTTP_IDEM_CANON_DIFFER = 0,       /* which bytes of keys differ?  */
+    NGX_HTTP_IDEM_CANON_TALLY = 0,        /* how many children are there? */
+    NGX_HTTP_IDEM_CANON_ORDER,            /* room for them                */
+    NGX_HTTP_IDEM_CANON_LIST,             /* and where, as they came      */
+    NGX_HTTP_IDEM_CANON_DIFFER,           /* which bytes of keys differ?  */
     NGX_HTTP_IDEM_CANON_COUNT,            /* the values of one of them    */
     NGX_HTTP_IDEM_CANON_MOVE,             /* by that one                  */
     NGX_HTTP_IDEM_CANON_GROUPS,           /* equal keys: by the next one  */
@@ -61,6 +67,7 @@ struct ngx_http_idem_canon_close_s {
     ngx_uint_t                    nranges;
 
     size_t                        i;               /* of a stage          */
+    size_t                        next;            /* child on the stack  */
     uint64_t                      differ;
     ngx_uint_t                    shift;           /* the byte of the key */
     uint32_t                      counts[256];
@@ -70,8 +77,12 @@ struct ngx_http_idem_canon_close_s {
 };
 
 
-static ngx_int_t ngx_http_idem_canon_list(ngx_http_idem_canon_t *c,
-    size_t base, ngx_uint_t unit, size_t n);
+static void ngx_http_idem_canon_tally(ngx_http_idem_canon_t *c,
+    size_t *work);
+static ngx_int_t ngx_http_idem_canon_order(ngx_http_idem_canon_t *c,
+    size_t size);
+static void ngx_http_idem_canon_list(ngx_http_idem_canon_t *c,
+    size_t *work);
 static size_t ngx_http_idem_canon_sort_step(ngx_http_idem_canon_t *c,
     size_t work);
 static size_t ngx_http_idem_canon_differ(ngx_http_idem_canon_t *c,
@@ -87,8 +98,7 @@ static size_t ngx_http_idem_canon_groups(ngx_http_idem_canon_t *c,
 static void ngx_http_idem_canon_insert(const u_char *stack,
     uint32_t *order, size_t n);
 static uint64_t ngx_http_idem_canon_key(const u_char *p, size_t at);
-static ngx_int_t ngx_http_idem_canon_fold_few(ngx_http_idem_canon_t *c,
-    u_char tag, size_t base, ngx_uint_t unit, size_t n);
+static ngx_int_t ngx_http_idem_canon_fold_few(ngx_http_idem_canon_t *c);
 static ngx_int_t ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c,
     size_t work);
 
@@ -97,34 +107,12 @@ ngx_int_t
 ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
     size_t base, ngx_uint_t unit)
 {
-    u_char                       *p, *last;
-    size_t                        n;
+    size_t                        work;
     ngx_http_idem_canon_close_t  *close;
 
-    n = 0;
-
-    /* without children there may be no stack yet */
-
-    if (c->len > base) {
-        p = c->stack + base;
-        last = c->stack + c->len;
-
-        for ( /* void */ ; p < last; n++) {
-            p += ngx_http_idem_canon_skip(p, unit);
-        }
-    }
-
-    if (n < 2) {
+    if (c->len == base) {
+        /* there may be no stack yet */
         return ngx_http_idem_canon_close(c, tag, base, unit, 0);
-    }
-
-    if (ngx_http_idem_canon_list(c, base, unit, n) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    if (n < NGX_HTTP_IDEM_CANON_RADIX_MIN) {
-        ngx_http_idem_canon_insert(c->stack, c->order, n);
-        return ngx_http_idem_canon_fold_few(c, tag, base, unit, n);
     }
 
     close = c->close;
@@ -142,62 +130,64 @@ ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
     close->tag = tag;
     close->base = base;
     close->unit = unit;
-    close->n = n;
+    close->n = 0;
+    close->next = base;
+    close->stage = NGX_HTTP_IDEM_CANON_TALLY;
 
-    close->ranges[0].first = 0;
-    close->ranges[0].n = n;
-    close->ranges[0].at = 0;
-    close->nranges = 1;
-
-    close->stage = NGX_HTTP_IDEM_CANON_DIFFER;
-    close->i = 0;
-    close->differ = 0;
-
-    return NGX_AGAIN;
-}
-
-
-/* where the children are, as they came */
-
-static ngx_int_t
-ngx_http_idem_canon_list(ngx_http_idem_canon_t *c, size_t base,
-    ngx_uint_t unit, size_t n)
-{
-    u_char  *p;
-    size_t   i, size;
-
-    size = (n < NGX_HTTP_IDEM_CANON_RADIX_MIN) ? n : 2 * n;
-
-    if (size > c->norder) {
-
-        if (c->order) {
-            c->mem.free(c->mem.data, c->order);
-        }
-
-        c->norder = ngx_max(size, NGX_HTTP_IDEM_CANON_ORDER_MIN);
-        c->order = c->mem.alloc(c->mem.data, c->norder * sizeof(uint32_t));
-
-        if (c->order == NULL) {
-            c->norder = 0;
-            return NGX_ERROR;
-        }
+    if (c->len - base >= NGX_HTTP_IDEM_CANON_TALLY_MIN) {
+        return NGX_AGAIN;
     }
 
-    p = c->stack + base;
+    /* most containers are small, and of these most have a few children */
 
-    for (i = 0; i < n; i++) {
-        c->order[i] = (uint32_t) (p - c->stack);
-        p += ngx_http_idem_canon_skip(p, unit);
+    work = NGX_MAX_SIZE_T_VALUE;
+
+    ngx_http_idem_canon_tally(c, &work);
+
+    if (close->n < 2) {
+        return ngx_http_idem_canon_close(c, tag, base, unit, 0);
     }
 
-    return NGX_OK;
+    if (close->n >= NGX_HTTP_IDEM_CANON_RADIX_MIN) {
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idem_canon_order(c, close->n) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_canon_list(c, &work);
+    ngx_http_idem_canon_insert(c->stack, c->order, close->n);
+
+    return ngx_http_idem_canon_fold_few(c);
 }
 
 
 ngx_int_t
 ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
 {
-    while (c->close->stage != NGX_HTTP_IDEM_CANON_FOLD) {
+    ngx_http_idem_canon_close_t  *close;
+
+    close = c->close;
+
+    if (close->stage == NGX_HTTP_IDEM_CANON_TALLY) {
+        ngx_http_idem_canon_tally(c, &work);
+    }
+
+    if (close->stage == NGX_HTTP_IDEM_CANON_ORDER) {
+
+        if (ngx_http_idem_canon_order(c, 2 * close->n) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        close->stage = NGX_HTTP_IDEM_CANON_LIST;
+    }
+
+    if (close->stage == NGX_HTTP_IDEM_CANON_LIST) {
+        ngx_http_idem_canon_list(c, &work);
+    }
+
+    while (close->stage != NGX_HTTP_IDEM_CANON_FOLD) {
 
         if (work == 0) {
             return NGX_AGAIN;
@@ -207,6 +197,89 @@ ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
     }
 
     return ngx_http_idem_canon_fold_step(c, work);
+}
+
+
+static void
+ngx_http_idem_canon_tally(ngx_http_idem_canon_t *c, size_t *work)
+{
+    u_char                       *p, *last;
+    ngx_http_idem_canon_close_t  *close;
+
+    close = c->close;
+
+    p = c->stack + close->next;
+    last = c->stack + c->len;
+
+    while (p < last && *work) {
+        p += ngx_http_idem_canon_skip(p, close->unit);
+        close->n++;
+        (*work)--;
+    }
+
+    close->next = p - c->stack;
+
+    if (p == last) {
+        close->next = close->base;
+        close->i = 0;
+        close->stage = NGX_HTTP_IDEM_CANON_ORDER;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_canon_order(ngx_http_idem_canon_t *c, size_t size)
+{
+    if (size <= c->norder) {
+        return NGX_OK;
+    }
+
+    if (c->order) {
+        c->mem.free(c->mem.data, c->order);
+    }
+
+    c->norder = ngx_max(size, NGX_HTTP_IDEM_CANON_ORDER_MIN);
+    c->order = c->mem.alloc(c->mem.data, c->norder * sizeof(uint32_t));
+
+    if (c->order == NULL) {
+        c->norder = 0;
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_canon_list(ngx_http_idem_canon_t *c, size_t *work)
+{
+    u_char                       *p;
+    ngx_http_idem_canon_close_t  *close;
+
+    close = c->close;
+
+    p = c->stack + close->next;
+
+    while (close->i < close->n && *work) {
+        c->order[close->i++] = (uint32_t) (p - c->stack);
+        p += ngx_http_idem_canon_skip(p, close->unit);
+        (*work)--;
+    }
+
+    close->next = p - c->stack;
+
+    if (close->i < close->n) {
+        return;
+    }
+
+    close->ranges[0].first = 0;
+    close->ranges[0].n = close->n;
+    close->ranges[0].at = 0;
+    close->nranges = 1;
+
+    close->stage = NGX_HTTP_IDEM_CANON_DIFFER;
+    close->i = 0;
+    close->differ = 0;
 }
 
 
@@ -538,42 +611,34 @@ ngx_http_idem_canon_key(const u_char *p, size_t at)
 /* few enough that the value may have them as they are */
 
 static ngx_int_t
-ngx_http_idem_canon_fold_few(ngx_http_idem_canon_t *c, u_char tag,
-    size_t base, ngx_uint_t unit, size_t n)
+ngx_http_idem_canon_fold_few(ngx_http_idem_canon_t *c)
 {
-    u_char                  *p, *child;
-    size_t                   i, len;
-    u_char                   value[NGX_HTTP_IDEM_CANON_VALUE_MAX];
-    ngx_http_idem_digest_t   d;
+    u_char                       *p, *child;
+    size_t                        i, len;
+    u_char                        value[NGX_HTTP_IDEM_CANON_VALUE_MAX];
+    ngx_http_idem_canon_close_t  *close;
 
-    value[0] = tag;
-    len = c->len - base;
+    close = c->close;
+    len = c->len - close->base;
 
-    if (len <= NGX_HTTP_IDEM_CANON_INLINE_MAX) {
-        value[1] = (u_char) len;
-        p = &value[2];
+    if (len > NGX_HTTP_IDEM_CANON_INLINE_MAX) {
+        ngx_http_idem_digest_start(&close->digest);
+        close->i = 0;
 
-        for (i = 0; i < n; i++) {
-            child = c->stack + c->order[i];
-            len = ngx_http_idem_canon_skip(child, unit);
-            p = ngx_cpymem(p, child, len);
-        }
-
-    } else {
-        value[1] = NGX_HTTP_IDEM_CANON_HASHED;
-
-        ngx_http_idem_digest_start(&d);
-
-        for (i = 0; i < n; i++) {
-            child = c->stack + c->order[i];
-            ngx_http_idem_digest_update(&d, child,
-                                    ngx_http_idem_canon_skip(child, unit));
-        }
-
-        ngx_http_idem_digest_done(&d, &value[2]);
+        return ngx_http_idem_canon_fold_step(c, NGX_MAX_SIZE_T_VALUE);
     }
 
-    c->len = base;
+    value[0] = close->tag;
+    value[1] = (u_char) len;
+    p = &value[2];
+
+    for (i = 0; i < close->n; i++) {
+        child = c->stack + c->order[i];
+        len = ngx_http_idem_canon_skip(child, close->unit);
+        p = ngx_cpymem(p, child, len);
+    }
+
+    c->len = close->base;
 
     return ngx_http_idem_canon_put(c, value);
 }
