@@ -19,8 +19,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 /* for so long those who came within the window of a record still find it */
@@ -175,10 +173,10 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (cover->op.abandoned) {
-            ngx_http_idem_metrics_count(ctx->conf->store,
-                                       NGX_HTTP_IDEM_COUNT_ABANDONED);
+            ngx_http_idem_metrics_count(ctx->conf->store->metrics,
+                                        NGX_HTTP_IDEM_COUNT_ABANDONED);
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED,
-                                   NULL);
+                                NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                           "idempotency: a lease of %M ms ran out without an "
@@ -354,7 +352,7 @@ ngx_http_idem_same_request(ngx_http_idem_cover_t *cover,
                                                               &cover->claim);
 
     return ngx_http_idem_claim_same(claim, &cover->claim,
-                                        ngx_http_idem_key_alone(cover));
+                                    ngx_http_idem_key_alone(cover));
 }
 
 
@@ -377,15 +375,15 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         }
 
         return ngx_http_idem_refuse(r, ctx,
-                                 NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
+                                    NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
 
     case NGX_HTTP_IDEM_REASON_TOO_LARGE:
         return ngx_http_idem_refuse(r, ctx,
-                              NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
 
     default:
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 }
 
@@ -500,7 +498,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     if (!pass) {
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
     ctx->status = NGX_HTTP_IDEM_STATUS_UNPROTECTED;

@@ -45,8 +45,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     dedupe = ctx->conf->dedupe ? ctx->conf->dedupe->elts : NULL;
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
-    ctx->covers = ngx_pcalloc(r->pool, (n + 1)
-                                       * sizeof(ngx_http_idem_cover_t));
+    ctx->covers = ngx_pcalloc(r->pool,
+                              (n + 1) * sizeof(ngx_http_idem_cover_t));
     if (ctx->covers == NULL) {
         return NGX_ERROR;
     }
@@ -81,8 +81,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope,
-                                         identity, cover);
+        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope, identity,
+                                         cover);
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
         }
@@ -232,7 +232,7 @@ ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
         }
 
         ngx_http_idem_digest_field(d, member->digest,
-                                      NGX_HTTP_IDEM_CANON_DIGEST_LEN);
+                                   NGX_HTTP_IDEM_CANON_DIGEST_LEN);
         n++;
     }
 

@@ -22,8 +22,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 /* how soon a renewal that failed is tried again */
@@ -293,15 +291,16 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 
     case NGX_HTTP_IDEM_OK:
         ngx_http_idem_locked(cover, op);
-        ngx_http_idem_metrics_count(op->store, NGX_HTTP_IDEM_COUNT_RENEWALS);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_RENEWALS);
         break;
 
     case NGX_HTTP_IDEM_LOST:
 
         cover->lost = 1;
 
-        ngx_http_idem_metrics_count(op->store,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx,
                             NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                             "renew");

@@ -23,9 +23,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "claim/ngx_http_idem_waiters.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 #define NGX_HTTP_IDEM_WATCHES  256
@@ -150,7 +147,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         != NGX_OK)
     {
         return ngx_http_idem_refuse(r, ctx,
-                                NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
+                                    NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
     }
 
     if (!ctx->waited) {
@@ -225,7 +222,8 @@ ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
     if (ctx->counted) {
         ctx->counted = 0;
         ctx->wait_time = ngx_current_msec - ctx->wait_start;
-        ngx_http_idem_metrics_wait(ctx->conf->store, result, ctx->wait_time);
+        ngx_http_idem_metrics_wait(ctx->conf->store->metrics, result,
+                                   ctx->wait_time);
         ngx_http_idem_waiters_leave(&ctx->conf->store->name,
                                     ctx->waiting->id);
     }

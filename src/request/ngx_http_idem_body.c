@@ -167,14 +167,14 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         && ngx_http_idem_multipart_boundary(type, &boundary) == NGX_OK)
     {
         body->multipart = ngx_palloc(r->pool,
-                                    sizeof(ngx_http_idem_multipart_t));
+                                     sizeof(ngx_http_idem_multipart_t));
         if (body->multipart == NULL) {
             return NGX_ERROR;
         }
 
         ngx_http_idem_multipart_init(body->multipart, &boundary,
-                              ngx_http_idem_body_multipart_update,
-                              body->digest);
+                                     ngx_http_idem_body_multipart_update,
+                                     body->digest);
     }
 
     if (ngx_http_idem_body_parsers(r, ctx, mode) != NGX_OK) {

@@ -10,8 +10,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 static void ngx_http_idem_place(ngx_http_request_t *r,
@@ -399,7 +397,7 @@ ngx_http_idem_ctx_cleanup(void *data)
 
     if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->figured) {
         ctx->figured = 1;
-        ngx_http_idem_metrics_request(ctx->conf->store,
+        ngx_http_idem_metrics_request(ctx->conf->store->metrics,
                                       ngx_http_idem_group(ctx), ctx->status);
         ngx_http_idem_outcome_event(ctx);
     }

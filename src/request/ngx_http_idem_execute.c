@@ -19,7 +19,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 static ngx_int_t ngx_http_idem_content_handler(ngx_http_request_t *r);
@@ -215,9 +214,8 @@ ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx)
     if (ctx->holding) {
         ngx_http_idem_renew_stop(ctx);
 
-        ngx_http_idem_metrics_lock_held(ctx->conf->store,
-                                        ngx_current_msec
-                                        - ctx->held_since);
+        ngx_http_idem_metrics_lock_held(ctx->conf->store->metrics,
+                                        ngx_current_msec - ctx->held_since);
     }
 }
 

@@ -530,7 +530,7 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                       ctx->followed->id);
 
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 
     if (++ctx->step < ctx->steps->nelts) {

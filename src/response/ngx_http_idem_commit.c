@@ -14,8 +14,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 /* how often to see whether a handler is through */
@@ -411,8 +409,8 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_LOST:
         cover->lost = 1;
 
-        ngx_http_idem_metrics_count(op->store,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx,
                             NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                             "commit");
@@ -435,8 +433,8 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
         break;
 
     default:
-        ngx_http_idem_metrics_count(op->store,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
         ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                             op->error);
 

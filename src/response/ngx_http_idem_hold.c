@@ -115,8 +115,7 @@ ngx_http_idem_piece(ngx_pool_t *pool, size_t size)
     ngx_buf_t              *b;
     ngx_http_idem_piece_t  *piece;
 
-    piece = ngx_palloc(pool, offsetof(ngx_http_idem_piece_t, data)
-                             + size);
+    piece = ngx_palloc(pool, offsetof(ngx_http_idem_piece_t, data) + size);
     if (piece == NULL) {
         return NULL;
     }

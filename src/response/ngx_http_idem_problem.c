@@ -350,8 +350,8 @@ ngx_http_idem_iso_time(u_char *p, uint64_t msec)
 
     /* a year has four digits, whatever a store has made of the time */
 
-    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX)
-                         / 1000), &tm);
+    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX) / 1000),
+               &tm);
 
     p = ngx_http_idem_two_digits(p, tm.ngx_tm_year / 100);
     p = ngx_http_idem_two_digits(p, tm.ngx_tm_year % 100);

@@ -37,8 +37,8 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx = cover->ctx;
     reason = NULL;
 
-    rc = ngx_http_idem_replay_decode(r, &cover->op.found, &response,
-                                     &body, &reason);
+    rc = ngx_http_idem_replay_decode(r, &cover->op.found, &response, &body,
+                                     &reason);
     if (rc == NGX_DECLINED) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "idempotency: store \"%V\" has a record that can't be "
@@ -51,7 +51,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
          */
 
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
     if (rc != NGX_OK) {

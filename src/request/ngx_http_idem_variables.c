@@ -272,7 +272,7 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
         if (ctx->primary) {
             return ngx_http_idem_variable_hex(r, v, ctx->primary->id,
-                                                NGX_HTTP_IDEM_ID_LEN);
+                                              NGX_HTTP_IDEM_ID_LEN);
         }
 
         break;
@@ -281,8 +281,8 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
         if (ctx->primary) {
             return ngx_http_idem_variable_hex(r, v,
-                                       ctx->primary->claim.fingerprint,
-                                       NGX_HTTP_IDEM_FINGERPRINT_LEN);
+                                              ctx->primary->claim.fingerprint,
+                                              NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
         break;
