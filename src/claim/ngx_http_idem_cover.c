@@ -30,7 +30,7 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
-/* ctx->ncovers is 0 if there are none */
+/* ctx->claims.ncovers is 0 if there are none */
 
 ngx_int_t
 ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -45,9 +45,9 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     dedupe = ctx->conf->dedupe ? ctx->conf->dedupe->elts : NULL;
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
-    ctx->covers = ngx_pcalloc(r->pool,
+    ctx->claims.covers = ngx_pcalloc(r->pool,
                               (n + 1) * sizeof(ngx_http_idem_cover_t));
-    if (ctx->covers == NULL) {
+    if (ctx->claims.covers == NULL) {
         return NGX_ERROR;
     }
 
@@ -57,7 +57,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    cover = ctx->covers;
+    cover = ctx->claims.covers;
 
     if (ctx->key.len) {
         cover->ctx = ctx;
@@ -93,10 +93,10 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    ctx->ncovers = cover - ctx->covers;
+    ctx->claims.ncovers = cover - ctx->claims.covers;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         ngx_memcpy(cover->claim.identity, identity,
                    NGX_HTTP_IDEM_IDENTITY_LEN);
@@ -248,21 +248,21 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 
     /* a handful at most, and each is moved before anybody points to it */
 
-    for (i = 1; i < ctx->ncovers; i++) {
+    for (i = 1; i < ctx->claims.ncovers; i++) {
         for (k = i;
-             k > 0 && ngx_memcmp(ctx->covers[k - 1].id, ctx->covers[k].id,
+             k > 0 && ngx_memcmp(ctx->claims.covers[k - 1].id, ctx->claims.covers[k].id,
                                  NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = ctx->covers[k];
-            ctx->covers[k] = ctx->covers[k - 1];
-            ctx->covers[k - 1] = tmp;
+            tmp = ctx->claims.covers[k];
+            ctx->claims.covers[k] = ctx->claims.covers[k - 1];
+            ctx->claims.covers[k - 1] = tmp;
         }
     }
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        if (i == 0 || !ctx->covers[i].derived) {
-            ctx->primary = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        if (i == 0 || !ctx->claims.covers[i].derived) {
+            ctx->claims.primary = &ctx->claims.covers[i];
         }
     }
 }

@@ -37,8 +37,8 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
         ngx_http_idem_line_hex(&line, "key_hash", hash, sizeof(hash));
     }
 
-    if (ctx->primary) {
-        ngx_http_idem_line_hex(&line, "record", ctx->primary->id,
+    if (ctx->claims.primary) {
+        ngx_http_idem_line_hex(&line, "record", ctx->claims.primary->id,
                                NGX_HTTP_IDEM_ID_LEN);
     }
 
@@ -61,12 +61,12 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
                                   &ngx_http_idem_status_names[ctx->status]);
     }
 
-    if (ctx->waited) {
-        ngx_http_idem_line_number(&line, "wait_ms", ctx->wait_time);
+    if (ctx->wait.waited) {
+        ngx_http_idem_line_number(&line, "wait_ms", ctx->wait.time);
     }
 
-    if (ctx->store_time) {
-        ngx_http_idem_line_number(&line, "store_ms", ctx->store_time);
+    if (ctx->claims.store_time) {
+        ngx_http_idem_line_number(&line, "store_ms", ctx->claims.store_time);
     }
 
     if (word) {

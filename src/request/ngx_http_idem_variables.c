@@ -270,8 +270,8 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_RECORD:
 
-        if (ctx->primary) {
-            return ngx_http_idem_variable_hex(r, v, ctx->primary->id,
+        if (ctx->claims.primary) {
+            return ngx_http_idem_variable_hex(r, v, ctx->claims.primary->id,
                                               NGX_HTTP_IDEM_ID_LEN);
         }
 
@@ -279,9 +279,9 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_FINGERPRINT:
 
-        if (ctx->primary) {
+        if (ctx->claims.primary) {
             return ngx_http_idem_variable_hex(r, v,
-                                              ctx->primary->claim.fingerprint,
+                                              ctx->claims.primary->claim.fingerprint,
                                               NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
@@ -304,14 +304,14 @@ ngx_http_idem_variable(ngx_http_request_t *r,
         break;
 
     case NGX_HTTP_IDEM_VAR_WAIT_TIME:
-        return ngx_http_idem_variable_seconds(r, v, ctx->wait_time);
+        return ngx_http_idem_variable_seconds(r, v, ctx->wait.time);
 
     case NGX_HTTP_IDEM_VAR_STORE_TIME:
-        return ngx_http_idem_variable_seconds(r, v, ctx->store_time);
+        return ngx_http_idem_variable_seconds(r, v, ctx->claims.store_time);
 
     case NGX_HTTP_IDEM_VAR_ORIGINAL_TIME:
 
-        if (ctx->original_time && !ctx->foreign) {
+        if (ctx->answer.original_time && !ctx->answer.foreign) {
             return ngx_http_idem_variable_time(r, v, ctx);
         }
 
@@ -319,12 +319,12 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     default: /* NGX_HTTP_IDEM_VAR_AGE */
 
-        if (ctx->original_time && !ctx->foreign
-            && ctx->primary->claim.time >= ctx->original_time)
+        if (ctx->answer.original_time && !ctx->answer.foreign
+            && ctx->claims.primary->claim.time >= ctx->answer.original_time)
         {
             return ngx_http_idem_variable_seconds(r, v,
-                                   (ngx_msec_t) (ctx->primary->claim.time
-                                                 - ctx->original_time));
+                                   (ngx_msec_t) (ctx->claims.primary->claim.time
+                                                 - ctx->answer.original_time));
         }
     }
 
@@ -424,7 +424,7 @@ ngx_http_idem_variable_time(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    v->len = ngx_http_idem_iso_time(v->data, ctx->original_time)
+    v->len = ngx_http_idem_iso_time(v->data, ctx->answer.original_time)
              - v->data;
     v->valid = 1;
     v->no_cacheable = 0;
