@@ -230,7 +230,8 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->claim = &cover->claim;
     op->details = cover->details;
     op->lease = ctx->claims.lease;
-    op->ttl = cover->derived ? cover->window + ctx->claims.lease : ctx->claims.ttl;
+    op->ttl = cover->derived ? cover->window + ctx->claims.lease
+                             : ctx->claims.ttl;
     op->grace = ngx_http_idem_grace(cover);
     op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
     op->key_alone = ngx_http_idem_key_alone(cover);
@@ -284,7 +285,8 @@ ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
     ngx_msec_int_t  left;
 
     if (!cover->derived) {
-        return cover->ctx->capture.app_ttl ? cover->ctx->capture.app_ttl : cover->ctx->claims.ttl;
+        return cover->ctx->capture.app_ttl ? cover->ctx->capture.app_ttl
+                                           : cover->ctx->claims.ttl;
     }
 
     left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window

@@ -46,7 +46,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
     ctx->claims.covers = ngx_pcalloc(r->pool,
-                              (n + 1) * sizeof(ngx_http_idem_cover_t));
+                                     (n + 1) * sizeof(ngx_http_idem_cover_t));
     if (ctx->claims.covers == NULL) {
         return NGX_ERROR;
     }
@@ -244,25 +244,28 @@ static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t   tmp;
+    ngx_http_idem_cover_t   tmp, *covers;
 
     /* a handful at most, and each is moved before anybody points to it */
 
+    covers = ctx->claims.covers;
+
     for (i = 1; i < ctx->claims.ncovers; i++) {
         for (k = i;
-             k > 0 && ngx_memcmp(ctx->claims.covers[k - 1].id, ctx->claims.covers[k].id,
-                                 NGX_HTTP_IDEM_ID_LEN) > 0;
+             k > 0
+             && ngx_memcmp(covers[k - 1].id, covers[k].id,
+                           NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = ctx->claims.covers[k];
-            ctx->claims.covers[k] = ctx->claims.covers[k - 1];
-            ctx->claims.covers[k - 1] = tmp;
+            tmp = covers[k];
+            covers[k] = covers[k - 1];
+            covers[k - 1] = tmp;
         }
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
-        if (i == 0 || !ctx->claims.covers[i].derived) {
-            ctx->claims.primary = &ctx->claims.covers[i];
+        if (i == 0 || !covers[i].derived) {
+            ctx->claims.primary = &covers[i];
         }
     }
 }

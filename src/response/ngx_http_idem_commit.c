@@ -333,7 +333,7 @@ ngx_http_idem_instead(ngx_http_request_t *r,
     ev->data = ctx;
     ev->log = r->connection->log;
 
-    ctx->instead = status;
+    ctx->capture.instead = status;
 
     ngx_http_idem_commit_block(r);
 
@@ -357,7 +357,7 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
 
     ngx_http_set_log_request(c->log, r);
 
-    status = ctx->instead;
+    status = ctx->capture.instead;
 
     if (c->error || r->done || r->header_sent) {
 
@@ -378,7 +378,7 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
         return;
     }
 
-    ctx->instead = NGX_OK;
+    ctx->capture.instead = NGX_OK;
 
     ngx_http_idem_commit_unblock(r);
 

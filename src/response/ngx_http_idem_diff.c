@@ -75,7 +75,8 @@ ngx_http_idem_diff_summary(ngx_http_request_t *r,
 
     more = 0;
 
-    rc = ngx_http_idem_json_diff(&ctx->answer.details, &ctx->claims.primary->details,
+    rc = ngx_http_idem_json_diff(&ctx->answer.details,
+                                 &ctx->claims.primary->details,
                                  NGX_HTTP_IDEM_DIFF_MAX,
                                  ngx_http_idem_diff_entry, &d, &more);
     if (rc != NGX_OK || d.n == 0) {

@@ -313,7 +313,8 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                     "\"ok\":false,\"error\":{\"type\":\"%s\",\"code\":\"%s\","
                     "\"message\":\"%s\",\"retryable\":%s,",
                     problem->title, ctx->answer.status, detail, problem->type,
-                    problem->code, detail, ctx->answer.retryable ? "true" : "false");
+                    problem->code, detail,
+                    ctx->answer.retryable ? "true" : "false");
 
     if (ctx->answer.retryable) {
         p = ngx_sprintf(p, "\"retryAfterMs\":%M,", ctx->answer.retry_after);

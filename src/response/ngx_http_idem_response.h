@@ -43,6 +43,52 @@ typedef enum {
 } ngx_http_idem_problem_e;
 
 
+/* what is captured, and held until it is stored */
+
+typedef struct {
+    size_t                     max_response;
+    ngx_chain_t               *held;
+    ngx_chain_t               *tail;            /* of what was held         */
+    ngx_chain_t              **last;
+    ngx_chain_t                end;             /* of a response: there     */
+    ngx_buf_t                  end_buf;         /* even without memory      */
+    ngx_http_idem_segment_t   *segments;        /* what was held while
+                                                   subrequests ran          */
+    size_t                     head_size;       /* in the record            */
+    size_t                     held_size;       /* head and body            */
+    ngx_http_idem_response_t   response;
+    ngx_http_idem_deflate_t   *deflate;         /* under way                */
+    ngx_chain_t               *compressed;      /* body of the record       */
+    ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
+    ngx_int_t                  instead;         /* a status: what a filter
+                                                   has in its place         */
+
+    unsigned                   app_off:1;       /* X-Idempotency-Store      */
+    unsigned                   ended:1;         /* a response, and not its
+                                                   subrequests              */
+    unsigned                   composed:1;      /* of subrequests'          */
+    unsigned                   charset:1;       /* told ahead               */
+    unsigned                   ranges:1;        /* may be cut out of what is
+                                                   held                     */
+} ngx_http_idem_capture_t;
+
+
+/* what the client is told in place of an execution: a refusal, or a replay */
+
+typedef struct {
+    ngx_http_idem_problem_e    problem;
+    const char                *reason;
+    ngx_uint_t                 status;          /* HTTP's                   */
+    ngx_msec_t                 retry_after;
+    uint64_t                   original_time;
+    ngx_str_t                  details;         /* of what was found        */
+
+    unsigned                   foreign:1;       /* another identity's record:
+                                                   tell nothing             */
+    unsigned                   retryable:1;
+} ngx_http_idem_answer_t;
+
+
 /* ..._outcome.c */
 
 typedef enum {
