@@ -82,6 +82,8 @@ typedef struct {
     ngx_msec_t                 retry_after;
     uint64_t                   original_time;
     ngx_str_t                  details;         /* of what was found        */
+    ngx_http_idem_cover_t     *replays;         /* while it is decompressed */
+    ngx_http_idem_response_t  *response;
 
     unsigned                   foreign:1;       /* another identity's record:
                                                    tell nothing             */
@@ -105,6 +107,12 @@ void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
+
+/* NGX_OK and a body, or NGX_DECLINED */
+
+typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+
 
 void ngx_http_idem_capture_init(void);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,
@@ -152,7 +160,8 @@ ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
 void ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
-    ngx_http_idem_response_t *response, ngx_str_t *body);
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
+    ngx_str_t *body, ngx_http_idem_inflated_pt inflated);
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
