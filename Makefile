@@ -20,10 +20,12 @@ export JOBS PORT TESTS NGINX_SRC
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
+# a new file each time: an nginx that runs has the old one mapped
 build: setup-build
 	@$(BUILD)
 	@cmp -s build/nginx/objs/$(notdir $(MODULE)) $(MODULE) \
-	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
+	    || { cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE).new \
+	         && mv -f $(MODULE).new $(MODULE); }
 	@echo "built $(MODULE)"
 
 run: setup-run build
