@@ -119,7 +119,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
 
     ctx->answer.problem = problem;
-    ctx->status = p->status;
+    ngx_http_idem_status(ctx, p->status);
     ctx->answer.status = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
                    ? ctx->conf->conflict_status : p->http;
 
