@@ -14,32 +14,54 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
-# the tools read these
-export JOBS PORT TESTS NGINX_SRC
+# where "make install" puts things; the modules go where nginx looks for them
+NGINX_BIN ?= nginx
+prefix    ?= /usr/local
 
-.PHONY: build run test test-postgres unit test-asan test-valgrind check-style setup clean \
+# the tools read these
+export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
+
+.PHONY: build run check test test-postgres install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history sql
 
+# a new file each time: an nginx that runs has the old one mapped
 build: setup-build
 	@$(BUILD)
 	@cmp -s build/nginx/objs/$(notdir $(MODULE)) $(MODULE) \
-	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
+	    || { cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE).new \
+	         && mv -f $(MODULE).new $(MODULE); }
 	@echo "built $(MODULE)"
 	@if grep -q $(notdir $(POSTGRES)) build/nginx/objs/Makefile; then \
 	    cmp -s build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES) \
-	        || cp build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES); \
+	        || { cp build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES).new \
+	             && mv -f $(POSTGRES).new $(POSTGRES); }; \
 	    echo "built $(POSTGRES)"; \
 	else rm -f $(POSTGRES); fi
 
-run: setup-run build
+run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
 	@tools/run
+
+check: setup-check build
+	@tools/test unit core
 
 test: setup-test build
 	@tools/test unit stock
 
 test-postgres: setup-test build
 	@tools/test postgres
+
+install:
+	@tools/install install
+
+uninstall:
+	@tools/install uninstall
+
+deb: setup-build setup-deb
+	@tools/deb
+
+test-deb: setup-build setup-deb setup-fresh
+	@tools/test-deb $(SUITE)
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -64,6 +86,15 @@ bench-scale: setup-bench build
 
 bench-instructions: setup-bench build
 	@bench/instructions --top
+
+docs: setup-docs
+	@tools/docs
+
+docs-look: docs setup-test
+	@tools/docs-look
+
+lint: setup-lint
+	@tools/lint
 
 check-style:
 	@tools/check-style
@@ -106,6 +137,8 @@ help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
+	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey"
+	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
 	@echo "make test-postgres  every test on the store postgres (make test runs some)"
@@ -123,7 +156,15 @@ help:
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
+	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
 	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
 	@echo "make check-style    tabs, long lines, trailing space in C"
+	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
+	@echo "make uninstall      what that installed"
+	@echo "make deb            Debian packages, in build/deb"
+	@echo "make test-deb       installs, tries and purges them on a new Debian in a folder"
+	@echo "make docs           the documents as a site with search, build/site"
+	@echo "make docs-look      looks at that site in a browser"
+	@echo "make lint           rpm spec, Dockerfile, manifests: read, not run"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

@@ -11,8 +11,11 @@
  *   - A number counts by its text: 1, 1.0 and 1e0 are three numbers.
  *   - A string counts by its characters.
  *   - Names that come twice both count, in the order they came.
- *   - Excluded members are left out at any depth, with all below them; they
- *     are in no path, but may still be wanted.
+ *   - Excluded members are left out, by name at any depth or by pointer, with
+ *     all below them; they are in no path, but may still be wanted.
+ *   - Where pointers say what is included, nothing else counts.  A document
+ *     that has none of it, or has one place twice, counts as a whole: all
+ *     such documents would be the same.
  *   - What is no proper JSON (RFC 8259, and no half of a surrogate pair), is
  *     over the size or nested too deep, is DECLINED: such a body counts raw.
  *     A byte order mark is no proper JSON.
@@ -68,11 +71,15 @@ typedef struct {
     size_t                        size;              /* of a body, bytes  */
     ngx_uint_t                    depth;             /* of nesting, not 0 */
 
-    ngx_str_t                    *excluded;          /* member names      */
+    ngx_str_t                    *excluded;          /* member names, or
+                                                        JSON Pointers     */
     ngx_uint_t                    nexcluded;
     ngx_str_t                    *wanted;            /* top-level names, or
                                                         JSON Pointers     */
     ngx_uint_t                    nwanted;
+    ngx_str_t                    *included;          /* JSON Pointers: what
+                                                        of it counts      */
+    ngx_uint_t                    nincluded;
 
     ngx_http_idem_json_detail_e   detail;
     ngx_uint_t                    paths;             /* at most that many */
@@ -115,6 +122,16 @@ ngx_int_t ngx_http_idem_json_feed(ngx_http_idem_json_t *j,
 /* parses what was held back to save work; the same answers */
 
 ngx_int_t ngx_http_idem_json_flush(ngx_http_idem_json_t *j);
+
+/*
+ * For those who must not be busy for long.  What is left to do of what was
+ * fed, a step of it: NGX_AGAIN, there is more; otherwise the same answers.
+ * And how many of the next "len" bytes to feed before that is asked again.
+ * None has to: all is done in the end.
+ */
+ngx_int_t ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work);
+size_t ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p,
+    size_t len);
 
 /* once, at the end of the body; the same answers */
 

@@ -3,14 +3,13 @@
  * yajl's events, one after the other: values are pushed on the canonical
  * stack (canon.c), wanted members are kept, leaves go into the list of paths
  * (json_paths.c).  Called by yajl, which json.c feeds.  Each open container
- * has a frame; there is no tree and no recursion.
+ * has a frame (its end: json_close.c); there is no tree and no recursion.
  *
  * An excluded member is read like any other and taken off the stack again
  * when its value is complete, since it may be a wanted one.
  */
 
 
-#include "canonical/ngx_http_idem_json_pointer.h"
 #include "canonical/ngx_http_idem_json_walk.h"
 
 
@@ -21,33 +20,23 @@ static int ngx_http_idem_json_string(void *data, const u_char *p, size_t len);
 static int ngx_http_idem_json_name(void *data, const u_char *p, size_t len);
 static int ngx_http_idem_json_start_object(void *data);
 static int ngx_http_idem_json_start_array(void *data);
-static int ngx_http_idem_json_end(void *data);
 
 static int ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, const u_char *p, size_t len);
 static int ngx_http_idem_json_start(
     ngx_http_idem_json_walk_t *w, ngx_uint_t object);
 static void ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w);
-static int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
 static void ngx_http_idem_json_step(
     ngx_http_idem_json_walk_t *w, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
-static ngx_int_t ngx_http_idem_json_leaf(
-    ngx_http_idem_json_walk_t *w, size_t base);
-static ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
-    size_t base, const u_char *p, size_t len);
-static int ngx_http_idem_json_stop(
-    ngx_http_idem_json_walk_t *w, ngx_int_t rc);
 static ngx_uint_t ngx_http_idem_json_find(const ngx_str_t *names,
     ngx_uint_t n, const u_char *p, size_t len);
 
 
-/* whether what comes now is for the list of paths */
-
-#define ngx_http_idem_json_shown(w)  ((w)->paths && !(w)->hidden)
+#define ngx_http_idem_json_tracked(w)                                         \
+    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached)
 
 
 static const u_char  ngx_http_idem_json_tags[] = {
@@ -80,8 +69,7 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
     const ngx_http_idem_json_options_t *options,
     const ngx_http_idem_canon_mem_t *mem)
 {
-    size_t      size;
-    ngx_uint_t  i;
+    size_t  size;
 
     ngx_memzero(w, sizeof(ngx_http_idem_json_walk_t));
 
@@ -95,32 +83,21 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
         return NGX_ERROR;
     }
 
-    if (options->nwanted) {
-        size = options->nwanted * sizeof(ngx_http_idem_json_member_t);
-
-        w->members = mem->alloc(mem->data, size);
-        if (w->members == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(w->members, size);
-    }
-
-    for (i = 0; i < options->nwanted; i++) {
-
-        if (options->wanted[i].data[0] != '/') {
-            continue;
-        }
-
-        size = options->nwanted * sizeof(ngx_uint_t);
-
-        w->reached = mem->alloc(mem->data, size);
-        if (w->reached == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(w->reached, size);
-        break;
+    if (ngx_http_idem_json_members(w, &w->members, options->nwanted)
+        != NGX_OK
+        || ngx_http_idem_json_members(w, &w->parts, options->nincluded)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->pointers, options->wanted,
+                                         options->nwanted, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->excluded, options->excluded,
+                                         options->nexcluded, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->included, options->included,
+                                         options->nincluded, mem)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     if (options->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
@@ -143,10 +120,20 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 {
     ngx_str_t  piece[2];
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return w->rc;
+    }
+
     if (w->paths
         && ngx_http_idem_json_paths_done(w->paths) != NGX_OK)
     {
         return NGX_ERROR;
+    }
+
+    if (w->parts
+        && ngx_http_idem_json_included(w, digest) == NGX_OK)
+    {
+        return NGX_OK;
     }
 
     /* all that is left on the stack is the document, as one value */
@@ -164,24 +151,16 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 void
 ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
 {
-    ngx_uint_t                  i;
     ngx_http_idem_canon_mem_t  *mem;
 
     mem = &w->canon.mem;
 
-    if (w->members) {
-        for (i = 0; i < w->options->nwanted; i++) {
-            if (w->members[i].value.data) {
-                mem->free(mem->data, w->members[i].value.data);
-            }
-        }
+    ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
+    ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
 
-        mem->free(mem->data, w->members);
-    }
-
-    if (w->reached) {
-        mem->free(mem->data, w->reached);
-    }
+    ngx_http_idem_json_track_destroy(&w->pointers, mem);
+    ngx_http_idem_json_track_destroy(&w->excluded, mem);
+    ngx_http_idem_json_track_destroy(&w->included, mem);
 
     if (w->paths) {
         ngx_http_idem_json_paths_destroy(w->paths);
@@ -241,6 +220,10 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
 {
     size_t  base;
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
     ngx_http_idem_json_enter(w);
 
     base = w->canon.len;
@@ -253,7 +236,7 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
         return ngx_http_idem_json_stop(w, NGX_ERROR);
     }
 
-    if (ngx_http_idem_json_shown(w)) {
+    if (ngx_http_idem_json_listed(w)) {
 
         if (kind == NGX_HTTP_IDEM_JSON_STRING) {
             ngx_http_idem_json_paths_string(w->paths, p, len);
@@ -281,6 +264,10 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
     ngx_http_idem_json_frame_t          *f;
     const ngx_http_idem_json_options_t  *options;
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
     options = w->options;
     f = &w->frames[w->depth - 1];
 
@@ -289,16 +276,16 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
                                             p, len);
     }
 
-    if (w->reached) {
-        ngx_http_idem_json_step(w, p, len);
-    }
-
     if (!w->hidden
         && ngx_http_idem_json_find(options->excluded,
                                    options->nexcluded, p, len))
     {
         w->hidden = w->depth;
         w->hidden_base = w->canon.len;
+    }
+
+    if (ngx_http_idem_json_tracked(w)) {
+        ngx_http_idem_json_step(w, p, len);
     }
 
     if (ngx_http_idem_json_shown(w)) {
@@ -348,6 +335,10 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
 {
     ngx_http_idem_json_frame_t  *f;
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
     if (w->depth == w->options->depth) {
         return ngx_http_idem_json_stop(w, NGX_DECLINED);
     }
@@ -359,9 +350,10 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
     f->base = w->canon.len;
     f->path = w->paths ? w->paths->path_len : 0;
     f->n = 0;
+    f->index = 0;
     f->object = object;
 
-    if (ngx_http_idem_json_shown(w)) {
+    if (ngx_http_idem_json_listed(w)) {
 
         if (!w->folded && !object && w->options->unordered) {
             w->folded = w->depth;
@@ -375,70 +367,6 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
     }
 
     return 1;
-}
-
-
-static int
-ngx_http_idem_json_end(void *data)
-{
-    ngx_http_idem_json_walk_t *w = data;
-
-    u_char                       tag;
-    ngx_uint_t                   leaf, object, unordered;
-    ngx_http_idem_json_frame_t  *f;
-
-    f = &w->frames[w->depth - 1];
-    object = f->object;
-    unordered = w->options->unordered;
-
-    tag = object ? NGX_HTTP_IDEM_CANON_OBJECT
-                 : unordered ? NGX_HTTP_IDEM_CANON_SET
-                             : NGX_HTTP_IDEM_CANON_ARRAY;
-
-    if (ngx_http_idem_canon_close(&w->canon, tag, f->base,
-                                  object ? 2 : 1, object || unordered)
-        != NGX_OK)
-    {
-        return ngx_http_idem_json_stop(w, NGX_ERROR);
-    }
-
-    if (ngx_http_idem_json_shown(w)) {
-
-        if (w->folded) {
-            ngx_http_idem_json_paths_text(w->paths,
-                                             (u_char *) (object ? "}" : "]"),
-                                             1);
-
-            leaf = (w->folded == w->depth);
-
-        } else {
-            leaf = (f->n == 0);
-
-            if (leaf) {
-                ngx_http_idem_json_paths_text(w->paths,
-                                           (u_char *) (object ? "{}" : "[]"),
-                                           2);
-            }
-        }
-
-        if (leaf) {
-
-            /* the path is its own still: no child has set another */
-
-            w->folded = 0;
-
-            if (ngx_http_idem_json_leaf(w, f->base) != NGX_OK) {
-                return ngx_http_idem_json_stop(w, NGX_ERROR);
-            }
-        }
-    }
-
-    w->depth--;
-
-    return ngx_http_idem_json_leave(w,
-                                 object ? NGX_HTTP_IDEM_JSON_OBJECT
-                                        : NGX_HTTP_IDEM_JSON_ARRAY,
-                                 f->base, NULL, 0);
 }
 
 
@@ -461,9 +389,9 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
         return;
     }
 
-    if (w->reached) {
+    if (ngx_http_idem_json_tracked(w)) {
         p = index + sizeof(index);
-        n = f->n;
+        n = f->index;
 
         do {
             *--p = (u_char) ('0' + n % 10);
@@ -478,7 +406,7 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
     }
 
     if (!w->folded) {
-        ngx_http_idem_json_paths_index(w->paths, f->path, f->n);
+        ngx_http_idem_json_paths_index(w->paths, f->path, f->index);
 
     } else if (f->n) {
         ngx_http_idem_json_paths_text(w->paths, (u_char *) ",", 1);
@@ -488,7 +416,7 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
 
 /* after any value, which is on top of the stack, from "base" on */
 
-static int
+int
 ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
@@ -519,10 +447,22 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
         w->wanted = 0;
     }
 
-    if (w->reached
-        && ngx_http_idem_json_arrive(w, kind, base, p, len) != NGX_OK)
+    if (ngx_http_idem_json_arrive(w, &w->pointers, w->members, kind,
+                                  base, p, len)
+        != NGX_OK
+        || ngx_http_idem_json_arrive(w, &w->included, w->parts, kind,
+                                     base, p, len)
+           != NGX_OK)
     {
         return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    if (w->depth) {
+        w->frames[w->depth - 1].index++;
+    }
+
+    if (w->inside && w->inside == w->depth) {
+        w->inside = 0;
     }
 
     if (w->hidden && w->hidden == w->depth) {
@@ -539,29 +479,27 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
 }
 
 
-/* to a member or element of the open container: as far as pointers go */
+/* to a member or element of the open container, behind its name */
 
 static void
 ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
     const u_char *p, size_t len)
 {
-    ngx_uint_t  i;
+    ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
 
-    for (i = 0; i < w->options->nwanted; i++) {
+    if (!w->hidden
+        && ngx_http_idem_json_track_any(&w->excluded, w->depth))
+    {
+        w->hidden = w->depth;
+        w->hidden_base = w->canon.len;
+    }
 
-        if (w->reached[i] + 1 < w->depth
-            || w->options->wanted[i].data[0] != '/')
-        {
-            continue;
-        }
-
-        w->reached[i] = w->depth - 1;
-
-        if (ngx_http_idem_json_pointer_is(&w->options->wanted[i],
-                                          w->depth, p, len))
-        {
-            w->reached[i] = w->depth;
-        }
+    if (!w->inside
+        && ngx_http_idem_json_track_any(&w->included, w->depth))
+    {
+        w->inside = w->depth;
     }
 }
 
@@ -570,18 +508,19 @@ ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
 
 static ngx_int_t
 ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
-    ngx_str_t   *pointer;
-    ngx_uint_t   i;
+    ngx_uint_t  i;
 
-    for (i = 0; i < w->options->nwanted; i++) {
+    if (t->reached == NULL) {
+        return NGX_OK;
+    }
 
-        pointer = &w->options->wanted[i];
+    for (i = 0; i < t->n; i++) {
 
-        if (pointer->data[0] == '/' && w->depth && w->reached[i] == w->depth
-            && ngx_http_idem_json_pointer_tokens(pointer) == w->depth
-            && ngx_http_idem_json_keep(w, &w->members[i], kind, base, p, len)
+        if (ngx_http_idem_json_track_at(t, i, w->depth)
+            && ngx_http_idem_json_keep(w, &members[i], kind, base, p, len)
                != NGX_OK)
         {
             return NGX_ERROR;
@@ -592,7 +531,7 @@ ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 {
     ngx_str_t  value;
@@ -604,45 +543,7 @@ ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 }
 
 
-static ngx_int_t
-ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
-    size_t base, const u_char *p, size_t len)
-{
-    ngx_str_t                   piece[2];
-    ngx_http_idem_canon_mem_t  *mem;
-
-    if (m->count) {
-        m->count = 2;
-        return NGX_OK;
-    }
-
-    m->count = 1;
-    m->kind = kind;
-
-    if (len) {
-        mem = &w->canon.mem;
-
-        m->value.data = mem->alloc(mem->data, len);
-        if (m->value.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memcpy(m->value.data, p, len);
-        m->value.len = len;
-    }
-
-    ngx_str_set(&piece[0], "member");
-    piece[1].data = w->canon.stack + base;
-    piece[1].len = w->canon.len - base;
-
-    ngx_http_idem_canon_digest(piece, 2, m->digest);
-
-    return NGX_OK;
-}
-
-
-static int
+int
 ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
 {
     w->rc = rc;
@@ -660,7 +561,9 @@ ngx_http_idem_json_find(const ngx_str_t *names, ngx_uint_t n,
     ngx_uint_t  i;
 
     for (i = 0; i < n; i++) {
-        if (names[i].len == len && ngx_memcmp(names[i].data, p, len) == 0) {
+        if (names[i].len == len && ngx_memcmp(names[i].data, p, len) == 0
+            && !ngx_http_idem_json_is_pointer(&names[i]))
+        {
             return i + 1;
         }
     }

@@ -25,8 +25,9 @@ static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d);
+static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
+    ngx_http_idem_digest_t *d);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
@@ -46,13 +47,19 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
     ctx->claims.covers = ngx_pcalloc(r->pool,
-                              (n + 1) * sizeof(ngx_http_idem_cover_t));
+                                     (n + 1) * sizeof(ngx_http_idem_cover_t));
     if (ctx->claims.covers == NULL) {
         return NGX_ERROR;
     }
 
     if (ngx_http_idem_value(r, ctx->conf->scope, &scope) != NGX_OK
         || ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->conf->activity
+        && ngx_http_idem_activity_look(r, ctx, &scope, identity) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -81,8 +88,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope, identity,
-                                         cover);
+        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope,
+                                         identity, cover);
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
         }
@@ -181,7 +188,7 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_digest_field(&d, identity, NGX_HTTP_IDEM_HASH_LEN);
 
     if (dedupe->members) {
-        rc = ngx_http_idem_cover_members(ctx, dedupe, &d);
+        rc = ngx_http_idem_cover_members(r, ctx, dedupe, &d);
 
         if (rc != NGX_OK) {
             return rc;
@@ -198,15 +205,18 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
 
     cover->claim.scheme = NGX_HTTP_IDEM_SCHEME_DERIVED;
     cover->derived = 1;
+    cover->dedupe = dedupe;
 
     return NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
+ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d)
 {
+    u_char                              hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t                           rc;
     ngx_uint_t                         *index, i, n;
     const ngx_http_idem_json_member_t  *member;
 
@@ -231,7 +241,17 @@ ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
             continue;
         }
 
-        ngx_http_idem_digest_field(d, member->digest,
+        rc = NGX_DECLINED;
+
+        if (dedupe->url && member->kind == NGX_HTTP_IDEM_JSON_STRING) {
+            rc = ngx_http_idem_url_digest(r, dedupe, member, hash);
+
+            if (rc == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+        }
+
+        ngx_http_idem_digest_field(d, rc == NGX_OK ? hash : member->digest,
                                    NGX_HTTP_IDEM_CANON_DIGEST_LEN);
         n++;
     }
@@ -244,25 +264,28 @@ static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t   tmp;
+    ngx_http_idem_cover_t   tmp, *covers;
 
     /* a handful at most, and each is moved before anybody points to it */
 
+    covers = ctx->claims.covers;
+
     for (i = 1; i < ctx->claims.ncovers; i++) {
         for (k = i;
-             k > 0 && ngx_memcmp(ctx->claims.covers[k - 1].id, ctx->claims.covers[k].id,
-                                 NGX_HTTP_IDEM_ID_LEN) > 0;
+             k > 0
+             && ngx_memcmp(covers[k - 1].id, covers[k].id,
+                           NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = ctx->claims.covers[k];
-            ctx->claims.covers[k] = ctx->claims.covers[k - 1];
-            ctx->claims.covers[k - 1] = tmp;
+            tmp = covers[k];
+            covers[k] = covers[k - 1];
+            covers[k - 1] = tmp;
         }
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
-        if (i == 0 || !ctx->claims.covers[i].derived) {
-            ctx->claims.primary = &ctx->claims.covers[i];
+        if (i == 0 || !covers[i].derived) {
+            ctx->claims.primary = &covers[i];
         }
     }
 }

@@ -168,10 +168,11 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_pass_header(r, ctx);
     }
 
-    ctx->capture.max_response = ngx_http_idem_size(r, &ctx->conf->max_response,
-                                           "idempotency_max_response");
+    ctx->capture.max_response = ngx_http_idem_size(r,
+                                                   &ctx->conf->max_response,
+                                                   "idempotency_max_response");
     ctx->capture.max_response = ngx_min(ctx->capture.max_response,
-                                NGX_HTTP_IDEM_RECORD_MAX_LEN);
+                                        NGX_HTTP_IDEM_RECORD_MAX_LEN);
 
     header_only = ngx_http_idem_header_only(r);
 
@@ -331,6 +332,7 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 static ngx_int_t
 ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
 {
+    ngx_int_t             rc;
     ngx_http_idem_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
@@ -354,11 +356,20 @@ ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (ctx->phase == NGX_HTTP_IDEM_HOLD) {
-        return ngx_http_idem_capture_body(r, ctx, in);
+        rc = ngx_http_idem_capture_body(r, ctx, in);
+
+        if (rc > NGX_OK && ctx->phase == NGX_HTTP_IDEM_SEND
+            && !r->header_sent)
+        {
+            return ngx_http_idem_instead(r, ctx, rc);
+        }
+
+        return rc;
     }
 
     if (ctx->phase == NGX_HTTP_IDEM_COMPRESS
-        || ctx->phase == NGX_HTTP_IDEM_COMMIT)
+        || ctx->phase == NGX_HTTP_IDEM_COMMIT
+        || ctx->capture.instead)
     {
         ngx_http_idem_drop(in);
         return NGX_AGAIN;

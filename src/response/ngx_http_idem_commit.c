@@ -16,16 +16,23 @@
 #include "request/ngx_http_idem_request.h"
 
 
+/* how often to see whether a handler is through */
+#define NGX_HTTP_IDEM_INSTEAD_PAUSE  10
+
+
 static void ngx_http_idem_commit_block(ngx_http_request_t *r);
+static void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, size_t *size);
-static void ngx_http_idem_commit_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_commit_stored(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_finalize(ngx_http_request_t *r, ngx_int_t status);
-static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
+static void ngx_http_idem_instead_handler(ngx_event_t *ev);
+static void ngx_http_idem_commit_return(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
 
 
 /* NGX_DECLINED: there is no memory for it, and nothing was done */
@@ -77,6 +84,16 @@ ngx_http_idem_commit_block(ngx_http_request_t *r)
 }
 
 
+static void
+ngx_http_idem_commit_unblock(ngx_http_request_t *r)
+{
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    r->main->blocked--;
+    r->aio = 0;
+}
+
+
 /* compressed, in further turns of the event loop */
 
 void
@@ -105,11 +122,8 @@ ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static ngx_int_t
 ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    size_t                  size;
-    ngx_uint_t              i;
-    ngx_chain_t            *response;
-    ngx_http_idem_op_t     *op;
-    ngx_http_idem_cover_t  *cover;
+    size_t        size;
+    ngx_chain_t  *response;
 
     response = ngx_http_idem_encode(r, ctx, &size);
     if (response == NULL) {
@@ -121,34 +135,8 @@ ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMMIT,
                         "the response is complete");
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
-        op = &cover->op;
-
-        if (!cover->taken) {
-            continue;
-        }
-
-        cover->taken = 0;
-
-        ngx_http_idem_op_prepare(cover, op, NGX_HTTP_IDEM_OP_COMMIT);
-
-        op->handler = ngx_http_idem_commit_handler;
-        op->state = NGX_HTTP_IDEM_COMPLETED;
-        op->reason = NGX_HTTP_IDEM_REASON_NONE;
-        op->ttl = ngx_http_idem_commit_ttl(cover);
-        op->response = response;
-        op->size = size;
-
-        if (ngx_http_idem_store_submit(op) == NGX_OK) {
-            ngx_http_idem_committed(op);
-
-        } else {
-            ctx->claims.commits++;
-        }
-    }
-
-    return ctx->claims.commits ? NGX_AGAIN : NGX_OK;
+    return ngx_http_idem_claims_commit(ctx, response, size,
+                                       ngx_http_idem_commit_stored);
 }
 
 
@@ -202,24 +190,8 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 
 
 static void
-ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
+ngx_http_idem_commit_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_request_t     *r;
-    ngx_http_idem_ctx_t    *ctx;
-    ngx_http_idem_cover_t  *cover;
-
-    cover = op->data;
-    ctx = cover->ctx;
-    r = ctx->request;
-
-    ngx_http_set_log_request(r->connection->log, r);
-
-    ngx_http_idem_committed(op);
-
-    if (--ctx->claims.commits) {
-        return;
-    }
-
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
 
     ngx_http_idem_commit_done(r, ctx);
@@ -234,10 +206,40 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     c = r->connection;
 
-    r->main->blocked--;
-    r->aio = 0;
+    ngx_http_idem_commit_unblock(r);
 
-    rc = c->error ? NGX_ERROR : ngx_http_idem_send(r, ctx);
+    if (c->error) {
+        rc = NGX_ERROR;
+
+    } else if (r->header_sent) {
+        /* the handler failed after all, and nginx has said so */
+        rc = NGX_OK;
+
+    } else {
+        rc = ngx_http_idem_send(r, ctx);
+    }
+
+    ngx_http_idem_commit_return(r, ctx, rc);
+}
+
+
+/* whoever made the response, or waits for its end, goes on */
+
+static void
+ngx_http_idem_commit_return(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc)
+{
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
+    if (rc > NGX_OK) {
+        rc = ngx_http_idem_instead(r, ctx, rc);
+
+        if (rc == NGX_AGAIN) {
+            return;
+        }
+    }
 
     if (rc == NGX_ERROR) {
         c->error = 1;
@@ -257,92 +259,89 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    if (rc > NGX_OK) {
-
-        /* a filter has another response for it, and nothing was sent yet */
-
-        ngx_http_idem_finalize(r, rc);
-
-    } else {
-        r->write_event_handler(r);
-    }
+    r->write_event_handler(r);
 
     ngx_http_run_posted_requests(c);
 }
 
 
 /*
- * What nginx does with a status that a filter returns, when whoever made the
- * response is through.  Otherwise (Lua goes on after ngx.eof()) the other
- * response is sent in its place, and the request ends as that one will.
+ * A filter has another response for the one that is sent: "status", and
+ * nothing was sent yet.  Without this module its handler would have learned
+ * that from its header.  Now it may be through (Redis), or it does not look at
+ * what becomes of its body (perl, njs), or it goes on after its last byte
+ * (Lua, after ngx.eof()).  So nginx is told when the handler is through.
  */
 
-static void
-ngx_http_idem_finalize(ngx_http_request_t *r, ngx_int_t status)
+ngx_int_t
+ngx_http_idem_instead(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t status)
 {
-    if (r->http_state == NGX_HTTP_WRITING_REQUEST_STATE) {
-        ngx_http_finalize_request(r, status);
-        return;
+    ngx_event_t  *ev;
+
+    ev = ngx_pcalloc(r->pool, sizeof(ngx_event_t));
+    if (ev == NULL) {
+        return NGX_ERROR;
     }
 
-    (void) ngx_http_filter_finalize_request(r, &ngx_http_idempotency_module,
-                                            status);
+    ev->handler = ngx_http_idem_instead_handler;
+    ev->data = ctx;
+    ev->log = r->connection->log;
 
-    r->write_event_handler(r);
+    ctx->capture.instead = status;
+
+    ngx_http_idem_commit_block(r);
+
+    ngx_post_event(ev, &ngx_posted_events);
+
+    return NGX_AGAIN;
 }
 
 
 static void
-ngx_http_idem_committed(ngx_http_idem_op_t *op)
+ngx_http_idem_instead_handler(ngx_event_t *ev)
 {
-    ngx_http_idem_cover_t  *cover;
+    ngx_int_t             status;
+    ngx_connection_t     *c;
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
 
-    cover = op->data;
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
 
-    cover->ctx->claims.store_time += ngx_current_msec - op->start;
+    ngx_http_set_log_request(c->log, r);
 
-    switch (op->result) {
+    status = ctx->capture.instead;
 
-    case NGX_HTTP_IDEM_OK:
-        break;
+    if (c->error || r->done || r->header_sent) {
 
-    case NGX_HTTP_IDEM_LOST:
-        cover->lost = 1;
+        /* the client left, or the handler failed and nginx has said so */
 
-        ngx_http_idem_metrics_count(op->store->metrics,
-                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
-        ngx_http_idem_event(cover->ctx,
-                            NGX_HTTP_IDEM_EVENT_LOCK_LOST,
-                            "commit");
+        status = NGX_OK;
 
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a response was not stored, the lock had "
-                      "been lost to another request, record %*xs",
-                      (size_t) 8, cover->id);
-        break;
+#if (nginx_version >= 1025004)
+    } else if (r->main->terminated) {
+        status = NGX_OK;
+#endif
 
-    case NGX_HTTP_IDEM_FULL:
-        ngx_http_idem_event(cover->ctx,
-                            NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                            "no room for the response");
+    } else if (r->http_state != NGX_HTTP_WRITING_REQUEST_STATE) {
 
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: there is no room for a response in store "
-                      "\"%V\", its retry is refused, record %*xs",
-                      &op->store->name, (size_t) 8, cover->id);
-        break;
+        /* there is no event for the end of a handler */
 
-    default:
-        ngx_http_idem_metrics_count(op->store->metrics,
-                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
-        ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                            op->error);
-
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: commit in store \"%V\" failed: %s, "
-                      "record %*xs", &op->store->name,
-                      op->error ? op->error : "no answer",
-                      (size_t) 8, cover->id);
-        break;
+        ngx_add_timer(ev, NGX_HTTP_IDEM_INSTEAD_PAUSE);
+        return;
     }
+
+    ctx->capture.instead = NGX_OK;
+
+    ngx_http_idem_commit_unblock(r);
+
+    if (status == NGX_OK) {
+        ngx_http_idem_commit_return(r, ctx, NGX_OK);
+        return;
+    }
+
+    ngx_http_finalize_request(r, status);
+    ngx_http_run_posted_requests(c);
 }

@@ -12,7 +12,6 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "record/ngx_http_idem_number.h"
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
