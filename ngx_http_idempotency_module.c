@@ -20,7 +20,7 @@
 
 #include "admin/ngx_http_idem_stats.h"
 #include "request/ngx_http_idem_request.h"
-#include "store/ngx_http_idem_store_api.h"
+#include "store/ngx_http_idem_store.h"
 #include "store/layers/ngx_http_idem_layers.h"
 #include "store/zone/ngx_http_idem_zone.h"
 

@@ -11,7 +11,6 @@
 #include <ngx_core.h>
 
 #include "store/ngx_http_idem_store.h"
-#include "store/ngx_http_idem_store_api.h"
 #include "store/memory/ngx_http_idem_memory.h"
 #include "store/redis/ngx_http_idem_redis.h"
 

@@ -7,6 +7,8 @@
  * that is read, and not by symbols.  After a file was replaced, two versions of
  * this module may be in one process, of which symbols lead to the older one.
  * Structures that both know have to be the same: the sizes tell.
+ *
+ * A part of ..._store.h, which includes it.
  */
 
 
@@ -16,10 +18,6 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-
-#include "record/ngx_http_idem_record.h"
-#include "store/ngx_http_idem_store.h"
-
 
 #define NGX_HTTP_IDEM_STORE_API_VERSION  1
 

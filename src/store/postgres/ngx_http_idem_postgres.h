@@ -36,7 +36,6 @@
 #include <libpq-fe.h>
 
 #include "store/ngx_http_idem_store.h"
-#include "store/ngx_http_idem_store_api.h"
 
 
 /* of the schema in sql/ that this was written for */
