@@ -18,7 +18,7 @@ export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history
+        analyse fresh nginx-tests history test-redis
 
 build: setup-build
 	@$(BUILD)
@@ -31,6 +31,11 @@ run: setup-run build
 
 test: setup-test build
 	@tools/test unit stock
+
+# the Redis part of the suite on one server: redis-7.0, redis-8.0, valkey-8.1
+# or valkey-9.1
+test-redis: setup-test build
+	@tools/test redis $(or $(SERVER),redis-7.0)
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -95,6 +100,7 @@ help:
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
+	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"

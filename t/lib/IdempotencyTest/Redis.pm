@@ -60,7 +60,8 @@ sub launch
         open STDIN, '<', '/dev/null';
         open STDOUT, '>>', "$self->{dir}/log";
         open STDERR, '>&', \*STDOUT;
-        exec 'setpriv', '--pdeathsig', 'KILL', 'redis-server', $self->arguments
+        exec 'setpriv', '--pdeathsig', 'KILL',
+             $ENV{IDEMPOTENCY_REDIS_SERVER} || 'redis-server', $self->arguments
             or POSIX::_exit(127);
     }
 
@@ -89,7 +90,7 @@ sub wait_up
         sub { IdempotencyTest::Process::is_listening($self->{port})
               || !IdempotencyTest::Process::is_alive($pid) }, 20);
 
-    die "redis-server does not start, see $self->{dir}/log\n"
+    die "the server does not start, see $self->{dir}/log\n"
         if !IdempotencyTest::Process::is_alive($pid);
 }
 
