@@ -464,6 +464,7 @@ ngx_http_idempotency_settle_one(ngx_http_idempotency_cover_t *cover,
     *op->claim = cover->claim;
 
     op->where = cover->where;
+    op->laid = cover->op.laid;
     op->lease = ctx->lease;
     op->locked_until = cover->locked_until;
     op->unprotected = ctx->unprotected;

@@ -78,9 +78,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_idempotency_store_t   *store;      /* where; NULL: not told    */
-    ngx_msec_t                      time;       /* when it was asked        */
-    uint64_t                        life;       /* ms from then on, at least,
-                                                   if nobody changes it     */
+    uint64_t                        grace;      /* ms for which it outlives
+                                                   its lease                */
 } ngx_http_idempotency_laid_t;
 
 

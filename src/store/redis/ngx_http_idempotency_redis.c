@@ -190,16 +190,15 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
 {
     ngx_int_t                           rc;
     ngx_uint_t                          repeated;
-    redisReply                         *error;
     ngx_http_idempotency_op_t          *op;
     ngx_http_idempotency_redis_conn_t  *conn;
 
     op = call->op;
     conn = call->conn;
 
-    error = ngx_http_idempotency_redis_reply_error(call, reply);
-
-    if (error && conn->redis->topology->refused(call, error) == NGX_OK) {
+    if (reply->type == REDIS_REPLY_ERROR
+        && conn->redis->topology->refused(call, reply) == NGX_OK)
+    {
         return;
     }
 
@@ -270,7 +269,9 @@ ngx_http_idempotency_redis_replied(ngx_http_idempotency_redis_call_t *call,
             ngx_http_idempotency_redis_undo(op);
 
         } else if (op->result == NGX_HTTP_IDEMPOTENCY_ACQUIRED) {
-            ngx_http_idempotency_redis_laid(op);
+            op->laid.store = op->store;
+            (void) ngx_http_idempotency_redis_record_life(op,
+                                                          &op->laid.grace);
         }
 
         break;
@@ -610,8 +611,7 @@ ngx_http_idempotency_redis_init_process(ngx_cycle_t *cycle,
                       : &ngx_http_idempotency_redis_single;
 
     ngx_http_idempotency_redis_calls_init(redis);
-    ngx_http_idempotency_redis_script_init();
-    ngx_http_idempotency_redis_payload_init();
+    ngx_http_idempotency_redis_command_init();
     ngx_http_idempotency_redis_watch_init(redis);
 
     return redis->topology->init(redis);

@@ -154,6 +154,11 @@ ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
 {
     ngx_queue_remove(&call->queue);
     ngx_http_idempotency_redis_call_unsent(call);
+
+    if (call->expected.len) {
+        free(call->expected.data);
+    }
+
     ngx_free(call);
 }
 
@@ -163,8 +168,9 @@ ngx_http_idempotency_redis_call_free(ngx_http_idempotency_redis_call_t *call)
 void
 ngx_http_idempotency_redis_call_unsent(ngx_http_idempotency_redis_call_t *call)
 {
-    while (call->nbefore) {
-        freeReplyObject(call->before[--call->nbefore]);
+    if (call->before) {
+        freeReplyObject(call->before);
+        call->before = NULL;
     }
 
     call->sent = 0;
