@@ -263,11 +263,13 @@ sub calls
 }
 
 
-# ... and those only that came from outside
+# ... and those only that came from outside, if it was reset before
 
 sub commands
 {
     my ($self) = @_;
+
+    return $self->calls if !$self->{monitor};
 
     my ($s, $calls) = @$self{qw(monitor seen)};
     my $last = 'end-' . rand;
