@@ -1,0 +1,591 @@
+
+/*
+ * A reply to the commands of ..._redis_command.c as the result of the
+ * operation; or that it is to be asked once more, by its script.
+ *
+ * A reply of a script whose tag is not that of its call is not ours, nor is a
+ * record with the id of another.  Where nothing was there, a native begin has
+ * nil for its reply: one that is another's is seen by one too many in the
+ * stream, see ..._redis_connection.c.  Of an error nothing is trusted but that
+ * it is one; of a record nothing before it is checked, see ..._redis_record.c.
+ *
+ * Called by the backend when a reply is there.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "record/ngx_http_idem_number.h"
+#include "store/redis/ngx_http_idem_redis.h"
+
+
+/*
+ * A reply of a script is a string: the tag, a code, and what the script has to
+ * tell.  That of a begin that found a record is an array of such a string and
+ * the record.
+ */
+
+#define NGX_HTTP_IDEM_REDIS_AT_CODE   4
+#define NGX_HTTP_IDEM_REDIS_AT_MORE   5
+
+#define NGX_HTTP_IDEM_REDIS_LOST      '0'
+#define NGX_HTTP_IDEM_REDIS_DONE      '1'
+#define NGX_HTTP_IDEM_REDIS_FOUND     '2'           /* begin                */
+#define NGX_HTTP_IDEM_REDIS_GONE      '3'           /* begin                */
+#define NGX_HTTP_IDEM_REDIS_NO_ROOM   '2'           /* commit               */
+#define NGX_HTTP_IDEM_REDIS_RUNNING   '4'           /* commit: lost to it   */
+#define NGX_HTTP_IDEM_REDIS_UPGRADED  '5'           /* upgrade              */
+
+
+/* it would fill half of a request's pool */
+#define NGX_HTTP_IDEM_REDIS_TAKE      2048
+
+
+/* how begin got the lock */
+
+#define NGX_HTTP_IDEM_REDIS_ABANDONED   '1'
+#define NGX_HTTP_IDEM_REDIS_EXPIRED     '2'
+
+
+static ngx_int_t ngx_http_idem_redis_native_result(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_native_begun(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_native_found(
+    ngx_http_idem_redis_call_t *call, redisReply *reply,
+    ngx_str_t *record);
+static ngx_int_t ngx_http_idem_redis_native_written(
+    ngx_http_idem_redis_call_t *call, redisReply *reply,
+    ngx_str_t *record);
+static ngx_int_t ngx_http_idem_redis_native_released(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_native_refused(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_script_refused(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_script_begun(
+    ngx_http_idem_redis_call_t *call, ngx_str_t *head,
+    redisReply *reply);
+static void ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
+    redisReply *record, int64_t life);
+static const char *ngx_http_idem_redis_keep(
+    ngx_http_idem_op_t *op, redisReply *value);
+static ngx_int_t ngx_http_idem_redis_keep_part(ngx_pool_t *pool,
+    ngx_str_t *part);
+static void ngx_http_idem_redis_refused(ngx_http_idem_op_t *op,
+    redisReply *reply);
+
+
+ngx_int_t
+ngx_http_idem_redis_reply_result(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    u_char               code;
+    ngx_str_t            head;
+    redisReply          *first;
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+
+    if (call->native) {
+        return ngx_http_idem_redis_native_result(call, reply);
+    }
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        return ngx_http_idem_redis_script_refused(call, reply);
+    }
+
+    first = reply;
+
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements) {
+        first = reply->element[0];
+    }
+
+    if (first->type != REDIS_REPLY_STRING
+        || first->len < NGX_HTTP_IDEM_REDIS_AT_MORE
+        || ngx_memcmp(first->str, &call->tag, NGX_HTTP_IDEM_REDIS_TAG_LEN)
+           != 0)
+    {
+        return NGX_ERROR;
+    }
+
+    head.data = (u_char *) first->str;
+    head.len = (size_t) first->len;
+
+    code = head.data[NGX_HTTP_IDEM_REDIS_AT_CODE];
+
+    call->conn->known |= 1 << (call->upgrade
+                               ? NGX_HTTP_IDEM_REDIS_UPGRADE
+                               : op->kind);
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+        return ngx_http_idem_redis_script_begun(call, &head, reply);
+
+    case NGX_HTTP_IDEM_OP_WATCH:
+
+        if (head.len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8) {
+            return NGX_ERROR;
+        }
+
+        op->found.left = (ngx_msec_t) ngx_http_idem_get64(
+                               head.data + NGX_HTTP_IDEM_REDIS_AT_MORE);
+        op->result = NGX_HTTP_IDEM_OK;
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+
+        if (code == NGX_HTTP_IDEM_REDIS_NO_ROOM) {
+            op->result = NGX_HTTP_IDEM_FULL;
+            op->error = "there is no room in it";
+            return NGX_OK;
+        }
+
+        op->running = (code == NGX_HTTP_IDEM_REDIS_RUNNING);
+
+        /* by the command whose reply was lost, and with it who waits */
+
+        call->waited = call->expected.len
+                       && ngx_http_idem_redis_record_waited(&call->expected);
+
+        /* fall through */
+
+    default: /* renew, release */
+        op->result = (code == NGX_HTTP_IDEM_REDIS_DONE)
+                     ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_LOST;
+        return NGX_OK;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_native_result(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    ngx_str_t  record;
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        return ngx_http_idem_redis_native_refused(call, reply);
+    }
+
+    if (call->op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+        return ngx_http_idem_redis_native_released(call, reply);
+    }
+
+    if (reply->type == REDIS_REPLY_NIL) {
+
+        if (call->op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+            return ngx_http_idem_redis_native_begun(call, reply);
+        }
+
+        /* it is gone */
+
+        call->script = 1;
+        return NGX_AGAIN;
+    }
+
+    if (reply->type != REDIS_REPLY_STRING) {
+        return NGX_ERROR;
+    }
+
+    record.data = (u_char *) reply->str;
+    record.len = (size_t) reply->len;
+
+    if (ngx_http_idem_redis_record_other(call->op, &record)) {
+        return NGX_ERROR;
+    }
+
+    return (call->op->kind == NGX_HTTP_IDEM_OP_BEGIN)
+           ? ngx_http_idem_redis_native_found(call, reply, &record)
+           : ngx_http_idem_redis_native_written(call, reply, &record);
+}
+
+
+/* nothing was there */
+
+static ngx_int_t
+ngx_http_idem_redis_native_begun(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    call->op->result = NGX_HTTP_IDEM_ACQUIRED;
+    call->op->abandoned = 0;
+    call->op->expired = 0;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
+    redisReply *reply, ngx_str_t *record)
+{
+    int64_t  life;
+
+    life = NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN;
+
+    if (call->before) {
+
+        /* negative: it came in between, or has no expiry */
+
+        life = (call->before->type == REDIS_REPLY_INTEGER)
+               ? call->before->integer : -1;
+    }
+
+    if (!ngx_http_idem_redis_record_lasts(call->op, record, life)) {
+
+        /* as if it had not been sent: nothing is to be undone */
+
+        call->tries--;
+        call->script = 1;
+
+        return NGX_AGAIN;
+    }
+
+    ngx_http_idem_redis_found(call->op, reply, life);
+
+    return NGX_OK;
+}
+
+
+/* of a renewal and a commit: what was there, our own lock or something else */
+
+static ngx_int_t
+ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
+    redisReply *reply, ngx_str_t *record)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+
+    if (call->expected.len
+        ? record->len == call->expected.len
+          && ngx_memcmp(record->data, call->expected.data, record->len) == 0
+        : ngx_http_idem_redis_record_is_lock(op, record))
+    {
+        call->waited = ngx_http_idem_redis_record_waited(record);
+        op->result = NGX_HTTP_IDEM_OK;
+
+        return NGX_OK;
+    }
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+        && call->expected.len == 0
+        && ngx_http_idem_redis_record_ours(op, record))
+    {
+        /* it was changed: the reply's memory goes over to the call */
+
+        call->expected = *record;
+        reply->str = NULL;
+
+    } else {
+        call->script = 1;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* of DELIFEQ and DELEX: how many keys were deleted */
+
+static ngx_int_t
+ngx_http_idem_redis_native_released(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_INTEGER) {
+        return NGX_ERROR;
+    }
+
+    if (reply->integer == 1) {
+        call->op->result = NGX_HTTP_IDEM_OK;
+        return NGX_OK;
+    }
+
+    /* it is gone, somebody waits for it, or has it */
+
+    call->script = 1;
+
+    return NGX_AGAIN;
+}
+
+
+/*
+ * Where the server does not know the command after all, or the user may not,
+ * there is no use in trying again.  What passes has other words.
+ */
+
+static ngx_int_t
+ngx_http_idem_redis_native_refused(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+
+    call->script = 1;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        call->tries--;
+        call->upgrade = ngx_http_idem_redis_error_is(reply,
+                                                     "WRONGTYPE");
+    }
+
+    if (ngx_strncmp(reply->str, "ERR ", 4) == 0
+        || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
+    {
+        call->conn->commands &=
+            (op->kind == NGX_HTTP_IDEM_OP_BEGIN)
+                ? ~NGX_HTTP_IDEM_REDIS_NX_GET
+            : (op->kind == NGX_HTTP_IDEM_OP_RELEASE)
+                ? ~(NGX_HTTP_IDEM_REDIS_DELIFEQ
+                    |NGX_HTTP_IDEM_REDIS_DELEX)
+            : ~NGX_HTTP_IDEM_REDIS_IFEQ;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_script_refused(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+
+    if (!call->whole && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0) {
+        call->conn->known = 0;
+        call->eval = 1;
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idem_redis_error_is(reply, "WRONGTYPE")) {
+
+        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && !call->upgraded) {
+            call->upgrade = 1;
+            call->upgraded = 1;
+            return NGX_AGAIN;
+        }
+
+        if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+
+            /* of the version before this one: look now and then */
+
+            op->result = NGX_HTTP_IDEM_OK;
+            op->found.left = NGX_HTTP_IDEM_REDIS_LOOK;
+            return NGX_OK;
+        }
+    }
+
+    ngx_http_idem_redis_refused(op, reply);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
+    ngx_str_t *head, redisReply *reply)
+{
+    u_char              *more;
+    ngx_str_t            record;
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+    more = head->data + NGX_HTTP_IDEM_REDIS_AT_MORE;
+
+    switch (head->data[NGX_HTTP_IDEM_REDIS_AT_CODE]) {
+
+    case NGX_HTTP_IDEM_REDIS_UPGRADED:
+
+        if (!call->upgrade) {
+            return NGX_ERROR;
+        }
+
+        call->upgrade = 0;
+        call->upgraded = 1;
+        call->eval = 0;
+        call->tries--;
+
+        return NGX_AGAIN;
+
+    case NGX_HTTP_IDEM_REDIS_DONE:
+
+        if (call->upgrade
+            || head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 1)
+        {
+            return NGX_ERROR;
+        }
+
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+        op->abandoned = (*more == NGX_HTTP_IDEM_REDIS_ABANDONED);
+        op->expired = (*more == NGX_HTTP_IDEM_REDIS_EXPIRED);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_REDIS_GONE:
+        op->result = NGX_HTTP_IDEM_GONE;
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_REDIS_FOUND:
+
+        if (head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8
+            || ngx_http_idem_redis_field(reply, 1, &record) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_http_idem_redis_found(op, reply->element[1],
+                      (int64_t) ngx_http_idem_get64(more));
+        return NGX_OK;
+
+    default:
+        return NGX_ERROR;
+    }
+}
+
+
+static void
+ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
+    redisReply *value, int64_t life)
+{
+    ngx_str_t  record;
+
+    record.data = (u_char *) value->str;
+    record.len = (size_t) value->len;
+
+    op->error = ngx_http_idem_redis_record_found(op, &record, life);
+
+    if (op->error == NULL) {
+        op->error = ngx_http_idem_redis_keep(op, value);
+    }
+
+    if (op->error == NULL) {
+        return;
+    }
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->bad_record = 1;
+
+    ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                  "idempotency: store \"%V\": record %*xs is not usable: %s",
+                  &op->store->name, (size_t) 8, op->id, op->error);
+}
+
+
+/*
+ * What was found outlives the reply.  A large one is not copied: its memory
+ * goes over to the pool.
+ */
+
+static const char *
+ngx_http_idem_redis_keep(ngx_http_idem_op_t *op, redisReply *value)
+{
+    ngx_pool_cleanup_t     *cln;
+    ngx_http_idem_found_t  *found;
+
+    found = &op->found;
+
+    if (value->len < NGX_HTTP_IDEM_REDIS_TAKE) {
+        return (ngx_http_idem_redis_keep_part(op->pool,
+                                              &found->details)
+                != NGX_OK
+                || ngx_http_idem_redis_keep_part(op->pool, &found->response)
+                   != NGX_OK)
+               ? "there is no memory for its response" : NULL;
+    }
+
+    cln = ngx_pool_cleanup_add(op->pool, 0);
+    if (cln == NULL) {
+        return "there is no memory for its response";
+    }
+
+    cln->handler = free;
+    cln->data = value->str;
+
+    value->str = NULL;
+    value->len = 0;
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_keep_part(ngx_pool_t *pool, ngx_str_t *part)
+{
+    u_char  *p;
+
+    if (part->len == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(pool, part->len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, part->data, part->len);
+    part->data = p;
+
+    return NGX_OK;
+}
+
+
+/* the server's word for it, in op->error */
+
+static void
+ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
+{
+    u_char         *p, *last;
+
+    static u_char   text[NGX_HTTP_IDEM_REDIS_ERROR_LEN];
+
+    if (ngx_http_idem_redis_error_is(reply, "OOM command")) {
+        op->result = NGX_HTTP_IDEM_FULL;
+        op->error = "Redis is at its maxmemory";
+        return;
+    }
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+
+    /* an error of a watch is gone before it could change */
+
+    p = op->pool ? ngx_pnalloc(op->pool, sizeof(text)) : NULL;
+
+    if (p == NULL) {
+        p = text;
+    }
+
+    op->error = (char *) p;
+
+    last = p + sizeof(text) - 1;
+
+    p = ngx_slprintf(p, last, "%s",
+        ngx_http_idem_redis_error_is(reply, "WRONGTYPE")
+            ? "the key of the record holds something else: "
+        : ngx_http_idem_redis_error_is(reply, "READONLY")
+            ? "the server is a replica: "
+        : ngx_http_idem_redis_error_is(reply, "NOAUTH")
+          || ngx_http_idem_redis_error_is(reply, "unauthenticated")
+            ? "the server wants a password: "
+        : ngx_http_idem_redis_error_is(reply, "NOPERM")
+            ? "the user may not do that: "
+        : ngx_http_idem_redis_conf(op)->cluster == 0
+          && (ngx_strncmp(reply->str, "MOVED ", 6) == 0
+              || ngx_strncmp(reply->str, "ASK ", 4) == 0)
+            ? "the server is of a cluster, and there is no \"cluster on\": "
+        : "");
+
+    p = ngx_http_idem_redis_error_text(p, last, reply);
+    *p = '\0';
+
+    if (ngx_http_idem_redis_error_is(reply, "WRONGTYPE")) {
+        op->bad_record = 1;
+
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: store \"%V\": record %*xs is not usable: "
+                      "its key is not a string", &op->store->name, (size_t) 8,
+                      op->id);
+    }
+}
