@@ -30,7 +30,7 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
-/* ctx->ncovers is 0 if there are none */
+/* ctx->claims.ncovers is 0 if there are none */
 
 ngx_int_t
 ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -45,9 +45,9 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     dedupe = ctx->conf->dedupe ? ctx->conf->dedupe->elts : NULL;
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
-    ctx->covers = ngx_pcalloc(r->pool, (n + 1)
-                                       * sizeof(ngx_http_idem_cover_t));
-    if (ctx->covers == NULL) {
+    ctx->claims.covers = ngx_pcalloc(r->pool,
+                                     (n + 1) * sizeof(ngx_http_idem_cover_t));
+    if (ctx->claims.covers == NULL) {
         return NGX_ERROR;
     }
 
@@ -57,7 +57,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    cover = ctx->covers;
+    cover = ctx->claims.covers;
 
     if (ctx->key.len) {
         cover->ctx = ctx;
@@ -81,8 +81,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope,
-                                         identity, cover);
+        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope, identity,
+                                         cover);
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
         }
@@ -93,10 +93,10 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    ctx->ncovers = cover - ctx->covers;
+    ctx->claims.ncovers = cover - ctx->claims.covers;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         ngx_memcpy(cover->claim.identity, identity,
                    NGX_HTTP_IDEM_IDENTITY_LEN);
@@ -232,7 +232,7 @@ ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
         }
 
         ngx_http_idem_digest_field(d, member->digest,
-                                      NGX_HTTP_IDEM_CANON_DIGEST_LEN);
+                                   NGX_HTTP_IDEM_CANON_DIGEST_LEN);
         n++;
     }
 
@@ -244,25 +244,28 @@ static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t   tmp;
+    ngx_http_idem_cover_t   tmp, *covers;
 
     /* a handful at most, and each is moved before anybody points to it */
 
-    for (i = 1; i < ctx->ncovers; i++) {
+    covers = ctx->claims.covers;
+
+    for (i = 1; i < ctx->claims.ncovers; i++) {
         for (k = i;
-             k > 0 && ngx_memcmp(ctx->covers[k - 1].id, ctx->covers[k].id,
-                                 NGX_HTTP_IDEM_ID_LEN) > 0;
+             k > 0
+             && ngx_memcmp(covers[k - 1].id, covers[k].id,
+                           NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = ctx->covers[k];
-            ctx->covers[k] = ctx->covers[k - 1];
-            ctx->covers[k - 1] = tmp;
+            tmp = covers[k];
+            covers[k] = covers[k - 1];
+            covers[k - 1] = tmp;
         }
     }
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        if (i == 0 || !ctx->covers[i].derived) {
-            ctx->primary = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        if (i == 0 || !covers[i].derived) {
+            ctx->claims.primary = &covers[i];
         }
     }
 }

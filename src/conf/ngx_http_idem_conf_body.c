@@ -11,7 +11,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "conf/ngx_http_idem_conf.h"
 
 
 #define NGX_HTTP_IDEM_COMPRESS_MIN  1024
@@ -189,7 +189,7 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (ilcf->dedupe == NGX_CONF_UNSET_PTR) {
         ilcf->dedupe = ngx_array_create(cf->pool, 2,
-                                      sizeof(ngx_http_idem_dedupe_t));
+                                        sizeof(ngx_http_idem_dedupe_t));
         if (ilcf->dedupe == NULL) {
             return NGX_CONF_ERROR;
         }
@@ -585,4 +585,41 @@ ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A number for the way in which fingerprints are made here: the same on every
+ * host with the same configuration.
+ */
+
+uint32_t
+ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf)
+{
+    u_char                      how[2];
+    uint32_t                    crc;
+    ngx_str_t                  *name;
+    ngx_uint_t                  i;
+    ngx_http_idem_canonical_t  *canonical;
+
+    canonical = conf->fingerprint;
+
+    how[0] = (u_char) canonical->mode;
+    how[1] = (u_char) canonical->unordered;
+
+    ngx_crc32_init(crc);
+    ngx_crc32_update(&crc, how, 2);
+
+    if (canonical->excluded) {
+        name = canonical->excluded->elts;
+
+        for (i = 0; i < canonical->excluded->nelts; i++) {
+            ngx_crc32_update(&crc, name[i].data, name[i].len);
+            ngx_crc32_update(&crc, (u_char *) ",", 1);
+        }
+    }
+
+    ngx_crc32_final(crc);
+
+    return crc;
 }

@@ -11,7 +11,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "conf/ngx_http_idem_conf.h"
 
 
 static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value);

@@ -56,7 +56,7 @@ ngx_http_idem_diff_summary(ngx_http_request_t *r,
     ngx_uint_t             more;
     ngx_http_idem_diff_t   d;
 
-    if (ctx->primary->details.len == 0) {
+    if (ctx->claims.primary->details.len == 0) {
         return NGX_OK;
     }
 
@@ -75,7 +75,8 @@ ngx_http_idem_diff_summary(ngx_http_request_t *r,
 
     more = 0;
 
-    rc = ngx_http_idem_json_diff(&ctx->found_details, &ctx->primary->details,
+    rc = ngx_http_idem_json_diff(&ctx->answer.details,
+                                 &ctx->claims.primary->details,
                                  NGX_HTTP_IDEM_DIFF_MAX,
                                  ngx_http_idem_diff_entry, &d, &more);
     if (rc != NGX_OK || d.n == 0) {

@@ -235,8 +235,9 @@ static ngx_int_t
 ngx_http_idem_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    ngx_str_t             value;
-    ngx_http_idem_ctx_t  *ctx;
+    ngx_str_t               value;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_claim_t  *claim;
 
     ctx = ngx_http_idem_get_ctx(r->main);
 
@@ -270,19 +271,20 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_RECORD:
 
-        if (ctx->primary) {
-            return ngx_http_idem_variable_hex(r, v, ctx->primary->id,
-                                                NGX_HTTP_IDEM_ID_LEN);
+        if (ctx->claims.primary) {
+            return ngx_http_idem_variable_hex(r, v, ctx->claims.primary->id,
+                                              NGX_HTTP_IDEM_ID_LEN);
         }
 
         break;
 
     case NGX_HTTP_IDEM_VAR_FINGERPRINT:
 
-        if (ctx->primary) {
-            return ngx_http_idem_variable_hex(r, v,
-                                       ctx->primary->claim.fingerprint,
-                                       NGX_HTTP_IDEM_FINGERPRINT_LEN);
+        if (ctx->claims.primary) {
+            claim = &ctx->claims.primary->claim;
+
+            return ngx_http_idem_variable_hex(r, v, claim->fingerprint,
+                                              NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
         break;
@@ -304,14 +306,14 @@ ngx_http_idem_variable(ngx_http_request_t *r,
         break;
 
     case NGX_HTTP_IDEM_VAR_WAIT_TIME:
-        return ngx_http_idem_variable_seconds(r, v, ctx->wait_time);
+        return ngx_http_idem_variable_seconds(r, v, ctx->wait.time);
 
     case NGX_HTTP_IDEM_VAR_STORE_TIME:
-        return ngx_http_idem_variable_seconds(r, v, ctx->store_time);
+        return ngx_http_idem_variable_seconds(r, v, ctx->claims.store_time);
 
     case NGX_HTTP_IDEM_VAR_ORIGINAL_TIME:
 
-        if (ctx->original_time && !ctx->foreign) {
+        if (ctx->answer.original_time && !ctx->answer.foreign) {
             return ngx_http_idem_variable_time(r, v, ctx);
         }
 
@@ -319,12 +321,13 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     default: /* NGX_HTTP_IDEM_VAR_AGE */
 
-        if (ctx->original_time && !ctx->foreign
-            && ctx->primary->claim.time >= ctx->original_time)
-        {
-            return ngx_http_idem_variable_seconds(r, v,
-                                   (ngx_msec_t) (ctx->primary->claim.time
-                                                 - ctx->original_time));
+        if (ctx->answer.original_time && !ctx->answer.foreign) {
+            claim = &ctx->claims.primary->claim;
+
+            if (claim->time >= ctx->answer.original_time) {
+                return ngx_http_idem_variable_seconds(r, v,
+                      (ngx_msec_t) (claim->time - ctx->answer.original_time));
+            }
         }
     }
 
@@ -424,7 +427,7 @@ ngx_http_idem_variable_time(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    v->len = ngx_http_idem_iso_time(v->data, ctx->original_time)
+    v->len = ngx_http_idem_iso_time(v->data, ctx->answer.original_time)
              - v->data;
     v->valid = 1;
     v->no_cacheable = 0;
