@@ -117,6 +117,8 @@ struct ngx_http_idem_op_s {
                                                    given back, is not taken */
     unsigned                 leased:1;          /* ... and the lease that it
                                                    knows of is not over     */
+    unsigned                 lasting:1;         /* what is left of a record
+                                                   has to be told           */
 
     /* watch */
     ngx_uint_t               attempt;           /* looks in vain, so far    */

@@ -36,7 +36,6 @@
 #include <ngx_core.h>
 #include <ngx_sha1.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
 #include "store/redis/ngx_http_idem_redis.h"
 
 #include "ngx_http_idem_begin_lua.h"
@@ -258,12 +257,10 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     uint64_t                 life, grace;
     ngx_http_idem_op_t      *op;
-    ngx_http_idem_layers_t  *layers;
 
     op = call->op;
-    layers = op->store->layers;
 
-    if (op->grace || (layers && layers->cache)) {
+    if (op->grace || op->lasting) {
         p = ngx_http_idem_redis_put_count(p, 2);
         p = ngx_http_idem_redis_put_word(p, "PTTL");
         p = ngx_http_idem_redis_put_key(p, op);
