@@ -76,7 +76,10 @@ my $on = ran_on_all(5);
 
 is(scalar keys %$on, 3, 'on three masters');
 cmp_ok($::cluster->calls('set'), '>=', 30, 'begins and commits');
-is($::cluster->calls('eval') + $::cluster->calls('evalsha'), 0, 'and no script')
+
+# one of the workers asks each for its maxmemory-policy
+cmp_ok($::cluster->calls('eval') + $::cluster->calls('evalsha'), '<=', 3,
+       'and no script')
     if ($::cluster->masters)[0]->knows('IFEQ');
 
 for my $node ($::cluster->masters) {

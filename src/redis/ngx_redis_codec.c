@@ -13,38 +13,37 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/redis/ngx_http_idem_redis.h"
+#include "ngx_redis.h"
 
 
 /* elements of an array that is no attack, unless more are expected */
-#define NGX_HTTP_IDEM_REDIS_ELEMENTS  64
+#define NGX_REDIS_ELEMENTS  64
 
-#define NGX_HTTP_IDEM_REDIS_OUT_MIN   4096
+#define NGX_REDIS_OUT_MIN   4096
 
 #if (HIREDIS_MAJOR == 0)
-typedef int     ngx_http_idem_redis_elements_t;
+typedef int     ngx_redis_elements_t;
 #else
-typedef size_t  ngx_http_idem_redis_elements_t;
+typedef size_t  ngx_redis_elements_t;
 #endif
 
 
-static void *ngx_http_idem_redis_string(const redisReadTask *task,
-    char *data, size_t len);
-static void *ngx_http_idem_redis_array(const redisReadTask *task,
-    ngx_http_idem_redis_elements_t n);
-static void *ngx_http_idem_redis_integer(const redisReadTask *task,
-    long long n);
-static void *ngx_http_idem_redis_object(const redisReadTask *task);
-static u_char *ngx_http_idem_redis_digits(u_char *text, uint64_t n);
+static void *ngx_redis_string(const redisReadTask *task, char *data,
+    size_t len);
+static void *ngx_redis_array(const redisReadTask *task,
+    ngx_redis_elements_t n);
+static void *ngx_redis_integer(const redisReadTask *task, long long n);
+static void *ngx_redis_object(const redisReadTask *task);
+static u_char *ngx_redis_digits(u_char *text, uint64_t n);
 
 
-static redisReplyObjectFunctions  ngx_http_idem_redis_functions;
+static redisReplyObjectFunctions  ngx_redis_functions;
 
 
 /* elements: of the outermost array, if these may be many */
 
 redisReader *
-ngx_http_idem_redis_reader(size_t elements)
+ngx_redis_reader(size_t elements)
 {
     redisReader  *reader;
 
@@ -53,19 +52,19 @@ ngx_http_idem_redis_reader(size_t elements)
         return NULL;
     }
 
-    if (ngx_http_idem_redis_functions.freeObject == NULL) {
-        ngx_http_idem_redis_functions = *reader->fn;
-        ngx_http_idem_redis_functions.createString =
-                                            ngx_http_idem_redis_string;
-        ngx_http_idem_redis_functions.createArray =
-                                             ngx_http_idem_redis_array;
-        ngx_http_idem_redis_functions.createInteger =
-                                           ngx_http_idem_redis_integer;
+    if (ngx_redis_functions.freeObject == NULL) {
+        ngx_redis_functions = *reader->fn;
+        ngx_redis_functions.createString =
+                                            ngx_redis_string;
+        ngx_redis_functions.createArray =
+                                             ngx_redis_array;
+        ngx_redis_functions.createInteger =
+                                           ngx_redis_integer;
     }
 
-    reader->fn = &ngx_http_idem_redis_functions;
+    reader->fn = &ngx_redis_functions;
     reader->privdata = (void *) (uintptr_t)
-                       ngx_max(elements, NGX_HTTP_IDEM_REDIS_ELEMENTS);
+                       ngx_max(elements, NGX_REDIS_ELEMENTS);
 
     return reader;
 }
@@ -77,11 +76,11 @@ ngx_http_idem_redis_reader(size_t elements)
  */
 
 static void *
-ngx_http_idem_redis_string(const redisReadTask *task, char *data, size_t len)
+ngx_redis_string(const redisReadTask *task, char *data, size_t len)
 {
     redisReply  *reply;
 
-    reply = ngx_http_idem_redis_object(task);
+    reply = ngx_redis_object(task);
     if (reply == NULL) {
         return NULL;
     }
@@ -109,18 +108,17 @@ ngx_http_idem_redis_string(const redisReadTask *task, char *data, size_t len)
 
 
 static void *
-ngx_http_idem_redis_array(const redisReadTask *task,
-    ngx_http_idem_redis_elements_t n)
+ngx_redis_array(const redisReadTask *task, ngx_redis_elements_t n)
 {
     redisReply  *reply;
 
-    if ((size_t) n > NGX_HTTP_IDEM_REDIS_ELEMENTS
+    if ((size_t) n > NGX_REDIS_ELEMENTS
         && (task->parent || (size_t) n > (uintptr_t) task->privdata))
     {
         return NULL;
     }
 
-    reply = ngx_http_idem_redis_object(task);
+    reply = ngx_redis_object(task);
 
     if (reply == NULL || n <= 0) {
         return reply;
@@ -146,11 +144,11 @@ ngx_http_idem_redis_array(const redisReadTask *task,
 
 
 static void *
-ngx_http_idem_redis_integer(const redisReadTask *task, long long n)
+ngx_redis_integer(const redisReadTask *task, long long n)
 {
     redisReply  *reply;
 
-    reply = ngx_http_idem_redis_object(task);
+    reply = ngx_redis_object(task);
 
     if (reply) {
         reply->integer = n;
@@ -161,7 +159,7 @@ ngx_http_idem_redis_integer(const redisReadTask *task, long long n)
 
 
 static void *
-ngx_http_idem_redis_object(const redisReadTask *task)
+ngx_redis_object(const redisReadTask *task)
 {
     redisReply  *reply, *parent;
 
@@ -185,7 +183,7 @@ ngx_http_idem_redis_object(const redisReadTask *task)
 /* room for "size" more bytes behind what is to be sent */
 
 u_char *
-ngx_http_idem_redis_reserve(ngx_http_idem_redis_conn_t *conn, size_t size)
+ngx_redis_reserve(ngx_redis_conn_t *conn, size_t size)
 {
     size_t      len, room;
     u_char     *p;
@@ -198,8 +196,7 @@ ngx_http_idem_redis_reserve(ngx_http_idem_redis_conn_t *conn, size_t size)
     }
 
     len = b->last - b->pos;
-    room = ngx_max(2 * (size_t) (b->end - b->start),
-                   NGX_HTTP_IDEM_REDIS_OUT_MIN);
+    room = ngx_max(2 * (size_t) (b->end - b->start), NGX_REDIS_OUT_MIN);
 
     if ((size_t) (b->end - b->start) >= len + size) {
         ngx_memmove(b->start, b->pos, len);
@@ -232,16 +229,16 @@ ngx_http_idem_redis_reserve(ngx_http_idem_redis_conn_t *conn, size_t size)
 
 
 u_char *
-ngx_http_idem_redis_put_count(u_char *p, ngx_uint_t n)
+ngx_redis_put_count(u_char *p, ngx_uint_t n)
 {
-    return ngx_http_idem_redis_put_line(p, '*', n);
+    return ngx_redis_put_line(p, '*', n);
 }
 
 
 u_char *
-ngx_http_idem_redis_put(u_char *p, const void *data, size_t len)
+ngx_redis_put(u_char *p, const void *data, size_t len)
 {
-    p = ngx_http_idem_redis_put_line(p, '$', len);
+    p = ngx_redis_put_line(p, '$', len);
     p = ngx_cpymem(p, data, len);
 
     *p++ = CR; *p++ = LF;
@@ -251,24 +248,24 @@ ngx_http_idem_redis_put(u_char *p, const void *data, size_t len)
 
 
 u_char *
-ngx_http_idem_redis_put_number(u_char *p, uint64_t n)
+ngx_redis_put_number(u_char *p, uint64_t n)
 {
     u_char  *start, text[NGX_INT64_LEN];
 
-    start = ngx_http_idem_redis_digits(text, n);
+    start = ngx_redis_digits(text, n);
 
-    return ngx_http_idem_redis_put(p, start, text + sizeof(text) - start);
+    return ngx_redis_put(p, start, text + sizeof(text) - start);
 }
 
 
 /* a type and a number: there are many of them in a command */
 
 u_char *
-ngx_http_idem_redis_put_line(u_char *p, u_char type, uint64_t n)
+ngx_redis_put_line(u_char *p, u_char type, uint64_t n)
 {
     u_char  *start, text[NGX_INT64_LEN];
 
-    start = ngx_http_idem_redis_digits(text, n);
+    start = ngx_redis_digits(text, n);
 
     *p++ = type;
     p = ngx_cpymem(p, start, text + sizeof(text) - start);
@@ -281,7 +278,7 @@ ngx_http_idem_redis_put_line(u_char *p, u_char type, uint64_t n)
 /* at the end of "text", which has room for the longest; where they begin */
 
 static u_char *
-ngx_http_idem_redis_digits(u_char *text, uint64_t n)
+ngx_redis_digits(u_char *text, uint64_t n)
 {
     u_char  *p;
 
@@ -299,7 +296,7 @@ ngx_http_idem_redis_digits(u_char *text, uint64_t n)
 /* the bytes only: what they are a part of has its length line already */
 
 u_char *
-ngx_http_idem_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
+ngx_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
 {
     size_t  len;
 
@@ -321,7 +318,7 @@ ngx_http_idem_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
 /* what the server said, fit for a log: nothing of it is ours to trust */
 
 u_char *
-ngx_http_idem_redis_error_text(u_char *p, u_char *last, redisReply *reply)
+ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
 {
     size_t  i;
     u_char  ch;
@@ -341,7 +338,7 @@ ngx_http_idem_redis_error_text(u_char *p, u_char *last, redisReply *reply)
  */
 
 ngx_uint_t
-ngx_http_idem_redis_error_is(redisReply *reply, const char *word)
+ngx_redis_error_is(redisReply *reply, const char *word)
 {
     return reply->type == REDIS_REPLY_ERROR
            && ngx_strnstr((u_char *) reply->str, (char *) word,
@@ -353,7 +350,7 @@ ngx_http_idem_redis_error_is(redisReply *reply, const char *word)
 /* NGX_DECLINED: it is nil */
 
 ngx_int_t
-ngx_http_idem_redis_field(redisReply *reply, ngx_uint_t n, ngx_str_t *value)
+ngx_redis_field(redisReply *reply, ngx_uint_t n, ngx_str_t *value)
 {
     redisReply  *field;
 

@@ -18,37 +18,35 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
+#include "ngx_redis_topology.h"
 
 
 /* between two questions for one name, at least; and after one in vain, if
    there is no address at all, or if there is one */
-#define NGX_HTTP_IDEM_REDIS_RESOLVE_MIN   1000
-#define NGX_HTTP_IDEM_REDIS_RESOLVE_VAIN  5000
-#define NGX_HTTP_IDEM_REDIS_RESOLVE_LONG  60000
+#define NGX_REDIS_RESOLVE_MIN   1000
+#define NGX_REDIS_RESOLVE_VAIN  5000
+#define NGX_REDIS_RESOLVE_LONG  60000
 
 /* however long it is valid */
-#define NGX_HTTP_IDEM_REDIS_RESOLVE_MAX   3600
+#define NGX_REDIS_RESOLVE_MAX   3600
 
-#define NGX_HTTP_IDEM_REDIS_ADDRS_SIZE    512
+#define NGX_REDIS_ADDRS_SIZE    512
 
 
-static void ngx_http_idem_redis_resolve_handler(ngx_resolver_ctx_t *ctx);
-static void ngx_http_idem_redis_resolved(
-    ngx_http_idem_redis_node_t *node, ngx_resolver_ctx_t *ctx);
-static ngx_addr_t *ngx_http_idem_redis_resolved_addrs(
-    ngx_pool_t *pool, ngx_resolver_ctx_t *ctx, in_port_t port);
-static ngx_uint_t ngx_http_idem_redis_has_addr(
-    ngx_http_idem_redis_node_t *node, struct sockaddr *sockaddr,
-    socklen_t socklen);
-static void ngx_http_idem_redis_resolve_again(
-    ngx_http_idem_redis_node_t *node, ngx_msec_t delay);
-static void ngx_http_idem_redis_resolve_timer(ngx_event_t *ev);
-static void ngx_http_idem_redis_each(ngx_http_idem_redis_node_t *node,
-    void (*handler)(ngx_http_idem_redis_conn_t *conn));
-static void ngx_http_idem_redis_go_on(ngx_http_idem_redis_conn_t *conn);
-static void ngx_http_idem_redis_give_up(ngx_http_idem_redis_conn_t *conn);
-static void ngx_http_idem_redis_outdated(ngx_http_idem_redis_conn_t *conn);
+static void ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx);
+static void ngx_redis_resolved(ngx_redis_node_t *node,
+    ngx_resolver_ctx_t *ctx);
+static ngx_addr_t *ngx_redis_resolved_addrs(ngx_pool_t *pool,
+    ngx_resolver_ctx_t *ctx, in_port_t port);
+static ngx_uint_t ngx_redis_has_addr(ngx_redis_node_t *node,
+    struct sockaddr *sockaddr, socklen_t socklen);
+static void ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay);
+static void ngx_redis_resolve_timer(ngx_event_t *ev);
+static void ngx_redis_each(ngx_redis_node_t *node,
+    void (*handler)(ngx_redis_conn_t *conn));
+static void ngx_redis_go_on(ngx_redis_conn_t *conn);
+static void ngx_redis_give_up(ngx_redis_conn_t *conn);
+static void ngx_redis_outdated(ngx_redis_conn_t *conn);
 
 
 /*
@@ -57,12 +55,12 @@ static void ngx_http_idem_redis_outdated(ngx_http_idem_redis_conn_t *conn);
  */
 
 ngx_int_t
-ngx_http_idem_redis_resolve(ngx_http_idem_redis_node_t *node)
+ngx_redis_resolve(ngx_redis_node_t *node)
 {
     ngx_resolver_t      *resolver;
     ngx_resolver_ctx_t  *ctx;
 
-    resolver = node->redis->store->resolver;
+    resolver = node->redis->resolver;
 
     if (resolver == NULL) {
         return NGX_DECLINED;
@@ -74,10 +72,9 @@ ngx_http_idem_redis_resolve(ngx_http_idem_redis_node_t *node)
 
     if (node->resolved
         && ngx_current_msec - node->resolved
-           < NGX_HTTP_IDEM_REDIS_RESOLVE_MIN)
+           < NGX_REDIS_RESOLVE_MIN)
     {
-        ngx_http_idem_redis_resolve_again(node,
-                                      NGX_HTTP_IDEM_REDIS_RESOLVE_MIN);
+        ngx_redis_resolve_again(node, NGX_REDIS_RESOLVE_MIN);
         return NGX_OK;
     }
 
@@ -90,7 +87,7 @@ ngx_http_idem_redis_resolve(ngx_http_idem_redis_node_t *node)
     }
 
     ctx->name = node->lookup;
-    ctx->handler = ngx_http_idem_redis_resolve_handler;
+    ctx->handler = ngx_redis_resolve_handler;
     ctx->data = node;
     ctx->timeout = node->redis->connect_timeout;
     ctx->cancelable = 1;
@@ -109,12 +106,12 @@ ngx_http_idem_redis_resolve(ngx_http_idem_redis_node_t *node)
 /* in a turn of its own: whoever asks for it is in the middle of something */
 
 void
-ngx_http_idem_redis_resolve_soon(ngx_http_idem_redis_node_t *node)
+ngx_redis_resolve_soon(ngx_redis_node_t *node)
 {
-    if (node->named && node->redis->store->resolver && !node->resolving
+    if (node->named && node->redis->resolver && !node->resolving
         && !node->retired)
     {
-        ngx_http_idem_redis_resolve_again(node, 1);
+        ngx_redis_resolve_again(node, 1);
     }
 }
 
@@ -122,7 +119,7 @@ ngx_http_idem_redis_resolve_soon(ngx_http_idem_redis_node_t *node)
 /* the node goes, or the worker */
 
 void
-ngx_http_idem_redis_resolve_exit(ngx_http_idem_redis_node_t *node)
+ngx_redis_resolve_exit(ngx_redis_node_t *node)
 {
     if (node->resolving) {
         ngx_resolve_name_done(node->resolving);
@@ -136,17 +133,17 @@ ngx_http_idem_redis_resolve_exit(ngx_http_idem_redis_node_t *node)
 
 
 static void
-ngx_http_idem_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
+ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
 {
-    ngx_uint_t                   level;
-    ngx_http_idem_redis_node_t  *node;
+    ngx_uint_t         level;
+    ngx_redis_node_t  *node;
 
     node = ctx->data;
 
     if (ctx->state == NGX_OK) {
         node->unresolved = 0;
 
-        ngx_http_idem_redis_resolved(node, ctx);
+        ngx_redis_resolved(node, ctx);
 
     } else {
         level = node->unresolved ? NGX_LOG_INFO
@@ -154,32 +151,31 @@ ngx_http_idem_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
                 : NGX_LOG_ERR;
 
         ngx_log_error(level, ngx_cycle->log, 0,
-                      "idempotency: store \"%V\": the name of Redis at %V "
+                      "%V: the name of Redis at %V "
                       "could not be resolved (%i: %s)",
-                      &node->redis->store->name, &node->name, ctx->state,
+                      &node->redis->label, &node->name, ctx->state,
                       ngx_resolver_strerror(ctx->state));
 
         node->unresolved = 1;
 
-        ngx_http_idem_redis_resolve_again(node, node->naddrs
-                                   ? NGX_HTTP_IDEM_REDIS_RESOLVE_LONG
-                                   : NGX_HTTP_IDEM_REDIS_RESOLVE_VAIN);
+        ngx_redis_resolve_again(node, node->naddrs
+                                   ? NGX_REDIS_RESOLVE_LONG
+                                   : NGX_REDIS_RESOLVE_VAIN);
     }
 
     ngx_resolve_name_done(ctx);
     node->resolving = NULL;
 
-    ngx_http_idem_redis_each(node, ngx_http_idem_redis_outdated);
+    ngx_redis_each(node, ngx_redis_outdated);
 
-    ngx_http_idem_redis_each(node,
-                           node->naddrs ? ngx_http_idem_redis_go_on
-                                 : ngx_http_idem_redis_give_up);
+    ngx_redis_each(node,
+                           node->naddrs ? ngx_redis_go_on
+                                 : ngx_redis_give_up);
 }
 
 
 static void
-ngx_http_idem_redis_resolved(ngx_http_idem_redis_node_t *node,
-    ngx_resolver_ctx_t *ctx)
+ngx_redis_resolved(ngx_redis_node_t *node, ngx_resolver_ctx_t *ctx)
 {
     time_t       left;
     ngx_uint_t   i, same;
@@ -188,16 +184,16 @@ ngx_http_idem_redis_resolved(ngx_http_idem_redis_node_t *node,
 
     left = ctx->valid - ngx_time();
     left = ngx_max(left, 1);
-    left = ngx_min(left, NGX_HTTP_IDEM_REDIS_RESOLVE_MAX);
+    left = ngx_min(left, NGX_REDIS_RESOLVE_MAX);
 
-    ngx_http_idem_redis_resolve_again(node, (ngx_msec_t) left * 1000);
+    ngx_redis_resolve_again(node, (ngx_msec_t) left * 1000);
 
-    pool = ngx_create_pool(NGX_HTTP_IDEM_REDIS_ADDRS_SIZE, ngx_cycle->log);
+    pool = ngx_create_pool(NGX_REDIS_ADDRS_SIZE, ngx_cycle->log);
     if (pool == NULL) {
         return;
     }
 
-    addrs = ngx_http_idem_redis_resolved_addrs(pool, ctx, node->port);
+    addrs = ngx_redis_resolved_addrs(pool, ctx, node->port);
 
     if (addrs == NULL) {
         ngx_destroy_pool(pool);
@@ -209,8 +205,7 @@ ngx_http_idem_redis_resolved(ngx_http_idem_redis_node_t *node,
     same = (node->naddrs == ctx->naddrs);
 
     for (i = 0; same && i < ctx->naddrs; i++) {
-        same = ngx_http_idem_redis_has_addr(node, addrs[i].sockaddr,
-                                            addrs[i].socklen);
+        same = ngx_redis_has_addr(node, addrs[i].sockaddr, addrs[i].socklen);
     }
 
     if (same) {
@@ -219,8 +214,8 @@ ngx_http_idem_redis_resolved(ngx_http_idem_redis_node_t *node,
     }
 
     ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
-                  "idempotency: store \"%V\": Redis at %V is at %V%s",
-                  &node->redis->store->name, &node->name, &addrs[0].name,
+                  "%V: Redis at %V is at %V%s",
+                  &node->redis->label, &node->name, &addrs[0].name,
                   ctx->naddrs > 1 ? " and others" : "");
 
     if (node->addrs_pool) {
@@ -235,8 +230,8 @@ ngx_http_idem_redis_resolved(ngx_http_idem_redis_node_t *node,
 
 
 static ngx_addr_t *
-ngx_http_idem_redis_resolved_addrs(ngx_pool_t *pool,
-    ngx_resolver_ctx_t *ctx, in_port_t port)
+ngx_redis_resolved_addrs(ngx_pool_t *pool, ngx_resolver_ctx_t *ctx,
+    in_port_t port)
 {
     u_char           *p;
     ngx_uint_t        i;
@@ -271,8 +266,8 @@ ngx_http_idem_redis_resolved_addrs(ngx_pool_t *pool,
 
 
 static ngx_uint_t
-ngx_http_idem_redis_has_addr(ngx_http_idem_redis_node_t *node,
-    struct sockaddr *sockaddr, socklen_t socklen)
+ngx_redis_has_addr(ngx_redis_node_t *node, struct sockaddr *sockaddr,
+    socklen_t socklen)
 {
     ngx_uint_t  i;
 
@@ -290,8 +285,7 @@ ngx_http_idem_redis_has_addr(ngx_http_idem_redis_node_t *node,
 
 
 static void
-ngx_http_idem_redis_resolve_again(
-    ngx_http_idem_redis_node_t *node, ngx_msec_t delay)
+ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay)
 {
     ngx_event_t  *ev;
 
@@ -308,7 +302,7 @@ ngx_http_idem_redis_resolve_again(
         ngx_del_timer(ev);
     }
 
-    ev->handler = ngx_http_idem_redis_resolve_timer;
+    ev->handler = ngx_redis_resolve_timer;
     ev->data = node;
     ev->log = ngx_cycle->log;
     ev->cancelable = 1;
@@ -318,21 +312,21 @@ ngx_http_idem_redis_resolve_again(
 
 
 static void
-ngx_http_idem_redis_resolve_timer(ngx_event_t *ev)
+ngx_redis_resolve_timer(ngx_event_t *ev)
 {
-    (void) ngx_http_idem_redis_resolve(ev->data);
+    (void) ngx_redis_resolve(ev->data);
 }
 
 
 /* all connections to a node, whoever has them */
 
 static void
-ngx_http_idem_redis_each(ngx_http_idem_redis_node_t *node,
-    void (*handler)(ngx_http_idem_redis_conn_t *conn))
+ngx_redis_each(ngx_redis_node_t *node,
+    void (*handler)(ngx_redis_conn_t *conn))
 {
-    ngx_uint_t                   i;
-    ngx_http_idem_redis_t       *redis;
-    ngx_http_idem_redis_conn_t  *more[3];
+    ngx_uint_t         i;
+    ngx_redis_t       *redis;
+    ngx_redis_conn_t  *more[3];
 
     redis = node->redis;
 
@@ -353,41 +347,41 @@ ngx_http_idem_redis_each(ngx_http_idem_redis_node_t *node,
 
 
 static void
-ngx_http_idem_redis_go_on(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_go_on(ngx_redis_conn_t *conn)
 {
-    if (conn->state == NGX_HTTP_IDEM_REDIS_CONNECTING
+    if (conn->state == NGX_REDIS_CONNECTING
         && conn->connection == NULL)
     {
         if (conn->timer.timer_set) {
             ngx_del_timer(&conn->timer);
         }
 
-        ngx_http_idem_redis_connect(conn);
+        ngx_redis_connect(conn);
     }
 }
 
 
 static void
-ngx_http_idem_redis_give_up(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_give_up(ngx_redis_conn_t *conn)
 {
-    if (conn->state == NGX_HTTP_IDEM_REDIS_CONNECTING
+    if (conn->state == NGX_REDIS_CONNECTING
         && conn->connection == NULL)
     {
-        ngx_http_idem_redis_drop(conn,
+        ngx_redis_drop(conn,
                                  "its name could not be resolved");
     }
 }
 
 
 static void
-ngx_http_idem_redis_outdated(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_outdated(ngx_redis_conn_t *conn)
 {
     if (conn->connection
-        && !ngx_http_idem_redis_has_addr(conn->node,
+        && !ngx_redis_has_addr(conn->node,
                                          &conn->sockaddr.sockaddr,
                                          conn->socklen))
     {
-        ngx_http_idem_redis_drop(conn,
+        ngx_redis_drop(conn,
                                  "its name has other addresses now");
     }
 }
@@ -396,9 +390,9 @@ ngx_http_idem_redis_outdated(ngx_http_idem_redis_conn_t *conn)
 /* whoever announced the name, it has no address yet */
 
 void
-ngx_http_idem_redis_lookup(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_lookup(ngx_redis_conn_t *conn)
 {
-    ngx_http_idem_redis_t  *redis;
+    ngx_redis_t  *redis;
 
     redis = conn->redis;
 
@@ -406,19 +400,19 @@ ngx_http_idem_redis_lookup(ngx_http_idem_redis_conn_t *conn)
 
     /* that may go on with it at once */
 
-    if (ngx_http_idem_redis_resolve(conn->node) != NGX_DECLINED) {
+    if (ngx_redis_resolve(conn->node) != NGX_DECLINED) {
         return;
     }
 
-    if (redis->store->resolver == NULL && !redis->no_resolver) {
+    if (redis->resolver == NULL && !redis->no_resolver) {
         redis->no_resolver = 1;
 
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: store \"%V\": a server is announced as "
+                      "%V: a server is announced as "
                       "\"%V\", and there is no \"resolver\" directive in the "
                       "http block to look up its name",
-                      &redis->store->name, &conn->node->name);
+                      &redis->label, &conn->node->name);
     }
 
-    ngx_http_idem_redis_drop(conn, "its name can't be looked up");
+    ngx_redis_drop(conn, "its name can't be looked up");
 }

@@ -13,22 +13,21 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
+#include "ngx_redis_topology.h"
 
 
-#define NGX_HTTP_IDEM_REDIS_HOST_MAX  255
+#define NGX_REDIS_HOST_MAX  255
 
 /* CRC16 as XMODEM has it: x^16 + x^12 + x^5 + 1 */
-#define NGX_HTTP_IDEM_REDIS_CRC       0x1021
+#define NGX_REDIS_CRC       0x1021
 
 
-static ngx_int_t ngx_http_idem_redis_words(ngx_str_t *text,
-    ngx_str_t *word, ngx_uint_t n);
-static ngx_int_t ngx_http_idem_redis_named(ngx_str_t *of,
-    ngx_str_t *name, ngx_str_t *addr, ngx_str_t *host, in_port_t *port);
-static ngx_int_t ngx_http_idem_redis_digits(u_char *p, u_char *last,
-    ngx_uint_t max);
-static ngx_int_t ngx_http_idem_redis_host(ngx_str_t *host);
+static ngx_int_t ngx_redis_words(ngx_str_t *text, ngx_str_t *word,
+    ngx_uint_t n);
+static ngx_int_t ngx_redis_named(ngx_str_t *of, ngx_str_t *name,
+    ngx_str_t *addr, ngx_str_t *host, in_port_t *port);
+static ngx_int_t ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max);
+static ngx_int_t ngx_redis_host(ngx_str_t *host);
 
 
 /*
@@ -37,7 +36,7 @@ static ngx_int_t ngx_http_idem_redis_host(ngx_str_t *host);
  */
 
 ngx_uint_t
-ngx_http_idem_redis_slot(u_char *key, size_t len)
+ngx_redis_slot(u_char *key, size_t len)
 {
     u_char  *p, *q, *last;
 
@@ -52,16 +51,16 @@ ngx_http_idem_redis_slot(u_char *key, size_t len)
         last = q;
     }
 
-    return ngx_http_idem_redis_crc16(key, last)
-           % NGX_HTTP_IDEM_REDIS_SLOTS;
+    return ngx_redis_crc16(key, last)
+           % NGX_REDIS_SLOTS;
 }
 
 
 uint16_t
-ngx_http_idem_redis_crc16(u_char *p, u_char *last)
+ngx_redis_crc16(u_char *p, u_char *last)
 {
-    uint16_t         crc;
-    ngx_uint_t       i, n;
+    uint16_t    crc;
+    ngx_uint_t  i, n;
 
     static uint16_t  table[256];
 
@@ -72,7 +71,7 @@ ngx_http_idem_redis_crc16(u_char *p, u_char *last)
             for (n = 0; n < 8; n++) {
                 crc = (uint16_t) ((crc & 0x8000)
                                   ? (crc << 1)
-                                    ^ NGX_HTTP_IDEM_REDIS_CRC
+                                    ^ NGX_REDIS_CRC
                                   : crc << 1);
             }
 
@@ -91,7 +90,7 @@ ngx_http_idem_redis_crc16(u_char *p, u_char *last)
 /* up to max, or NGX_ERROR */
 
 static ngx_int_t
-ngx_http_idem_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
+ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
 {
     ngx_uint_t  n;
 
@@ -118,7 +117,7 @@ ngx_http_idem_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
 /* NGX_OK: it is one, or is empty: then whoever said it means itself */
 
 static ngx_int_t
-ngx_http_idem_redis_host(ngx_str_t *host)
+ngx_redis_host(ngx_str_t *host)
 {
     size_t  i;
 
@@ -133,7 +132,7 @@ ngx_http_idem_redis_host(ngx_str_t *host)
         host->len = 0;
     }
 
-    if (host->len > NGX_HTTP_IDEM_REDIS_HOST_MAX) {
+    if (host->len > NGX_REDIS_HOST_MAX) {
         return NGX_ERROR;
     }
 
@@ -159,11 +158,10 @@ ngx_http_idem_redis_host(ngx_str_t *host)
  */
 
 ngx_int_t
-ngx_http_idem_redis_redirect(redisReply *reply,
-    ngx_http_idem_redis_redirect_t *to)
+ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
 {
-    u_char     *p, *last, *space, *colon;
-    ngx_int_t   n;
+    u_char    *p, *last, *space, *colon;
+    ngx_int_t  n;
 
     if (reply->type != REDIS_REPLY_ERROR) {
         return NGX_DECLINED;
@@ -186,7 +184,7 @@ ngx_http_idem_redis_redirect(redisReply *reply,
 
     for (space = p; space < last && *space != ' '; space++) { /* void */ }
 
-    n = ngx_http_idem_redis_digits(p, space, NGX_HTTP_IDEM_REDIS_SLOTS - 1);
+    n = ngx_redis_digits(p, space, NGX_REDIS_SLOTS - 1);
 
     if (n == NGX_ERROR || space == last) {
         return NGX_ERROR;
@@ -204,7 +202,7 @@ ngx_http_idem_redis_redirect(redisReply *reply,
         return NGX_ERROR;
     }
 
-    n = ngx_http_idem_redis_digits(colon, last, 65535);
+    n = ngx_redis_digits(colon, last, 65535);
 
     if (n == NGX_ERROR || n == 0) {
         return NGX_ERROR;
@@ -214,7 +212,7 @@ ngx_http_idem_redis_redirect(redisReply *reply,
     to->host.data = p;
     to->host.len = colon - 1 - p;
 
-    return ngx_http_idem_redis_host(&to->host);
+    return ngx_redis_host(&to->host);
 }
 
 
@@ -224,11 +222,10 @@ ngx_http_idem_redis_redirect(redisReply *reply,
  */
 
 ngx_int_t
-ngx_http_idem_redis_range(redisReply *reply, ngx_uint_t n,
-    ngx_http_idem_redis_range_t *range)
+ngx_redis_range(redisReply *reply, ngx_uint_t n, ngx_redis_range_t *range)
 {
-    ngx_uint_t    i;
-    redisReply   *r;
+    ngx_uint_t   i;
+    redisReply  *r;
 
     if (reply->type != REDIS_REPLY_ARRAY
         || n >= (ngx_uint_t) reply->elements)
@@ -243,7 +240,7 @@ ngx_http_idem_redis_range(redisReply *reply, ngx_uint_t n,
         || r->element[1]->type != REDIS_REPLY_INTEGER
         || r->element[0]->integer < 0
         || r->element[0]->integer > r->element[1]->integer
-        || r->element[1]->integer >= NGX_HTTP_IDEM_REDIS_SLOTS)
+        || r->element[1]->integer >= NGX_REDIS_SLOTS)
     {
         return NGX_ERROR;
     }
@@ -271,8 +268,8 @@ ngx_http_idem_redis_range(redisReply *reply, ngx_uint_t n,
  */
 
 ngx_int_t
-ngx_http_idem_redis_member(ngx_http_idem_redis_range_t *range,
-    ngx_uint_t n, ngx_str_t *host, in_port_t *port)
+ngx_redis_member(ngx_redis_range_t *range, ngx_uint_t n, ngx_str_t *host,
+    in_port_t *port)
 {
     redisReply  *r;
 
@@ -297,7 +294,7 @@ ngx_http_idem_redis_member(ngx_http_idem_redis_range_t *range,
         host->data = (u_char *) r->element[0]->str;
         host->len = (size_t) r->element[0]->len;
 
-        if (ngx_http_idem_redis_host(host) != NGX_OK) {
+        if (ngx_redis_host(host) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -312,12 +309,12 @@ ngx_http_idem_redis_member(ngx_http_idem_redis_range_t *range,
 /* the whole of CLUSTER SLOTS: NGX_OK, or it is not one */
 
 ngx_int_t
-ngx_http_idem_redis_slots_check(redisReply *reply)
+ngx_redis_slots_check(redisReply *reply)
 {
-    in_port_t                    port;
-    ngx_str_t                    host;
-    ngx_uint_t                   i, n;
-    ngx_http_idem_redis_range_t  range;
+    in_port_t          port;
+    ngx_str_t          host;
+    ngx_uint_t         i, n;
+    ngx_redis_range_t  range;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0) {
         return NGX_ERROR;
@@ -325,12 +322,12 @@ ngx_http_idem_redis_slots_check(redisReply *reply)
 
     for (i = 0; i < (ngx_uint_t) reply->elements; i++) {
 
-        if (ngx_http_idem_redis_range(reply, i, &range) != NGX_OK) {
+        if (ngx_redis_range(reply, i, &range) != NGX_OK) {
             return NGX_ERROR;
         }
 
         for (n = 0; n < range.members; n++) {
-            if (ngx_http_idem_redis_member(&range, n, &host, &port)
+            if (ngx_redis_member(&range, n, &host, &port)
                 == NGX_ERROR)
             {
                 return NGX_ERROR;
@@ -348,8 +345,7 @@ ngx_http_idem_redis_slots_check(redisReply *reply)
  */
 
 ngx_int_t
-ngx_http_idem_redis_master_addr(redisReply *reply, ngx_str_t *host,
-    in_port_t *port)
+ngx_redis_master_addr(redisReply *reply, ngx_str_t *host, in_port_t *port)
 {
     ngx_int_t    n;
     redisReply  *r;
@@ -367,8 +363,8 @@ ngx_http_idem_redis_master_addr(redisReply *reply, ngx_str_t *host,
 
     r = reply->element[1];
 
-    n = ngx_http_idem_redis_digits((u_char *) r->str,
-                                   (u_char *) r->str + r->len, 65535);
+    n = ngx_redis_digits((u_char *) r->str, (u_char *) r->str + r->len,
+                         65535);
 
     if (n == NGX_ERROR || n == 0) {
         return NGX_ERROR;
@@ -379,7 +375,7 @@ ngx_http_idem_redis_master_addr(redisReply *reply, ngx_str_t *host,
     host->data = (u_char *) reply->element[0]->str;
     host->len = (size_t) reply->element[0]->len;
 
-    if (host->len == 0 || ngx_http_idem_redis_host(host) != NGX_OK
+    if (host->len == 0 || ngx_redis_host(host) != NGX_OK
         || host->len == 0)
     {
         return NGX_ERROR;
@@ -395,14 +391,14 @@ ngx_http_idem_redis_master_addr(redisReply *reply, ngx_str_t *host,
  */
 
 int64_t
-ngx_http_idem_redis_config_epoch(redisReply *reply)
+ngx_redis_config_epoch(redisReply *reply)
 {
     off_t        n;
     ngx_uint_t   i;
     redisReply  *name, *value;
 
     if (reply->type != REDIS_REPLY_ARRAY) {
-        return NGX_HTTP_IDEM_REDIS_NO_EPOCH;
+        return NGX_REDIS_NO_EPOCH;
     }
 
     for (i = 0; i + 1 < (ngx_uint_t) reply->elements; i += 2) {
@@ -419,10 +415,10 @@ ngx_http_idem_redis_config_epoch(redisReply *reply)
 
         n = ngx_atoof((u_char *) value->str, (size_t) value->len);
 
-        return (n == NGX_ERROR) ? NGX_HTTP_IDEM_REDIS_NO_EPOCH : n;
+        return (n == NGX_ERROR) ? NGX_REDIS_NO_EPOCH : n;
     }
 
-    return NGX_HTTP_IDEM_REDIS_NO_EPOCH;
+    return NGX_REDIS_NO_EPOCH;
 }
 
 
@@ -432,16 +428,16 @@ ngx_http_idem_redis_config_epoch(redisReply *reply)
  */
 
 ngx_int_t
-ngx_http_idem_redis_switched(ngx_str_t *text, ngx_str_t *name,
-    ngx_str_t *host, in_port_t *port)
+ngx_redis_switched(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
+    in_port_t *port)
 {
     ngx_str_t  word[5];
 
-    if (ngx_http_idem_redis_words(text, word, 5) != NGX_OK) {
+    if (ngx_redis_words(text, word, 5) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_redis_named(&word[0], name, &word[3], host, port);
+    return ngx_redis_named(&word[0], name, &word[3], host, port);
 }
 
 
@@ -451,26 +447,26 @@ ngx_http_idem_redis_switched(ngx_str_t *text, ngx_str_t *name,
  */
 
 ngx_int_t
-ngx_http_idem_redis_promoting(ngx_str_t *text, ngx_str_t *name,
-    ngx_str_t *host, in_port_t *port)
+ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
+    in_port_t *port)
 {
     ngx_str_t  word[8];
 
-    if (ngx_http_idem_redis_words(text, word, 8) != NGX_OK) {
+    if (ngx_redis_words(text, word, 8) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_redis_named(&word[5], name, &word[6], host, port);
+    return ngx_redis_named(&word[5], name, &word[6], host, port);
 }
 
 
 /* so many, with a space between them */
 
 static ngx_int_t
-ngx_http_idem_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
+ngx_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
 {
-    u_char      *p, *last, *start;
-    ngx_uint_t   i;
+    u_char     *p, *last, *start;
+    ngx_uint_t  i;
 
     p = text->data;
     last = p + text->len;
@@ -496,8 +492,8 @@ ngx_http_idem_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
 /* "addr" are two words, if the first one is our master's name */
 
 static ngx_int_t
-ngx_http_idem_redis_named(ngx_str_t *of, ngx_str_t *name,
-    ngx_str_t *addr, ngx_str_t *host, in_port_t *port)
+ngx_redis_named(ngx_str_t *of, ngx_str_t *name, ngx_str_t *addr,
+    ngx_str_t *host, in_port_t *port)
 {
     ngx_int_t  n;
 
@@ -507,11 +503,10 @@ ngx_http_idem_redis_named(ngx_str_t *of, ngx_str_t *name,
         return NGX_DECLINED;
     }
 
-    n = ngx_http_idem_redis_digits(addr[1].data,
-                                   addr[1].data + addr[1].len, 65535);
+    n = ngx_redis_digits(addr[1].data, addr[1].data + addr[1].len, 65535);
 
     if (n == NGX_ERROR || n == 0
-        || ngx_http_idem_redis_host(&addr[0]) != NGX_OK
+        || ngx_redis_host(&addr[0]) != NGX_OK
         || addr[0].len == 0)
     {
         return NGX_ERROR;

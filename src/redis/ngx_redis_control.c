@@ -20,62 +20,58 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
+#include "ngx_redis_topology.h"
 
 
 /* of the time that one could take, the part that it is given first */
-#define NGX_HTTP_IDEM_REDIS_PATIENCE  8
+#define NGX_REDIS_PATIENCE  8
 
 
-static void ngx_http_idem_redis_control_silence(ngx_event_t *ev);
-static void ngx_http_idem_redis_control_handler(ngx_event_t *ev);
-static void ngx_http_idem_redis_control_next(ngx_http_idem_redis_t *redis);
-static void ngx_http_idem_redis_control_ready(
-    ngx_http_idem_redis_conn_t *conn);
-static void ngx_http_idem_redis_control_lost(
-    ngx_http_idem_redis_conn_t *conn);
-static void ngx_http_idem_redis_control_first(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_control_reply(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_control_done(ngx_http_idem_redis_t *redis,
-    ngx_http_idem_redis_node_t *node);
-static void ngx_http_idem_redis_control_vain(ngx_http_idem_redis_t *redis);
-static void ngx_http_idem_redis_control_plan(
-    ngx_http_idem_redis_t *redis, ngx_msec_t delay);
+static void ngx_redis_control_silence(ngx_event_t *ev);
+static void ngx_redis_control_handler(ngx_event_t *ev);
+static void ngx_redis_control_next(ngx_redis_t *redis);
+static void ngx_redis_control_ready(ngx_redis_conn_t *conn);
+static void ngx_redis_control_lost(ngx_redis_conn_t *conn);
+static void ngx_redis_control_first(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_redis_control_reply(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_redis_control_done(ngx_redis_t *redis,
+    ngx_redis_node_t *node);
+static void ngx_redis_control_vain(ngx_redis_t *redis);
+static void ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay);
 
 
-static const ngx_http_idem_redis_owner_t
-    ngx_http_idem_redis_control_owner =
+static const ngx_redis_owner_t
+    ngx_redis_control_owner =
 {
-    ngx_http_idem_redis_control_ready,
-    ngx_http_idem_redis_control_lost,
+    ngx_redis_control_ready,
+    ngx_redis_control_lost,
     NULL
 };
 
 
 void
-ngx_http_idem_redis_control_init(ngx_http_idem_redis_t *redis,
-    const ngx_http_idem_redis_asker_t *asker)
+ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_asker_t *asker)
 {
-    ngx_http_idem_redis_control_t  *control;
+    ngx_redis_control_t  *control;
 
     control = &redis->control;
 
     control->asker = asker;
 
-    ngx_http_idem_redis_conn_init(&control->conn, redis, NULL);
-    control->conn.owner = &ngx_http_idem_redis_control_owner;
+    ngx_redis_conn_init(&control->conn, redis, NULL);
+    control->conn.owner = &ngx_redis_control_owner;
 
-    control->timer.handler = ngx_http_idem_redis_control_handler;
+    control->timer.handler = ngx_redis_control_handler;
     control->timer.data = redis;
     control->timer.log = ngx_cycle->log;
     control->timer.cancelable = 1;
 
-    control->last = ngx_current_msec - NGX_HTTP_IDEM_REDIS_INTERVAL;
+    control->last = ngx_current_msec - NGX_REDIS_INTERVAL;
     control->wanted = 1;
 
-    redis->silence.handler = ngx_http_idem_redis_control_silence;
+    redis->silence.handler = ngx_redis_control_silence;
     redis->silence.data = redis;
     redis->silence.log = ngx_cycle->log;
     redis->silence.cancelable = 1;
@@ -85,9 +81,9 @@ ngx_http_idem_redis_control_init(ngx_http_idem_redis_t *redis,
 
 
 void
-ngx_http_idem_redis_control_exit(ngx_http_idem_redis_t *redis)
+ngx_redis_control_exit(ngx_redis_t *redis)
 {
-    ngx_http_idem_redis_control_t  *control;
+    ngx_redis_control_t  *control;
 
     control = &redis->control;
 
@@ -103,18 +99,18 @@ ngx_http_idem_redis_control_exit(ngx_http_idem_redis_t *redis)
         ngx_del_timer(&redis->silence);
     }
 
-    ngx_http_idem_redis_close(&control->conn);
-    ngx_http_idem_redis_requeue(&control->conn);
+    ngx_redis_close(&control->conn);
+    ngx_redis_requeue(&control->conn);
 }
 
 
 /* as soon as the interval is over; one that is under way is not enough */
 
 void
-ngx_http_idem_redis_control_want(ngx_http_idem_redis_t *redis)
+ngx_redis_control_want(ngx_redis_t *redis)
 {
-    ngx_msec_int_t                  left;
-    ngx_http_idem_redis_control_t  *control;
+    ngx_msec_int_t        left;
+    ngx_redis_control_t  *control;
 
     control = &redis->control;
 
@@ -125,25 +121,25 @@ ngx_http_idem_redis_control_want(ngx_http_idem_redis_t *redis)
     }
 
     left = (ngx_msec_int_t) (control->last
-                             + NGX_HTTP_IDEM_REDIS_INTERVAL
+                             + NGX_REDIS_INTERVAL
                              - ngx_current_msec);
 
     if (control->first) {
         left = 0;
     }
 
-    ngx_http_idem_redis_control_plan(redis, left > 0 ? left : 0);
+    ngx_redis_control_plan(redis, left > 0 ? left : 0);
 }
 
 
 /* it has something to tell: at once, before the others are asked */
 
 void
-ngx_http_idem_redis_control_ask(ngx_http_idem_redis_node_t *node)
+ngx_redis_control_ask(ngx_redis_node_t *node)
 {
     node->redis->control.first = node;
 
-    ngx_http_idem_redis_control_want(node->redis);
+    ngx_redis_control_want(node->redis);
 }
 
 
@@ -154,21 +150,21 @@ ngx_http_idem_redis_control_ask(ngx_http_idem_redis_node_t *node)
  */
 
 void
-ngx_http_idem_redis_control_listen(ngx_http_idem_redis_t *redis)
+ngx_redis_control_listen(ngx_redis_t *redis)
 {
     if (!redis->silence.timer_set) {
-        ngx_add_timer(&redis->silence, NGX_HTTP_IDEM_REDIS_SILENT / 2);
+        ngx_add_timer(&redis->silence, NGX_REDIS_SILENT / 2);
     }
 }
 
 
 static void
-ngx_http_idem_redis_control_silence(ngx_event_t *ev)
+ngx_redis_control_silence(ngx_event_t *ev)
 {
-    ngx_uint_t                   waits;
-    ngx_queue_t                 *q;
-    ngx_http_idem_redis_t       *redis;
-    ngx_http_idem_redis_node_t  *node;
+    ngx_uint_t         waits;
+    ngx_queue_t       *q;
+    ngx_redis_t       *redis;
+    ngx_redis_node_t  *node;
 
     redis = ev->data;
     waits = 0;
@@ -177,15 +173,15 @@ ngx_http_idem_redis_control_silence(ngx_event_t *ev)
          q != ngx_queue_sentinel(&redis->nodes);
          q = ngx_queue_next(q))
     {
-        node = ngx_queue_data(q, ngx_http_idem_redis_node_t, queue);
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        if (ngx_http_idem_redis_node_silent(node, &waits)) {
-            ngx_http_idem_redis_control_want(redis);
+        if (ngx_redis_node_silent(node, &waits)) {
+            ngx_redis_control_want(redis);
         }
     }
 
     if (waits) {
-        ngx_http_idem_redis_control_listen(redis);
+        ngx_redis_control_listen(redis);
     }
 }
 
@@ -193,9 +189,9 @@ ngx_http_idem_redis_control_silence(ngx_event_t *ev)
 /* the node goes: it is not asked any more */
 
 void
-ngx_http_idem_redis_control_leave(ngx_http_idem_redis_node_t *node)
+ngx_redis_control_leave(ngx_redis_node_t *node)
 {
-    ngx_http_idem_redis_control_t  *control;
+    ngx_redis_control_t  *control;
 
     control = &node->redis->control;
 
@@ -203,8 +199,8 @@ ngx_http_idem_redis_control_leave(ngx_http_idem_redis_node_t *node)
         return;
     }
 
-    ngx_http_idem_redis_close(&control->conn);
-    ngx_http_idem_redis_requeue(&control->conn);
+    ngx_redis_close(&control->conn);
+    ngx_redis_requeue(&control->conn);
 
     control->conn.node = NULL;
 
@@ -217,10 +213,10 @@ ngx_http_idem_redis_control_leave(ngx_http_idem_redis_node_t *node)
 /* a round begins, or whoever is being asked takes too long, or is gone */
 
 static void
-ngx_http_idem_redis_control_handler(ngx_event_t *ev)
+ngx_redis_control_handler(ngx_event_t *ev)
 {
-    ngx_http_idem_redis_t          *redis;
-    ngx_http_idem_redis_control_t  *control;
+    ngx_redis_t          *redis;
+    ngx_redis_control_t  *control;
 
     redis = ev->data;
     control = &redis->control;
@@ -228,13 +224,13 @@ ngx_http_idem_redis_control_handler(ngx_event_t *ev)
     if (control->asking) {
 
         if (control->conn.connection) {
-            ngx_http_idem_redis_drop(&control->conn,
+            ngx_redis_drop(&control->conn,
                                      "no answer in time");
             /* that posted this event */
             return;
         }
 
-        ngx_http_idem_redis_control_next(redis);
+        ngx_redis_control_next(redis);
         return;
     }
 
@@ -244,17 +240,17 @@ ngx_http_idem_redis_control_handler(ngx_event_t *ev)
     control->last = ngx_current_msec;
     control->round++;
 
-    ngx_http_idem_redis_control_next(redis);
+    ngx_redis_control_next(redis);
 }
 
 
 static void
-ngx_http_idem_redis_control_next(ngx_http_idem_redis_t *redis)
+ngx_redis_control_next(ngx_redis_t *redis)
 {
-    ngx_msec_t                      patience;
-    ngx_http_idem_redis_conn_t     *conn;
-    ngx_http_idem_redis_node_t     *node;
-    ngx_http_idem_redis_control_t  *control;
+    ngx_msec_t            patience;
+    ngx_redis_conn_t     *conn;
+    ngx_redis_node_t     *node;
+    ngx_redis_control_t  *control;
 
     control = &redis->control;
     conn = &control->conn;
@@ -271,7 +267,7 @@ ngx_http_idem_redis_control_next(ngx_http_idem_redis_t *redis)
     }
 
     if (node == NULL) {
-        ngx_http_idem_redis_control_vain(redis);
+        ngx_redis_control_vain(redis);
         return;
     }
 
@@ -283,33 +279,33 @@ ngx_http_idem_redis_control_next(ngx_http_idem_redis_t *redis)
     patience = redis->connect_timeout + redis->timeout;
 
     if (redis->lost == 0) {
-        patience = patience / NGX_HTTP_IDEM_REDIS_PATIENCE + 1;
+        patience = patience / NGX_REDIS_PATIENCE + 1;
     }
 
     ngx_add_timer(&control->timer, patience);
 
     if (conn->node == node
-        && conn->state == NGX_HTTP_IDEM_REDIS_READY)
+        && conn->state == NGX_REDIS_READY)
     {
-        ngx_http_idem_redis_control_ready(conn);
+        ngx_redis_control_ready(conn);
         return;
     }
 
-    ngx_http_idem_redis_close(conn);
-    ngx_http_idem_redis_requeue(conn);
+    ngx_redis_close(conn);
+    ngx_redis_requeue(conn);
 
     conn->node = node;
 
-    ngx_http_idem_redis_connect(conn);
+    ngx_redis_connect(conn);
 }
 
 
 static void
-ngx_http_idem_redis_control_ready(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_control_ready(ngx_redis_conn_t *conn)
 {
-    ngx_str_t               args[3];
-    ngx_uint_t              n;
-    ngx_http_idem_redis_t  *redis;
+    ngx_str_t     args[3];
+    ngx_uint_t    n;
+    ngx_redis_t  *redis;
 
     redis = conn->redis;
 
@@ -320,8 +316,8 @@ ngx_http_idem_redis_control_ready(ngx_http_idem_redis_conn_t *conn)
     if (redis->control.asker->first) {
         n = redis->control.asker->first(redis, args);
 
-        if (ngx_http_idem_redis_ask(conn,
-                           ngx_http_idem_redis_control_first, args, n)
+        if (ngx_redis_ask(conn,
+                           ngx_redis_control_first, args, n)
             != NGX_OK)
         {
             goto failed;
@@ -330,31 +326,30 @@ ngx_http_idem_redis_control_ready(ngx_http_idem_redis_conn_t *conn)
 
     n = redis->control.asker->question(redis, args);
 
-    if (ngx_http_idem_redis_ask(conn,
-                           ngx_http_idem_redis_control_reply, args, n)
+    if (ngx_redis_ask(conn,
+                           ngx_redis_control_reply, args, n)
         != NGX_OK)
     {
         goto failed;
     }
 
-    ngx_http_idem_redis_flush(conn);
+    ngx_redis_flush(conn);
     return;
 
 failed:
 
-    ngx_http_idem_redis_drop(conn, "no memory");
+    ngx_redis_drop(conn, "no memory");
 }
 
 
 static void
-ngx_http_idem_redis_control_first(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_redis_control_first(ngx_redis_call_t *call, redisReply *reply)
 {
-    ngx_http_idem_redis_t  *redis;
+    ngx_redis_t  *redis;
 
     redis = call->conn->redis;
 
-    ngx_http_idem_redis_call_free(call);
+    ngx_redis_call_free(call);
 
     if (redis->control.asking) {
         redis->control.asker->before(redis, reply);
@@ -363,9 +358,9 @@ ngx_http_idem_redis_control_first(
 
 
 static void
-ngx_http_idem_redis_control_lost(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_control_lost(ngx_redis_conn_t *conn)
 {
-    ngx_http_idem_redis_control_t  *control;
+    ngx_redis_control_t  *control;
 
     control = &conn->redis->control;
 
@@ -380,30 +375,29 @@ ngx_http_idem_redis_control_lost(ngx_http_idem_redis_conn_t *conn)
 
 
 static void
-ngx_http_idem_redis_control_reply(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
 {
-    u_char                         *p;
-    ngx_http_idem_redis_t          *redis;
-    ngx_http_idem_redis_conn_t     *conn;
-    ngx_http_idem_redis_node_t     *node;
-    ngx_http_idem_redis_control_t  *control;
+    u_char               *p;
+    ngx_redis_t          *redis;
+    ngx_redis_conn_t     *conn;
+    ngx_redis_node_t     *node;
+    ngx_redis_control_t  *control;
 
     conn = call->conn;
     node = conn->node;
     redis = conn->redis;
     control = &redis->control;
 
-    ngx_http_idem_redis_call_free(call);
+    ngx_redis_call_free(call);
 
     if (!control->asking) {
         return;
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_http_idem_redis_error_text(conn->error, conn->error
-                               + NGX_HTTP_IDEM_REDIS_ERROR_LEN - 1,
-                               reply);
+        p = ngx_redis_error_text(conn->error,
+                                 conn->error + NGX_REDIS_ERROR_LEN - 1,
+                                 reply);
         *p = '\0';
 
     } else {
@@ -413,7 +407,7 @@ ngx_http_idem_redis_control_reply(
         control->asking = 0;
 
         if (control->asker->answer(redis, node, reply) == NGX_OK) {
-            ngx_http_idem_redis_control_done(redis, node);
+            ngx_redis_control_done(redis, node);
             return;
         }
 
@@ -425,16 +419,15 @@ ngx_http_idem_redis_control_reply(
     ngx_post_event(&control->timer, &ngx_posted_events);
 
     if (conn->connection) {
-        ngx_http_idem_redis_close(conn);
+        ngx_redis_close(conn);
     }
 }
 
 
 static void
-ngx_http_idem_redis_control_done(ngx_http_idem_redis_t *redis,
-    ngx_http_idem_redis_node_t *node)
+ngx_redis_control_done(ngx_redis_t *redis, ngx_redis_node_t *node)
 {
-    ngx_http_idem_redis_control_t  *control;
+    ngx_redis_control_t  *control;
 
     control = &redis->control;
 
@@ -448,14 +441,14 @@ ngx_http_idem_redis_control_done(ngx_http_idem_redis_t *redis,
         control->told = 0;
 
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                      "idempotency: store \"%V\": %s: known again",
-                      &redis->store->name, control->asker->what);
+                      "%V: %s: known again",
+                      &redis->label, control->asker->what);
     }
 
-    ngx_http_idem_redis_control_plan(redis, control->asker->pause(redis));
+    ngx_redis_control_plan(redis, control->asker->pause(redis));
 
     if (control->wanted) {
-        ngx_http_idem_redis_control_want(redis);
+        ngx_redis_control_want(redis);
     }
 }
 
@@ -463,11 +456,11 @@ ngx_http_idem_redis_control_done(ngx_http_idem_redis_t *redis,
 /* nobody is left to ask */
 
 static void
-ngx_http_idem_redis_control_vain(ngx_http_idem_redis_t *redis)
+ngx_redis_control_vain(ngx_redis_t *redis)
 {
-    u_char                         *p, *last;
-    ngx_uint_t                      level;
-    ngx_http_idem_redis_control_t  *control;
+    u_char               *p, *last;
+    ngx_uint_t            level;
+    ngx_redis_control_t  *control;
 
     control = &redis->control;
 
@@ -476,7 +469,7 @@ ngx_http_idem_redis_control_vain(ngx_http_idem_redis_t *redis)
     level = control->told ? NGX_LOG_INFO : NGX_LOG_ERR;
 
     p = redis->error;
-    last = p + NGX_HTTP_IDEM_REDIS_ERROR_LEN - 1;
+    last = p + NGX_REDIS_ERROR_LEN - 1;
 
     p = ngx_slprintf(p, last, "nobody tells %s", control->asker->what);
 
@@ -487,22 +480,21 @@ ngx_http_idem_redis_control_vain(ngx_http_idem_redis_t *redis)
 
     *p = '\0';
 
-    ngx_log_error(level, ngx_cycle->log, 0, "idempotency: store \"%V\": %s",
-                  &redis->store->name, redis->error);
+    ngx_log_error(level, ngx_cycle->log, 0, "%V: %s",
+                  &redis->label, redis->error);
 
     control->told = 1;
 
     redis->lost++;
 
-    ngx_http_idem_redis_control_plan(redis, control->asker->pause(redis));
+    ngx_redis_control_plan(redis, control->asker->pause(redis));
 
     if (control->first) {
-        ngx_http_idem_redis_control_want(redis);
+        ngx_redis_control_want(redis);
     }
 
-    if (redis->lost >= NGX_HTTP_IDEM_REDIS_GIVE_UP) {
-        ngx_http_idem_redis_refuse_waiting(&redis->waiting,
-                                           (char *) redis->error);
+    if (redis->lost >= NGX_REDIS_GIVE_UP) {
+        ngx_redis_refuse_waiting(&redis->waiting, (char *) redis->error);
     }
 }
 
@@ -510,8 +502,7 @@ ngx_http_idem_redis_control_vain(ngx_http_idem_redis_t *redis)
 /* the next round, after so long at the latest */
 
 static void
-ngx_http_idem_redis_control_plan(ngx_http_idem_redis_t *redis,
-    ngx_msec_t delay)
+ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
 {
     ngx_event_t  *ev;
 

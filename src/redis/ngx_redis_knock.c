@@ -19,22 +19,22 @@
 #include <ngx_event.h>
 #include <ngx_event_connect.h>
 
-#include "store/redis/ngx_http_idem_redis.h"
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
+#include "ngx_redis.h"
+#include "ngx_redis_topology.h"
 
 
-#define NGX_HTTP_IDEM_REDIS_KNOCK  100
+#define NGX_REDIS_KNOCK  100
 
 
-static void ngx_http_idem_redis_knock_answer(ngx_event_t *ev);
-static void ngx_http_idem_redis_knock_adopt(
-    ngx_http_idem_redis_conn_t *conn, ngx_connection_t *c);
-static void ngx_http_idem_redis_knock_forget(
-    ngx_http_idem_redis_conn_t *conn, ngx_connection_t *c);
+static void ngx_redis_knock_answer(ngx_event_t *ev);
+static void ngx_redis_knock_adopt(ngx_redis_conn_t *conn,
+    ngx_connection_t *c);
+static void ngx_redis_knock_forget(ngx_redis_conn_t *conn,
+    ngx_connection_t *c);
 
 
 void
-ngx_http_idem_redis_knock(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_knock(ngx_redis_conn_t *conn)
 {
     /* nothing that ran waits for the others */
 
@@ -42,12 +42,12 @@ ngx_http_idem_redis_knock(ngx_http_idem_redis_conn_t *conn)
         return;
     }
 
-    ngx_add_timer(&conn->knock, NGX_HTTP_IDEM_REDIS_KNOCK);
+    ngx_add_timer(&conn->knock, NGX_REDIS_KNOCK);
 }
 
 
 void
-ngx_http_idem_redis_knock_stop(ngx_http_idem_redis_conn_t *conn)
+ngx_redis_knock_stop(ngx_redis_conn_t *conn)
 {
     ngx_uint_t  i;
 
@@ -55,7 +55,7 @@ ngx_http_idem_redis_knock_stop(ngx_http_idem_redis_conn_t *conn)
         ngx_del_timer(&conn->knock);
     }
 
-    for (i = 0; i < NGX_HTTP_IDEM_REDIS_KNOCKS; i++) {
+    for (i = 0; i < NGX_REDIS_KNOCKS; i++) {
         if (conn->knocks[i]) {
             ngx_close_connection(conn->knocks[i]);
             conn->knocks[i] = NULL;
@@ -65,24 +65,24 @@ ngx_http_idem_redis_knock_stop(ngx_http_idem_redis_conn_t *conn)
 
 
 void
-ngx_http_idem_redis_knock_handler(ngx_event_t *ev)
+ngx_redis_knock_handler(ngx_event_t *ev)
 {
-    ngx_int_t                    rc;
-    ngx_uint_t                   last;
-    ngx_connection_t            *c;
-    ngx_peer_connection_t        pc;
-    ngx_http_idem_redis_conn_t  *conn;
+    ngx_int_t              rc;
+    ngx_uint_t             last;
+    ngx_connection_t      *c;
+    ngx_peer_connection_t  pc;
+    ngx_redis_conn_t      *conn;
 
     conn = ev->data;
-    last = NGX_HTTP_IDEM_REDIS_KNOCKS - 1;
+    last = NGX_REDIS_KNOCKS - 1;
 
-    ngx_add_timer(ev, NGX_HTTP_IDEM_REDIS_KNOCK);
+    ngx_add_timer(ev, NGX_REDIS_KNOCK);
 
     ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
 
     pc.sockaddr = &conn->sockaddr.sockaddr;
     pc.socklen = conn->socklen;
-    pc.name = ngx_http_idem_redis_node_label(conn->node);
+    pc.name = ngx_redis_node_label(conn->node);
     pc.get = ngx_event_get_peer;
     pc.log = ngx_cycle->log;
     pc.log_error = NGX_ERROR_INFO;
@@ -96,8 +96,8 @@ ngx_http_idem_redis_knock_handler(ngx_event_t *ev)
     c = pc.connection;
 
     c->data = conn;
-    c->read->handler = ngx_http_idem_redis_knock_answer;
-    c->write->handler = ngx_http_idem_redis_knock_answer;
+    c->read->handler = ngx_redis_knock_answer;
+    c->write->handler = ngx_redis_knock_answer;
 
     if (conn->knocks[last]) {
         ngx_close_connection(conn->knocks[last]);
@@ -109,29 +109,29 @@ ngx_http_idem_redis_knock_handler(ngx_event_t *ev)
     conn->knocks[0] = c;
 
     if (rc == NGX_OK) {
-        ngx_http_idem_redis_knock_adopt(conn, c);
+        ngx_redis_knock_adopt(conn, c);
     }
 }
 
 
 static void
-ngx_http_idem_redis_knock_answer(ngx_event_t *ev)
+ngx_redis_knock_answer(ngx_event_t *ev)
 {
-    ngx_connection_t            *c;
-    ngx_http_idem_redis_conn_t  *conn;
+    ngx_connection_t  *c;
+    ngx_redis_conn_t  *conn;
 
     c = ev->data;
     conn = c->data;
 
-    if (ngx_http_idem_redis_connect_error(c)) {
+    if (ngx_redis_connect_error(c)) {
         /* the first attempt is told the same, sooner or later */
-        ngx_http_idem_redis_knock_forget(conn, c);
+        ngx_redis_knock_forget(conn, c);
         ngx_close_connection(c);
         return;
     }
 
     if (ev->write) {
-        ngx_http_idem_redis_knock_adopt(conn, c);
+        ngx_redis_knock_adopt(conn, c);
     }
 }
 
@@ -139,12 +139,11 @@ ngx_http_idem_redis_knock_answer(ngx_event_t *ev)
 /* in place of the one that got no answer */
 
 static void
-ngx_http_idem_redis_knock_adopt(ngx_http_idem_redis_conn_t *conn,
-    ngx_connection_t *c)
+ngx_redis_knock_adopt(ngx_redis_conn_t *conn, ngx_connection_t *c)
 {
     ngx_connection_t  *old;
 
-    ngx_http_idem_redis_knock_forget(conn, c);
+    ngx_redis_knock_forget(conn, c);
 
     old = conn->connection;
 
@@ -155,25 +154,24 @@ ngx_http_idem_redis_knock_adopt(ngx_http_idem_redis_conn_t *conn,
 
     conn->connection = c;
 
-    c->read->handler = ngx_http_idem_redis_connect_handler;
-    c->write->handler = ngx_http_idem_redis_connect_handler;
+    c->read->handler = ngx_redis_connect_handler;
+    c->write->handler = ngx_redis_connect_handler;
 
     /* TLS and the set-up have their time from now on */
 
     ngx_del_timer(&conn->timer);
     ngx_add_timer(&conn->timer, conn->redis->connect_timeout);
 
-    ngx_http_idem_redis_connected(conn);
+    ngx_redis_connected(conn);
 }
 
 
 static void
-ngx_http_idem_redis_knock_forget(
-    ngx_http_idem_redis_conn_t *conn, ngx_connection_t *c)
+ngx_redis_knock_forget(ngx_redis_conn_t *conn, ngx_connection_t *c)
 {
     ngx_uint_t  i;
 
-    for (i = 0; i < NGX_HTTP_IDEM_REDIS_KNOCKS; i++) {
+    for (i = 0; i < NGX_REDIS_KNOCKS; i++) {
         if (conn->knocks[i] == c) {
             conn->knocks[i] = NULL;
         }
