@@ -427,7 +427,6 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_fallback_bind(&mcf->fallbacks);
-    ngx_http_idem_phases_ready(cycle);
 
     conf = mcf->locations.elts;
 
