@@ -300,7 +300,7 @@ char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_label(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -32,10 +32,10 @@ static const char  *ngx_http_idem_event_members[] = {
 };
 
 
-/* idempotency_tenant <value>; idempotency_actor <value> [plain] */
+/* idempotency_actor <value> [plain] */
 
 char *
-ngx_http_idem_conf_label(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
