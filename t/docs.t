@@ -521,6 +521,8 @@ sub events_agree {
 
 sub links_lead_somewhere {
     for my $file (grep { /\.md$/ } 'README.md', 'CHANGELOG.md',
+                  'CONTRIBUTING.md', 'SECURITY.md',
+                  'packaging/kubernetes/README.md',
                   map { s{^\Q$root\E/}{}r } files("$root/docs", qr/\.md$/))
     {
         my @broken;
