@@ -209,6 +209,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_keep_json"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_keep_json,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_on_store_error"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_choice,

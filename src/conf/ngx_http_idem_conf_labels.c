@@ -1,7 +1,7 @@
 
 /*
  * What people see of a request: labels and fields of its events, a dry run,
- * and how much of a conflict is told (idempotency_tenant, idempotency_actor,
+ * and how much of a conflict is told (idempotency_actor,
  * idempotency_log_field, idempotency_dry_run, idempotency_conflict_detail).
  *
  * Called by nginx while it reads the configuration.
