@@ -1,7 +1,7 @@
 // The client under node: all of index.js, and a storage in files, so that a
 // process that was killed goes on with the key it had.
 
-import { webcrypto } from 'node:crypto';
+import { randomUUID, webcrypto } from 'node:crypto';
 import { link, mkdir, open, readdir, readFile, rename, rm }
     from 'node:fs/promises';
 import { join } from 'node:path';
@@ -20,12 +20,12 @@ export * from './index.js';
 
 export function fileStorage(directory, { sync = true } = {}) {
     const file = (name) => join(directory, name);
-    let made, number = 0;
+    let made;
 
     const written = async (name, text) => {
         await (made ??= mkdir(directory, { recursive: true, mode: 0o700 }));
 
-        const path = file(`.${name}.${process.pid}.${number++}`);
+        const path = file(`.${name}.${randomUUID()}`);
         const handle = await open(path, 'wx', 0o600);
 
         try {

@@ -5,9 +5,8 @@ add(name, text), which sets what is not there yet, in one step, and returns
 what is there then.  All of them may be called by several threads.
 """
 
-import itertools
 import os
-import threading
+import uuid
 
 
 class MemoryStorage:
@@ -42,7 +41,6 @@ class FileStorage:
     def __init__(self, directory, sync=True):
         self._directory = os.fspath(directory)
         self._sync = sync
-        self._number = itertools.count()
 
     def get(self, name):
         try:
@@ -89,8 +87,7 @@ class FileStorage:
 
     def _written(self, name, text):
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        path = self._file(f".{name}.{os.getpid()}."
-                          f"{threading.get_ident()}.{next(self._number)}")
+        path = self._file(f".{name}.{uuid.uuid4()}")
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(fd, "w", encoding="utf-8") as f:
             f.write(text)
