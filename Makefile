@@ -18,7 +18,7 @@ export JOBS PORT TESTS NGINX_SRC
 
 .PHONY: build run test unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history
+        analyse fresh nginx-tests history test-clients torture-clients clients
 
 build: setup-build
 	@$(BUILD)
@@ -81,6 +81,15 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
+clients:
+	@clients/pack
+
+test-clients: setup-test setup-clients build
+	@clients/test
+
+torture-clients: setup-test setup-clients build
+	@clients/conformance/torture
+
 setup: setup-build setup-test
 
 setup-%:
@@ -109,6 +118,9 @@ help:
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
+	@echo "make clients        packages of the clients, in build/clients"
+	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"
+	@echo "make torture-clients  CLIENT=js|python, OPERATIONS=1000, STORE=memory, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"
