@@ -11,15 +11,27 @@ Its answer is {"run": <n>, "operation": <path>, "token": <another each time>}.
 
 import asyncio
 import json
+import time
 import uuid
 
 from . import http
 
 
+class Run:
+    def __init__(self, step, token):
+        self.step = step
+        self.token = token
+        self.began = time.monotonic()
+        self.ended = None
+
+    def __repr__(self):
+        return f"{self.step} {self.token[:8]}"
+
+
 class App:
     def __init__(self):
         self.plans = {}                 # path -> steps still to come
-        self.runs = {}                  # path -> [(step, token) ...]
+        self.runs = {}                  # path -> [Run ...]
         self.choose = None              # or a function that makes the step
         self._held = {}                 # path -> what its executions wait for
 
@@ -47,26 +59,33 @@ class App:
         try:
             request = await http.read_request(reader)
             if request is not None:
-                await self._execute(request, reader, writer)
+                run = self._begin(request)
+                try:
+                    await self._execute(request, run, reader, writer)
+                finally:
+                    run.ended = time.monotonic()
         except (ConnectionError, OSError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
 
-    async def _execute(self, request, reader, writer):
-        path = request.path
-        plan = self.plans.get(path)
+    def _begin(self, request):
+        plan = self.plans.get(request.path)
 
         if self.choose is not None:
             step = self.choose(request)
         else:
             step = plan.pop(0) if plan else {}
 
-        token = uuid.uuid4().hex
-        runs = self.runs.setdefault(path, [])
-        runs.append((step, token))
+        run = Run(step, uuid.uuid4().hex)
+        self.runs.setdefault(request.path, []).append(run)
+        run.number = self.count(request.path)
+        return run
 
-        body = json.dumps({"run": len(runs), "operation": path,
+    async def _execute(self, request, run, reader, writer):
+        path, step, token = request.path, run.step, run.token
+
+        body = json.dumps({"run": run.number, "operation": path,
                            "token": token}).encode()
         body += b" " * (step.get("size", 0) - len(body))
 
