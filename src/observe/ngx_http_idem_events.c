@@ -1,0 +1,137 @@
+
+/*
+ * The events, their levels, and the line that each of them makes.
+ *
+ * Called by request/..._request_events.c and by the stores; calls the log.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "observe/ngx_http_idem_events.h"
+
+
+/* of a string, whoever made it */
+#define NGX_HTTP_IDEM_LINE_STRING  128
+
+
+static struct {
+    const char             *name;
+    ngx_http_idem_level_e   level;
+} ngx_http_idem_events[] = {
+    { "idempotency.processed", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.replay", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.conflict", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.key.created", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.key.expired", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.lock.contention", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.lock.timeout", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.abandoned", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.lost", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.storage.error", NGX_HTTP_IDEM_LEVEL_ERROR },
+    { "idempotency.storage.slow", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.circuit_breaker.opened", NGX_HTTP_IDEM_LEVEL_ERROR },
+    { "idempotency.circuit_breaker.closed", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.response.too_large", NGX_HTTP_IDEM_LEVEL_WARN }
+};
+
+
+ngx_int_t
+ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
+    ngx_http_idem_event_e event, ngx_str_t *store)
+{
+    ngx_tm_t     tm;
+    ngx_time_t  *tp;
+
+    line->log = log;
+    line->level = ngx_http_idem_events[event].level;
+
+    if (log == NULL || !ngx_http_idem_log_wants(log, line->level)) {
+        return NGX_DECLINED;
+    }
+
+    line->last = line->buf + sizeof(line->buf) - 2;
+
+    tp = ngx_timeofday();
+    ngx_gmtime(tp->sec, &tm);
+
+    line->p = ngx_slprintf(line->buf, line->last,
+                     "{\"timestamp\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03MZ\","
+                     "\"level\":\"%V\",\"component\":\"idempotency\","
+                     "\"event\":\"%s\"",
+                     tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,
+                     tm.ngx_tm_hour, tm.ngx_tm_min, tm.ngx_tm_sec,
+                     (ngx_msec_t) tp->msec,
+                     &ngx_http_idem_level_names[line->level],
+                     ngx_http_idem_events[event].name);
+
+    ngx_http_idem_line_string(line, "store", store);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_line_string(ngx_http_idem_line_t *line, const char *name,
+    ngx_str_t *s)
+{
+    u_char   c, *p;
+    size_t   i, len;
+
+    len = ngx_min(s->len, NGX_HTTP_IDEM_LINE_STRING);
+
+    p = ngx_slprintf(line->p, line->last, ",\"%s\":\"", name);
+
+    for (i = 0; i < len && p < line->last - 1; i++) {
+        c = s->data[i];
+        *p++ = (c < 0x20 || c > 0x7e || c == '"' || c == '\\') ? '_' : c;
+    }
+
+    if (p < line->last) {
+        *p++ = '"';
+    }
+
+    line->p = p;
+}
+
+
+void
+ngx_http_idem_line_word(ngx_http_idem_line_t *line, const char *name,
+    const char *word)
+{
+    ngx_str_t  s;
+
+    s.data = (u_char *) word;
+    s.len = ngx_strlen(word);
+
+    ngx_http_idem_line_string(line, name, &s);
+}
+
+
+void
+ngx_http_idem_line_hex(ngx_http_idem_line_t *line, const char *name,
+    u_char *p, size_t len)
+{
+    line->p = ngx_slprintf(line->p, line->last, ",\"%s\":\"%*xs\"", name, len,
+                           p);
+}
+
+
+void
+ngx_http_idem_line_number(ngx_http_idem_line_t *line, const char *name,
+    uint64_t n)
+{
+    line->p = ngx_slprintf(line->p, line->last, ",\"%s\":%uL", name, n);
+}
+
+
+void
+ngx_http_idem_line_write(ngx_http_idem_line_t *line)
+{
+    *line->p++ = '}';
+    *line->p++ = '\n';
+
+    ngx_http_idem_log_write(line->log, line->level, line->buf,
+                            line->p - line->buf);
+}
