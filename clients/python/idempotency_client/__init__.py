@@ -20,7 +20,7 @@ from .response import Response
 from .storage import FileStorage, MemoryStorage
 from .transport import HttpTransport
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AsyncClient", "Cancel", "Cancelled", "Client", "FileStorage",
