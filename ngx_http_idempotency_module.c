@@ -47,6 +47,7 @@ static ngx_conf_enum_t  ngx_http_idempotency_unknown_outcome[] = {
 
 
 static ngx_conf_enum_t  ngx_http_idempotency_conflict_status[] = {
+    { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
     { ngx_string("409"), NGX_HTTP_CONFLICT },
     { ngx_string("422"), NGX_HTTP_IDEMPOTENCY_UNPROCESSABLE },
     { ngx_null_string, 0 }

@@ -284,6 +284,18 @@ typedef enum {
 } ngx_http_idempotency_problem_e;
 
 
+/* how the paths that differ are told: an array of objects, or of strings */
+
+typedef enum {
+    NGX_HTTP_IDEMPOTENCY_DIFF_OBJECTS = 0,
+    NGX_HTTP_IDEMPOTENCY_DIFF_TEXTS
+} ngx_http_idempotency_diff_e;
+
+
+/* room for n bytes as a JSON string: each escaped to six at most, quotes */
+#define ngx_http_idempotency_json_quoted(n)  (6 * (n) + 2)
+
+
 typedef struct ngx_http_idempotency_deflate_s  ngx_http_idempotency_deflate_t;
 typedef struct ngx_http_idempotency_rest_s     ngx_http_idempotency_rest_t;
 
@@ -368,8 +380,9 @@ typedef struct {
                                                      /* of the last begin   */
     ngx_http_idempotency_claim_t         claim;
     ngx_str_t                            details;
-    ngx_msec_t                           window;     /* of a derived one,   */
-    ngx_msec_t                           linger;     /* and after its commit */
+    ngx_http_idempotency_dedupe_t       *dedupe;     /* of a derived one:   */
+    ngx_msec_t                           window;
+    ngx_msec_t                           linger;     /* after its commit    */
     ngx_http_idempotency_op_t            op;         /* begin, then commit  */
     ngx_http_idempotency_op_t            renewal;
     ngx_http_idempotency_store_t        *where;      /* op.where of the begin
@@ -469,6 +482,10 @@ struct ngx_http_idempotency_ctx_s {
     ngx_msec_t                           retry_after;
     uint64_t                             original_time;
     ngx_str_t                            found_details;
+    ngx_http_idempotency_cover_t        *met;        /* the one whose record
+                                                        decided it          */
+    ngx_str_t                            diffs[2];   /* by ..._diff_e; data is
+                                                        NULL: not made yet  */
 
     /* following the moves of the one that is to be replayed */
     ngx_http_idempotency_cover_t        *followed;
@@ -505,6 +522,7 @@ struct ngx_http_idempotency_ctx_s {
     unsigned                             counted:1;  /* among the waiters   */
     unsigned                             ready:1;    /* to be resumed       */
     unsigned                             retryable:1;
+    unsigned                             refused:1;  /* "problem" says why   */
     unsigned                             unprotected:1; /* the store does not
                                                         answer: its locks are
                                                         this nginx's own    */
@@ -718,8 +736,16 @@ ngx_int_t ngx_http_idempotency_refuse(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_problem_e problem);
 ngx_int_t ngx_http_idempotency_refuse_again(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx);
-ngx_int_t ngx_http_idempotency_diff_summary(ngx_http_request_t *r,
+const char *ngx_http_idempotency_problem_code(
+    ngx_http_idempotency_problem_e problem);
+const char *ngx_http_idempotency_problem_type(
+    ngx_http_idempotency_problem_e problem);
+ngx_int_t ngx_http_idempotency_problem_message(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *text);
+ngx_int_t ngx_http_idempotency_diff(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_http_idempotency_diff_e form,
+    ngx_str_t *text, ngx_uint_t *more);
+u_char *ngx_http_idempotency_json_quote(u_char *p, const ngx_str_t *text);
 ngx_int_t ngx_http_idempotency_replay_json(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *body);
 ngx_int_t ngx_http_idempotency_deflate(ngx_http_request_t *r,
@@ -739,6 +765,8 @@ u_char *ngx_http_idempotency_iso_time(u_char *p, uint64_t msec);
 /* observe/ */
 
 ngx_int_t ngx_http_idempotency_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idempotency_variable_answer(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
 ngx_int_t ngx_http_idempotency_check_variables(ngx_conf_t *cf);
 char *ngx_http_idempotency_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -172,6 +172,11 @@ ngx_http_idempotency_begun(ngx_http_request_t *r,
         return ngx_http_idempotency_found(r, ctx->replayed);
     }
 
+    /* what it may have waited for was given back: it is the original now */
+
+    ctx->original_time = 0;
+    ctx->met = NULL;
+
     for (i = 0; i < ctx->ncovers; i++) {
         cover = &ctx->covers[i];
 
@@ -332,6 +337,7 @@ ngx_http_idempotency_found(ngx_http_request_t *r,
 
     ctx->unprotected = 0;
     ctx->original_time = found->claim.time;
+    ctx->met = cover;
 
     if (!ngx_http_idempotency_same_request(cover, &found->claim)) {
         ctx->found_details = found->details;

@@ -78,7 +78,7 @@ ngx_http_idempotency_event(ngx_http_idempotency_ctx_t *ctx,
     p = ngx_http_idempotency_event_head(line, last, event, ctx->conf->store);
 
     if (ctx->key.len) {
-        ngx_http_idempotency_digest_fields(hash, &ctx->key, 1);
+        ngx_http_idempotency_digest_plain(hash, ctx->key.data, ctx->key.len);
 
         p = ngx_slprintf(p, last, ",\"key_hash\":\"%*xs\"", sizeof(hash),
                          hash);

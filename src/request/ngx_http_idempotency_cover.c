@@ -203,6 +203,7 @@ ngx_http_idempotency_cover_derived(ngx_http_request_t *r,
 
     cover->claim.scheme = NGX_HTTP_IDEMPOTENCY_SCHEME_DERIVED;
     cover->derived = 1;
+    cover->dedupe = dedupe;
 
     return NGX_OK;
 }

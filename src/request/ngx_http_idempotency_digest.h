@@ -55,6 +55,10 @@ void ngx_http_idempotency_digest_again(
     ngx_http_idempotency_digest_memo_t *memo, u_char *hash, ngx_str_t *fields,
     ngx_uint_t n);
 
+/* bytes as they are, without a length: what sha256sum makes of them */
+void ngx_http_idempotency_digest_plain(u_char *hash, const u_char *p,
+    size_t len);
+
 /* a token no other holder has */
 void ngx_http_idempotency_token(u_char *token);
 

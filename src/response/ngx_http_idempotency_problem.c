@@ -120,6 +120,7 @@ ngx_http_idempotency_refuse(ngx_http_request_t *r,
     ngx_http_idempotency_enter(ctx, NGX_HTTP_IDEMPOTENCY_REFUSE, p->code);
 
     ctx->problem = problem;
+    ctx->refused = 1;
     ctx->status = p->status;
     ctx->refusal = (problem == NGX_HTTP_IDEMPOTENCY_PROBLEM_CONFLICT)
                    ? ctx->conf->conflict_status : p->http;
@@ -207,6 +208,49 @@ ngx_http_idempotency_refuse_again(ngx_http_request_t *r,
 }
 
 
+const char *
+ngx_http_idempotency_problem_code(ngx_http_idempotency_problem_e problem)
+{
+    return ngx_http_idempotency_problems[problem].code;
+}
+
+
+const char *
+ngx_http_idempotency_problem_type(ngx_http_idempotency_problem_e problem)
+{
+    return ngx_http_idempotency_problems[problem].type;
+}
+
+
+/* a sentence that may stand between the quotes of a JSON string */
+
+ngx_int_t
+ngx_http_idempotency_problem_message(ngx_http_request_t *r,
+    ngx_http_idempotency_ctx_t *ctx, ngx_str_t *text)
+{
+    const char  *detail;
+
+    detail = ngx_http_idempotency_problems[ctx->problem].detail;
+
+    if (ctx->problem != NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID) {
+        text->data = (u_char *) detail;
+        text->len = ngx_strlen(detail);
+        return NGX_OK;
+    }
+
+    text->data = ngx_pnalloc(r->pool, ngx_strlen(detail)
+                                      + ngx_strlen(ctx->reason) + 1);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    text->len = ngx_sprintf(text->data, "%s%s.", detail, ctx->reason)
+                - text->data;
+
+    return NGX_OK;
+}
+
+
 static ngx_int_t
 ngx_http_idempotency_problem_headers(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *documentation)
@@ -265,39 +309,30 @@ ngx_http_idempotency_problem_body(ngx_http_request_t *r,
     ngx_http_idempotency_ctx_t *ctx, ngx_str_t *documentation,
     ngx_str_t *text)
 {
-    u_char                                *p, *detail;
+    u_char                                *p;
     size_t                                 len, escaped;
-    ngx_str_t                              diff;
-    const char                            *reason;
+    ngx_str_t                              diff, message;
+    ngx_uint_t                             more;
     const ngx_http_idempotency_problem_t  *problem;
 
     problem = &ngx_http_idempotency_problems[ctx->problem];
 
-    reason = (ctx->problem == NGX_HTTP_IDEMPOTENCY_PROBLEM_KEY_INVALID)
-             ? ctx->reason : "";
-
-    len = ngx_strlen(problem->detail) + ngx_strlen(reason) + 1;
-
-    detail = ngx_pnalloc(r->pool, len + 1);
-    if (detail == NULL) {
+    if (ngx_http_idempotency_problem_message(r, ctx, &message) != NGX_OK) {
         return NGX_ERROR;
     }
-
-    ngx_sprintf(detail, "%s%s%s%Z", problem->detail, reason,
-                *reason ? "." : "");
 
     escaped = documentation->len
               + ngx_escape_json(NULL, documentation->data, documentation->len);
 
-    ngx_str_null(&diff);
-
-    if (ctx->found_details.len && !ctx->foreign
-        && ngx_http_idempotency_diff_summary(r, ctx, &diff) == NGX_ERROR)
+    if (ngx_http_idempotency_diff(r, ctx, NGX_HTTP_IDEMPOTENCY_DIFF_OBJECTS,
+                                  &diff, &more)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    len = 2 * len + 2 * ngx_strlen(problem->title) + escaped + diff.len + 512;
+    len = 2 * message.len + ngx_strlen(problem->title) + escaped + diff.len
+          + 512;
 
     text->data = ngx_pnalloc(r->pool, len);
     if (text->data == NULL) {
@@ -313,11 +348,12 @@ ngx_http_idempotency_problem_body(ngx_http_request_t *r,
         p = ngx_sprintf(p, "about:blank#idempotency-%s", problem->slug);
     }
 
-    p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%s\","
+    p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%V\","
                     "\"ok\":false,\"error\":{\"type\":\"%s\",\"code\":\"%s\","
-                    "\"message\":\"%s\",\"retryable\":%s,",
-                    problem->title, ctx->refusal, detail, problem->type,
-                    problem->code, detail, ctx->retryable ? "true" : "false");
+                    "\"message\":\"%V\",\"retryable\":%s,",
+                    problem->title, ctx->refusal, &message, problem->type,
+                    problem->code, &message,
+                    ctx->retryable ? "true" : "false");
 
     if (ctx->retryable) {
         p = ngx_sprintf(p, "\"retryAfterMs\":%M,", ctx->retry_after);
@@ -334,7 +370,8 @@ ngx_http_idempotency_problem_body(ngx_http_request_t *r,
     }
 
     if (diff.len) {
-        p = ngx_sprintf(p, ",\"diff_summary\":%V", &diff);
+        p = ngx_sprintf(p, ",\"diff_summary\":%V%s", &diff,
+                        more ? ",\"diff_more\":true" : "");
     }
 
     p = ngx_cpymem(p, "}}}\n", 4);
