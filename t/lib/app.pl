@@ -535,9 +535,10 @@ sub request
 
     $run = sub { perform($c, $req, $answer) } if $answer;
 
-    if ($path =~ m{/hold$} || ($arg->{hold} || '') eq '1'
-        || $answer && $answer->{hold})
-    {
+    my $hold = $answer ? $answer->{hold}
+                       : $path =~ m{/hold$} || ($arg->{hold} || '') eq '1';
+
+    if ($hold) {
         my $next = $run;
         $run = sub { park($c, $next) };
     }
