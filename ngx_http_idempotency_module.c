@@ -18,300 +18,300 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "core/ngx_http_idempotency.h"
-#include "core/ngx_http_idempotency_waiters.h"
-#include "observe/ngx_http_idempotency_events.h"
-#include "observe/ngx_http_idempotency_metrics.h"
-#include "store/memory/ngx_http_idempotency_zone.h"
+#include "request/ngx_http_idem_request.h"
+#include "claim/ngx_http_idem_waiters.h"
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/zone/ngx_http_idem_zone.h"
 
 
-static ngx_int_t ngx_http_idempotency_init(ngx_conf_t *cf);
-static ngx_int_t ngx_http_idempotency_init_module(ngx_cycle_t *cycle);
-static ngx_int_t ngx_http_idempotency_init_process(ngx_cycle_t *cycle);
-static void ngx_http_idempotency_exit_process(ngx_cycle_t *cycle);
+static ngx_int_t ngx_http_idem_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idem_init_module(ngx_cycle_t *cycle);
+static ngx_int_t ngx_http_idem_init_process(ngx_cycle_t *cycle);
+static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
 
 
-static ngx_conf_enum_t  ngx_http_idempotency_on_store_error[] = {
-    { ngx_string("fail"), NGX_HTTP_IDEMPOTENCY_ON_ERROR_FAIL },
-    { ngx_string("pass"), NGX_HTTP_IDEMPOTENCY_ON_ERROR_PASS },
+static ngx_conf_enum_t  ngx_http_idem_on_store_error[] = {
+    { ngx_string("fail"), NGX_HTTP_IDEM_ON_ERROR_FAIL },
+    { ngx_string("pass"), NGX_HTTP_IDEM_ON_ERROR_PASS },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_idempotency_unknown_outcome[] = {
-    { ngx_string("retry"), NGX_HTTP_IDEMPOTENCY_UNKNOWN_RETRY },
-    { ngx_string("lease"), NGX_HTTP_IDEMPOTENCY_UNKNOWN_LEASE },
-    { ngx_string("hold"), NGX_HTTP_IDEMPOTENCY_UNKNOWN_HOLD },
+static ngx_conf_enum_t  ngx_http_idem_unknown_outcome[] = {
+    { ngx_string("retry"), NGX_HTTP_IDEM_UNKNOWN_RETRY },
+    { ngx_string("lease"), NGX_HTTP_IDEM_UNKNOWN_LEASE },
+    { ngx_string("hold"), NGX_HTTP_IDEM_UNKNOWN_HOLD },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_idempotency_conflict_status[] = {
+static ngx_conf_enum_t  ngx_http_idem_conflict_status[] = {
     { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
     { ngx_string("409"), NGX_HTTP_CONFLICT },
-    { ngx_string("422"), NGX_HTTP_IDEMPOTENCY_UNPROCESSABLE },
+    { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_idempotency_conflict_detail[] = {
-    { ngx_string("off"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF },
-    { ngx_string("paths"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_PATHS },
-    { ngx_string("values"), NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES },
+static ngx_conf_enum_t  ngx_http_idem_conflict_detail[] = {
+    { ngx_string("off"), NGX_HTTP_IDEM_JSON_DETAIL_OFF },
+    { ngx_string("paths"), NGX_HTTP_IDEM_JSON_DETAIL_PATHS },
+    { ngx_string("values"), NGX_HTTP_IDEM_JSON_DETAIL_VALUES },
     { ngx_null_string, 0 }
 };
 
 
 /* cmd->post of a time: it must be above 0 */
-#define NGX_HTTP_IDEMPOTENCY_POSITIVE  ((void *) 1)
+#define NGX_HTTP_IDEM_POSITIVE  ((void *) 1)
 
-#define NGX_HTTP_IDEMPOTENCY_ANYWHERE                                         \
+#define NGX_HTTP_IDEM_ANYWHERE                                                \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
 
 
-static ngx_command_t  ngx_http_idempotency_commands[] = {
+static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_store"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_BLOCK|NGX_CONF_TAKE2,
-      ngx_http_idempotency_conf_store,
+      ngx_http_idem_conf_store,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idempotency_conf_switch,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_switch,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_key"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_key,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_key,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_key_format"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_key_format,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_key_format,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_required"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, required),
+      offsetof(ngx_http_idem_loc_conf_t, required),
       NULL },
 
     { ngx_string("idempotency_methods"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_names,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_names,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, methods),
+      offsetof(ngx_http_idem_loc_conf_t, methods),
       NULL },
 
     { ngx_string("idempotency_bypass"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_values,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_values,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, bypass),
+      offsetof(ngx_http_idem_loc_conf_t, bypass),
       NULL },
 
     { ngx_string("idempotency_scope"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_value,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_value,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, scope),
+      offsetof(ngx_http_idem_loc_conf_t, scope),
       NULL },
 
     { ngx_string("idempotency_identity"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_values,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_values,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, identity),
+      offsetof(ngx_http_idem_loc_conf_t, identity),
       NULL },
 
     { ngx_string("idempotency_fingerprint"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_fingerprint,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_fingerprint,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_dedupe"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_dedupe,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_dedupe,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_ttl"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_time,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_time,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, ttl),
-      NGX_HTTP_IDEMPOTENCY_POSITIVE },
+      offsetof(ngx_http_idem_loc_conf_t, ttl),
+      NGX_HTTP_IDEM_POSITIVE },
 
     { ngx_string("idempotency_ttl_header"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idempotency_conf_ttl_header,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_ttl_header,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_expired_grace"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_time,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_time,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, expired_grace),
+      offsetof(ngx_http_idem_loc_conf_t, expired_grace),
       NULL },
 
     { ngx_string("idempotency_lease"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_time,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_time,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, lease),
-      NGX_HTTP_IDEMPOTENCY_POSITIVE },
+      offsetof(ngx_http_idem_loc_conf_t, lease),
+      NGX_HTTP_IDEM_POSITIVE },
 
     { ngx_string("idempotency_wait"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_time,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_time,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, wait),
+      offsetof(ngx_http_idem_loc_conf_t, wait),
       NULL },
 
     { ngx_string("idempotency_max_waiters"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_number,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_number,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, max_waiters),
+      offsetof(ngx_http_idem_loc_conf_t, max_waiters),
       NULL },
 
     { ngx_string("idempotency_retry_after"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_time,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_time,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, retry_after),
+      offsetof(ngx_http_idem_loc_conf_t, retry_after),
       NULL },
 
     { ngx_string("idempotency_max_response"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_size,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_size,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, max_response),
+      offsetof(ngx_http_idem_loc_conf_t, max_response),
       NULL },
 
     { ngx_string("idempotency_keep_status"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_keep_status,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_keep_status,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_on_store_error"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, on_store_error),
-      &ngx_http_idempotency_on_store_error },
+      offsetof(ngx_http_idem_loc_conf_t, on_store_error),
+      &ngx_http_idem_on_store_error },
 
     { ngx_string("idempotency_unknown_outcome"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, unknown_outcome),
-      &ngx_http_idempotency_unknown_outcome },
+      offsetof(ngx_http_idem_loc_conf_t, unknown_outcome),
+      &ngx_http_idem_unknown_outcome },
 
     { ngx_string("idempotency_conflict_status"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, conflict_status),
-      &ngx_http_idempotency_conflict_status },
+      offsetof(ngx_http_idem_loc_conf_t, conflict_status),
+      &ngx_http_idem_conflict_status },
 
     { ngx_string("idempotency_conflict_detail"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_choice,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, conflict_detail),
-      &ngx_http_idempotency_conflict_detail },
+      offsetof(ngx_http_idem_loc_conf_t, conflict_detail),
+      &ngx_http_idem_conflict_detail },
 
     { ngx_string("idempotency_replay_status"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_replay_status,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_replay_status,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_replay_json"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE2,
-      ngx_http_idempotency_conf_replay_json,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE2,
+      ngx_http_idem_conf_replay_json,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_hide_header"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_names,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_names,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, hide_headers),
+      offsetof(ngx_http_idem_loc_conf_t, hide_headers),
       NULL },
 
     { ngx_string("idempotency_compress"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idempotency_conf_compress,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_compress,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_headers"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, headers),
+      offsetof(ngx_http_idem_loc_conf_t, headers),
       NULL },
 
     { ngx_string("idempotency_error_body"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, error_body),
+      offsetof(ngx_http_idem_loc_conf_t, error_body),
       NULL },
 
     { ngx_string("idempotency_documentation"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_value,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_value,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, documentation),
+      offsetof(ngx_http_idem_loc_conf_t, documentation),
       NULL },
 
     { ngx_string("idempotency_dry_run"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_FLAG,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idempotency_loc_conf_t, dry_run),
+      offsetof(ngx_http_idem_loc_conf_t, dry_run),
       NULL },
 
     { ngx_string("idempotency_group"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_group,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_group,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_log"),
-      NGX_HTTP_IDEMPOTENCY_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idempotency_conf_log,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_log,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("idempotency_stats"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
-      ngx_http_idempotency_conf_stats,
+      ngx_http_idem_conf_stats,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -321,42 +321,42 @@ static ngx_command_t  ngx_http_idempotency_commands[] = {
 
 
 static ngx_http_module_t  ngx_http_idempotency_module_ctx = {
-    ngx_http_idempotency_add_variables,    /* preconfiguration */
-    ngx_http_idempotency_init,             /* postconfiguration */
+    ngx_http_idem_add_variables,           /* preconfiguration */
+    ngx_http_idem_init,                    /* postconfiguration */
 
-    ngx_http_idempotency_create_main_conf, /* create main configuration */
-    ngx_http_idempotency_init_stores,      /* init main configuration */
+    ngx_http_idem_create_main_conf,        /* create main configuration */
+    ngx_http_idem_init_stores,             /* init main configuration */
 
     NULL,                                  /* create server configuration */
     NULL,                                  /* merge server configuration */
 
-    ngx_http_idempotency_create_loc_conf,  /* create location configuration */
-    ngx_http_idempotency_merge_loc_conf    /* merge location configuration */
+    ngx_http_idem_create_loc_conf,         /* create location configuration */
+    ngx_http_idem_merge_loc_conf           /* merge location configuration */
 };
 
 
 ngx_module_t  ngx_http_idempotency_module = {
     NGX_MODULE_V1,
     &ngx_http_idempotency_module_ctx,      /* module context */
-    ngx_http_idempotency_commands,         /* module directives */
+    ngx_http_idem_commands,                /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_http_idempotency_init_module,      /* init module */
-    ngx_http_idempotency_init_process,     /* init process */
+    ngx_http_idem_init_module,             /* init module */
+    ngx_http_idem_init_process,            /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    ngx_http_idempotency_exit_process,     /* exit process */
+    ngx_http_idem_exit_process,            /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
 
 
 static ngx_int_t
-ngx_http_idempotency_init(ngx_conf_t *cf)
+ngx_http_idem_init(ngx_conf_t *cf)
 {
-    ngx_http_idempotency_main_conf_t  *mcf;
+    ngx_http_idem_main_conf_t  *mcf;
 
-    if (ngx_http_idempotency_check_variables(cf) != NGX_OK) {
+    if (ngx_http_idem_check_variables(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -368,10 +368,10 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
      * one before will be started with the new chain
      */
 
-    ngx_http_idempotency_capture_init();
-    ngx_http_idempotency_body_init();
+    ngx_http_idem_capture_init();
+    ngx_http_idem_body_init();
 
-    if (ngx_http_idempotency_zones_left(cf) != NGX_OK) {
+    if (ngx_http_idem_zones_left(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -379,34 +379,34 @@ ngx_http_idempotency_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    if (ngx_http_idempotency_phases_init(cf) != NGX_OK
-        || ngx_http_idempotency_values_init(cf) != NGX_OK)
+    if (ngx_http_idem_phases_init(cf) != NGX_OK
+        || ngx_http_idem_values_init(cf) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    if (ngx_http_idempotency_waiters_zone(cf) != NGX_OK) {
+    if (ngx_http_idem_waiters_zone(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return ngx_http_idempotency_metrics_zone(cf);
+    return ngx_http_idem_metrics_zone(cf);
 }
 
 
 /* the zones are there, and no worker is yet */
 
 static ngx_int_t
-ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
+ngx_http_idem_init_module(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                         i;
-    ngx_http_idempotency_store_t     **store;
-    ngx_http_idempotency_loc_conf_t  **conf;
-    ngx_http_idempotency_main_conf_t  *mcf;
+    ngx_uint_t                  i;
+    ngx_http_idem_store_t     **store;
+    ngx_http_idem_loc_conf_t  **conf;
+    ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_cycle_get_module_main_conf(cycle,
                                               ngx_http_idempotency_module);
 
-    ngx_http_idempotency_body_reset();
+    ngx_http_idem_body_reset();
 
     if (mcf == NULL || mcf->stores.nelts == 0) {
         return NGX_OK;
@@ -415,17 +415,17 @@ ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
-        ngx_http_idempotency_metrics_bind(store[i]);
+        ngx_http_idem_metrics_bind(store[i]);
     }
 
-    ngx_http_idempotency_fallback_bind(&mcf->fallbacks);
-    ngx_http_idempotency_phases_ready(cycle);
+    ngx_http_idem_fallback_bind(&mcf->fallbacks);
+    ngx_http_idem_phases_ready(cycle);
 
     conf = mcf->locations.elts;
 
     for (i = 0; i < mcf->locations.nelts; i++) {
         conf[i]->group =
-                    ngx_http_idempotency_metrics_group(&conf[i]->group_name);
+                    ngx_http_idem_metrics_group(&conf[i]->group_name);
     }
 
     return NGX_OK;
@@ -433,11 +433,11 @@ ngx_http_idempotency_init_module(ngx_cycle_t *cycle)
 
 
 static ngx_int_t
-ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
+ngx_http_idem_init_process(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                         i;
-    ngx_http_idempotency_store_t     **store;
-    ngx_http_idempotency_main_conf_t  *mcf;
+    ngx_uint_t                  i;
+    ngx_http_idem_store_t     **store;
+    ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_cycle_get_module_main_conf(cycle,
                                               ngx_http_idempotency_module);
@@ -449,15 +449,15 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
-    if (ngx_http_idempotency_digest_init(cycle->log) != NGX_OK) {
+    if (ngx_http_idem_digest_init(cycle->log) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    ngx_http_idempotency_wait_init(cycle);
-    ngx_http_idempotency_store_reserve();
-    ngx_http_idempotency_renew_init(cycle);
+    ngx_http_idem_wait_init(cycle);
+    ngx_http_idem_store_reserve();
+    ngx_http_idem_renew_init(cycle);
 
-    if (ngx_http_idempotency_log_init_process(cycle) != NGX_OK) {
+    if (ngx_http_idem_log_init_process(cycle) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -474,11 +474,11 @@ ngx_http_idempotency_init_process(ngx_cycle_t *cycle)
 
 
 static void
-ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
+ngx_http_idem_exit_process(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                         i;
-    ngx_http_idempotency_store_t     **store;
-    ngx_http_idempotency_main_conf_t  *mcf;
+    ngx_uint_t                  i;
+    ngx_http_idem_store_t     **store;
+    ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_cycle_get_module_main_conf(cycle,
                                               ngx_http_idempotency_module);
@@ -496,6 +496,6 @@ ngx_http_idempotency_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
-    ngx_http_idempotency_store_unreserve();
-    ngx_http_idempotency_log_exit_process(cycle);
+    ngx_http_idem_store_unreserve();
+    ngx_http_idem_log_exit_process(cycle);
 }

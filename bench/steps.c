@@ -11,9 +11,9 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "request/canonical/ngx_http_idempotency_form.h"
-#include "request/canonical/ngx_http_idempotency_json.h"
-#include "request/ngx_http_idempotency_digest.h"
+#include "canonical/ngx_http_idem_form.h"
+#include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_digest.h"
 #include "../t/unit/canon.h"
 
 
@@ -74,23 +74,22 @@ fill(u_char *p, const char *open, const char *close, const char *unit,
 
 static void
 measure(const char *name, u_char *body, size_t len, size_t piece,
-    ngx_http_idempotency_json_options_t *json,
-    ngx_http_idempotency_form_options_t *form)
+    ngx_http_idem_json_options_t *json, ngx_http_idem_form_options_t *form)
 {
-    u_char                        digest[32];
-    double                        start, took, longest, total, best, all;
-    size_t                        n, i;
-    ngx_int_t                     rc;
-    ngx_uint_t                    turn;
-    ngx_http_idempotency_json_t  *j;
-    ngx_http_idempotency_form_t  *f;
+    u_char                 digest[32];
+    double                 start, took, longest, total, best, all;
+    size_t                 n, i;
+    ngx_int_t              rc;
+    ngx_uint_t             turn;
+    ngx_http_idem_json_t  *j;
+    ngx_http_idem_form_t  *f;
 
     best = all = 1e9;
     rc = NGX_ERROR;
 
     for (turn = 0; turn < TURNS; turn++) {
-        j = json ? ngx_http_idempotency_json_create(json, &mem) : NULL;
-        f = form ? ngx_http_idempotency_form_create(form, &mem) : NULL;
+        j = json ? ngx_http_idem_json_create(json, &mem) : NULL;
+        f = form ? ngx_http_idem_form_create(form, &mem) : NULL;
 
         longest = total = 0;
 
@@ -104,18 +103,18 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
             start = now();
 
             if (n && j) {
-                rc = ngx_http_idempotency_json_feed(j, body + i, n);
+                rc = ngx_http_idem_json_feed(j, body + i, n);
 
                 if (rc == NGX_OK) {
-                    rc = ngx_http_idempotency_json_flush(j);
+                    rc = ngx_http_idem_json_flush(j);
                 }
 
             } else if (n) {
-                rc = ngx_http_idempotency_form_feed(f, body + i, n);
+                rc = ngx_http_idem_form_feed(f, body + i, n);
 
             } else {
-                rc = j ? ngx_http_idempotency_json_done(j, digest)
-                       : ngx_http_idempotency_form_done(f, digest);
+                rc = j ? ngx_http_idem_json_done(j, digest)
+                       : ngx_http_idem_form_done(f, digest);
             }
 
             took = now() - start;
@@ -130,11 +129,11 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
         start = now();
 
         if (j) {
-            ngx_http_idempotency_json_destroy(j);
+            ngx_http_idem_json_destroy(j);
         }
 
         if (f) {
-            ngx_http_idempotency_form_destroy(f);
+            ngx_http_idem_form_destroy(f);
         }
 
         took = now() - start;
@@ -152,11 +151,11 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
 int
 main(int argc, char **argv)
 {
-    u_char                               *body;
-    size_t                                len, piece;
-    unsigned                              i;
-    ngx_http_idempotency_json_options_t   json;
-    ngx_http_idempotency_form_options_t   form;
+    u_char                        *body;
+    size_t                         len, piece;
+    unsigned                       i;
+    ngx_http_idem_json_options_t   json;
+    ngx_http_idem_form_options_t   form;
 
     static const struct {
         const char  *name, *open, *close, *unit;
@@ -186,10 +185,10 @@ main(int argc, char **argv)
                    shapes[i].shape);
 
         ngx_memzero(&json, sizeof(json));
-        json.size = NGX_HTTP_IDEMPOTENCY_JSON_SIZE;
-        json.depth = NGX_HTTP_IDEMPOTENCY_JSON_DEPTH;
-        json.paths = NGX_HTTP_IDEMPOTENCY_JSON_PATHS;
-        json.paths_size = NGX_HTTP_IDEMPOTENCY_JSON_PATHS_SIZE;
+        json.size = NGX_HTTP_IDEM_JSON_SIZE;
+        json.depth = NGX_HTTP_IDEM_JSON_DEPTH;
+        json.paths = NGX_HTTP_IDEM_JSON_PATHS;
+        json.paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
         json.secret = secret;
 
         printf("ordered    ");
@@ -200,13 +199,13 @@ main(int argc, char **argv)
         measure(shapes[i].name, body, len, piece, &json, NULL);
 
         json.unordered = 0;
-        json.detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+        json.detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
         printf("detail     ");
         measure(shapes[i].name, body, len, piece, &json, NULL);
     }
 
     ngx_memzero(&form, sizeof(form));
-    form.size = NGX_HTTP_IDEMPOTENCY_FORM_SIZE;
+    form.size = NGX_HTTP_IDEM_FORM_SIZE;
 
     len = fill(body, "", "", "%x=1", 1);
     printf("form       ");

@@ -17,7 +17,7 @@ my $module = $ENV{IDEMPOTENCY_MODULE}
              || "$root/build/ngx_http_idempotency_module.so";
 
 my $table     = text('ngx_http_idempotency_module.c');
-my $merge     = text('src/core/ngx_http_idempotency_conf.c');
+my $merge     = text('src/conf/ngx_http_idem_conf.c');
 my $sources   = join '', map { text($_) } files("$root/src", qr/\.[ch]$/);
 my $reference = text('docs/directives.md');
 my $readme    = text('README.md');
@@ -50,7 +50,7 @@ done_testing();
 sub directives {
     my %found;
 
-    my ($body) = $table =~ /ngx_http_idempotency_commands\[\] = \{(.*?)^\};/ms
+    my ($body) = $table =~ /ngx_http_idem_commands\[\] = \{(.*?)^\};/ms
         or die 'no table of directives';
 
     while ($body =~ /\{ \s* ngx_string\("(\w+)"\), \s*
@@ -114,7 +114,7 @@ sub choices {
 
 
 sub variables {
-    my ($body) = text('src/observe/ngx_http_idempotency_variables.c')
+    my ($body) = text('src/observe/ngx_http_idem_variables.c')
                  =~ /ngx_http_variable_t\s+\w+\[\] = \{(.*?)^\};/ms
         or die 'no table of variables';
 
@@ -130,11 +130,11 @@ sub variables {
 
 
 sub backends {
-    my ($body) = text('src/store/ngx_http_idempotency_store.c')
-                 =~ /ngx_http_idempotency_backends\[\] =\s*\{(.*?)^\};/ms
+    my ($body) = text('src/store/ngx_http_idem_store.c')
+                 =~ /ngx_http_idem_backends\[\] =\s*\{(.*?)^\};/ms
         or die 'no table of stores';
 
-    return $body =~ /&ngx_http_idempotency_(\w+)_backend/g;
+    return $body =~ /&ngx_http_idem_(\w+)_backend/g;
 }
 
 
@@ -316,7 +316,7 @@ sub words {
 
     my $body = body_of($setter) or return;
 
-    for my $helper ($body =~ /(ngx_http_idempotency_(?:conf|stats)_\w+)\(/g) {
+    for my $helper ($body =~ /(ngx_http_idem_(?:conf|stats)_\w+)\(/g) {
         next if $helper =~ /_(?:is|invalid|complex)$/;
         $body .= body_of($helper);
     }
@@ -326,7 +326,7 @@ sub words {
         $body =~ /ngx_strncmp\([^,]+, "(\w+[=:])", \d\)/g,
     );
 
-    for my $enum ($body =~ /e = (ngx_http_idempotency_\w+);/g) {
+    for my $enum ($body =~ /e = (ngx_http_idem_\w+);/g) {
         $sources =~ /ngx_conf_enum_t\s+$enum\[\] = \{(.*?)^\};/ms or next;
         push @words, $1 =~ /ngx_string\("(\w+)"\)/g;
     }
@@ -350,8 +350,8 @@ sub defaults_agree {
         idempotency             => 'off',
         idempotency_key         => strings('default_keys'),
         idempotency_key_format  => 'token min='
-            . number('NGX_HTTP_IDEMPOTENCY_KEY_MIN') . ' max='
-            . number('NGX_HTTP_IDEMPOTENCY_KEY_MAX') . ' quoted=optional',
+            . number('NGX_HTTP_IDEM_KEY_MIN') . ' max='
+            . number('NGX_HTTP_IDEM_KEY_MAX') . ' quoted=optional',
         idempotency_methods     => join(' ', function('default_names')
                                    =~ /ngx_string\("([A-Z]+)"\)/g),
         idempotency_scope       => (split ' ', strings('default_values'))[0],
@@ -390,7 +390,7 @@ sub defaults_agree {
 sub function {
     my $name = shift;
 
-    $merge =~ /^ngx_http_idempotency_$name\(.*?^(\{.*?^\})/ms
+    $merge =~ /^ngx_http_idem_$name\(.*?^(\{.*?^\})/ms
         or die "no function $name";
 
     return $1;
@@ -440,7 +440,7 @@ sub stores_agree {
         like($chapter // '', qr/\*\*\[?$name\b/, "README: store $name");
     }
 
-    my $size = number('NGX_HTTP_IDEMPOTENCY_DEFAULT_SIZE');
+    my $size = number('NGX_HTTP_IDEM_DEFAULT_SIZE');
 
     is(measure(($in_store{memory}{default} // '') =~ /:(\w+);/), $size,
        'memory: default size');
@@ -458,7 +458,7 @@ sub variables_agree {
 
 
 sub statuses_agree {
-    my ($body) = text('src/core/ngx_http_idempotency_ctx.c')
+    my ($body) = text('src/request/ngx_http_idem_ctx.c')
                  =~ /status_names\[\] = \{(.*?)^\};/ms;
 
     is_deeply([ map { $_->[0] } rows($reference, 'status') ],
@@ -468,8 +468,8 @@ sub statuses_agree {
 
 
 sub errors_agree {
-    my ($body) = text('src/response/ngx_http_idempotency_problem.c')
-                 =~ /ngx_http_idempotency_problems\[\] =\s*\{(.*?)^\};/ms;
+    my ($body) = text('src/response/ngx_http_idem_problem.c')
+                 =~ /ngx_http_idem_problems\[\] =\s*\{(.*?)^\};/ms;
 
     my @problems;
 
@@ -487,13 +487,13 @@ sub errors_agree {
 
 
 sub figures_agree {
-    my ($body) = text('src/observe/ngx_http_idempotency_stats_prometheus.c')
-                 =~ /ngx_http_idempotency_families\[\] = \{(.*?)^\};/ms;
+    my ($body) = text('src/observe/ngx_http_idem_stats_prometheus.c')
+                 =~ /ngx_http_idem_families\[\] = \{(.*?)^\};/ms;
 
     my @families;
     push @families, "`$1` $2" while $body =~ /\{ "(\w+)", "(\w+)",/g;
 
-    my $layers = text('src/observe/ngx_http_idempotency_stats_layers.c');
+    my $layers = text('src/observe/ngx_http_idem_stats_layers.c');
     push @families, "`$1` $2"
         while $layers =~ /# TYPE nginx_idempotency_(\w+) (\w+)/g;
 
@@ -503,8 +503,8 @@ sub figures_agree {
 
 
 sub events_agree {
-    my ($body) = text('src/observe/ngx_http_idempotency_events.c')
-                 =~ /ngx_http_idempotency_events\[\] = \{(.*?)^\};/ms;
+    my ($body) = text('src/observe/ngx_http_idem_events.c')
+                 =~ /ngx_http_idem_events\[\] = \{(.*?)^\};/ms;
 
     my @events;
     push @events, [ "`$1`", lc $2 ]

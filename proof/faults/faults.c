@@ -224,7 +224,7 @@ FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_calloc, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))
 FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_calloc_locked, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))
-FAULTS_WRAP(FAULTS_SLAB, void *, ngx_http_idempotency_room_alloc, NULL,
+FAULTS_WRAP(FAULTS_SLAB, void *, ngx_http_idem_room_alloc, NULL,
             (void *room, ngx_uint_t kind), (room, kind))
 
 
@@ -325,10 +325,10 @@ __wrap_ngx_destroy_pool(ngx_pool_t *pool)
  * the worker dies as soon as it has the lock.
  */
 
-void __real_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool);
-void __wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool);
-void __real_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool);
-void __wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool);
+void __real_ngx_http_idem_mutex_lock(ngx_slab_pool_t *shpool);
+void __wrap_ngx_http_idem_mutex_lock(ngx_slab_pool_t *shpool);
+void __real_ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool);
+void __wrap_ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool);
 
 
 static volatile uint64_t  faults_steps;
@@ -398,9 +398,9 @@ faults_walk(uint64_t steps)
 
 
 void
-__wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
+__wrap_ngx_http_idem_mutex_lock(ngx_slab_pool_t *shpool)
 {
-    __real_ngx_http_idempotency_mutex_lock(shpool);
+    __real_ngx_http_idem_mutex_lock(shpool);
 
     if (faults && faults->kill_in > 0 && faults->kill_steps
         && ngx_process == NGX_PROCESS_WORKER
@@ -412,7 +412,7 @@ __wrap_ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
 
 
 void
-__wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
+__wrap_ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool)
 {
     if (faults_steps) {
         faults_steps = 0;
@@ -422,5 +422,5 @@ __wrap_ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
         }
     }
 
-    __real_ngx_http_idempotency_mutex_unlock(shpool);
+    __real_ngx_http_idem_mutex_unlock(shpool);
 }

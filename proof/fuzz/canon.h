@@ -6,10 +6,10 @@
 #define _FUZZ_CANON_H_INCLUDED_
 
 
-#include "request/canonical/ngx_http_idempotency_canon.h"
+#include "canonical/ngx_http_idem_canon.h"
 
 
-#define DIGEST_LEN  NGX_HTTP_IDEMPOTENCY_CANON_DIGEST_LEN
+#define DIGEST_LEN  NGX_HTTP_IDEM_CANON_DIGEST_LEN
 
 
 static long         allocations = -1;            /* until one fails, or -1 */
@@ -37,7 +37,7 @@ memory_free(void *data, void *p)
 }
 
 
-static const ngx_http_idempotency_canon_mem_t  mem = {
+static const ngx_http_idem_canon_mem_t  mem = {
     memory_alloc, memory_free, NULL
 };
 

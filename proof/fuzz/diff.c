@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * Two lists of paths, as they come from a store: a length of the first one in
@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 
-#include "request/canonical/ngx_http_idempotency_json_paths.h"
+#include "canonical/ngx_http_idem_json_paths.h"
 
 
 typedef struct {
@@ -35,7 +35,7 @@ within(lists_t *lists, const ngx_str_t *text)
 
 
 static ngx_int_t
-tell(void *data, const ngx_http_idempotency_json_diff_t *diff)
+tell(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     lists_t  *lists = data;
 
@@ -70,8 +70,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     lists.two.len = in.len - n;
     lists.told = 0;
 
-    ngx_http_idempotency_json_diff(&lists.one, &lists.two, 9, tell, &lists,
-                                   &more);
+    ngx_http_idem_json_diff(&lists.one, &lists.two, 9, tell, &lists, &more);
     fuzz_check(lists.told <= 9);
 
     free(lists.one.data);

@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_form.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lcrypto */
+/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c ; libs: -lcrypto */
 
 /*
  * The form reader: the answer and the digest do not depend on how the body is
@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 
-#include "request/canonical/ngx_http_idempotency_form.h"
+#include "canonical/ngx_http_idem_form.h"
 #include "canon.h"
 
 
@@ -16,15 +16,15 @@ static ngx_str_t  excluded[] = { ngx_string("ts"), ngx_string("a[]") };
 
 
 static ngx_int_t
-walk(const ngx_http_idempotency_form_options_t *options, const uint8_t *p,
+walk(const ngx_http_idem_form_options_t *options, const uint8_t *p,
     size_t len, size_t piece, u_char *digest)
 {
-    size_t                        n;
-    u_char                       *copy;
-    ngx_int_t                     rc;
-    ngx_http_idempotency_form_t  *f;
+    size_t                 n;
+    u_char                *copy;
+    ngx_int_t              rc;
+    ngx_http_idem_form_t  *f;
 
-    f = ngx_http_idempotency_form_create(options, &mem);
+    f = ngx_http_idem_form_create(options, &mem);
     if (f == NULL) {
         return NGX_ERROR;
     }
@@ -32,15 +32,15 @@ walk(const ngx_http_idempotency_form_options_t *options, const uint8_t *p,
     while (len) {
         n = (piece && piece < len) ? piece : len;
         copy = fuzz_copy(p, n);
-        ngx_http_idempotency_form_feed(f, copy, n);
+        ngx_http_idem_form_feed(f, copy, n);
         free(copy);
         p += n;
         len -= n;
     }
 
-    rc = ngx_http_idempotency_form_done(f, digest);
+    rc = ngx_http_idem_form_done(f, digest);
 
-    ngx_http_idempotency_form_destroy(f);
+    ngx_http_idem_form_destroy(f);
 
     return rc;
 }
@@ -49,18 +49,18 @@ walk(const ngx_http_idempotency_form_options_t *options, const uint8_t *p,
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    u_char                                one[DIGEST_LEN], two[DIGEST_LEN];
-    ngx_int_t                             rc;
-    ngx_uint_t                            how;
-    fuzz_input_t                          in;
-    ngx_http_idempotency_form_options_t   options;
+    u_char                         one[DIGEST_LEN], two[DIGEST_LEN];
+    ngx_int_t                      rc;
+    ngx_uint_t                     how;
+    fuzz_input_t                   in;
+    ngx_http_idem_form_options_t   options;
 
 
     in.p = data;
     in.len = size;
     how = fuzz_byte(&in);
 
-    options.size = (how & 1) ? 64 : NGX_HTTP_IDEMPOTENCY_FORM_SIZE;
+    options.size = (how & 1) ? 64 : NGX_HTTP_IDEM_FORM_SIZE;
     options.excluded = excluded;
     options.nexcluded = (how & 2) ? 2 : 0;
 

@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * The JSON walker: the answer and the digest do not depend on how the body is
@@ -9,8 +9,8 @@
 
 #include "fuzz.h"
 
-#include "request/canonical/ngx_http_idempotency_json.h"
-#include "request/canonical/ngx_http_idempotency_json_paths.h"
+#include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_json_paths.h"
 #include "canon.h"
 
 
@@ -19,24 +19,24 @@ static ngx_str_t  wanted[] = { ngx_string("k"), ngx_string("a") };
 
 
 static ngx_int_t
-no_difference(void *data, const ngx_http_idempotency_json_diff_t *diff)
+no_difference(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     return NGX_ABORT;
 }
 
 
 static ngx_int_t
-walk(const ngx_http_idempotency_json_options_t *options, const uint8_t *p,
+walk(const ngx_http_idem_json_options_t *options, const uint8_t *p,
     size_t len, size_t piece, u_char *digest)
 {
-    size_t                        n;
-    u_char                       *copy;
-    ngx_int_t                     rc;
-    ngx_str_t                     paths;
-    ngx_uint_t                    more;
-    ngx_http_idempotency_json_t  *j;
+    size_t                 n;
+    u_char                *copy;
+    ngx_int_t              rc;
+    ngx_str_t              paths;
+    ngx_uint_t             more;
+    ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idempotency_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options, &mem);
     if (j == NULL) {
         return NGX_ERROR;
     }
@@ -44,31 +44,31 @@ walk(const ngx_http_idempotency_json_options_t *options, const uint8_t *p,
     while (len) {
         n = (piece && piece < len) ? piece : len;
         copy = fuzz_copy(p, n);
-        ngx_http_idempotency_json_feed(j, copy, n);
+        ngx_http_idem_json_feed(j, copy, n);
         free(copy);
         p += n;
         len -= n;
     }
 
-    rc = ngx_http_idempotency_json_done(j, digest);
+    rc = ngx_http_idem_json_done(j, digest);
 
     if (rc == NGX_OK) {
         for (n = 0; n < options->nwanted; n++) {
-            fuzz_check(ngx_http_idempotency_json_member(j, n) != NULL);
+            fuzz_check(ngx_http_idem_json_member(j, n) != NULL);
         }
 
         if (options->detail) {
-            ngx_http_idempotency_json_paths(j, &paths);
+            ngx_http_idem_json_paths(j, &paths);
 
             if (paths.len) {
-                fuzz_check(ngx_http_idempotency_json_diff(&paths, &paths, 9,
+                fuzz_check(ngx_http_idem_json_diff(&paths, &paths, 9,
                                                  no_difference, NULL, &more)
                            == NGX_OK);
             }
         }
     }
 
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 
     return rc;
 }
@@ -77,12 +77,12 @@ walk(const ngx_http_idempotency_json_options_t *options, const uint8_t *p,
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    u_char                                one[DIGEST_LEN], two[DIGEST_LEN];
-    u_char                               *spaced;
-    ngx_int_t                             rc;
-    ngx_uint_t                            how, fail;
-    fuzz_input_t                          in;
-    ngx_http_idempotency_json_options_t   options;
+    u_char                         one[DIGEST_LEN], two[DIGEST_LEN];
+    u_char                        *spaced;
+    ngx_int_t                      rc;
+    ngx_uint_t                     how, fail;
+    fuzz_input_t                   in;
+    ngx_http_idem_json_options_t   options;
 
 
     in.p = data;
@@ -91,10 +91,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fail = fuzz_byte(&in);
 
     ngx_memzero(&options, sizeof(options));
-    options.size = NGX_HTTP_IDEMPOTENCY_JSON_SIZE;
-    options.depth = (how & 1) ? 4 : NGX_HTTP_IDEMPOTENCY_JSON_DEPTH;
-    options.paths = (how & 2) ? 3 : NGX_HTTP_IDEMPOTENCY_JSON_PATHS;
-    options.paths_size = NGX_HTTP_IDEMPOTENCY_JSON_PATHS_SIZE;
+    options.size = NGX_HTTP_IDEM_JSON_SIZE;
+    options.depth = (how & 1) ? 4 : NGX_HTTP_IDEM_JSON_DEPTH;
+    options.paths = (how & 2) ? 3 : NGX_HTTP_IDEM_JSON_PATHS;
+    options.paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
     options.secret = (u_char *) "0123456789abcdef0123456789abcdef";
     options.excluded = excluded;
     options.nexcluded = (how & 4) ? 2 : 0;

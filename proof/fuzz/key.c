@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_key.c ; libs: */
+/* sources: src/canonical/ngx_http_idem_key.c ; libs: */
 
 /*
  * The key parser, which is also the structured field's.  A first byte chooses
@@ -9,19 +9,19 @@
 
 #include "fuzz.h"
 
-#include "request/ngx_http_idempotency_key.h"
+#include "canonical/ngx_http_idem_key.h"
 
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    size_t                              i, n;
-    u_char                             *p, *buf, *again, *buf2;
-    ngx_str_t                           raw, key, key2;
-    ngx_uint_t                          how;
-    const char                         *reason;
-    fuzz_input_t                        in;
-    ngx_http_idempotency_key_format_t   format;
+    size_t                       i, n;
+    u_char                      *p, *buf, *again, *buf2;
+    ngx_str_t                    raw, key, key2;
+    ngx_uint_t                   how;
+    const char                  *reason;
+    fuzz_input_t                 in;
+    ngx_http_idem_key_format_t   format;
 
     in.p = data;
     in.len = size;
@@ -39,7 +39,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     raw.len = in.len;
     reason = NULL;
 
-    if (ngx_http_idempotency_key_parse(&format, &raw, buf, &key, &reason)
+    if (ngx_http_idem_key_parse(&format, &raw, buf, &key, &reason)
         != NGX_OK)
     {
         fuzz_check(reason != NULL);
@@ -72,8 +72,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     raw.data = again;
     raw.len = n;
 
-    fuzz_check(ngx_http_idempotency_key_parse(&format, &raw, buf2, &key2,
-                                              &reason)
+    fuzz_check(ngx_http_idem_key_parse(&format, &raw, buf2, &key2,
+                                       &reason)
                == NGX_OK);
     fuzz_check(key2.len == key.len
                && memcmp(key2.data, key.data, key.len) == 0);

@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_multipart.c ; libs: */
+/* sources: src/canonical/ngx_http_idem_multipart.c ; libs: */
 
 /*
  * A media type, a NUL, a body: what comes out does not depend on how the body
@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 
-#include "request/ngx_http_idempotency_multipart.h"
+#include "canonical/ngx_http_idem_multipart.h"
 
 
 typedef struct {
@@ -35,25 +35,25 @@ static void
 reduce(const ngx_str_t *boundary, const uint8_t *p, size_t len, size_t piece,
     output_t *out)
 {
-    size_t                             n;
-    u_char                            *copy;
-    ngx_http_idempotency_multipart_t   m;
+    size_t                      n;
+    u_char                     *copy;
+    ngx_http_idem_multipart_t   m;
 
     ngx_memzero(out, sizeof(output_t));
-    ngx_http_idempotency_multipart_init(&m, boundary, update, out);
+    ngx_http_idem_multipart_init(&m, boundary, update, out);
 
     while (len) {
         n = (piece && piece < len) ? piece : len;
         copy = fuzz_copy(p, n);
 
-        ngx_http_idempotency_multipart_feed(&m, copy, n);
+        ngx_http_idem_multipart_feed(&m, copy, n);
 
         free(copy);
         p += n;
         len -= n;
     }
 
-    ngx_http_idempotency_multipart_done(&m);
+    ngx_http_idem_multipart_done(&m);
 }
 
 
@@ -73,10 +73,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     value.data = type;
     value.len = n;
 
-    if (ngx_http_idempotency_multipart_boundary(&value, &boundary) == NGX_OK) {
+    if (ngx_http_idem_multipart_boundary(&value, &boundary) == NGX_OK) {
 
         fuzz_check(boundary.len > 0
-                   && boundary.len <= NGX_HTTP_IDEMPOTENCY_BOUNDARY_MAX);
+                   && boundary.len <= NGX_HTTP_IDEM_BOUNDARY_MAX);
 
         if (end) {
             n++;

@@ -1,4 +1,4 @@
-/* sources: src/store/redis/ngx_http_idempotency_redis_codec.c src/store/redis/ngx_http_idempotency_redis_reply.c src/store/redis/ngx_http_idempotency_redis_record.c src/record/ngx_http_idempotency_record.c ; libs: -lhiredis -lz */
+/* sources: src/store/redis/ngx_http_idem_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
 
 /*
  * What a Redis says, as it is read: a first byte chooses the operation, and
@@ -13,7 +13,7 @@
 
 #include "fuzz.h"
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/ngx_http_idem_redis.h"
 
 
 #define BLOCKS_MAX   64
@@ -111,18 +111,18 @@ static uint64_t
 listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
     size_t len, size_t piece)
 {
-    void                               *reply;
-    size_t                              n;
-    uint64_t                            sum;
-    ngx_log_t                           log;
-    ngx_int_t                           rc;
-    ngx_uint_t                          replies;
-    redisReader                        *reader;
-    ngx_http_idempotency_op_t           op;
-    ngx_http_idempotency_store_t        store;
-    ngx_http_idempotency_redis_t        redis;
-    ngx_http_idempotency_redis_call_t   call;
-    ngx_http_idempotency_redis_conn_t   conn;
+    void                        *reply;
+    size_t                       n;
+    uint64_t                     sum;
+    ngx_log_t                    log;
+    ngx_int_t                    rc;
+    ngx_uint_t                   replies;
+    redisReader                 *reader;
+    ngx_http_idem_op_t           op;
+    ngx_http_idem_store_t        store;
+    ngx_http_idem_redis_t        redis;
+    ngx_http_idem_redis_call_t   call;
+    ngx_http_idem_redis_conn_t   conn;
 
     ngx_memzero(&log, sizeof(log));
     ngx_memzero(&op, sizeof(op));
@@ -143,7 +143,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
     call.due = due;
     call.tries = 1;
 
-    reader = ngx_http_idempotency_redis_reader(0);
+    reader = ngx_http_idem_redis_reader(0);
     fuzz_check(reader != NULL);
 
     sum = 0;
@@ -172,7 +172,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
             if (call.nbefore < call.due) {
                 call.before[call.nbefore++] = reply;
 
-                if (ngx_http_idempotency_redis_reply_before(&call)
+                if (ngx_http_idem_redis_reply_before(&call)
                     != NGX_OK)
                 {
                     len = 0;
@@ -183,19 +183,19 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
                 continue;
             }
 
-            rc = ngx_http_idempotency_redis_reply_result(&call, reply);
+            rc = ngx_http_idem_redis_reply_result(&call, reply);
 
             if (rc == NGX_OK) {
-                fuzz_check(op.result <= NGX_HTTP_IDEMPOTENCY_ERROR);
+                fuzz_check(op.result <= NGX_HTTP_IDEM_ERROR);
 
                 sum = sum * 31 + op.result;
 
-                if (op.result == NGX_HTTP_IDEMPOTENCY_FOUND) {
+                if (op.result == NGX_HTTP_IDEM_FOUND) {
                     sum = sum * 31 + op.found.state * 8 + op.found.reason;
                     fuzz_check(op.found.state
-                               >= NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+                               >= NGX_HTTP_IDEM_IN_PROGRESS
                                && op.found.state
-                                  <= NGX_HTTP_IDEMPOTENCY_UNUSABLE);
+                                  <= NGX_HTTP_IDEM_UNUSABLE);
                 }
             }
 
@@ -207,7 +207,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
 
             call.tries = 1;
 
-            if (op.result == NGX_HTTP_IDEMPOTENCY_FOUND && rc == NGX_OK) {
+            if (op.result == NGX_HTTP_IDEM_FOUND && rc == NGX_OK) {
 
                 /* with the reply gone: nothing may point into it */
 
@@ -255,20 +255,20 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     in.p = data;
     in.len = size;
-    kind = fuzz_byte(&in) % (NGX_HTTP_IDEMPOTENCY_OP_N + 3);
-    plain = (kind >= NGX_HTTP_IDEMPOTENCY_OP_N);
+    kind = fuzz_byte(&in) % (NGX_HTTP_IDEM_OP_N + 3);
+    plain = (kind >= NGX_HTTP_IDEM_OP_N);
     due = 0;
 
     switch (kind) {
 
-    case NGX_HTTP_IDEMPOTENCY_OP_N:
-    case NGX_HTTP_IDEMPOTENCY_OP_N + 1:
-        due = kind - NGX_HTTP_IDEMPOTENCY_OP_N + 1;
-        kind = NGX_HTTP_IDEMPOTENCY_OP_BEGIN;
+    case NGX_HTTP_IDEM_OP_N:
+    case NGX_HTTP_IDEM_OP_N + 1:
+        due = kind - NGX_HTTP_IDEM_OP_N + 1;
+        kind = NGX_HTTP_IDEM_OP_BEGIN;
         break;
 
-    case NGX_HTTP_IDEMPOTENCY_OP_N + 2:
-        kind = NGX_HTTP_IDEMPOTENCY_OP_COMMIT;
+    case NGX_HTTP_IDEM_OP_N + 2:
+        kind = NGX_HTTP_IDEM_OP_COMMIT;
         break;
 
     default:

@@ -9,12 +9,12 @@
 #define _CANON_H_INCLUDED_
 
 
-#include "request/canonical/ngx_http_idempotency_canon.h"
+#include "canonical/ngx_http_idem_canon.h"
 #include "unit.h"
 
 
 #define S(s)        s, sizeof(s) - 1
-#define DIGEST_LEN  NGX_HTTP_IDEMPOTENCY_CANON_DIGEST_LEN
+#define DIGEST_LEN  NGX_HTTP_IDEM_CANON_DIGEST_LEN
 
 
 typedef ngx_int_t (*feed_pt)(void *reader, const u_char *p, size_t len);
@@ -73,7 +73,7 @@ memory_free(void *data, void *p)
 }
 
 
-static const ngx_http_idempotency_canon_mem_t  mem = {
+static const ngx_http_idem_canon_mem_t  mem = {
     memory_alloc, memory_free, NULL
 };
 

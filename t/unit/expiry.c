@@ -1,4 +1,4 @@
-/* sources: src/store/memory/ngx_http_idempotency_expiry.c */
+/* sources: src/store/zone/ngx_http_idem_expiry.c */
 
 /*
  * The wheel of expiry times: each record comes up within a tick of its time,
@@ -9,7 +9,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/memory/ngx_http_idempotency_zone.h"
+#include "store/zone/ngx_http_idem_zone.h"
 #include "unit.h"
 
 
@@ -23,8 +23,8 @@
 
 volatile ngx_msec_t  ngx_current_msec;
 
-static ngx_http_idempotency_expiry_t  wheel;
-static ngx_http_idempotency_node_t    nodes[NODES];
+static ngx_http_idem_expiry_t  wheel;
+static ngx_http_idem_node_t    nodes[NODES];
 
 
 /* what is due is taken out if it has expired, else put in again */
@@ -32,20 +32,20 @@ static ngx_http_idempotency_node_t    nodes[NODES];
 static ngx_uint_t
 drain(ngx_uint_t *looks, ngx_msec_t *late)
 {
-    ngx_uint_t                    n, work;
-    ngx_http_idempotency_node_t  *node;
+    ngx_uint_t             n, work;
+    ngx_http_idem_node_t  *node;
 
     n = 0;
 
     work = (ngx_uint_t) -1;
 
-    while ((node = ngx_http_idempotency_expiry_next(&wheel, &work)) != NULL) {
+    while ((node = ngx_http_idem_expiry_next(&wheel, &work)) != NULL) {
 
         (*looks)++;
         ngx_queue_remove(&node->expiry);
 
         if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
-            ngx_http_idempotency_expiry_add(&wheel, node);
+            ngx_http_idem_expiry_add(&wheel, node);
             continue;
         }
 
@@ -66,7 +66,7 @@ turn(const char *name, ngx_msec_t start, ngx_msec_t longest, ngx_msec_t step)
     ngx_uint_t  i, n, looks;
 
     ngx_current_msec = start;
-    ngx_http_idempotency_expiry_init(&wheel);
+    ngx_http_idem_expiry_init(&wheel);
 
     end = start + longest + step + 2 * TICK;
     n = 0;
@@ -76,7 +76,7 @@ turn(const char *name, ngx_msec_t start, ngx_msec_t longest, ngx_msec_t step)
 
     for (i = 0; i < NODES; i++) {
         nodes[i].expires = start + 1 + unit_below(longest);
-        ngx_http_idempotency_expiry_add(&wheel, &nodes[i]);
+        ngx_http_idem_expiry_add(&wheel, &nodes[i]);
     }
 
     while ((ngx_msec_int_t) (ngx_current_msec - end) < 0) {
@@ -114,22 +114,22 @@ main(void)
     /* one that has expired already, and one that lives on */
 
     ngx_current_msec = 5000;
-    ngx_http_idempotency_expiry_init(&wheel);
+    ngx_http_idem_expiry_init(&wheel);
 
     nodes[0].expires = 4000;
     nodes[1].expires = 5100;
-    ngx_http_idempotency_expiry_add(&wheel, &nodes[0]);
-    ngx_http_idempotency_expiry_add(&wheel, &nodes[1]);
+    ngx_http_idem_expiry_add(&wheel, &nodes[0]);
+    ngx_http_idem_expiry_add(&wheel, &nodes[1]);
 
     looks = 0;
     late = 0;
 
     work = 100;
 
-    ok(ngx_http_idempotency_expiry_next(&wheel, &work) == NULL, "a tick runs");
+    ok(ngx_http_idem_expiry_next(&wheel, &work) == NULL, "a tick runs");
 
     ngx_current_msec += TICK;
-    ok(ngx_http_idempotency_expiry_next(&wheel, &work) == &nodes[0],
+    ok(ngx_http_idem_expiry_next(&wheel, &work) == &nodes[0],
        "the past comes up at once");
 
     nodes[1].expires = 60000;
@@ -139,26 +139,26 @@ main(void)
     /* nobody came for a month: that is made up for in pieces */
 
     ngx_current_msec = 1000;
-    ngx_http_idempotency_expiry_init(&wheel);
+    ngx_http_idem_expiry_init(&wheel);
 
     nodes[0].expires = 1000 + 20 * DAY;
     nodes[1].expires = 1000 + 40 * DAY;
-    ngx_http_idempotency_expiry_add(&wheel, &nodes[0]);
-    ngx_http_idempotency_expiry_add(&wheel, &nodes[1]);
+    ngx_http_idem_expiry_add(&wheel, &nodes[0]);
+    ngx_http_idem_expiry_add(&wheel, &nodes[1]);
 
     ngx_current_msec += 30 * DAY;
 
     work = 1000;
-    ok(ngx_http_idempotency_expiry_next(&wheel, &work) == NULL && work == 0,
+    ok(ngx_http_idem_expiry_next(&wheel, &work) == NULL && work == 0,
        "not more than that much work");
 
     nodes[2].expires = ngx_current_msec + MINUTE;
-    ngx_http_idempotency_expiry_add(&wheel, &nodes[2]);
+    ngx_http_idem_expiry_add(&wheel, &nodes[2]);
 
     for (calls = 1; calls < 100000; calls++) {
         work = 1000;
 
-        if (ngx_http_idempotency_expiry_next(&wheel, &work) == &nodes[0]) {
+        if (ngx_http_idem_expiry_next(&wheel, &work) == &nodes[0]) {
             break;
         }
     }

@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_form.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lcrypto */
+/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c ; libs: -lcrypto */
 
 /*
  * A form as it counts: which pairs are the same, which are not, which bodies
@@ -11,7 +11,7 @@
 
 #include <time.h>
 
-#include "request/canonical/ngx_http_idempotency_form.h"
+#include "canonical/ngx_http_idem_form.h"
 #include "canon.h"
 
 
@@ -126,30 +126,30 @@ static ngx_str_t  excluded[] = {
 static ngx_int_t
 feed_form(void *reader, const u_char *p, size_t len)
 {
-    return ngx_http_idempotency_form_feed(reader, p, len);
+    return ngx_http_idem_form_feed(reader, p, len);
 }
 
 
 static ngx_int_t
-run(ngx_http_idempotency_form_options_t *options, const void *text,
+run(ngx_http_idem_form_options_t *options, const void *text,
     size_t len, int piece, u_char *digest)
 {
-    ngx_int_t                     rc, done_rc;
-    ngx_http_idempotency_form_t  *f;
+    ngx_int_t              rc, done_rc;
+    ngx_http_idem_form_t  *f;
 
-    f = ngx_http_idempotency_form_create(options, &mem);
+    f = ngx_http_idem_form_create(options, &mem);
     if (f == NULL) {
         return NGX_ERROR;
     }
 
     rc = feed(feed_form, f, text, len, piece);
-    done_rc = ngx_http_idempotency_form_done(f, digest);
+    done_rc = ngx_http_idem_form_done(f, digest);
 
     if (rc != NGX_OK && done_rc != rc) {
         done_rc = NGX_ABORT;                       /* an answer must stay */
     }
 
-    ngx_http_idempotency_form_destroy(f);
+    ngx_http_idem_form_destroy(f);
 
     return done_rc;
 }
@@ -158,7 +158,7 @@ run(ngx_http_idempotency_form_options_t *options, const void *text,
 /* 1: the same; 0: different; -1: not both are forms, or it depends on cuts */
 
 static int
-compare(ngx_http_idempotency_form_options_t *options, const pair_t *pair)
+compare(ngx_http_idem_form_options_t *options, const pair_t *pair)
 {
     int     piece;
     u_char  one[DIGEST_LEN], two[DIGEST_LEN], again[DIGEST_LEN];
@@ -192,9 +192,9 @@ compare(ngx_http_idempotency_form_options_t *options, const pair_t *pair)
 static void
 test_pairs(void)
 {
-    u_char                               digest[DIGEST_LEN];
-    ngx_uint_t                           i;
-    ngx_http_idempotency_form_options_t  options;
+    u_char                        digest[DIGEST_LEN];
+    ngx_uint_t                    i;
+    ngx_http_idem_form_options_t  options;
 
     ngx_memzero(&options, sizeof(options));
     options.size = MEGABYTE;
@@ -324,13 +324,13 @@ equal(const field_t *a, ngx_uint_t na, const field_t *b, ngx_uint_t nb)
 static void
 test_random(void)
 {
-    u_char                               text[2][2048], one[DIGEST_LEN],
+    u_char                        text[2][2048], one[DIGEST_LEN],
                                          two[DIGEST_LEN];
-    size_t                               len[2];
-    field_t                              a[FIELDS_MAX], b[FIELDS_MAX], t;
-    ngx_uint_t                           i, k, n, na, nb, is_same, nsame,
+    size_t                        len[2];
+    field_t                       a[FIELDS_MAX], b[FIELDS_MAX], t;
+    ngx_uint_t                    i, k, n, na, nb, is_same, nsame,
                                          wrong;
-    ngx_http_idempotency_form_options_t  options;
+    ngx_http_idem_form_options_t  options;
 
     ngx_memzero(&options, sizeof(options));
     options.size = MEGABYTE;
@@ -408,11 +408,11 @@ test_random(void)
 static void
 test_large(const char *again, int piece)
 {
-    u_char                              *text, digest[DIGEST_LEN];
-    size_t                               i, n;
-    clock_t                              start;
-    ngx_int_t                            rc;
-    ngx_http_idempotency_form_options_t  options;
+    u_char                       *text, digest[DIGEST_LEN];
+    size_t                        i, n;
+    clock_t                       start;
+    ngx_int_t                     rc;
+    ngx_http_idem_form_options_t  options;
 
     ngx_memzero(&options, sizeof(options));
     options.size = MEGABYTE;
@@ -446,12 +446,12 @@ test_large(const char *again, int piece)
 static void
 test_memory(void)
 {
-    long                                 n;
-    char                                 text[8192], *p;
-    u_char                               digest[DIGEST_LEN];
-    ngx_int_t                            rc;
-    ngx_uint_t                           i, bad;
-    ngx_http_idempotency_form_options_t  options;
+    long                          n;
+    char                          text[8192], *p;
+    u_char                        digest[DIGEST_LEN];
+    ngx_int_t                     rc;
+    ngx_uint_t                    i, bad;
+    ngx_http_idem_form_options_t  options;
 
     ngx_memzero(&options, sizeof(options));
     options.size = MEGABYTE;

@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * A JSON body as it counts: which pairs are the same, which are not, which
@@ -214,7 +214,7 @@ static text_t  accepted[] = {
 /* 1: the same; 0: different; -1: not both are JSON, or it depends on cuts */
 
 static int
-compare(ngx_http_idempotency_json_options_t *options, const pair_t *pair)
+compare(ngx_http_idem_json_options_t *options, const pair_t *pair)
 {
     int     piece;
     u_char  one[DIGEST_LEN], two[DIGEST_LEN], again[DIGEST_LEN];
@@ -241,8 +241,8 @@ compare(ngx_http_idempotency_json_options_t *options, const pair_t *pair)
 static void
 test_pairs(void)
 {
-    ngx_uint_t                           i;
-    ngx_http_idempotency_json_options_t  options;
+    ngx_uint_t                    i;
+    ngx_http_idem_json_options_t  options;
 
     options_init(&options);
 
@@ -260,10 +260,10 @@ test_pairs(void)
 static void
 test_texts(void)
 {
-    int                                  piece;
-    u_char                               digest[DIGEST_LEN];
-    ngx_uint_t                           i, bad;
-    ngx_http_idempotency_json_options_t  options;
+    int                           piece;
+    u_char                        digest[DIGEST_LEN];
+    ngx_uint_t                    i, bad;
+    ngx_http_idem_json_options_t  options;
 
     options_init(&options);
 
@@ -312,6 +312,66 @@ static pair_t  excluded_different[] = {
 };
 
 
+/* by pointer: "/meta/at", the second of "/list", "/a~1b" */
+
+static ngx_str_t  excluded_pointers[] = {
+    ngx_string("/meta/at"), ngx_string("/list/1"), ngx_string("/a~1b")
+};
+
+
+static pair_t  pointed_same[] = {
+    { S("{\"meta\":{\"at\":1,\"b\":2}}"), S("{\"meta\":{\"b\":2}}") },
+    { S("{\"meta\":{\"b\":2,\"at\":{\"at\":[1,2]}}}"),
+      S("{\"meta\":{\"at\":0,\"b\":2}}") },
+    { S("{\"list\":[1,2,3]}"), S("{\"list\":[1,{\"x\":[]},3]}") },
+    { S("{\"list\":[1,2]}"), S("{\"list\":[1]}") },
+    { S("{\"a/b\":1}"), S("{}") }
+};
+
+
+static pair_t  pointed_different[] = {
+    { S("{\"at\":1}"), S("{\"at\":2}") },
+    { S("{\"x\":{\"meta\":{\"at\":1}}}"),
+      S("{\"x\":{\"meta\":{\"at\":2}}}") },
+    { S("{\"meta\":1}"), S("{\"meta\":2}") },
+    { S("{\"list\":[1,2,3]}"), S("{\"list\":[1,2,4]}") },
+    { S("{\"list\":[1,2,3]}"), S("{\"list\":[0,2,3]}") },
+    { S("{\"/meta/at\":1}"), S("{\"/meta/at\":2}") },
+    { S("{\"a\":{\"b\":1}}"), S("{\"a\":{\"b\":2}}") }
+};
+
+
+/* only "/amount", "/to/id" and the names of the first two "/items" count */
+
+static ngx_str_t  included[] = {
+    ngx_string("/amount"), ngx_string("/to/id"),
+    ngx_string("/items/0/name"), ngx_string("/items/1/name")
+};
+
+
+static pair_t  included_same[] = {
+    { S("{\"amount\":1,\"note\":\"a\"}"), S("{\"note\":[],\"amount\":1}") },
+    { S("{\"to\":{\"id\":{\"a\":1,\"b\":2},\"x\":0}}"),
+      S("{\"to\":{\"id\":{\"b\":2,\"a\":1}},\"x\":1}") },
+    { S("{\"amount\":1,\"to\":{}}"), S("{\"amount\":1,\"to\":7}") },
+    { S("{\"amount\":1,\"items\":[{\"name\":1,\"n\":2}]}"),
+      S("{\"amount\":1,\"items\":[{\"name\":1,\"n\":3}, 4]}") }
+};
+
+
+static pair_t  included_different[] = {
+    { S("{\"amount\":1}"), S("{\"amount\":2}") },
+    { S("{\"amount\":1}"), S("{\"to\":{\"id\":1}}") },
+    { S("{\"amount\":1}"), S("{\"amount\":\"1\"}") },
+    { S("{\"amount\":1}"), S("{\"amount\":1,\"to\":{\"id\":null}}") },
+    { S("{\"items\":[{\"name\":5},{}]}"), S("{\"items\":[{},{\"name\":5}]}") },
+    /* none of it is there, or one of it is twice: all counts */
+    { S("{\"note\":1}"), S("{\"note\":2}") },
+    { S("[1]"), S("[2]") },
+    { S("{\"amount\":1,\"amount\":2}"), S("{\"amount\":1,\"amount\":3}") }
+};
+
+
 static pair_t  unordered_same[] = {
     { S("[1,2,3]"), S("[3,1,2]") },
     { S("[[1,2],[3,4]]"), S("[[4,3],[2,1]]") },
@@ -340,8 +400,8 @@ static pair_t  unordered_different[] = {
 static void
 test_options(void)
 {
-    ngx_uint_t                           i;
-    ngx_http_idempotency_json_options_t  options;
+    ngx_uint_t                    i;
+    ngx_http_idem_json_options_t  options;
 
     options_init(&options);
     options.excluded = excluded;
@@ -351,6 +411,21 @@ test_options(void)
     check_pairs(&options, excluded_different, 0)
 
     options_init(&options);
+    options.excluded = excluded_pointers;
+    options.nexcluded = sizeof(excluded_pointers)
+                        / sizeof(excluded_pointers[0]);
+
+    check_pairs(&options, pointed_same, 1)
+    check_pairs(&options, pointed_different, 0)
+
+    options_init(&options);
+    options.included = included;
+    options.nincluded = sizeof(included) / sizeof(included[0]);
+
+    check_pairs(&options, included_same, 1)
+    check_pairs(&options, included_different, 0)
+
+    options_init(&options);
     options.unordered = 1;
 
     check_pairs(&options, unordered_same, 1)
@@ -358,17 +433,17 @@ test_options(void)
 }
 
 
-static ngx_http_idempotency_json_t *
-members_of(ngx_http_idempotency_json_options_t *options, const char *text)
+static ngx_http_idem_json_t *
+members_of(ngx_http_idem_json_options_t *options, const char *text)
 {
-    u_char                        digest[DIGEST_LEN];
-    ngx_http_idempotency_json_t  *j;
+    u_char                 digest[DIGEST_LEN];
+    ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idempotency_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options, &mem);
 
     if (j == NULL
         || feed(feed_json, j, text, strlen(text), -1) != NGX_OK
-        || ngx_http_idempotency_json_done(j, digest) != NGX_OK)
+        || ngx_http_idem_json_done(j, digest) != NGX_OK)
     {
         abort();
     }
@@ -378,13 +453,13 @@ members_of(ngx_http_idempotency_json_options_t *options, const char *text)
 
 
 static void
-member_is(ngx_http_idempotency_json_t *j, ngx_uint_t i,
-    ngx_http_idempotency_json_kind_e kind, ngx_uint_t count, const char *value,
+member_is(ngx_http_idem_json_t *j, ngx_uint_t i,
+    ngx_http_idem_json_kind_e kind, ngx_uint_t count, const char *value,
     size_t len, const char *name)
 {
-    const ngx_http_idempotency_json_member_t  *m;
+    const ngx_http_idem_json_member_t  *m;
 
-    m = ngx_http_idempotency_json_member(j, i);
+    m = ngx_http_idem_json_member(j, i);
 
     ok(m->kind == kind && m->count == count
        && unit_equal(m->value.data, m->value.len, (u_char *) value, len),
@@ -395,9 +470,9 @@ member_is(ngx_http_idempotency_json_t *j, ngx_uint_t i,
 static void
 test_members(void)
 {
-    u_char                               digest[DIGEST_LEN];
-    ngx_http_idempotency_json_t         *j;
-    ngx_http_idempotency_json_options_t  options;
+    u_char                        digest[DIGEST_LEN];
+    ngx_http_idem_json_t         *j;
+    ngx_http_idem_json_options_t  options;
 
     static ngx_str_t  wanted[] = {
         ngx_string("k"), ngx_string("url"), ngx_string("ts"),
@@ -413,55 +488,54 @@ test_members(void)
     j = members_of(&options, "{\"x\":{\"k\":0},\"\\u006b\":\"a\\u0000\\n\","
                              "\"ts\":-1e2,\"url\":[1,{\"k\":3}]}");
 
-    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("a\0\n"),
+    member_is(j, 0, NGX_HTTP_IDEM_JSON_STRING, 1, S("a\0\n"),
               "a string, its characters; not the one that lies deeper");
-    member_is(j, 1, NGX_HTTP_IDEMPOTENCY_JSON_ARRAY, 1, S(""), "an array");
-    member_is(j, 2, NGX_HTTP_IDEMPOTENCY_JSON_NUMBER, 1, S("-1e2"),
+    member_is(j, 1, NGX_HTTP_IDEM_JSON_ARRAY, 1, S(""), "an array");
+    member_is(j, 2, NGX_HTTP_IDEM_JSON_NUMBER, 1, S("-1e2"),
               "a number, its text; though it is excluded");
-    member_is(j, 3, NGX_HTTP_IDEMPOTENCY_JSON_NONE, 0, S(""), "not there");
-    member_is(j, 4, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("a\0\n"),
+    member_is(j, 3, NGX_HTTP_IDEM_JSON_NONE, 0, S(""), "not there");
+    member_is(j, 4, NGX_HTTP_IDEM_JSON_STRING, 1, S("a\0\n"),
               "wanted twice");
 
-    ngx_memcpy(digest, ngx_http_idempotency_json_member(j, 1)->digest,
-               DIGEST_LEN);
-    ngx_http_idempotency_json_destroy(j);
+    ngx_memcpy(digest, ngx_http_idem_json_member(j, 1)->digest, DIGEST_LEN);
+    ngx_http_idem_json_destroy(j);
 
     j = members_of(&options, "{\"url\":[1, {\"k\":3,\"ts\":1}],\"k\":null,"
                              "\"ts\":1,\"ts\":2,\"none\":true}");
 
-    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_NULL, 1, S("null"), "null");
-    ok(memcmp(ngx_http_idempotency_json_member(j, 1)->digest, digest,
+    member_is(j, 0, NGX_HTTP_IDEM_JSON_NULL, 1, S("null"), "null");
+    ok(memcmp(ngx_http_idem_json_member(j, 1)->digest, digest,
               DIGEST_LEN) == 0,
        "member: an array that is the same has the same digest");
-    ok(ngx_http_idempotency_json_member(j, 2)->count == 2,
+    ok(ngx_http_idem_json_member(j, 2)->count == 2,
        "member: twice is ambiguous");
-    member_is(j, 3, NGX_HTTP_IDEMPOTENCY_JSON_TRUE, 1, S("true"), "true");
+    member_is(j, 3, NGX_HTTP_IDEM_JSON_TRUE, 1, S("true"), "true");
 
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 
     j = members_of(&options, "{\"k\":1,\"url\":\"1\",\"ts\":{},"
                              "\"none\":false}");
 
-    ok(memcmp(ngx_http_idempotency_json_member(j, 0)->digest,
-              ngx_http_idempotency_json_member(j, 1)->digest, DIGEST_LEN) != 0,
+    ok(memcmp(ngx_http_idem_json_member(j, 0)->digest,
+              ngx_http_idem_json_member(j, 1)->digest, DIGEST_LEN) != 0,
        "member: 1 and \"1\" have different digests");
-    member_is(j, 2, NGX_HTTP_IDEMPOTENCY_JSON_OBJECT, 1, S(""), "an object");
-    member_is(j, 3, NGX_HTTP_IDEMPOTENCY_JSON_FALSE, 1, S("false"), "false");
+    member_is(j, 2, NGX_HTTP_IDEM_JSON_OBJECT, 1, S(""), "an object");
+    member_is(j, 3, NGX_HTTP_IDEM_JSON_FALSE, 1, S("false"), "false");
 
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 
     j = members_of(&options, "[{\"k\":1},\"k\",2]");
-    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_NONE, 0, S(""),
+    member_is(j, 0, NGX_HTTP_IDEM_JSON_NONE, 0, S(""),
               "none of an array");
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 }
 
 
 static void
 test_pointers(void)
 {
-    ngx_http_idempotency_json_t         *j;
-    ngx_http_idempotency_json_options_t  options;
+    ngx_http_idem_json_t         *j;
+    ngx_http_idem_json_options_t  options;
 
     static ngx_str_t  wanted[] = {
         ngx_string("/a/b"), ngx_string("/a"), ngx_string("/l/1/k"),
@@ -483,59 +557,59 @@ test_pointers(void)
                              "\"\":\"empty\",\"b\":\"top\",\"a.b\":\"dot\","
                              "\"ts\":{\"k\":\"hidden\"}}");
 
-    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("deep"),
+    member_is(j, 0, NGX_HTTP_IDEM_JSON_STRING, 1, S("deep"),
               "pointer: a member of a member, and of no other");
-    member_is(j, 1, NGX_HTTP_IDEMPOTENCY_JSON_OBJECT, 1, S(""),
+    member_is(j, 1, NGX_HTTP_IDEM_JSON_OBJECT, 1, S(""),
               "pointer: what is around it");
-    member_is(j, 2, NGX_HTTP_IDEMPOTENCY_JSON_NUMBER, 1, S("1"),
+    member_is(j, 2, NGX_HTTP_IDEM_JSON_NUMBER, 1, S("1"),
               "pointer: an element by its place");
-    member_is(j, 3, NGX_HTTP_IDEMPOTENCY_JSON_TRUE, 1, S("true"),
+    member_is(j, 3, NGX_HTTP_IDEM_JSON_TRUE, 1, S("true"),
               "pointer: names with / and ~");
-    member_is(j, 4, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("empty"),
+    member_is(j, 4, NGX_HTTP_IDEM_JSON_STRING, 1, S("empty"),
               "pointer: the empty name");
-    member_is(j, 5, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("top"),
+    member_is(j, 5, NGX_HTTP_IDEM_JSON_STRING, 1, S("top"),
               "pointer: a name beside them is a top-level one");
-    member_is(j, 6, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("dot"),
+    member_is(j, 6, NGX_HTTP_IDEM_JSON_STRING, 1, S("dot"),
               "pointer: a name with a dot");
-    member_is(j, 7, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("hidden"),
+    member_is(j, 7, NGX_HTTP_IDEM_JSON_STRING, 1, S("hidden"),
               "pointer: below what is excluded");
-    member_is(j, 8, NGX_HTTP_IDEMPOTENCY_JSON_NONE, 0, S(""),
+    member_is(j, 8, NGX_HTTP_IDEM_JSON_NONE, 0, S(""),
               "pointer: a place has no zeros before it");
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 
     j = members_of(&options, "{\"a\":{\"b\":1},\"a\":{\"b\":2},\"l\":{\"1\":"
                              "{\"k\":\"named\"}}}");
 
-    ok(ngx_http_idempotency_json_member(j, 0)->count == 2,
+    ok(ngx_http_idem_json_member(j, 0)->count == 2,
        "pointer: by two ways is ambiguous");
-    member_is(j, 2, NGX_HTTP_IDEMPOTENCY_JSON_STRING, 1, S("named"),
+    member_is(j, 2, NGX_HTTP_IDEM_JSON_STRING, 1, S("named"),
               "pointer: a name that looks like a place");
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 
     j = members_of(&options, "[{\"a\":{\"b\":1}}]");
-    member_is(j, 0, NGX_HTTP_IDEMPOTENCY_JSON_NONE, 0, S(""),
+    member_is(j, 0, NGX_HTTP_IDEM_JSON_NONE, 0, S(""),
               "pointer: none in an array");
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 }
 
 
 static void
 test_memory(void)
 {
-    long                                 n;
-    u_char                               digest[DIGEST_LEN];
-    size_t                               i, len;
-    ngx_int_t                            rc;
-    ngx_uint_t                           bad;
-    char                                *text, *p;
-    ngx_http_idempotency_json_options_t  options;
+    long                          n;
+    u_char                        digest[DIGEST_LEN];
+    size_t                        i, len;
+    ngx_int_t                     rc;
+    ngx_uint_t                    bad;
+    char                         *text, *p;
+    ngx_http_idem_json_options_t  options;
 
     static ngx_str_t  wanted[] = { ngx_string("k"), ngx_string("l") };
 
     options_init(&options);
     options.wanted = wanted;
     options.nwanted = 2;
-    options.detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+    options.detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
 
     /* all buffers grow at least twice, yajl's too */
 
@@ -585,6 +659,10 @@ main(void)
                 + sizeof(accepted) / sizeof(accepted[0])
                 + sizeof(excluded_same) / sizeof(excluded_same[0])
                 + sizeof(excluded_different) / sizeof(excluded_different[0])
+                + sizeof(pointed_same) / sizeof(pointed_same[0])
+                + sizeof(pointed_different) / sizeof(pointed_different[0])
+                + sizeof(included_same) / sizeof(included_same[0])
+                + sizeof(included_different) / sizeof(included_different[0])
                 + sizeof(unordered_same) / sizeof(unordered_same[0])
                 + sizeof(unordered_different) / sizeof(unordered_different[0])
                 + 13 + 12 + 1 + 1));

@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * What differs between two JSON documents: the paths that are told, their
@@ -95,16 +95,16 @@ tell_text(const ngx_str_t *text, ngx_uint_t cut)
 
 
 static ngx_int_t
-tell(void *data, const ngx_http_idempotency_json_diff_t *diff)
+tell(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     told_len += sprintf(told + told_len, "%c %.*s", "~+-"[diff->change],
                         (int) diff->path.len, diff->path.data);
 
-    if (diff->change != NGX_HTTP_IDEMPOTENCY_JSON_ADDED) {
+    if (diff->change != NGX_HTTP_IDEM_JSON_ADDED) {
         tell_text(&diff->old_text, diff->old_cut);
     }
 
-    if (diff->change != NGX_HTTP_IDEMPOTENCY_JSON_REMOVED) {
+    if (diff->change != NGX_HTTP_IDEM_JSON_REMOVED) {
         tell_text(&diff->new_text, diff->new_cut);
     }
 
@@ -117,7 +117,7 @@ tell(void *data, const ngx_http_idempotency_json_diff_t *diff)
 /* reads all that it is given, for the address sanitizer */
 
 static ngx_int_t
-touch(void *data, const ngx_http_idempotency_json_diff_t *diff)
+touch(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     size_t     i;
     ngx_str_t  part[3];
@@ -138,23 +138,23 @@ touch(void *data, const ngx_http_idempotency_json_diff_t *diff)
 
 
 static ngx_str_t
-list_of(const ngx_http_idempotency_json_options_t *options, ngx_uint_t i,
+list_of(const ngx_http_idem_json_options_t *options, ngx_uint_t i,
     const char *text, size_t len)
 {
-    u_char                        digest[DIGEST_LEN];
-    ngx_str_t                     list;
-    ngx_http_idempotency_json_t  *j;
+    u_char                 digest[DIGEST_LEN];
+    ngx_str_t              list;
+    ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idempotency_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options, &mem);
 
     if (j == NULL
         || feed(feed_json, j, text, len, -1) != NGX_OK
-        || ngx_http_idempotency_json_done(j, digest) != NGX_OK)
+        || ngx_http_idem_json_done(j, digest) != NGX_OK)
     {
         abort();
     }
 
-    ngx_http_idempotency_json_paths(j, &list);
+    ngx_http_idem_json_paths(j, &list);
 
     if (list.len > LIST_MAX) {
         abort();
@@ -163,14 +163,14 @@ list_of(const ngx_http_idempotency_json_options_t *options, ngx_uint_t i,
     ngx_memcpy(lists[i], list.data, list.len);
     list.data = lists[i];
 
-    ngx_http_idempotency_json_destroy(j);
+    ngx_http_idem_json_destroy(j);
 
     return list;
 }
 
 
 static ngx_int_t
-diff(const ngx_http_idempotency_json_options_t *options, const char *one,
+diff(const ngx_http_idem_json_options_t *options, const char *one,
     const char *two, ngx_uint_t max, ngx_uint_t *more)
 {
     ngx_str_t  list1, list2;
@@ -181,19 +181,18 @@ diff(const ngx_http_idempotency_json_options_t *options, const char *one,
     told_len = 0;
     told[0] = '\0';
 
-    return ngx_http_idempotency_json_diff(&list1, &list2, max, tell, NULL,
-                                          more);
+    return ngx_http_idem_json_diff(&list1, &list2, max, tell, NULL, more);
 }
 
 
 static void
-test_vectors(ngx_http_idempotency_json_options_t *options,
+test_vectors(ngx_http_idem_json_options_t *options,
     const vector_t *vector, ngx_uint_t n)
 {
     ngx_uint_t  i, more;
 
     for (i = 0; i < n; i++) {
-        options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+        options->detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
 
         if (!ok(diff(options, vector[i].one, vector[i].two, 100, &more)
                 == NGX_OK && strcmp(told, vector[i].values) == 0 && !more,
@@ -202,7 +201,7 @@ test_vectors(ngx_http_idempotency_json_options_t *options,
             printf("# got: %s\n", told);
         }
 
-        options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_PATHS;
+        options->detail = NGX_HTTP_IDEM_JSON_DETAIL_PATHS;
 
         if (!ok(diff(options, vector[i].one, vector[i].two, 100, &more)
                 == NGX_OK && strcmp(told, vector[i].paths) == 0 && !more,
@@ -215,7 +214,7 @@ test_vectors(ngx_http_idempotency_json_options_t *options,
 
 
 static void
-test_limits(ngx_http_idempotency_json_options_t *options)
+test_limits(ngx_http_idem_json_options_t *options)
 {
     char        one[2048], two[2048];
     ngx_str_t   list1, list2;
@@ -223,9 +222,9 @@ test_limits(ngx_http_idempotency_json_options_t *options)
 
     /* the options keep it, for the tests that follow */
 
-    static u_char  secret[NGX_HTTP_IDEMPOTENCY_JSON_SECRET_LEN];
+    static u_char  secret[NGX_HTTP_IDEM_JSON_SECRET_LEN];
 
-    options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+    options->detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
 
     ok(diff(options, "[1,2,3]", "[4,5,6]", 2, &more) == NGX_OK && more
        && strcmp(told, "~ /0 1 4;~ /1 2 5;") == 0,
@@ -243,7 +242,7 @@ test_limits(ngx_http_idempotency_json_options_t *options)
        == NGX_OK && more && strcmp(told, "+ /b 2;+ /c 1;") == 0,
        "what a whole list has not, was added");
 
-    options->paths = NGX_HTTP_IDEMPOTENCY_JSON_PATHS;
+    options->paths = NGX_HTTP_IDEM_JSON_PATHS;
     options->paths_size = 40;
 
     ok(diff(options, "{\"a\":1,\"b\":1,\"c\":1}",
@@ -251,7 +250,7 @@ test_limits(ngx_http_idempotency_json_options_t *options)
        == NGX_OK && more && strcmp(told, "~ /a 1 2;") == 0,
        "a list is cut at its size");
 
-    options->paths_size = NGX_HTTP_IDEMPOTENCY_JSON_PATHS_SIZE;
+    options->paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
 
     /* 256 bytes of text: the quote, 254 x; then half of an e acute */
 
@@ -277,7 +276,7 @@ test_limits(ngx_http_idempotency_json_options_t *options)
 
     list2 = list_of(options, 1, S("[1]"));
 
-    is(ngx_http_idempotency_json_diff(&list1, &list2, 9, tell, NULL, &more),
+    is(ngx_http_idem_json_diff(&list1, &list2, 9, tell, NULL, &more),
        NGX_DECLINED, "lists made with different secrets");
     ok(ngx_memcmp(list1.data + 12, list2.data + 12, 8) != 0,
        "the hash of a value depends on the secret");
@@ -291,8 +290,7 @@ test_limits(ngx_http_idempotency_json_options_t *options)
 /* a list of one entry, with a path and a text of that length */
 
 static ngx_int_t
-long_entry(ngx_http_idempotency_json_options_t *options, size_t path,
-    size_t text)
+long_entry(ngx_http_idem_json_options_t *options, size_t path, size_t text)
 {
     u_char      *p;
     unsigned     sum;
@@ -300,17 +298,17 @@ long_entry(ngx_http_idempotency_json_options_t *options, size_t path,
     ngx_uint_t   more;
 
     sum = 0;
-    options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+    options->detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
     good = list_of(options, 0, S("[1]"));
 
-    p = ngx_cpymem(lists[1], good.data, NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HEAD);
+    p = ngx_cpymem(lists[1], good.data, NGX_HTTP_IDEM_JSON_PATHS_HEAD);
 
     *p++ = (u_char) (path >> 8);
     *p++ = (u_char) path;
     ngx_memset(p, '/', path);
     p += path;
-    ngx_memset(p, 0, NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HASH + 1);
-    p += NGX_HTTP_IDEMPOTENCY_JSON_PATHS_HASH + 1;
+    ngx_memset(p, 0, NGX_HTTP_IDEM_JSON_PATHS_HASH + 1);
+    p += NGX_HTTP_IDEM_JSON_PATHS_HASH + 1;
     *p++ = (u_char) (text >> 8);
     *p++ = (u_char) text;
     ngx_memset(p, '1', text);
@@ -318,15 +316,14 @@ long_entry(ngx_http_idempotency_json_options_t *options, size_t path,
     list.data = lists[1];
     list.len = p + text - lists[1];
 
-    return ngx_http_idempotency_json_diff(&list, &good, 9, touch, &sum,
-                                          &more);
+    return ngx_http_idem_json_diff(&list, &good, 9, touch, &sum, &more);
 }
 
 
 /* lists with random bytes changed, or cut short, in memory of their size */
 
 static void
-test_hostile(ngx_http_idempotency_json_options_t *options)
+test_hostile(ngx_http_idem_json_options_t *options)
 {
     u_char      *p;
     size_t       len;
@@ -345,8 +342,8 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
     for (i = 0; i < RANDOM_LISTS; i++) {
 
         if (i % (RANDOM_LISTS / 2) == 0) {
-            options->detail = i ? NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_PATHS
-                                : NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+            options->detail = i ? NGX_HTTP_IDEM_JSON_DETAIL_PATHS
+                                : NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
 
             good = list_of(options, 0, text, sizeof(text) - 1);
         }
@@ -362,14 +359,12 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
         list.data = p;
         list.len = len;
 
-        rc = ngx_http_idempotency_json_diff(&list, &good, 3, touch, &sum,
-                                            &more);
+        rc = ngx_http_idem_json_diff(&list, &good, 3, touch, &sum, &more);
 
         declined += (rc == NGX_DECLINED);
         other += (rc != NGX_DECLINED && rc != NGX_OK);
 
-        rc = ngx_http_idempotency_json_diff(&good, &list, 3, touch, &sum,
-                                            &more);
+        rc = ngx_http_idem_json_diff(&good, &list, 3, touch, &sum, &more);
 
         other += (rc != NGX_DECLINED && rc != NGX_OK);
 
@@ -391,7 +386,7 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
     ngx_memcpy(lists[1], good.data, good.len);                                \
     lists[1][at] = byte;                                                      \
     list.len = size;                                                          \
-    is(ngx_http_idempotency_json_diff(&list, &good, 9, touch, &sum, &more),   \
+    is(ngx_http_idem_json_diff(&list, &good, 9, touch, &sum, &more),          \
        NGX_DECLINED, name)
 
     broken(0, 2, good.len, "another version");
@@ -405,17 +400,17 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
     broken(0, 1, 7, "not a head");
 
     list.len = good.len;
-    is(ngx_http_idempotency_json_diff(&list, &good, 9, touch, &sum, &more),
+    is(ngx_http_idem_json_diff(&list, &good, 9, touch, &sum, &more),
        NGX_OK, "and the list itself");
 
     /* who answers has room for a path and two texts of the longest kind */
 
-    is(long_entry(options, NGX_HTTP_IDEMPOTENCY_JSON_PATH_MAX,
-                  NGX_HTTP_IDEMPOTENCY_JSON_TEXT_MAX),
+    is(long_entry(options, NGX_HTTP_IDEM_JSON_PATH_MAX,
+                  NGX_HTTP_IDEM_JSON_TEXT_MAX),
        NGX_OK, "the longest path and text");
-    is(long_entry(options, NGX_HTTP_IDEMPOTENCY_JSON_PATH_MAX + 1, 1),
+    is(long_entry(options, NGX_HTTP_IDEM_JSON_PATH_MAX + 1, 1),
        NGX_DECLINED, "a path that is longer");
-    is(long_entry(options, 2, NGX_HTTP_IDEMPOTENCY_JSON_TEXT_MAX + 1),
+    is(long_entry(options, 2, NGX_HTTP_IDEM_JSON_TEXT_MAX + 1),
        NGX_DECLINED, "a text that is longer");
 }
 
@@ -423,7 +418,7 @@ test_hostile(ngx_http_idempotency_json_options_t *options)
 int
 main(void)
 {
-    ngx_http_idempotency_json_options_t  options;
+    ngx_http_idem_json_options_t  options;
 
     plan((int) (2 * sizeof(vectors) / sizeof(vectors[0])
                 + 2 * sizeof(unordered) / sizeof(unordered[0]) + 10 + 14 + 1));

@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * Random pairs of JSON documents: their digests are equal exactly when the
@@ -61,7 +61,7 @@ complain(const char *what, const size_t *len)
 
 
 static void
-test_pairs(ngx_http_idempotency_json_options_t *options, const char *name)
+test_pairs(ngx_http_idem_json_options_t *options, const char *name)
 {
     node_t      *a, *b;
     u_char       one[DIGEST_LEN], two[DIGEST_LEN];
@@ -120,7 +120,7 @@ name_twice(const node_t *n)
 
 
 static ngx_int_t
-count(void *data, const ngx_http_idempotency_json_diff_t *diff)
+count(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     ngx_uint_t *n = data;
 
@@ -133,17 +133,17 @@ count(void *data, const ngx_http_idempotency_json_diff_t *diff)
 /* of documents that are the same no path differs, of others one does */
 
 static void
-test_diffs(ngx_http_idempotency_json_options_t *options, const char *name)
+test_diffs(ngx_http_idem_json_options_t *options, const char *name)
 {
-    node_t                       *a, *b;
-    u_char                        digest[DIGEST_LEN];
-    size_t                        len[2];
-    ngx_int_t                     rc;
-    ngx_str_t                     list[2];
-    ngx_uint_t                    i, k, n, more, same, wrong;
-    ngx_http_idempotency_json_t  *j[2];
+    node_t                *a, *b;
+    u_char                 digest[DIGEST_LEN];
+    size_t                 len[2];
+    ngx_int_t              rc;
+    ngx_str_t              list[2];
+    ngx_uint_t             i, k, n, more, same, wrong;
+    ngx_http_idem_json_t  *j[2];
 
-    options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+    options->detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
     wrong = 0;
 
     for (i = 0; i < DIFFS; i++) {
@@ -152,17 +152,17 @@ test_diffs(ngx_http_idempotency_json_options_t *options, const char *name)
         same = equal(a, b, options);
 
         for (k = 0; k < 2; k++) {
-            j[k] = ngx_http_idempotency_json_create(options, &mem);
+            j[k] = ngx_http_idem_json_create(options, &mem);
 
             (void) feed(feed_json, j[k], texts[k], len[k], -1);
-            (void) ngx_http_idempotency_json_done(j[k], digest);
+            (void) ngx_http_idem_json_done(j[k], digest);
 
-            ngx_http_idempotency_json_paths(j[k], &list[k]);
+            ngx_http_idem_json_paths(j[k], &list[k]);
         }
 
         n = 0;
-        rc = ngx_http_idempotency_json_diff(&list[0], &list[1], 1000, count,
-                                            &n, &more);
+        rc = ngx_http_idem_json_diff(&list[0], &list[1], 1000, count,
+                                     &n, &more);
 
         if (rc != NGX_OK || more || (same && n)
             || (!same && n == 0 && !name_twice(a) && !name_twice(b)))
@@ -172,14 +172,14 @@ test_diffs(ngx_http_idempotency_json_options_t *options, const char *name)
             }
         }
 
-        ngx_http_idempotency_json_destroy(j[0]);
-        ngx_http_idempotency_json_destroy(j[1]);
+        ngx_http_idem_json_destroy(j[0]);
+        ngx_http_idem_json_destroy(j[1]);
     }
 
     ok(wrong == 0, "%s: the paths of %d pairs differ, or not, as they do",
        name, DIFFS);
 
-    options->detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_OFF;
+    options->detail = NGX_HTTP_IDEM_JSON_DETAIL_OFF;
 }
 
 
@@ -189,7 +189,7 @@ test_diffs(ngx_http_idempotency_json_options_t *options, const char *name)
  */
 
 static void
-test_tails(ngx_http_idempotency_json_options_t *options)
+test_tails(ngx_http_idem_json_options_t *options)
 {
     node_t      *n;
     u_char       digest[DIGEST_LEN], *p;
@@ -238,7 +238,7 @@ test_tails(ngx_http_idempotency_json_options_t *options)
 int
 main(void)
 {
-    ngx_http_idempotency_json_options_t  options;
+    ngx_http_idem_json_options_t  options;
 
     plan(16);
     unit_seed();

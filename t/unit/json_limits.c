@@ -1,4 +1,4 @@
-/* sources: src/request/canonical/ngx_http_idempotency_json.c src/request/canonical/ngx_http_idempotency_json_walk.c src/request/canonical/ngx_http_idempotency_json_pointer.c src/request/canonical/ngx_http_idempotency_json_strict.c src/request/canonical/ngx_http_idempotency_json_paths.c src/request/canonical/ngx_http_idempotency_json_diff.c src/request/canonical/ngx_http_idempotency_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * Large and deep bodies: each is answered, in memory and time that grow with
@@ -87,19 +87,19 @@ shape_text(const shape_t *shape, size_t size, size_t *len)
 static void
 test_shapes(void)
 {
-    u_char                              *text, one[DIGEST_LEN],
+    u_char                       *text, one[DIGEST_LEN],
                                          two[DIGEST_LEN];
-    size_t                               len, peak;
-    double                               start, time, time_bytes;
-    ngx_int_t                            rc;
-    ngx_uint_t                           i;
-    ngx_http_idempotency_json_options_t  options;
+    size_t                        len, peak;
+    double                        start, time, time_bytes;
+    ngx_int_t                     rc;
+    ngx_uint_t                    i;
+    ngx_http_idem_json_options_t  options;
 
     static ngx_str_t  wanted[] = { ngx_string("k") };
 
     options_init(&options);
     options.unordered = 1;
-    options.detail = NGX_HTTP_IDEMPOTENCY_JSON_DETAIL_VALUES;
+    options.detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
     options.wanted = wanted;
     options.nwanted = 1;
 
@@ -156,11 +156,11 @@ members_text(ngx_uint_t n, ngx_uint_t reverse, size_t *len)
 static void
 test_members(void)
 {
-    u_char                              *text, one[DIGEST_LEN],
+    u_char                       *text, one[DIGEST_LEN],
                                          two[DIGEST_LEN];
-    size_t                               len;
-    ngx_int_t                            rc;
-    ngx_http_idempotency_json_options_t  options;
+    size_t                        len;
+    ngx_int_t                     rc;
+    ngx_http_idem_json_options_t  options;
 
     options_init(&options);
 
@@ -180,10 +180,10 @@ test_members(void)
 static void
 test_size(void)
 {
-    u_char                              *text, digest[DIGEST_LEN];
-    int                                  piece;
-    ngx_uint_t                           bad;
-    ngx_http_idempotency_json_options_t  options;
+    u_char                       *text, digest[DIGEST_LEN];
+    int                           piece;
+    ngx_uint_t                    bad;
+    ngx_http_idem_json_options_t  options;
 
     options_init(&options);
 
@@ -206,9 +206,9 @@ test_size(void)
 static void
 test_depth(void)
 {
-    u_char                              *text, digest[DIGEST_LEN];
-    size_t                               i, n;
-    ngx_http_idempotency_json_options_t  options;
+    u_char                       *text, digest[DIGEST_LEN];
+    size_t                        i, n;
+    ngx_http_idem_json_options_t  options;
 
     options_init(&options);
 

@@ -290,7 +290,7 @@ left_out(const node_t *name)
 
 
 static ngx_inline ngx_uint_t  equal(const node_t *a, const node_t *b,
-    const ngx_http_idempotency_json_options_t *o);
+    const ngx_http_idem_json_options_t *o);
 
 
 /*
@@ -301,7 +301,7 @@ static ngx_inline ngx_uint_t  equal(const node_t *a, const node_t *b,
 
 static ngx_inline ngx_uint_t
 equal_children(const node_t *a, const node_t *b,
-    const ngx_http_idempotency_json_options_t *o)
+    const ngx_http_idem_json_options_t *o)
 {
     ngx_uint_t  i, k, skip, used[8];
 
@@ -356,8 +356,7 @@ equal_children(const node_t *a, const node_t *b,
 
 
 static ngx_inline ngx_uint_t
-equal(const node_t *a, const node_t *b,
-    const ngx_http_idempotency_json_options_t *o)
+equal(const node_t *a, const node_t *b, const ngx_http_idem_json_options_t *o)
 {
     if (a->type != b->type) {
         return 0;

@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_key.c ; libs: */
+/* sources: src/canonical/ngx_http_idem_key.c ; libs: */
 
 /*
  * The syntax of a key: vectors written from the grammar of RFC 8941, each
@@ -12,14 +12,14 @@
 
 #include <regex.h>
 
-#include "request/ngx_http_idempotency_key.h"
+#include "canonical/ngx_http_idem_key.h"
 #include "unit.h"
 
 
-#define TOKEN   NGX_HTTP_IDEMPOTENCY_KEY_TOKEN
-#define UUID    NGX_HTTP_IDEMPOTENCY_KEY_UUID
-#define UUID4   NGX_HTTP_IDEMPOTENCY_KEY_UUID4
-#define STRING  NGX_HTTP_IDEMPOTENCY_KEY_STRING
+#define TOKEN   NGX_HTTP_IDEM_KEY_TOKEN
+#define UUID    NGX_HTTP_IDEM_KEY_UUID
+#define UUID4   NGX_HTTP_IDEM_KEY_UUID4
+#define STRING  NGX_HTTP_IDEM_KEY_STRING
 
 #define RANDOM_VALUES  200000
 
@@ -176,10 +176,10 @@ static const char  *kinds[] = { "token", "uuid", "uuid4", "string" };
 static const u_char  uuid4[] = "9b2e6c1a-53D7-4f08-Bc91-0123456789aF";
 
 
-static ngx_http_idempotency_key_format_t
-format_of(ngx_http_idempotency_key_kind_e kind, size_t min, size_t max)
+static ngx_http_idem_key_format_t
+format_of(ngx_http_idem_key_kind_e kind, size_t min, size_t max)
 {
-    ngx_http_idempotency_key_format_t  format;
+    ngx_http_idem_key_format_t  format;
 
     memset(&format, 0, sizeof(format));
 
@@ -197,7 +197,7 @@ format_of(ngx_http_idempotency_key_kind_e kind, size_t min, size_t max)
  */
 
 static ngx_uint_t
-parses(const ngx_http_idempotency_key_format_t *format, const void *value,
+parses(const ngx_http_idem_key_format_t *format, const void *value,
     size_t len, const void *expected, size_t expected_len,
     const char **reason)
 {
@@ -212,7 +212,7 @@ parses(const ngx_http_idempotency_key_format_t *format, const void *value,
 
     *reason = NULL;
 
-    rc = ngx_http_idempotency_key_parse(format, &raw, buf, &key, reason);
+    rc = ngx_http_idem_key_parse(format, &raw, buf, &key, reason);
 
     if (expected == NULL) {
         passed = (rc == NGX_DECLINED && *reason && **reason);
@@ -242,11 +242,11 @@ parses(const ngx_http_idempotency_key_format_t *format, const void *value,
 
 
 static void
-test_vectors(vector_t *v, size_t n, ngx_http_idempotency_key_kind_e kind)
+test_vectors(vector_t *v, size_t n, ngx_http_idem_key_kind_e kind)
 {
-    size_t                              i;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    size_t                       i;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
     format = format_of(kind, 1, 255);
 
@@ -261,10 +261,10 @@ test_vectors(vector_t *v, size_t n, ngx_http_idempotency_key_kind_e kind)
 static void
 test_uuid4(void)
 {
-    size_t                              i;
-    ngx_uint_t                          failed;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    size_t                       i;
+    ngx_uint_t                   failed;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
     failed = 0;
     format = format_of(UUID4, 1, 255);
@@ -303,12 +303,12 @@ hex_char(ngx_uint_t c)
 /* each byte: alone, alone in quotes, and in the midst of a key */
 
 static void
-test_every_byte(ngx_http_idempotency_key_kind_e kind)
+test_every_byte(ngx_http_idem_key_kind_e kind)
 {
-    u_char                              value[5];
-    ngx_uint_t                          c, bare, quoted, failed;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    u_char                       value[5];
+    ngx_uint_t                   c, bare, quoted, failed;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
     failed = 0;
     format = format_of(kind, 1, 255);
@@ -355,12 +355,12 @@ test_every_byte(ngx_http_idempotency_key_kind_e kind)
 /* each byte in each place of a UUID, bare and quoted */
 
 static void
-test_every_byte_of_uuid(ngx_http_idempotency_key_kind_e kind)
+test_every_byte_of_uuid(ngx_http_idem_key_kind_e kind)
 {
-    u_char                              value[38];
-    ngx_uint_t                          c, i, valid, failed;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    u_char                       value[38];
+    ngx_uint_t                   c, i, valid, failed;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
     failed = 0;
     format = format_of(kind, 1, 255);
@@ -398,11 +398,11 @@ test_every_byte_of_uuid(ngx_http_idempotency_key_kind_e kind)
 static void
 test_lengths(void)
 {
-    u_char                              value[600], key[300];
-    size_t                              n, i;
-    ngx_uint_t                          failed, valid;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    u_char                       value[600], key[300];
+    size_t                       n, i;
+    ngx_uint_t                   failed, valid;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
     memset(key, 'k', sizeof(key));
 
@@ -510,16 +510,16 @@ random_value(char *value)
 static void
 test_against_regex(void)
 {
-    int                                 n;
-    char                                value[256];
-    size_t                              len, accepted;
-    u_char                              buf[256], *p;
-    regex_t                             item, bare;
-    ngx_int_t                           rc, expected;
-    ngx_str_t                           raw, key;
-    ngx_uint_t                          failed;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    int                          n;
+    char                         value[256];
+    size_t                       len, accepted;
+    u_char                       buf[256], *p;
+    regex_t                      item, bare;
+    ngx_int_t                    rc, expected;
+    ngx_str_t                    raw, key;
+    ngx_uint_t                   failed;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
 #define RE_STRING  "\"([] !#-[^-~]|\\\\[\"\\])*\""
 #define RE_NUMBER  "-?([0-9]{1,15}|[0-9]{1,12}\\.[0-9]{1,3})"
@@ -558,8 +558,7 @@ test_against_regex(void)
         raw.len = len;
         raw.data = exact(value, len);
 
-        rc = ngx_http_idempotency_key_parse(&format, &raw, buf, &key,
-                                            &reason);
+        rc = ngx_http_idem_key_parse(&format, &raw, buf, &key, &reason);
 
         if (rc != expected) {
             if (failed++ == 0) {
@@ -586,12 +585,12 @@ test_against_regex(void)
 static void
 test_same_key(void)
 {
-    int                                 n;
-    u_char                              key[40], value[90], *p;
-    size_t                              i, len;
-    ngx_uint_t                          failed, plain;
-    const char                         *reason;
-    ngx_http_idempotency_key_format_t   format;
+    int                          n;
+    u_char                       key[40], value[90], *p;
+    size_t                       i, len;
+    ngx_uint_t                   failed, plain;
+    const char                  *reason;
+    ngx_http_idem_key_format_t   format;
 
     failed = 0;
     format = format_of(STRING, 1, 255);

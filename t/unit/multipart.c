@@ -1,4 +1,4 @@
-/* sources: src/request/ngx_http_idempotency_multipart.c ; libs: */
+/* sources: src/canonical/ngx_http_idem_multipart.c ; libs: */
 
 /*
  * A multipart body without its boundary: the same output whatever the
@@ -11,7 +11,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "request/ngx_http_idempotency_multipart.h"
+#include "canonical/ngx_http_idem_multipart.h"
 #include "unit.h"
 
 
@@ -239,10 +239,10 @@ static void
 run(output_t *out, const u_char *body, size_t len, const char *boundary,
     uint64_t cuts, size_t piece)
 {
-    size_t                             i, n;
-    u_char                            *p;
-    ngx_str_t                          b;
-    ngx_http_idempotency_multipart_t   m;
+    size_t                      i, n;
+    u_char                     *p;
+    ngx_str_t                   b;
+    ngx_http_idem_multipart_t   m;
 
     out->len = 0;
 
@@ -251,7 +251,7 @@ run(output_t *out, const u_char *body, size_t len, const char *boundary,
 
     memset(&m, 0xaa, sizeof(m));
 
-    ngx_http_idempotency_multipart_init(&m, &b, collect, out);
+    ngx_http_idem_multipart_init(&m, &b, collect, out);
 
     exact_free(b.data, b.len);
 
@@ -270,11 +270,11 @@ run(output_t *out, const u_char *body, size_t len, const char *boundary,
         }
 
         p = exact(body + i, n);
-        ngx_http_idempotency_multipart_feed(&m, p, n);
+        ngx_http_idem_multipart_feed(&m, p, n);
         exact_free(p, n);
     }
 
-    ngx_http_idempotency_multipart_done(&m);
+    ngx_http_idem_multipart_done(&m);
 }
 
 
@@ -303,7 +303,7 @@ test_types(void)
         type.len = v->len;
         type.data = exact(v->type, v->len);
 
-        rc = ngx_http_idempotency_multipart_boundary(&type, &boundary);
+        rc = ngx_http_idem_multipart_boundary(&type, &boundary);
 
         if (v->boundary) {
             passed = (rc == NGX_OK
@@ -346,7 +346,7 @@ test_boundary_bytes(void)
                             "abcdefghijklmnopqrstuvwxyz'()+_,-./:=?", (int) c)
                      != NULL;
 
-        rc = ngx_http_idempotency_multipart_boundary(&t, &boundary);
+        rc = ngx_http_idem_multipart_boundary(&t, &boundary);
 
         failed += (rc != (valid ? NGX_OK : NGX_DECLINED));
 

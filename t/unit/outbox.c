@@ -1,4 +1,4 @@
-/* sources: src/store/layers/ngx_http_idempotency_outbox.c src/store/layers/ngx_http_idempotency_layer.c */
+/* sources: src/store/layers/ngx_http_idem_outbox.c src/store/layers/ngx_http_idem_layer.c */
 
 /*
  * Operations that are cancelled while they are under way in the layers.
@@ -15,9 +15,9 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idempotency_events.h"
-#include "observe/ngx_http_idempotency_metrics.h"
-#include "store/layers/ngx_http_idempotency_layers.h"
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/layers/ngx_http_idem_layers.h"
 #include "unit.h"
 
 
@@ -27,12 +27,12 @@ volatile ngx_cycle_t *ngx_cycle;
 static ngx_cycle_t  cycle;
 static ngx_log_t    silent;
 
-static ngx_http_idempotency_node_t    node;
+static ngx_http_idem_node_t    node;
 static ngx_uint_t                     has_node, no_room;
-static ngx_http_idempotency_zone_t    zone;
+static ngx_http_idem_zone_t    zone;
 static ngx_slab_pool_t                pool;
-static ngx_http_idempotency_outbox_sh_t  shared;
-static ngx_http_idempotency_op_t     *inside;   /* what the store was asked */
+static ngx_http_idem_outbox_sh_t  shared;
+static ngx_http_idem_op_t     *inside;          /* what the store was asked */
 static ngx_uint_t                     cancelled, called, failures, events,
                                       armed, checks_left, locked;
 
@@ -55,27 +55,27 @@ ngx_alloc(size_t size, ngx_log_t *log)
 /* ... the zone */
 
 void
-ngx_http_idempotency_zone_lock(ngx_http_idempotency_records_t *z)
+ngx_http_idem_zone_lock(ngx_http_idem_records_t *z)
 {
     locked++;
 }
 
 void
-ngx_http_idempotency_zone_unlock(ngx_http_idempotency_records_t *z)
+ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z)
 {
     locked--;
 }
 
 
-ngx_http_idempotency_node_t *
-ngx_http_idempotency_zone_find(ngx_http_idempotency_records_t *z, u_char *id)
+ngx_http_idem_node_t *
+ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
 {
     return has_node ? &node : NULL;
 }
 
-ngx_http_idempotency_node_t *
-ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_op_t *op, ngx_msec_t until, ngx_msec_t expires)
+ngx_http_idem_node_t *
+ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
+    ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
     if (no_room) {
         return NULL;
@@ -86,78 +86,76 @@ ngx_http_idempotency_zone_keep(ngx_http_idempotency_records_t *z,
     node.until = until;
     node.expires = expires;
     node.u.locked_until = op->locked_until;
-    ngx_memcpy(node.token, op->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+    ngx_memcpy(node.token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
     return &node;
 }
 
 void
-ngx_http_idempotency_zone_found(ngx_http_idempotency_records_t *z,
-    ngx_http_idempotency_node_t *n, ngx_http_idempotency_op_t *op)
+ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *n, ngx_http_idem_op_t *op)
 {
-    op->result = NGX_HTTP_IDEMPOTENCY_FOUND;
+    op->result = NGX_HTTP_IDEM_FOUND;
 }
 
 
 /* ... what is told, and what the outbox does by itself */
 
 void
-ngx_http_idempotency_metrics_count(ngx_http_idempotency_store_t *store,
-    ngx_http_idempotency_count_e what)
+ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
+    ngx_http_idem_count_e what)
 {
-    if (what == NGX_HTTP_IDEMPOTENCY_COUNT_COMMIT_FAILURES) {
+    if (what == NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES) {
         failures++;
     }
 }
 
 void
-ngx_http_idempotency_record_event(ngx_http_idempotency_store_t *store,
-    ngx_http_idempotency_event_e event, u_char *id, const char *word)
+ngx_http_idem_record_event(ngx_http_idem_store_t *store,
+    ngx_http_idem_event_e event, u_char *id, const char *word)
 {
     events++;
 }
 
-ngx_int_t ngx_http_idempotency_outbox_retry_init(ngx_cycle_t *c,
-    ngx_http_idempotency_outbox_t *o) { return NGX_OK; }
-void ngx_http_idempotency_outbox_retry_exit(ngx_http_idempotency_outbox_t *o)
+ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *c,
+    ngx_http_idem_outbox_t *o) { return NGX_OK; }
+void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
     {}
-ngx_uint_t ngx_http_idempotency_outbox_lane(ngx_http_idempotency_outbox_t *o,
-    u_char *id, ngx_http_idempotency_outbox_cause_e cause) { return 0; }
-void ngx_http_idempotency_outbox_lane_use(ngx_http_idempotency_outbox_t *o,
+ngx_uint_t ngx_http_idem_outbox_lane(ngx_http_idem_outbox_t *o,
+    u_char *id, ngx_http_idem_outbox_cause_e cause) { return 0; }
+void ngx_http_idem_outbox_lane_use(ngx_http_idem_outbox_t *o,
     ngx_uint_t n) {}
-ngx_int_t ngx_http_idempotency_outbox_local_begin(
-    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op)
+ngx_int_t ngx_http_idem_outbox_local_begin(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     { return NGX_OK; }
-ngx_int_t ngx_http_idempotency_outbox_local_renew(
-    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op)
+ngx_int_t ngx_http_idem_outbox_local_renew(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     { return NGX_OK; }
-ngx_int_t ngx_http_idempotency_outbox_local_release(
-    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op)
+ngx_int_t ngx_http_idem_outbox_local_release(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     { return NGX_OK; }
-ngx_int_t ngx_http_idempotency_outbox_local_watch(
-    ngx_http_idempotency_op_t *op) { return NGX_AGAIN; }
-void ngx_http_idempotency_outbox_local_cancel(ngx_http_idempotency_op_t *op)
+ngx_int_t ngx_http_idem_outbox_local_watch(
+    ngx_http_idem_op_t *op) { return NGX_AGAIN; }
+void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op)
     {}
-void ngx_http_idempotency_outbox_release_later(
-    ngx_http_idempotency_outbox_t *o, ngx_http_idempotency_op_t *op) {}
+void ngx_http_idem_outbox_release_later(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op) {}
 
 void
-ngx_http_idempotency_outbox_arm(ngx_http_idempotency_outbox_t *o,
-    ngx_msec_t delay)
+ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
 {
     armed++;
 }
 
 ngx_int_t
-ngx_http_idempotency_outbox_check(ngx_http_idempotency_outbox_t *o,
-    ngx_http_idempotency_op_t *op)
+ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
     op->state_data = NULL;
     return NGX_AGAIN;
 }
 
 void
-ngx_http_idempotency_outbox_check_cancel(ngx_http_idempotency_op_t *op)
+ngx_http_idem_outbox_check_cancel(ngx_http_idem_op_t *op)
 {
     checks_left++;
 }
@@ -166,31 +164,31 @@ ngx_http_idempotency_outbox_check_cancel(ngx_http_idempotency_op_t *op)
 /* ... a store that has been asked, and does not answer */
 
 static ngx_int_t
-inside_ask(ngx_http_idempotency_op_t *op)
+inside_ask(ngx_http_idem_op_t *op)
 {
     inside = op;
     return NGX_AGAIN;
 }
 
 static void
-inside_cancel(ngx_http_idempotency_op_t *op)
+inside_cancel(ngx_http_idem_op_t *op)
 {
     cancelled++;
     inside = NULL;
 }
 
 static ngx_int_t
-inside_init(ngx_cycle_t *c, ngx_http_idempotency_store_t *s)
+inside_init(ngx_cycle_t *c, ngx_http_idem_store_t *s)
 {
     return NGX_OK;
 }
 
 static void
-inside_exit(ngx_cycle_t *c, ngx_http_idempotency_store_t *s)
+inside_exit(ngx_cycle_t *c, ngx_http_idem_store_t *s)
 {
 }
 
-static const ngx_http_idempotency_backend_t  inside_backend = {
+static const ngx_http_idem_backend_t  inside_backend = {
     ngx_string("inside"), NULL, NULL, NULL, inside_init, inside_exit,
     inside_ask, inside_ask, inside_ask, inside_ask, inside_ask,
     inside_cancel, NULL, 1
@@ -198,13 +196,13 @@ static const ngx_http_idempotency_backend_t  inside_backend = {
 
 /* a layer around the outbox, as the cache is */
 
-static const ngx_http_idempotency_backend_t  outside_backend = {
+static const ngx_http_idem_backend_t  outside_backend = {
     ngx_string("outside"), NULL, NULL, NULL,
-    ngx_http_idempotency_layer_init_process,
-    ngx_http_idempotency_layer_exit_process,
-    ngx_http_idempotency_layer_pass, ngx_http_idempotency_layer_pass,
-    ngx_http_idempotency_layer_pass, ngx_http_idempotency_layer_pass,
-    ngx_http_idempotency_layer_pass, ngx_http_idempotency_layer_cancel,
+    ngx_http_idem_layer_init_process,
+    ngx_http_idem_layer_exit_process,
+    ngx_http_idem_layer_pass, ngx_http_idem_layer_pass,
+    ngx_http_idem_layer_pass, ngx_http_idem_layer_pass,
+    ngx_http_idem_layer_pass, ngx_http_idem_layer_cancel,
     NULL, 1
 };
 
@@ -212,18 +210,18 @@ static const ngx_http_idempotency_backend_t  outside_backend = {
 /* as in ..._store.c, without figures */
 
 ngx_int_t
-ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
+ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
 {
-    ngx_int_t                              rc;
-    const ngx_http_idempotency_backend_t  *b;
+    ngx_int_t                       rc;
+    const ngx_http_idem_backend_t  *b;
 
     b = op->store->backend;
 
     op->start = ngx_current_msec;
     op->error = NULL;
 
-    rc = op->kind == NGX_HTTP_IDEMPOTENCY_OP_BEGIN ? b->begin(op)
-         : op->kind == NGX_HTTP_IDEMPOTENCY_OP_COMMIT ? b->commit(op)
+    rc = op->kind == NGX_HTTP_IDEM_OP_BEGIN ? b->begin(op)
+         : op->kind == NGX_HTTP_IDEM_OP_COMMIT ? b->commit(op)
          : b->release(op);
 
     op->pending = (rc == NGX_AGAIN);
@@ -232,14 +230,14 @@ ngx_http_idempotency_store_submit(ngx_http_idempotency_op_t *op)
 }
 
 void
-ngx_http_idempotency_store_complete(ngx_http_idempotency_op_t *op)
+ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
 {
     op->pending = 0;
     op->handler(op);
 }
 
 void
-ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op)
+ngx_http_idem_store_cancel(ngx_http_idem_op_t *op)
 {
     if (op->pending) {
         op->pending = 0;
@@ -249,7 +247,7 @@ ngx_http_idempotency_store_cancel(ngx_http_idempotency_op_t *op)
 
 
 static void
-handler(ngx_http_idempotency_op_t *op)
+handler(ngx_http_idem_op_t *op)
 {
     called++;
 }
@@ -258,24 +256,24 @@ handler(ngx_http_idempotency_op_t *op)
 int
 main(void)
 {
-    ngx_http_idempotency_op_t       op;
-    ngx_http_idempotency_layer_t    outer;
-    ngx_http_idempotency_store_t    store_in, store_box, store_out;
-    ngx_http_idempotency_outbox_t   o;
+    ngx_http_idem_op_t       op;
+    ngx_http_idem_layer_t    outer;
+    ngx_http_idem_store_t    store_in, store_box, store_out;
+    ngx_http_idem_outbox_t   o;
 
     plan(25);
 
     cycle.log = &silent;
     ngx_cycle = &cycle;
 
-    ngx_memzero(&store_in, sizeof(ngx_http_idempotency_store_t));
-    ngx_memzero(&o, sizeof(ngx_http_idempotency_outbox_t));
+    ngx_memzero(&store_in, sizeof(ngx_http_idem_store_t));
+    ngx_memzero(&o, sizeof(ngx_http_idem_outbox_t));
 
     store_box = store_in;
     store_out = store_in;
 
     store_in.backend = &inside_backend;
-    store_box.backend = &ngx_http_idempotency_outbox_backend;
+    store_box.backend = &ngx_http_idem_outbox_backend;
     store_box.conf = &o;
     store_out.backend = &outside_backend;
     store_out.conf = &outer;
@@ -288,30 +286,30 @@ main(void)
     o.z.shpool = &pool;
     o.shared.data = &shared;
 
-    ngx_memzero(&op, sizeof(ngx_http_idempotency_op_t));
+    ngx_memzero(&op, sizeof(ngx_http_idem_op_t));
 
-    op.kind = NGX_HTTP_IDEMPOTENCY_OP_COMMIT;
+    op.kind = NGX_HTTP_IDEM_OP_COMMIT;
     op.store = &store_out;
     op.log = &silent;
     op.handler = handler;
     op.lease = 30000;
     op.locked_until = ngx_current_msec + 20000;
     op.ttl = 60000;
-    ngx_memset(op.token, 'a', NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+    ngx_memset(op.token, 'a', NGX_HTTP_IDEM_TOKEN_LEN);
 
     /* a commit */
 
-    is(ngx_http_idempotency_store_submit(&op), NGX_AGAIN, "under way");
+    is(ngx_http_idem_store_submit(&op), NGX_AGAIN, "under way");
     ok(inside != NULL, "in the store");
     ngx_current_msec += 700;
-    ngx_http_idempotency_store_cancel(&op);
+    ngx_http_idem_store_cancel(&op);
     is(cancelled, 1, "cancelled there");
     is(called, 0, "nobody is called");
     is(op.pending, 0, "it is over");
     is(has_node, 1, "it ran: it is kept");
     is(node.u.locked_until, 1020000, "for certain as long as its lock lasts");
     is(node.until, 1060000, "its time counts from when it was sent");
-    ok(ngx_memcmp(node.token, op.token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN) == 0,
+    ok(ngx_memcmp(node.token, op.token, NGX_HTTP_IDEM_TOKEN_LEN) == 0,
        "under its token");
     is(shared.figures.kept, 1, "counted as kept");
     is(failures, 1, "and as a failure");
@@ -325,8 +323,8 @@ main(void)
     zone.records = 0;
     no_room = 1;
 
-    is(ngx_http_idempotency_store_submit(&op), NGX_AGAIN, "another");
-    ngx_http_idempotency_store_cancel(&op);
+    is(ngx_http_idem_store_submit(&op), NGX_AGAIN, "another");
+    ngx_http_idem_store_cancel(&op);
     is(has_node, 0, "there is no room for it");
     is(shared.figures.dropped, 1, "counted as dropped");
     is(failures, 2, "and as a failure");
@@ -334,16 +332,16 @@ main(void)
     /* a release and a begin leave nothing */
 
     no_room = 0;
-    op.kind = NGX_HTTP_IDEMPOTENCY_OP_RELEASE;
+    op.kind = NGX_HTTP_IDEM_OP_RELEASE;
 
-    (void) ngx_http_idempotency_store_submit(&op);
-    ngx_http_idempotency_store_cancel(&op);
+    (void) ngx_http_idem_store_submit(&op);
+    ngx_http_idem_store_cancel(&op);
     is(has_node, 0, "a release is not kept");
 
-    op.kind = NGX_HTTP_IDEMPOTENCY_OP_BEGIN;
+    op.kind = NGX_HTTP_IDEM_OP_BEGIN;
 
-    (void) ngx_http_idempotency_store_submit(&op);
-    ngx_http_idempotency_store_cancel(&op);
+    (void) ngx_http_idem_store_submit(&op);
+    ngx_http_idem_store_cancel(&op);
     is(cancelled, 4, "a begin is cancelled in the store, which gives it back");
     is(checks_left, 0, "not in a check");
 
@@ -355,13 +353,13 @@ main(void)
     node.u.locked_until = ngx_current_msec;
     inside = NULL;
 
-    is(ngx_http_idempotency_store_submit(&op), NGX_AGAIN, "in doubt: it waits");
+    is(ngx_http_idem_store_submit(&op), NGX_AGAIN, "in doubt: it waits");
     ok(inside == NULL, "and asks nothing itself");
-    ngx_http_idempotency_store_cancel(&op);
+    ngx_http_idem_store_cancel(&op);
     is(checks_left, 1, "it leaves the check");
     is(called, 0, "nobody is called, ever");
 
-    ngx_http_idempotency_layer_exit_process(&cycle, &store_out);
+    ngx_http_idem_layer_exit_process(&cycle, &store_out);
 
     return done();
 }

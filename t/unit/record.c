@@ -1,4 +1,4 @@
-/* sources: src/record/ngx_http_idempotency_record.c ; libs: -lz */
+/* sources: src/record/ngx_http_idem_record.c ; libs: -lz */
 
 /*
  * The stored form: what is encoded comes back, and what was cut, flipped,
@@ -11,7 +11,7 @@
 
 #include <zlib.h>
 
-#include "record/ngx_http_idempotency_record.h"
+#include "record/ngx_http_idem_record.h"
 #include "unit.h"
 
 
@@ -24,8 +24,8 @@
     (s)->data = (u_char *) text; (s)->len = sizeof(text) - 1
 
 
-static ngx_http_idempotency_header_t  headers_in[HEADERS_MAX + 1];
-static ngx_http_idempotency_header_t  headers_out[HEADERS_MAX + 1];
+static ngx_http_idem_header_t  headers_in[HEADERS_MAX + 1];
+static ngx_http_idem_header_t  headers_out[HEADERS_MAX + 1];
 
 
 static void
@@ -63,13 +63,13 @@ sign(u_char *record)
 /* an encoded response and its length; the caller frees it */
 
 static u_char *
-encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
+encode(ngx_http_idem_response_t *r, const void *body, size_t *len)
 {
     size_t     size, half;
     u_char    *p, *end;
     uint32_t   sum;
 
-    size = ngx_http_idempotency_head_size(r);
+    size = ngx_http_idem_head_size(r);
     if (size == 0) {
         return NULL;
     }
@@ -78,21 +78,21 @@ encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
 
     half = r->body_len / 2;
 
-    sum = ngx_http_idempotency_body_sum(NGX_HTTP_IDEMPOTENCY_SUM, body, half);
-    sum = ngx_http_idempotency_body_sum(sum, NULL, 0);
-    sum = ngx_http_idempotency_body_sum(sum, (u_char *) body + half,
-                                        r->body_len - half);
+    sum = ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM, body, half);
+    sum = ngx_http_idem_body_sum(sum, NULL, 0);
+    sum = ngx_http_idem_body_sum(sum, (u_char *) body + half,
+                                 r->body_len - half);
 
     *len = size + r->body_len;
     p = exact(NULL, *len);
 
-    end = ngx_http_idempotency_head_encode(p, r);
+    end = ngx_http_idem_head_encode(p, r);
 
     if (end != p + size) {
         abort();
     }
 
-    ngx_http_idempotency_head_seal(p, size, sum);
+    ngx_http_idem_head_seal(p, size, sum);
 
     if (r->body_len) {
         memcpy(end, body, r->body_len);
@@ -104,7 +104,7 @@ encode(ngx_http_idempotency_response_t *r, const void *body, size_t *len)
 
 static ngx_int_t
 decode(const u_char *p, size_t len, ngx_uint_t verify,
-    ngx_http_idempotency_response_t *r, ngx_str_t *body, const char **reason)
+    ngx_http_idem_response_t *r, ngx_str_t *body, const char **reason)
 {
     u_char      *copy;
     ngx_int_t    rc, peek;
@@ -116,15 +116,14 @@ decode(const u_char *p, size_t len, ngx_uint_t verify,
     n = 0;
     *reason = NULL;
 
-    peek = ngx_http_idempotency_head_peek(copy, len, &n, reason);
+    peek = ngx_http_idem_head_peek(copy, len, &n, reason);
 
     /* just as much room as was asked for */
 
-    r->headers = (ngx_http_idempotency_header_t *) (void *)
-                 exact(NULL, n * sizeof(ngx_http_idempotency_header_t));
+    r->headers = (ngx_http_idem_header_t *) (void *)
+                 exact(NULL, n * sizeof(ngx_http_idem_header_t));
 
-    rc = ngx_http_idempotency_response_decode(copy, len, r, body, verify,
-                                              reason);
+    rc = ngx_http_idem_response_decode(copy, len, r, body, verify, reason);
 
     if (peek != NGX_OK && rc == NGX_OK) {
         abort();
@@ -144,9 +143,9 @@ decode(const u_char *p, size_t len, ngx_uint_t verify,
         for (i = 0; i < n; i++) {
             headers_out[i] = r->headers[i];
 
-            if (!ngx_http_idempotency_header_valid(&headers_out[i].name,
-                                                   &headers_out[i].value)
-                || headers_out[i].kind > NGX_HTTP_IDEMPOTENCY_HEADER_LINK)
+            if (!ngx_http_idem_header_valid(&headers_out[i].name,
+                                            &headers_out[i].value)
+                || headers_out[i].kind > NGX_HTTP_IDEM_HEADER_LINK)
             {
                 abort();
             }
@@ -161,8 +160,7 @@ decode(const u_char *p, size_t len, ngx_uint_t verify,
         abort();
     }
 
-    exact_free((u_char *) r->headers,
-               n * sizeof(ngx_http_idempotency_header_t));
+    exact_free((u_char *) r->headers, n * sizeof(ngx_http_idem_header_t));
     exact_free(copy, len);
 
     r->headers = headers_out;
@@ -174,10 +172,10 @@ decode(const u_char *p, size_t len, ngx_uint_t verify,
 static ngx_uint_t
 refused(const u_char *p, size_t len, ngx_uint_t verify, const char *why)
 {
-    ngx_int_t                         rc;
-    ngx_str_t                         body;
-    const char                       *reason;
-    ngx_http_idempotency_response_t   r;
+    ngx_int_t                  rc;
+    ngx_str_t                  body;
+    const char                *reason;
+    ngx_http_idem_response_t   r;
 
     rc = decode(p, len, verify, &r, &body, &reason);
 
@@ -204,14 +202,14 @@ accepted(const u_char *p, size_t len)
 /* encodes, decodes, and compares all there is */
 
 static ngx_uint_t
-round_trip(ngx_http_idempotency_response_t *r, const void *data)
+round_trip(ngx_http_idem_response_t *r, const void *data)
 {
-    size_t                            len;
-    u_char                           *p;
-    ngx_str_t                         body;
-    ngx_uint_t                        i, same;
-    const char                       *reason;
-    ngx_http_idempotency_response_t   got;
+    size_t                     len;
+    u_char                    *p;
+    ngx_str_t                  body;
+    ngx_uint_t                 i, same;
+    const char                *reason;
+    ngx_http_idem_response_t   got;
 
     p = encode(r, data, &len);
     if (p == NULL) {
@@ -255,7 +253,7 @@ round_trip(ngx_http_idempotency_response_t *r, const void *data)
 
 
 static void
-empty(ngx_http_idempotency_response_t *r)
+empty(ngx_http_idem_response_t *r)
 {
     memset(r, 0, sizeof(*r));
 
@@ -269,7 +267,7 @@ static const u_char  sample_body[] = "{\"id\":1,\"a\":\"\0\xff\r\n\"}";
 
 
 static void
-sample(ngx_http_idempotency_response_t *r)
+sample(ngx_http_idem_response_t *r)
 {
     empty(r);
 
@@ -282,7 +280,7 @@ sample(ngx_http_idempotency_response_t *r)
 
     memset(headers_in, 0, 4 * sizeof(headers_in[0]));
 
-    headers_in[0].kind = NGX_HTTP_IDEMPOTENCY_HEADER_LOCATION;
+    headers_in[0].kind = NGX_HTTP_IDEM_HEADER_LOCATION;
     text_set(&headers_in[0].name, "Location");
     text_set(&headers_in[0].value, "/api/1");
     text_set(&headers_in[1].name, "Set-Cookie");
@@ -297,10 +295,10 @@ sample(ngx_http_idempotency_response_t *r)
 static void
 test_claim(void)
 {
-    size_t                         len;
-    u_char                         p[NGX_HTTP_IDEMPOTENCY_CLAIM_LEN + 8], *q;
-    ngx_uint_t                     i, failed;
-    ngx_http_idempotency_claim_t   claim, got;
+    size_t                  len;
+    u_char                  p[NGX_HTTP_IDEM_CLAIM_LEN + 8], *q;
+    ngx_uint_t              i, failed;
+    ngx_http_idem_claim_t   claim, got;
 
     memset(&claim, 0, sizeof(claim));
     memset(&got, 0x55, sizeof(got));
@@ -317,24 +315,24 @@ test_claim(void)
         claim.identity[i] = 0xf0 + i;
     }
 
-    for (i = 0; i < NGX_HTTP_IDEMPOTENCY_TARGET_LEN; i++) {
+    for (i = 0; i < NGX_HTTP_IDEM_TARGET_LEN; i++) {
         claim.target[i] = 0xc0 + i;
     }
 
-    q = exact(NULL, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);
-    ngx_http_idempotency_claim_encode(q, &claim);
-    memcpy(p, q, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);
+    q = exact(NULL, NGX_HTTP_IDEM_CLAIM_LEN);
+    ngx_http_idem_claim_encode(q, &claim);
+    memcpy(p, q, NGX_HTTP_IDEM_CLAIM_LEN);
 
-    ok(ngx_http_idempotency_claim_decode(q, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN,
-                                         &got) == NGX_OK
+    ok(ngx_http_idem_claim_decode(q, NGX_HTTP_IDEM_CLAIM_LEN,
+                                  &got) == NGX_OK
        && got.scheme == claim.scheme && got.time == claim.time
        && memcmp(got.fingerprint, claim.fingerprint, 32) == 0
        && memcmp(got.identity, claim.identity, 16) == 0
        && memcmp(got.target, claim.target,
-                 NGX_HTTP_IDEMPOTENCY_TARGET_LEN) == 0,
+                 NGX_HTTP_IDEM_TARGET_LEN) == 0,
        "a claim comes back");
 
-    exact_free(q, NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);
+    exact_free(q, NGX_HTTP_IDEM_CLAIM_LEN);
 
     ok(memcmp(p, "\x01\xfe\xdc\xba\x98\x01\x23\x45\x67\x89\xab\xcd\xef\0\x01",
               15) == 0,
@@ -344,8 +342,8 @@ test_claim(void)
 
     for (len = 0; len < sizeof(p); len++) {
         q = exact(p, len);
-        failed += (ngx_http_idempotency_claim_decode(q, len, &got) == NGX_OK)
-                  != (len == NGX_HTTP_IDEMPOTENCY_CLAIM_LEN);
+        failed += (ngx_http_idem_claim_decode(q, len, &got) == NGX_OK)
+                  != (len == NGX_HTTP_IDEM_CLAIM_LEN);
         exact_free(q, len);
     }
 
@@ -355,8 +353,8 @@ test_claim(void)
 
     for (i = 0; i < 256; i++) {
         p[0] = i;
-        failed += (ngx_http_idempotency_claim_decode(p,
-                                            NGX_HTTP_IDEMPOTENCY_CLAIM_LEN,
+        failed += (ngx_http_idem_claim_decode(p,
+                                            NGX_HTTP_IDEM_CLAIM_LEN,
                                             &got) == NGX_OK)
                   != (i == 1 || i == 2);
     }
@@ -364,13 +362,13 @@ test_claim(void)
     is(failed, 0, "a claim of this version and of the next is read");
 
     p[0] = 2;
-    ok(ngx_http_idempotency_claim_decode(p, sizeof(p), &got) == NGX_OK
+    ok(ngx_http_idem_claim_decode(p, sizeof(p), &got) == NGX_OK
        && got.scheme == claim.scheme,
        "a claim of the next version may be longer");
 
-    len = NGX_HTTP_IDEMPOTENCY_CLAIM_LEN - 1;
+    len = NGX_HTTP_IDEM_CLAIM_LEN - 1;
     q = exact(p, len);
-    ok(ngx_http_idempotency_claim_decode(q, len, &got) == NGX_ERROR,
+    ok(ngx_http_idem_claim_decode(q, len, &got) == NGX_ERROR,
        "but not shorter");
     exact_free(q, len);
 }
@@ -379,11 +377,11 @@ test_claim(void)
 static void
 test_layout(void)
 {
-    size_t                            len;
-    u_char                           *p, sum[4];
-    ngx_http_idempotency_response_t   r;
+    size_t                     len;
+    u_char                    *p, sum[4];
+    ngx_http_idem_response_t   r;
 
-    static const u_char               expected[] =
+    static const u_char        expected[] =
         "IR\x01\x02" "\0\0\0\0"                     /* checksum: below */
         "\0\xc9" "\0\x01"
         "\0\0\0\0\0\0\x01\x02" "\0\0\0\0\0\0\0\x06"
@@ -401,7 +399,7 @@ test_layout(void)
     r.plain_len = 9;
     r.body_len = 3;
     r.nheaders = 1;
-    headers_in[0].kind = NGX_HTTP_IDEMPOTENCY_HEADER_ETAG;
+    headers_in[0].kind = NGX_HTTP_IDEM_HEADER_ETAG;
     text_set(&headers_in[0].name, "ETag");
     text_set(&headers_in[0].value, "x");
 
@@ -424,11 +422,11 @@ test_layout(void)
 static void
 test_round_trips(void)
 {
-    size_t                            i;
-    u_char                           *body;
-    static u_char                     name[65535], value[70000];
-    ngx_uint_t                        c, failed;
-    ngx_http_idempotency_response_t   r;
+    size_t                     i;
+    u_char                    *body;
+    static u_char              name[65535], value[70000];
+    ngx_uint_t                 c, failed;
+    ngx_http_idem_response_t   r;
 
     empty(&r);
     ok(round_trip(&r, ""), "nothing but a status");
@@ -513,8 +511,8 @@ test_round_trips(void)
         for (c = 0; c < 256; c++) {
             memset(value, (i % 2) ? 0xff : ' ', 20);
             value[i] = c;
-            failed += ngx_http_idempotency_header_valid(&headers_in[0].name,
-                                                        &headers_in[0].value)
+            failed += ngx_http_idem_header_valid(&headers_in[0].name,
+                                                 &headers_in[0].value)
                       != (c != '\0' && c != '\r' && c != '\n');
         }
     }
@@ -548,11 +546,11 @@ test_round_trips(void)
 static void
 test_random_round_trips(void)
 {
-    int                               n;
-    size_t                            i, k;
-    u_char                            text[512], body[300];
-    ngx_uint_t                        failed;
-    ngx_http_idempotency_response_t   r;
+    int                        n;
+    size_t                     i, k;
+    u_char                     text[512], body[300];
+    ngx_uint_t                 failed;
+    ngx_http_idem_response_t   r;
 
     for (i = 0; i < sizeof(text); i++) {
         text[i] = "abcXYZ-_0129"[i % 12];
@@ -597,16 +595,16 @@ test_random_round_trips(void)
 static void
 test_not_encoded(void)
 {
-    static u_char                     line[256], name[65536];
-    size_t                            len;
-    u_char                           *p;
-    ngx_str_t                         body;
-    const char                       *reason;
-    ngx_http_idempotency_response_t   r, got;
+    static u_char              line[256], name[65536];
+    size_t                     len;
+    u_char                    *p;
+    ngx_str_t                  body;
+    const char                *reason;
+    ngx_http_idem_response_t   r, got;
 
     sample(&r);
     r.header_only = 1;
-    is(ngx_http_idempotency_head_size(&r), 0, "size: header only, a body");
+    is(ngx_http_idem_head_size(&r), 0, "size: header only, a body");
 
     empty(&r);
 
@@ -615,34 +613,34 @@ test_not_encoded(void)
         text_set(&headers_in[r.nheaders].value, "");
     }
 
-    is(ngx_http_idempotency_head_size(&r), 0, "size: too many headers");
+    is(ngx_http_idem_head_size(&r), 0, "size: too many headers");
 
     sample(&r);
     r.body_len = (size_t) 1 << 32;
-    is(ngx_http_idempotency_head_size(&r), 0, "size: body of 4g");
+    is(ngx_http_idem_head_size(&r), 0, "size: body of 4g");
 
     sample(&r);
     r.compressed = 1;
     r.plain_len = (size_t) 1 << 32;
-    is(ngx_http_idempotency_head_size(&r), 0, "size: plain body of 4g");
+    is(ngx_http_idem_head_size(&r), 0, "size: plain body of 4g");
 
     memset(name, 'n', sizeof(name));
     sample(&r);
     headers_in[0].name.data = name;
     headers_in[0].name.len = sizeof(name);
-    is(ngx_http_idempotency_head_size(&r), 0, "size: name of 64k");
+    is(ngx_http_idem_head_size(&r), 0, "size: name of 64k");
 
     sample(&r);
     headers_in[0].value.len = (size_t) 1 << 32;
-    is(ngx_http_idempotency_head_size(&r), 0, "size: value of 4g");
+    is(ngx_http_idem_head_size(&r), 0, "size: value of 4g");
 
     sample(&r);
     headers_in[0].name.len = 0;
-    is(ngx_http_idempotency_head_size(&r), 0, "size: no name");
+    is(ngx_http_idem_head_size(&r), 0, "size: no name");
 
     sample(&r);
     text_set(&headers_in[2].value, "a\r\nSet-Cookie: b");
-    is(ngx_http_idempotency_head_size(&r), 0, "size: CRLF in a value");
+    is(ngx_http_idem_head_size(&r), 0, "size: CRLF in a value");
 
     memset(line, 'x', sizeof(line));
     sample(&r);
@@ -667,10 +665,10 @@ test_not_encoded(void)
 static void
 test_damage(void)
 {
-    size_t                            len, i;
-    u_char                           *p, *longer;
-    ngx_uint_t                        failed;
-    ngx_http_idempotency_response_t   r;
+    size_t                     len, i;
+    u_char                    *p, *longer;
+    ngx_uint_t                 failed;
+    ngx_http_idem_response_t   r;
 
     sample(&r);
     p = encode(&r, sample_body, &len);
@@ -727,12 +725,12 @@ test_damage(void)
 static void
 test_forged(void)
 {
-    size_t                            len, n;
-    u_char                           *p, *q;
-    ngx_uint_t                        v, failed;
-    ngx_http_idempotency_response_t   r, got;
-    ngx_str_t                         body;
-    const char                       *reason;
+    size_t                     len, n;
+    u_char                    *p, *q;
+    ngx_uint_t                 v, failed;
+    ngx_http_idem_response_t   r, got;
+    ngx_str_t                  body;
+    const char                *reason;
 
 #define FIRST_HEADER  (41 + 11)
 
@@ -826,10 +824,10 @@ test_forged(void)
     p[4] ^= 1;
     ok(refused(p, len, 1, "wrong checksum"), "wrong checksum");
     ok(!refused(p, len, 0, NULL), "... which is not looked at unasked");
-    ok(!ngx_http_idempotency_response_intact(p, len), "... and not intact");
+    ok(!ngx_http_idem_response_intact(p, len), "... and not intact");
 
-    ngx_http_idempotency_response_seal(p, len);
-    ok(ngx_http_idempotency_response_intact(p, len)
+    ngx_http_idem_response_seal(p, len);
+    ok(ngx_http_idem_response_intact(p, len)
        && !refused(p, len, 1, NULL), "... until it is sealed");
 
     exact_free(p, len);
@@ -870,13 +868,13 @@ test_forged(void)
     p[FIRST_HEADER] = 13;
     sign(p);
     ok(decode(p, len, 1, &got, &body, &reason) == NGX_OK
-       && got.headers[0].kind == NGX_HTTP_IDEMPOTENCY_HEADER_PLAIN,
+       && got.headers[0].kind == NGX_HTTP_IDEM_HEADER_PLAIN,
        "an unknown kind of header is plain");
 
     p[FIRST_HEADER] = 12;
     sign(p);
     ok(decode(p, len, 1, &got, &body, &reason) == NGX_OK
-       && got.headers[0].kind == NGX_HTTP_IDEMPOTENCY_HEADER_LINK,
+       && got.headers[0].kind == NGX_HTTP_IDEM_HEADER_LINK,
        "the last known kind is not");
 
     exact_free(p, len);
@@ -935,10 +933,10 @@ test_random_strings(void)
 static void
 test_mutants(void)
 {
-    int                               n, passed, i;
-    size_t                            len;
-    u_char                           *p, *q;
-    ngx_http_idempotency_response_t   r;
+    int                        n, passed, i;
+    size_t                     len;
+    u_char                    *p, *q;
+    ngx_http_idem_response_t   r;
 
     sample(&r);
     p = encode(&r, sample_body, &len);

@@ -1,4 +1,4 @@
-/* sources: src/store/redis/ngx_http_idempotency_redis_payload.c */
+/* sources: src/store/redis/ngx_http_idem_redis_payload.c */
 
 /*
  * A lock as RESTORE takes it.  The payloads are of another implementation, and
@@ -10,7 +10,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/redis/ngx_http_idempotency_redis.h"
+#include "store/redis/ngx_http_idem_redis.h"
 #include "unit.h"
 
 
@@ -62,7 +62,7 @@ test_sums(void)
         len = strlen(sums[i].text);
         p = exact(sums[i].text, len);
 
-        ok(ngx_http_idempotency_redis_crc64(p, p + len) == sums[i].crc,
+        ok(ngx_http_idem_redis_crc64(p, p + len) == sums[i].crc,
            "the sum of \"%s\"", sums[i].text);
 
         exact_free(p, len);
@@ -78,18 +78,18 @@ test_payload(payload_t *t)
     ngx_uint_t  i, good;
     uint64_t    crc;
 
-    size = ngx_http_idempotency_redis_payload_size(t->len);
+    size = ngx_http_idem_redis_payload_size(t->len);
 
     start = malloc(size);
     end = start + size;
 
-    p = ngx_http_idempotency_redis_payload_start(start, t->len);
+    p = ngx_http_idem_redis_payload_start(start, t->len);
 
     good = (size_t) (p - start) == t->start_len
            && memcmp(start, t->start, t->start_len) == 0;
 
     memset(p, 'L', t->len);
-    p = ngx_http_idempotency_redis_payload_end(start, p + t->len, token);
+    p = ngx_http_idem_redis_payload_end(start, p + t->len, token);
 
     good &= (p == end)
             && end[-27] == 16
@@ -117,7 +117,7 @@ main(void)
     plan(sizeof(sums) / sizeof(sums[0])
          + 2 * sizeof(payloads) / sizeof(payloads[0]));
 
-    ngx_http_idempotency_redis_payload_init();
+    ngx_http_idem_redis_payload_init();
 
     test_sums();
 

@@ -1,4 +1,4 @@
-/* sources: src/store/memory/ngx_http_idempotency_memory.c src/store/memory/ngx_http_idempotency_zone.c src/store/memory/ngx_http_idempotency_bytes.c src/store/memory/ngx_http_idempotency_room.c src/store/memory/ngx_http_idempotency_repair.c src/store/memory/ngx_http_idempotency_expiry.c src/store/memory/ngx_http_idempotency_zone_conf.c */
+/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_room.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c */
 /* flags: -O2 -fno-sanitize=all */
 
 /*
@@ -24,8 +24,8 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
-#include "store/ngx_http_idempotency_mutex.h"
-#include "store/memory/ngx_http_idempotency_memory.h"
+#include "store/zone/ngx_http_idem_mutex.h"
+#include "store/memory/ngx_http_idem_memory.h"
 #include "unit.h"
 
 
@@ -51,8 +51,8 @@ static ngx_log_t    silent;
 
 static u_char                        *mem;      /* the zone                 */
 static ngx_shm_zone_t                 shm_zone;
-static ngx_http_idempotency_store_t   store;
-static ngx_http_idempotency_memory_t  m;
+static ngx_http_idem_store_t   store;
+static ngx_http_idem_memory_t  m;
 
 static ngx_uint_t   repairs, alerts, traced;
 
@@ -119,7 +119,7 @@ ngx_slab_alloc(ngx_slab_pool_t *pool, size_t size)
 /* only what is done with the lock is done step by step */
 
 void
-ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
+ngx_http_idem_mutex_lock(ngx_slab_pool_t *shpool)
 {
     if (traced) {
         (void) raise(SIGSTOP);
@@ -127,7 +127,7 @@ ngx_http_idempotency_mutex_lock(ngx_slab_pool_t *shpool)
 }
 
 void
-ngx_http_idempotency_mutex_unlock(ngx_slab_pool_t *shpool)
+ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool)
 {
     if (traced) {
         _exit(0);
@@ -149,25 +149,24 @@ void *ngx_pcalloc(ngx_pool_t *pool, size_t size) { return NULL; }
 /* ... the waking of others */
 
 ngx_int_t
-ngx_http_idempotency_wake_init(ngx_cycle_t *c,
-    ngx_http_idempotency_memory_t *mem_store)
+ngx_http_idem_wake_init(ngx_cycle_t *c, ngx_http_idem_memory_t *mem_store)
 {
     return NGX_OK;
 }
 
-void ngx_http_idempotency_wake_exit(ngx_http_idempotency_memory_t *s) {}
-void ngx_http_idempotency_wake(ngx_http_idempotency_memory_t *s, u_char *id,
+void ngx_http_idem_wake_exit(ngx_http_idem_memory_t *s) {}
+void ngx_http_idem_wake(ngx_http_idem_memory_t *s, u_char *id,
     uint64_t waiting) {}
-void ngx_http_idempotency_wake_watch(ngx_http_idempotency_memory_t *s,
-    ngx_http_idempotency_op_t *op, ngx_msec_t left) {}
-void ngx_http_idempotency_wake_cancel(ngx_http_idempotency_op_t *op) {}
+void ngx_http_idem_wake_watch(ngx_http_idem_memory_t *s,
+    ngx_http_idem_op_t *op, ngx_msec_t left) {}
+void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op) {}
 
 
 /* ... and another request may have what one has left */
 
 ngx_uint_t
-ngx_http_idempotency_claim_same(const ngx_http_idempotency_claim_t *a,
-    const ngx_http_idempotency_claim_t *b, ngx_uint_t key_alone)
+ngx_http_idem_claim_same(const ngx_http_idem_claim_t *a,
+    const ngx_http_idem_claim_t *b, ngx_uint_t key_alone)
 {
     return 1;
 }
@@ -210,7 +209,7 @@ pattern(ngx_uint_t writer, size_t i)
 static void
 make_id(u_char *id, ngx_uint_t key)
 {
-    ngx_memset(id, (int) key, NGX_HTTP_IDEMPOTENCY_ID_LEN);
+    ngx_memset(id, (int) key, NGX_HTTP_IDEM_ID_LEN);
 
     /* few buckets, so that some share one */
     id[0] = key & 3;
@@ -218,20 +217,20 @@ make_id(u_char *id, ngx_uint_t key)
 }
 
 
-static ngx_http_idempotency_op_t *
+static ngx_http_idem_op_t *
 make_op(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
 {
     size_t  i;
 
-    static u_char                        response[SIZE * 2], detail[SIZE];
-    static ngx_buf_t                     b[2];
-    static ngx_chain_t                   cl[2];
-    static ngx_http_idempotency_op_t     op;
-    static ngx_http_idempotency_claim_t  claim;
+    static u_char                 response[SIZE * 2], detail[SIZE];
+    static ngx_buf_t              b[2];
+    static ngx_chain_t            cl[2];
+    static ngx_http_idem_op_t     op;
+    static ngx_http_idem_claim_t  claim;
 
-    ngx_memzero(&op, sizeof(ngx_http_idempotency_op_t));
-    ngx_memset(&claim, (int) writer, sizeof(ngx_http_idempotency_claim_t));
-    ngx_memset(op.token, (int) writer, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN);
+    ngx_memzero(&op, sizeof(ngx_http_idem_op_t));
+    ngx_memset(&claim, (int) writer, sizeof(ngx_http_idem_claim_t));
+    ngx_memset(op.token, (int) writer, NGX_HTTP_IDEM_TOKEN_LEN);
 
     make_id(op.id, key);
 
@@ -261,7 +260,7 @@ make_op(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
     op.details.len = details;
     op.lease = LEASE;
     op.ttl = TTL;
-    op.state = NGX_HTTP_IDEMPOTENCY_COMPLETED;
+    op.state = NGX_HTTP_IDEM_COMPLETED;
     op.response = cl;
     op.size = size;
     op.locked_until = ngx_current_msec + LEASE + writer;
@@ -275,10 +274,10 @@ make_op(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
 static ngx_uint_t
 begin(ngx_uint_t key, ngx_uint_t writer, size_t details)
 {
-    ngx_http_idempotency_op_t  *op;
+    ngx_http_idem_op_t  *op;
 
     op = make_op(key, writer, 0, details);
-    (void) ngx_http_idempotency_memory_backend.begin(op);
+    (void) ngx_http_idem_memory_backend.begin(op);
 
     return op->result;
 }
@@ -287,10 +286,10 @@ begin(ngx_uint_t key, ngx_uint_t writer, size_t details)
 static ngx_uint_t
 commit(ngx_uint_t key, ngx_uint_t writer, size_t size)
 {
-    ngx_http_idempotency_op_t  *op;
+    ngx_http_idem_op_t  *op;
 
     op = make_op(key, writer, size, 0);
-    (void) ngx_http_idempotency_memory_backend.commit(op);
+    (void) ngx_http_idem_memory_backend.commit(op);
 
     return op->result;
 }
@@ -307,15 +306,15 @@ completed(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
 static ngx_uint_t
 keep(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
 {
-    ngx_http_idempotency_op_t    *op;
-    ngx_http_idempotency_node_t  *node;
+    ngx_http_idem_op_t    *op;
+    ngx_http_idem_node_t  *node;
 
     op = make_op(key, writer, size, details);
 
-    ngx_http_idempotency_zone_lock(&m.z);
-    node = ngx_http_idempotency_zone_keep(&m.z, op, ngx_current_msec + TTL,
-                                          ngx_current_msec + TTL);
-    ngx_http_idempotency_zone_unlock(&m.z);
+    ngx_http_idem_zone_lock(&m.z);
+    node = ngx_http_idem_zone_keep(&m.z, op, ngx_current_msec + TTL,
+                                   ngx_current_msec + TTL);
+    ngx_http_idem_zone_unlock(&m.z);
 
     return node != NULL;
 }
@@ -324,7 +323,7 @@ keep(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
 /* the zone as it is in the beginning */
 
 static void
-create(ngx_http_idempotency_full_e full)
+create(ngx_http_idem_full_e full)
 {
     ngx_conf_t        cf;
     ngx_cycle_t       old;
@@ -334,7 +333,7 @@ create(ngx_http_idempotency_full_e full)
     ngx_memzero(&cf, sizeof(ngx_conf_t));
     ngx_memzero(&old, sizeof(ngx_cycle_t));
     ngx_memzero(&shm_zone, sizeof(ngx_shm_zone_t));
-    ngx_memzero(&m, sizeof(ngx_http_idempotency_memory_t));
+    ngx_memzero(&m, sizeof(ngx_http_idem_memory_t));
 
     cf.cycle = &cycle;
     cycle.old_cycle = &old;
@@ -354,7 +353,7 @@ create(ngx_http_idempotency_full_e full)
     store.conf = &m;
     ngx_current_msec = START;
 
-    if (ngx_http_idempotency_zone_add(&cf, &m.z) != NGX_CONF_OK
+    if (ngx_http_idem_zone_add(&cf, &m.z) != NGX_CONF_OK
         || shm_zone.init(&shm_zone, NULL) != NGX_OK)
     {
         abort();
@@ -380,13 +379,13 @@ wrong(const char *fmt, ...)
 /* the number of a record, KEYS if it has none */
 
 static ngx_uint_t
-key_of(ngx_http_idempotency_node_t *node)
+key_of(ngx_http_idem_node_t *node)
 {
-    u_char  id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
+    u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
     make_id(id, node->id[2]);
 
-    return ngx_memcmp(id, node->id, NGX_HTTP_IDEMPOTENCY_ID_LEN) == 0
+    return ngx_memcmp(id, node->id, NGX_HTTP_IDEM_ID_LEN) == 0
            ? node->id[2] : KEYS;
 }
 
@@ -410,7 +409,7 @@ same(const void *p, ngx_uint_t c, size_t len)
 /* a record as others see it; 0 if it is not whole */
 
 static ngx_uint_t
-look(ngx_http_idempotency_node_t *node, image_t *image)
+look(ngx_http_idem_node_t *node, image_t *image)
 {
     size_t        i;
     ngx_str_t     details;
@@ -430,24 +429,24 @@ look(ngx_http_idempotency_node_t *node, image_t *image)
     image->size = node->size;
     image->details = 0;
 
-    if (!same(node->token, image->token, NGX_HTTP_IDEMPOTENCY_TOKEN_LEN)
+    if (!same(node->token, image->token, NGX_HTTP_IDEM_TOKEN_LEN)
         || !same(node->claim.fingerprint, image->claim,
-                 NGX_HTTP_IDEMPOTENCY_FINGERPRINT_LEN)
+                 NGX_HTTP_IDEM_FINGERPRINT_LEN)
         || !same(node->claim.identity, image->claim,
-                 NGX_HTTP_IDEMPOTENCY_IDENTITY_LEN)
+                 NGX_HTTP_IDEM_IDENTITY_LEN)
         || !same(&node->claim.time, image->claim, sizeof(uint64_t)))
     {
         return wrong("a claim of two");
     }
 
-    if (node->state != NGX_HTTP_IDEMPOTENCY_COMPLETED && node->chunks) {
+    if (node->state != NGX_HTTP_IDEM_COMPLETED && node->chunks) {
         return wrong("chunks of one that is not completed");
     }
 
-    if (node->state == NGX_HTTP_IDEMPOTENCY_COMPLETED) {
+    if (node->state == NGX_HTTP_IDEM_COMPLETED) {
 
         if (node->size > SIZE
-            || ngx_http_idempotency_zone_copy(&m.z, node, response) != NGX_OK)
+            || ngx_http_idem_zone_copy(&m.z, node, response) != NGX_OK)
         {
             return wrong("a response that can't be read");
         }
@@ -460,7 +459,7 @@ look(ngx_http_idempotency_node_t *node, image_t *image)
     }
 
     if (node->details) {
-        ngx_http_idempotency_zone_copy_details(&m.z, node, NULL, &details);
+        ngx_http_idem_zone_copy_details(&m.z, node, NULL, &details);
 
         image->details = details.len;
 
@@ -487,8 +486,8 @@ static uint16_t  slots[SIZE / 32];
 static ngx_uint_t
 take(void *p, size_t size, ngx_uint_t kind)
 {
-    size_t                        i, offset;
-    ngx_http_idempotency_room_t  *room = &m.z.zone->room;
+    size_t                 i, offset;
+    ngx_http_idem_room_t  *room = &m.z.zone->room;
 
     offset = (u_char *) p - room->base;
 
@@ -514,12 +513,12 @@ take(void *p, size_t size, ngx_uint_t kind)
 
 
 static ngx_uint_t
-take_chunks(ngx_http_idempotency_chunk_t *chunk, size_t left, size_t *bytes)
+take_chunks(ngx_http_idem_chunk_t *chunk, size_t left, size_t *bytes)
 {
     size_t  n;
 
     for ( /* void */ ; left; chunk = chunk->next) {
-        n = ngx_http_idempotency_chunk_size(left);
+        n = ngx_http_idem_chunk_size(left);
 
         if (chunk == NULL) {
             return wrong("a chunk is missing");
@@ -530,7 +529,7 @@ take_chunks(ngx_http_idempotency_chunk_t *chunk, size_t left, size_t *bytes)
         }
 
         *bytes += n;
-        n -= offsetof(ngx_http_idempotency_chunk_t, data);
+        n -= offsetof(ngx_http_idem_chunk_t, data);
         left -= ngx_min(n, left);
     }
 
@@ -543,11 +542,11 @@ take_chunks(ngx_http_idempotency_chunk_t *chunk, size_t left, size_t *bytes)
 static ngx_uint_t
 whole_room(void)
 {
-    ngx_uint_t                     i, k, n, size, used, free_slots, listed,
+    ngx_uint_t              i, k, n, size, used, free_slots, listed,
                                    vacant;
-    ngx_http_idempotency_room_t   *room = &m.z.zone->room;
-    ngx_http_idempotency_block_t  *b;
-    static u_char                  list[SIZE / 4096];
+    ngx_http_idem_room_t   *room = &m.z.zone->room;
+    ngx_http_idem_block_t  *b;
+    static u_char           list[SIZE / 4096];
 
     static const ngx_uint_t  sizes[] = {
         32, 64, 128, 256, 512, 1024, 2048, 4096, 256
@@ -555,7 +554,7 @@ whole_room(void)
 
     ngx_memzero(list, sizeof(list));
 
-    for (k = 0; k < NGX_HTTP_IDEMPOTENCY_KINDS; k++) {
+    for (k = 0; k < NGX_HTTP_IDEM_KINDS; k++) {
         n = 0;
 
         for (i = room->partial[k]; i; i = room->blocks[i - 1].next) {
@@ -679,15 +678,15 @@ in_queue(ngx_queue_t *head, ngx_queue_t *x)
 static ngx_uint_t
 whole(world_t *world)
 {
-    size_t                           bytes, details_bytes, left;
-    uint32_t                         hash;
-    ngx_int_t                        n, wheel, queued, detailed, in_wheel;
-    ngx_uint_t                       i, k, key, level, records, in_completed;
-    ngx_uint_t                       states[4];
-    ngx_queue_t                     *q;
-    ngx_http_idempotency_node_t     *node;
-    ngx_http_idempotency_zone_t     *zone = m.z.zone;
-    ngx_http_idempotency_details_t  *d;
+    size_t                    bytes, details_bytes, left;
+    uint32_t                  hash;
+    ngx_int_t                 n, wheel, queued, detailed, in_wheel;
+    ngx_uint_t                i, k, key, level, records, in_completed;
+    ngx_uint_t                states[4];
+    ngx_queue_t              *q;
+    ngx_http_idem_node_t     *node;
+    ngx_http_idem_zone_t     *zone = m.z.zone;
+    ngx_http_idem_details_t  *d;
 
     ngx_memzero(world, sizeof(world_t));
     ngx_memzero(slots, sizeof(slots));
@@ -728,7 +727,7 @@ whole(world_t *world)
     for (i = 0; i <= zone->mask; i++) {
         for (node = zone->buckets[i]; node; node = node->next) {
 
-            if (!take(node, 256, NGX_HTTP_IDEMPOTENCY_KIND_NODE)) {
+            if (!take(node, 256, NGX_HTTP_IDEM_KIND_NODE)) {
                 return 0;
             }
 
@@ -755,7 +754,7 @@ whole(world_t *world)
             states[node->state]++;
 
             left = node->size;
-            left -= ngx_min(left, NGX_HTTP_IDEMPOTENCY_NODE_ROOM);
+            left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
 
             if (!take_chunks(node->chunks, left, &bytes)) {
                 return 0;
@@ -768,7 +767,7 @@ whole(world_t *world)
 
                 if (d->node != node
                     || in_queue(&zone->details, &d->queue) != 1
-                    || !take_chunks((ngx_http_idempotency_chunk_t *) d,
+                    || !take_chunks((ngx_http_idem_chunk_t *) d,
                                     ngx_max((size_t) d->len + 28, 56),
                                     &details_bytes))
                 {
@@ -777,8 +776,8 @@ whole(world_t *world)
                 }
             }
 
-            k = (m.z.full != NGX_HTTP_IDEMPOTENCY_FULL_EVICT
-                 || (node->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
+            k = (m.z.full != NGX_HTTP_IDEM_FULL_EVICT
+                 || (node->state == NGX_HTTP_IDEM_COMPLETED
                      && node->chunks));
 
             in_completed += k;
@@ -827,7 +826,7 @@ whole(world_t *world)
     }
 
     for (q = zone->completed.next; q != &zone->completed; q = q->next) {
-        node = ngx_queue_data(q, ngx_http_idempotency_node_t, completed);
+        node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
         world->order[world->n++] = key_of(node);
     }
 
@@ -872,10 +871,10 @@ kept_promises(void)
         /* what is taken over when it has expired loses its response first */
 
         if (was->there && is->there && x->there
-            && was->state == NGX_HTTP_IDEMPOTENCY_COMPLETED
-            && is->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+            && was->state == NGX_HTTP_IDEM_COMPLETED
+            && is->state == NGX_HTTP_IDEM_IN_PROGRESS
             && (ngx_msec_int_t) (was->until - ngx_current_msec) <= 0
-            && x->state == NGX_HTTP_IDEMPOTENCY_UNUSABLE
+            && x->state == NGX_HTTP_IDEM_UNUSABLE
             && x->until == was->until && x->token == was->token)
         {
             continue;
@@ -884,7 +883,7 @@ kept_promises(void)
         /* a commit of a record that is gone lays the lock first */
 
         if (!was->there && x->there && is->there
-            && x->state == NGX_HTTP_IDEMPOTENCY_IN_PROGRESS
+            && x->state == NGX_HTTP_IDEM_IN_PROGRESS
             && x->token == is->token && x->claim == is->claim)
         {
             continue;
@@ -929,7 +928,7 @@ goes_on(void)
     saved = ngx_current_msec;
 
     for (i = 100; i < 140; i++) {
-        if (m.z.full == NGX_HTTP_IDEMPOTENCY_FULL_EVICT) {
+        if (m.z.full == NGX_HTTP_IDEM_FULL_EVICT) {
             completed(i, i & 127, 40 * i, (i & 1) * DETAIL);
 
         } else {
@@ -943,11 +942,11 @@ goes_on(void)
 
     ngx_current_msec += 3 * TTL;
 
-    ngx_http_idempotency_zone_lock(&m.z);
-    while (ngx_http_idempotency_zone_purge_one(&m.z, (ngx_uint_t) -1)) {
+    ngx_http_idem_zone_lock(&m.z);
+    while (ngx_http_idem_zone_purge_one(&m.z, (ngx_uint_t) -1)) {
         /* void */
     }
-    ngx_http_idempotency_zone_unlock(&m.z);
+    ngx_http_idem_zone_unlock(&m.z);
 
     ngx_current_msec = saved;
 
@@ -972,8 +971,8 @@ static ngx_uint_t  points, steps, nested;
 static ngx_uint_t
 counted(void)
 {
-    ngx_uint_t                    i, n;
-    ngx_http_idempotency_node_t  *node;
+    ngx_uint_t             i, n;
+    ngx_http_idem_node_t  *node;
 
     n = 0;
 
@@ -1003,10 +1002,10 @@ recovers(ngx_uint_t thorough)
 
     ngx_memcpy(image, mem, SIZE);
 
-    ngx_http_idempotency_zone_lock(&m.z);
-    repairs += (((ngx_http_idempotency_zone_t *)
+    ngx_http_idem_zone_lock(&m.z);
+    repairs += (((ngx_http_idem_zone_t *)
                  (image + ((u_char *) m.z.zone - mem)))->busy != 0);
-    ngx_http_idempotency_zone_unlock(&m.z);
+    ngx_http_idem_zone_unlock(&m.z);
 
     rc = (whole(&at) && kept_promises());
 
@@ -1076,8 +1075,8 @@ step(pid_t pid)
 static void
 repair_only(void)
 {
-    ngx_http_idempotency_zone_lock(&m.z);
-    ngx_http_idempotency_zone_unlock(&m.z);
+    ngx_http_idem_zone_lock(&m.z);
+    ngx_http_idem_zone_unlock(&m.z);
 }
 
 
@@ -1123,9 +1122,9 @@ recovers_from_repair(void)
 
 
 typedef struct {
-    const char                   *name;
-    ngx_http_idempotency_full_e   full;
-    ngx_uint_t                    subject;
+    const char            *name;
+    ngx_http_idem_full_e   full;
+    ngx_uint_t             subject;
     void                        (*prepare)(void);
     void                        (*operate)(void);
     ngx_uint_t                    repair;        /* is killed, too          */
@@ -1240,14 +1239,14 @@ static void op_take_over(void) { (void) begin(13, 24, DETAIL + 50); }
 static void
 in_grace(void)
 {
-    ngx_http_idempotency_op_t  *op;
+    ngx_http_idem_op_t  *op;
 
     some();
     (void) begin(21, 31, DETAIL);
     op = make_op(21, 31, 2000, 0);
     op->ttl = 1000;
     op->grace = TTL;
-    (void) ngx_http_idempotency_memory_backend.commit(op);
+    (void) ngx_http_idem_memory_backend.commit(op);
     ngx_current_msec += 2000;
 }
 
@@ -1269,14 +1268,13 @@ static void
 op_renew(void)
 {
     ngx_current_msec += 500;
-    (void) ngx_http_idempotency_memory_backend.renew(make_op(13, 23, 0, 0));
+    (void) ngx_http_idem_memory_backend.renew(make_op(13, 23, 0, 0));
 }
 
 static void
 op_renew_gone(void)
 {
-    (void) ngx_http_idempotency_memory_backend.renew(make_op(17, 27, 0,
-                                                             DETAIL));
+    (void) ngx_http_idem_memory_backend.renew(make_op(17, 27, 0, DETAIL));
 }
 
 static void op_commit_small(void) { (void) commit(13, 23, 30); }
@@ -1288,18 +1286,18 @@ static void op_commit_lost(void) { (void) commit(13, 24, 700); }
 static void
 op_commit_unusable(void)
 {
-    ngx_http_idempotency_op_t  *op;
+    ngx_http_idem_op_t  *op;
 
     op = make_op(13, 23, 0, 0);
-    op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-    op->reason = NGX_HTTP_IDEMPOTENCY_REASON_UNKNOWN;
-    (void) ngx_http_idempotency_memory_backend.commit(op);
+    op->state = NGX_HTTP_IDEM_UNUSABLE;
+    op->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+    (void) ngx_http_idem_memory_backend.commit(op);
 }
 
 static void
 op_release(void)
 {
-    (void) ngx_http_idempotency_memory_backend.release(make_op(13, 23, 0, 0));
+    (void) ngx_http_idem_memory_backend.release(make_op(13, 23, 0, 0));
 }
 
 static void
@@ -1312,7 +1310,7 @@ taken_over(void)
 static void
 op_release_again(void)
 {
-    (void) ngx_http_idempotency_memory_backend.release(make_op(13, 24, 0, 0));
+    (void) ngx_http_idem_memory_backend.release(make_op(13, 24, 0, 0));
 }
 
 static void
@@ -1326,7 +1324,7 @@ unknown(void)
 static void
 op_watch(void)
 {
-    (void) ngx_http_idempotency_memory_backend.watch(make_op(13, 23, 0, 0));
+    (void) ngx_http_idem_memory_backend.watch(make_op(13, 23, 0, 0));
 }
 
 static void
@@ -1368,7 +1366,7 @@ full_of_records(void)
 
     (void) begin(13, 23, 0);
 
-    for (i = 30; begin(i, i & 127, 0) == NGX_HTTP_IDEMPOTENCY_ACQUIRED; i++) {
+    for (i = 30; begin(i, i & 127, 0) == NGX_HTTP_IDEM_ACQUIRED; i++) {
         /* void */
     }
 }
@@ -1400,16 +1398,16 @@ static void op_keep_large(void) { (void) keep(17, 27, 4500, DETAIL); }
 static void
 op_keep_unusable(void)
 {
-    ngx_http_idempotency_op_t  *op;
+    ngx_http_idem_op_t  *op;
 
     op = make_op(17, 27, 0, 0);
-    op->state = NGX_HTTP_IDEMPOTENCY_UNUSABLE;
-    op->reason = NGX_HTTP_IDEMPOTENCY_REASON_TOO_LARGE;
+    op->state = NGX_HTTP_IDEM_UNUSABLE;
+    op->reason = NGX_HTTP_IDEM_REASON_TOO_LARGE;
 
-    ngx_http_idempotency_zone_lock(&m.z);
-    (void) ngx_http_idempotency_zone_keep(&m.z, op, ngx_current_msec + TTL,
-                                          ngx_current_msec + TTL);
-    ngx_http_idempotency_zone_unlock(&m.z);
+    ngx_http_idem_zone_lock(&m.z);
+    (void) ngx_http_idem_zone_keep(&m.z, op, ngx_current_msec + TTL,
+                                   ngx_current_msec + TTL);
+    ngx_http_idem_zone_unlock(&m.z);
 }
 
 static void nothing(void) { }
@@ -1424,32 +1422,32 @@ outbox(void)
 static void
 outbox_tried(ngx_uint_t landed)
 {
-    u_char                        id[NGX_HTTP_IDEMPOTENCY_ID_LEN];
-    ngx_http_idempotency_node_t  *node;
+    u_char                 id[NGX_HTTP_IDEM_ID_LEN];
+    ngx_http_idem_node_t  *node;
 
     make_id(id, 5);
 
-    ngx_http_idempotency_zone_lock(&m.z);
+    ngx_http_idem_zone_lock(&m.z);
 
-    node = ngx_http_idempotency_zone_find(&m.z, id);
+    node = ngx_http_idem_zone_find(&m.z, id);
 
     if (landed) {
-        ngx_http_idempotency_zone_remove(&m.z, node);
+        ngx_http_idem_zone_remove(&m.z, node);
 
     } else {
-        ngx_http_idempotency_zone_requeue(&m.z, node);
+        ngx_http_idem_zone_requeue(&m.z, node);
     }
 
-    ngx_http_idempotency_zone_unlock(&m.z);
+    ngx_http_idem_zone_unlock(&m.z);
 }
 
 static void op_landed(void) { outbox_tried(1); }
 static void op_requeue(void) { outbox_tried(0); }
 
 
-#define EVICT   NGX_HTTP_IDEMPOTENCY_FULL_EVICT
-#define FORGET  NGX_HTTP_IDEMPOTENCY_FULL_FORGET
-#define REFUSE  NGX_HTTP_IDEMPOTENCY_FULL_REFUSE
+#define EVICT   NGX_HTTP_IDEM_FULL_EVICT
+#define FORGET  NGX_HTTP_IDEM_FULL_FORGET
+#define REFUSE  NGX_HTTP_IDEM_FULL_REFUSE
 
 
 static scenario_t  scenarios[] = {

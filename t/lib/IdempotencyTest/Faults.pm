@@ -141,7 +141,7 @@ sub faults_calls
         my ($address) = /^ *([0-9a-f]+):/ or next;
 
         push @calls, hex $address if $call;
-        $call = /\bcall\b.*<__wrap_(?!free|ngx_destroy_pool|ngx_http_idempotency_mutex)/;
+        $call = /\bcall\b.*<__wrap_(?!free|ngx_destroy_pool|ngx_http_idem_mutex)/;
     }
 
     return @calls;

@@ -1,0 +1,105 @@
+
+/*
+ * The canonical encoding: what a parsed body comes down to before it is
+ * hashed.  Used by the JSON walker and by the form reader, which push values
+ * as they stream by; one stack of bytes, no tree, no recursion.
+ *
+ * A value is a tag, a length byte and its content, if that has at most 32
+ * bytes; or a tag, the mark "hashed" and the SHA-256 of its content.
+ * Either form tells where it ends, so a sequence of values can be read back
+ * in one way only.  A container's content is the sequence of its children;
+ * closing it replaces them by the container's own, short, encoding.  Hence
+ * different documents have different encodings, up to a collision of
+ * SHA-256, and the memory stays proportional to the text.
+ *
+ * Pure: no request, no pool; memory comes from the caller's functions.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_CANON_H_INCLUDED_
+#define _NGX_HTTP_IDEM_CANON_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "canonical/ngx_http_idem_digest.h"
+
+
+#define NGX_HTTP_IDEM_CANON_DIGEST_LEN  32
+#define NGX_HTTP_IDEM_CANON_INLINE_MAX  32
+
+/* tag, length, content */
+#define NGX_HTTP_IDEM_CANON_VALUE_MAX                                         \
+    (2 + NGX_HTTP_IDEM_CANON_INLINE_MAX)
+
+
+/* the tags are hashed: a change of one is a change of the scheme */
+
+#define NGX_HTTP_IDEM_CANON_STRING    's'
+#define NGX_HTTP_IDEM_CANON_NUMBER    'n'
+#define NGX_HTTP_IDEM_CANON_TRUE      't'
+#define NGX_HTTP_IDEM_CANON_FALSE     'f'
+#define NGX_HTTP_IDEM_CANON_NULL      'z'
+#define NGX_HTTP_IDEM_CANON_ARRAY     'a'
+#define NGX_HTTP_IDEM_CANON_SET       'u'            /* array, any order  */
+#define NGX_HTTP_IDEM_CANON_OBJECT    'o'
+#define NGX_HTTP_IDEM_CANON_FORM      'q'
+
+
+/* "alloc" may fail, then it returns NULL; "free" is never given NULL */
+
+typedef struct {
+    void                        *(*alloc)(void *data, size_t size);
+    void                         (*free)(void *data, void *p);
+    void                          *data;
+} ngx_http_idem_canon_mem_t;
+
+
+typedef struct {
+    ngx_http_idem_canon_mem_t  mem;
+
+    u_char                        *stack;
+    size_t                         len;       /* of the stack, in use     */
+    size_t                         size;
+
+    uint32_t                      *order;     /* where on the stack: to   */
+    size_t                         norder;    /* sort children in         */
+} ngx_http_idem_canon_t;
+
+
+void ngx_http_idem_canon_init(ngx_http_idem_canon_t *c,
+    const ngx_http_idem_canon_mem_t *mem);
+void ngx_http_idem_canon_destroy(ngx_http_idem_canon_t *c);
+
+
+/* These push; NGX_ERROR if there is no memory. */
+
+ngx_int_t ngx_http_idem_canon_scalar(ngx_http_idem_canon_t *c,
+    u_char tag, const u_char *p, size_t len);
+
+/*
+ * Closes a container: all that was pushed since the stack was "base" long is
+ * its content.  A child is "unit" values in a row: 1 in an array; 2, a name
+ * and a value, in an object.  If "sort" is set, children are ordered by the
+ * first value of each; those with the same one stay in the order they came.
+ */
+ngx_int_t ngx_http_idem_canon_close(ngx_http_idem_canon_t *c,
+    u_char tag, size_t base, ngx_uint_t unit, ngx_uint_t sort);
+
+
+/* The SHA-256 of the n pieces in a row, which the caller keeps apart. */
+
+void ngx_http_idem_canon_digest(const ngx_str_t *piece, ngx_uint_t n,
+    u_char *digest);
+
+
+/*
+ * Makes room for "need" more bytes behind the first "len" of *buf, at least
+ * doubling it: for the growing buffers here and next door.
+ */
+ngx_int_t ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
+    u_char **buf, size_t len, size_t *size, size_t need);
+
+
+#endif /* _NGX_HTTP_IDEM_CANON_H_INCLUDED_ */

@@ -1,0 +1,361 @@
+
+/*
+ * Reads a form as it streams by, field by field, and pushes each on the
+ * canonical stack (canon.c) as three values: its group, by which fields are
+ * sorted, its name, and its value.  Called by the body reader.
+ */
+
+
+#include "canonical/ngx_http_idem_form.h"
+
+
+#define NGX_HTTP_IDEM_FORM_UNIT  3               /* group, name, value    */
+
+
+typedef enum {
+    NGX_HTTP_IDEM_FORM_PLAIN = 0,
+    NGX_HTTP_IDEM_FORM_PERCENT,           /* behind a "%"          */
+    NGX_HTTP_IDEM_FORM_DIGIT                     /* ... and a digit       */
+} ngx_http_idem_form_state_e;
+
+
+struct ngx_http_idem_form_s {
+    const ngx_http_idem_form_options_t  *options;
+
+    ngx_http_idem_canon_mem_t     mem;
+    ngx_http_idem_canon_t         canon;
+    ngx_int_t                     rc;
+    size_t                        left;            /* of the size limit   */
+
+    ngx_http_idem_form_state_e    state;
+    u_char                        digit;           /* first of an escape  */
+
+    u_char                       *text;            /* name or value, as
+                                                      far as it was read  */
+    size_t                        len;
+    size_t                        size;
+
+    size_t                        base;            /* of the field, on the
+                                                      stack               */
+    uint32_t                      nothing;         /* fields of no byte   */
+    unsigned                      value:1;  /* behind the "="      */
+    unsigned                      excluded:1;
+    unsigned                      empty:1;         /* no byte came        */
+};
+
+
+static ngx_int_t ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch);
+static ngx_int_t ngx_http_idem_form_escape(
+    ngx_http_idem_form_t *f, u_char ch);
+static ngx_int_t ngx_http_idem_form_name(ngx_http_idem_form_t *f);
+static ngx_int_t ngx_http_idem_form_group(ngx_http_idem_form_t *f);
+static ngx_int_t ngx_http_idem_form_field(ngx_http_idem_form_t *f);
+
+
+ngx_http_idem_form_t *
+ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options,
+    const ngx_http_idem_canon_mem_t *mem)
+{
+    ngx_http_idem_form_t  *f;
+
+    f = mem->alloc(mem->data, sizeof(ngx_http_idem_form_t));
+    if (f == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(f, sizeof(ngx_http_idem_form_t));
+
+    f->options = options;
+    f->mem = *mem;
+    f->left = options->size;
+    f->empty = 1;
+
+    ngx_http_idem_canon_init(&f->canon, mem);
+
+    return f;
+}
+
+
+ngx_int_t
+ngx_http_idem_form_feed(ngx_http_idem_form_t *f, const u_char *p, size_t len)
+{
+    const u_char  *last;
+
+    if (f->rc != NGX_OK || len == 0) {
+        return f->rc;
+    }
+
+    if (len > f->left) {
+        f->rc = NGX_DECLINED;
+        return f->rc;
+    }
+
+    f->left -= len;
+    f->empty = 0;
+
+    /* what is read is no longer than what it is read from */
+
+    f->rc = ngx_http_idem_canon_grow(&f->mem, &f->text, f->len,
+                                     &f->size, len);
+
+    for (last = p + len; p < last && f->rc == NGX_OK; p++) {
+        f->rc = ngx_http_idem_form_byte(f, *p);
+    }
+
+    return f->rc;
+}
+
+
+static ngx_int_t
+ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch)
+{
+    if (f->state != NGX_HTTP_IDEM_FORM_PLAIN) {
+        return ngx_http_idem_form_escape(f, ch);
+    }
+
+    switch (ch) {
+
+    case '&':
+        return ngx_http_idem_form_field(f);
+
+    case '=':
+        if (!f->value) {
+            return ngx_http_idem_form_name(f);
+        }
+
+        break;
+
+    case '%':
+        f->state = NGX_HTTP_IDEM_FORM_PERCENT;
+        return NGX_OK;
+
+    case '+':
+        ch = ' ';
+        break;
+    }
+
+    f->text[f->len++] = ch;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_form_escape(ngx_http_idem_form_t *f, u_char ch)
+{
+    if (ch >= '0' && ch <= '9') {
+        ch -= '0';
+
+    } else {
+        ch |= 0x20;
+
+        if (ch < 'a' || ch > 'f') {
+            return NGX_DECLINED;
+        }
+
+        ch = (u_char) (ch - 'a' + 10);
+    }
+
+    if (f->state == NGX_HTTP_IDEM_FORM_PERCENT) {
+        f->digit = ch;
+        f->state = NGX_HTTP_IDEM_FORM_DIGIT;
+        return NGX_OK;
+    }
+
+    f->text[f->len++] = (u_char) (f->digit << 4 | ch);
+    f->state = NGX_HTTP_IDEM_FORM_PLAIN;
+
+    return NGX_OK;
+}
+
+
+/* the name is complete */
+
+static ngx_int_t
+ngx_http_idem_form_name(ngx_http_idem_form_t *f)
+{
+    size_t       len;
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    len = f->len;
+
+    f->base = f->canon.len;
+    f->excluded = 0;
+
+    name = f->options->excluded;
+
+    for (i = 0; i < f->options->nexcluded; i++) {
+        if (name[i].len == len
+            && ngx_memcmp(name[i].data, f->text, len) == 0)
+        {
+            f->excluded = 1;
+            break;
+        }
+    }
+
+    if (ngx_http_idem_form_group(f) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    f->len = 0;
+    f->value = 1;
+
+    return ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
+                                            f->text, len);
+}
+
+
+/*
+ * Fields whose order is kept among them have the same group: their name in
+ * lower case, without leading spaces, with "_" for " " and ".", up to a NUL
+ * or to a "[" that is closed.
+ */
+
+static ngx_int_t
+ngx_http_idem_form_group(ngx_http_idem_form_t *f)
+{
+    u_char  *p, *last, *close, *group, *dst;
+
+    if (ngx_http_idem_canon_grow(&f->mem, &f->text, f->len, &f->size,
+                                 f->len)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    p = f->text;
+    last = p + f->len;
+
+    group = last;
+    dst = last;
+
+    for (close = last; close > p && close[-1] != ']'; close--) {
+        /* void */
+    }
+
+    while (p < last && *p == ' ') {
+        p++;
+    }
+
+    for ( /* void */ ; p < last; p++) {
+
+        if (*p == '\0' || (*p == '[' && p < close)) {
+            break;
+        }
+
+        *dst++ = (*p == ' ' || *p == '.' || *p == '[') ? '_'
+                                                       : ngx_tolower(*p);
+    }
+
+    return ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
+                                            group, dst - group);
+}
+
+
+/* the field is complete, with a value or without */
+
+static ngx_int_t
+ngx_http_idem_form_field(ngx_http_idem_form_t *f)
+{
+    u_char  tag;
+
+    tag = NGX_HTTP_IDEM_CANON_STRING;
+
+    if (!f->value && f->len == 0) {
+
+        /* as in "&&&&": to count them is enough, they are all the same */
+
+        f->nothing++;
+        return NGX_OK;
+    }
+
+    if (!f->value) {
+        tag = NGX_HTTP_IDEM_CANON_NULL;
+
+        if (ngx_http_idem_form_name(f) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (ngx_http_idem_canon_scalar(&f->canon, tag, f->text, f->len)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (f->excluded) {
+        f->canon.len = f->base;
+    }
+
+    f->len = 0;
+    f->value = 0;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
+{
+    u_char     nothing[4];
+    ngx_str_t  piece[3];
+
+    if (f->rc != NGX_OK) {
+        return f->rc;
+    }
+
+    if (f->state != NGX_HTTP_IDEM_FORM_PLAIN) {
+        f->rc = NGX_DECLINED;
+        return f->rc;
+    }
+
+    /* an empty body has no field; "&" has two, of no byte */
+
+    if (!f->empty) {
+        f->rc = ngx_http_idem_form_field(f);
+        if (f->rc != NGX_OK) {
+            return f->rc;
+        }
+    }
+
+    f->rc = ngx_http_idem_canon_close(&f->canon, NGX_HTTP_IDEM_CANON_FORM, 0,
+                                      NGX_HTTP_IDEM_FORM_UNIT, 1);
+    if (f->rc != NGX_OK) {
+        return f->rc;
+    }
+
+    nothing[0] = (u_char) (f->nothing >> 24);
+    nothing[1] = (u_char) (f->nothing >> 16);
+    nothing[2] = (u_char) (f->nothing >> 8);
+    nothing[3] = (u_char) f->nothing;
+
+    ngx_str_set(&piece[0], "form");
+    piece[1].data = nothing;
+    piece[1].len = sizeof(nothing);
+    piece[2].data = f->canon.stack;
+    piece[2].len = f->canon.len;
+
+    ngx_http_idem_canon_digest(piece, 3, digest);
+
+    f->rc = NGX_OK;
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_form_destroy(ngx_http_idem_form_t *f)
+{
+    ngx_http_idem_canon_mem_t  mem;
+
+    mem = f->mem;
+
+    ngx_http_idem_canon_destroy(&f->canon);
+
+    if (f->text) {
+        mem.free(mem.data, f->text);
+    }
+
+    mem.free(mem.data, f);
+}

@@ -1,0 +1,635 @@
+
+/*
+ * yajl's events, one after the other: values are pushed on the canonical
+ * stack (canon.c), wanted members are kept, leaves go into the list of paths
+ * (json_paths.c).  Called by yajl, which json.c feeds.  Each open container
+ * has a frame; there is no tree and no recursion.
+ *
+ * An excluded member is read like any other and taken off the stack again
+ * when its value is complete, since it may be a wanted one.
+ */
+
+
+#include "canonical/ngx_http_idem_json_walk.h"
+
+
+static int ngx_http_idem_json_null(void *data);
+static int ngx_http_idem_json_boolean(void *data, int value);
+static int ngx_http_idem_json_number(void *data, const char *p, size_t len);
+static int ngx_http_idem_json_string(void *data, const u_char *p, size_t len);
+static int ngx_http_idem_json_name(void *data, const u_char *p, size_t len);
+static int ngx_http_idem_json_start_object(void *data);
+static int ngx_http_idem_json_start_array(void *data);
+static int ngx_http_idem_json_end(void *data);
+
+static int ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_kind_e kind, const u_char *p, size_t len);
+static int ngx_http_idem_json_start(
+    ngx_http_idem_json_walk_t *w, ngx_uint_t object);
+static void ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w);
+static int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
+static void ngx_http_idem_json_step(
+    ngx_http_idem_json_walk_t *w, const u_char *p, size_t len);
+static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
+    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
+static ngx_int_t ngx_http_idem_json_leaf(
+    ngx_http_idem_json_walk_t *w, size_t base);
+static int ngx_http_idem_json_stop(
+    ngx_http_idem_json_walk_t *w, ngx_int_t rc);
+static ngx_uint_t ngx_http_idem_json_find(const ngx_str_t *names,
+    ngx_uint_t n, const u_char *p, size_t len);
+
+
+/* whether what comes now has a path, and whether it is for the list of them */
+
+#define ngx_http_idem_json_shown(w)  ((w)->paths && !(w)->hidden)
+
+#define ngx_http_idem_json_listed(w)                                          \
+    (ngx_http_idem_json_shown(w)                                              \
+     && ((w)->parts == NULL || (w)->inside))
+
+#define ngx_http_idem_json_tracked(w)                                         \
+    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached)
+
+
+static const u_char  ngx_http_idem_json_tags[] = {
+    0,                                           /* by kind, scalars only */
+    NGX_HTTP_IDEM_CANON_STRING,
+    NGX_HTTP_IDEM_CANON_NUMBER,
+    NGX_HTTP_IDEM_CANON_TRUE,
+    NGX_HTTP_IDEM_CANON_FALSE,
+    NGX_HTTP_IDEM_CANON_NULL
+};
+
+
+const yajl_callbacks  ngx_http_idem_json_walk_callbacks = {
+    ngx_http_idem_json_null,
+    ngx_http_idem_json_boolean,
+    NULL,                                  /* integers and doubles: with  */
+    NULL,                                  /* "number" all come as text   */
+    ngx_http_idem_json_number,
+    ngx_http_idem_json_string,
+    ngx_http_idem_json_start_object,
+    ngx_http_idem_json_name,
+    ngx_http_idem_json_end,
+    ngx_http_idem_json_start_array,
+    ngx_http_idem_json_end
+};
+
+
+ngx_int_t
+ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_options_t *options,
+    const ngx_http_idem_canon_mem_t *mem)
+{
+    size_t  size;
+
+    ngx_memzero(w, sizeof(ngx_http_idem_json_walk_t));
+
+    w->options = options;
+    ngx_http_idem_canon_init(&w->canon, mem);
+
+    size = options->depth * sizeof(ngx_http_idem_json_frame_t);
+
+    w->frames = mem->alloc(mem->data, size);
+    if (w->frames == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_json_members(w, &w->members, options->nwanted)
+        != NGX_OK
+        || ngx_http_idem_json_members(w, &w->parts, options->nincluded)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->pointers, options->wanted,
+                                         options->nwanted, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->excluded, options->excluded,
+                                         options->nexcluded, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->included, options->included,
+                                         options->nincluded, mem)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (options->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
+        size = sizeof(ngx_http_idem_json_paths_t);
+
+        w->paths = mem->alloc(mem->data, size);
+        if (w->paths == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_idem_json_paths_init(w->paths, options, mem);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
+{
+    ngx_str_t  piece[2];
+
+    if (w->paths
+        && ngx_http_idem_json_paths_done(w->paths) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (w->parts
+        && ngx_http_idem_json_included(w, digest) == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    /* all that is left on the stack is the document, as one value */
+
+    ngx_str_set(&piece[0], "json");
+    piece[1].data = w->canon.stack;
+    piece[1].len = w->canon.len;
+
+    ngx_http_idem_canon_digest(piece, 2, digest);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
+{
+    ngx_http_idem_canon_mem_t  *mem;
+
+    mem = &w->canon.mem;
+
+    ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
+    ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
+
+    ngx_http_idem_json_track_destroy(&w->pointers, mem);
+    ngx_http_idem_json_track_destroy(&w->excluded, mem);
+    ngx_http_idem_json_track_destroy(&w->included, mem);
+
+    if (w->paths) {
+        ngx_http_idem_json_paths_destroy(w->paths);
+        mem->free(mem->data, w->paths);
+    }
+
+    if (w->frames) {
+        mem->free(mem->data, w->frames);
+    }
+
+    ngx_http_idem_canon_destroy(&w->canon);
+}
+
+
+static int
+ngx_http_idem_json_null(void *data)
+{
+    return ngx_http_idem_json_scalar(data,
+                                     NGX_HTTP_IDEM_JSON_NULL,
+                                     (u_char *) "null", 4);
+}
+
+
+static int
+ngx_http_idem_json_boolean(void *data, int value)
+{
+    if (value) {
+        return ngx_http_idem_json_scalar(data,
+                                               NGX_HTTP_IDEM_JSON_TRUE,
+                                               (u_char *) "true", 4);
+    }
+
+    return ngx_http_idem_json_scalar(data,
+                                     NGX_HTTP_IDEM_JSON_FALSE,
+                                     (u_char *) "false", 5);
+}
+
+
+static int
+ngx_http_idem_json_number(void *data, const char *p, size_t len)
+{
+    return ngx_http_idem_json_scalar(data, NGX_HTTP_IDEM_JSON_NUMBER,
+                                     (u_char *) p, len);
+}
+
+
+static int
+ngx_http_idem_json_string(void *data, const u_char *p, size_t len)
+{
+    return ngx_http_idem_json_scalar(data, NGX_HTTP_IDEM_JSON_STRING, p, len);
+}
+
+
+static int
+ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_kind_e kind, const u_char *p, size_t len)
+{
+    size_t  base;
+
+    ngx_http_idem_json_enter(w);
+
+    base = w->canon.len;
+
+    if (ngx_http_idem_canon_scalar(&w->canon,
+                                   ngx_http_idem_json_tags[kind],
+                                   p, len)
+        != NGX_OK)
+    {
+        return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    if (ngx_http_idem_json_listed(w)) {
+
+        if (kind == NGX_HTTP_IDEM_JSON_STRING) {
+            ngx_http_idem_json_paths_string(w->paths, p, len);
+
+        } else {
+            ngx_http_idem_json_paths_text(w->paths, p, len);
+        }
+
+        if (!w->folded
+            && ngx_http_idem_json_leaf(w, base) != NGX_OK)
+        {
+            return ngx_http_idem_json_stop(w, NGX_ERROR);
+        }
+    }
+
+    return ngx_http_idem_json_leave(w, kind, base, p, len);
+}
+
+
+static int
+ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
+{
+    ngx_http_idem_json_walk_t *w = data;
+
+    ngx_http_idem_json_frame_t          *f;
+    const ngx_http_idem_json_options_t  *options;
+
+    options = w->options;
+    f = &w->frames[w->depth - 1];
+
+    if (w->depth == 1) {
+        w->wanted = ngx_http_idem_json_find(options->wanted,
+                                            options->nwanted, p, len);
+    }
+
+    if (!w->hidden
+        && ngx_http_idem_json_find(options->excluded,
+                                   options->nexcluded, p, len))
+    {
+        w->hidden = w->depth;
+        w->hidden_base = w->canon.len;
+    }
+
+    if (ngx_http_idem_json_tracked(w)) {
+        ngx_http_idem_json_step(w, p, len);
+    }
+
+    if (ngx_http_idem_json_shown(w)) {
+
+        if (!w->folded) {
+            ngx_http_idem_json_paths_name(w->paths, f->path, p, len);
+
+        } else {
+            if (f->n) {
+                ngx_http_idem_json_paths_text(w->paths,
+                                              (u_char *) ",", 1);
+            }
+
+            ngx_http_idem_json_paths_string(w->paths, p, len);
+            ngx_http_idem_json_paths_text(w->paths, (u_char *) ":", 1);
+        }
+    }
+
+    if (ngx_http_idem_canon_scalar(&w->canon,
+                                   NGX_HTTP_IDEM_CANON_STRING,
+                                   p, len)
+        != NGX_OK)
+    {
+        return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    return 1;
+}
+
+
+static int
+ngx_http_idem_json_start_object(void *data)
+{
+    return ngx_http_idem_json_start(data, 1);
+}
+
+
+static int
+ngx_http_idem_json_start_array(void *data)
+{
+    return ngx_http_idem_json_start(data, 0);
+}
+
+
+static int
+ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
+{
+    ngx_http_idem_json_frame_t  *f;
+
+    if (w->depth == w->options->depth) {
+        return ngx_http_idem_json_stop(w, NGX_DECLINED);
+    }
+
+    ngx_http_idem_json_enter(w);
+
+    f = &w->frames[w->depth++];
+
+    f->base = w->canon.len;
+    f->path = w->paths ? w->paths->path_len : 0;
+    f->n = 0;
+    f->index = 0;
+    f->object = object;
+
+    if (ngx_http_idem_json_listed(w)) {
+
+        if (!w->folded && !object && w->options->unordered) {
+            w->folded = w->depth;
+        }
+
+        if (w->folded) {
+            ngx_http_idem_json_paths_text(w->paths,
+                                             (u_char *) (object ? "{" : "["),
+                                             1);
+        }
+    }
+
+    return 1;
+}
+
+
+static int
+ngx_http_idem_json_end(void *data)
+{
+    ngx_http_idem_json_walk_t *w = data;
+
+    u_char                       tag;
+    ngx_uint_t                   leaf, object, unordered;
+    ngx_http_idem_json_frame_t  *f;
+
+    f = &w->frames[w->depth - 1];
+    object = f->object;
+    unordered = w->options->unordered;
+
+    tag = object ? NGX_HTTP_IDEM_CANON_OBJECT
+                 : unordered ? NGX_HTTP_IDEM_CANON_SET
+                             : NGX_HTTP_IDEM_CANON_ARRAY;
+
+    if (ngx_http_idem_canon_close(&w->canon, tag, f->base,
+                                  object ? 2 : 1, object || unordered)
+        != NGX_OK)
+    {
+        return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    if (ngx_http_idem_json_listed(w)) {
+
+        if (w->folded) {
+            ngx_http_idem_json_paths_text(w->paths,
+                                             (u_char *) (object ? "}" : "]"),
+                                             1);
+
+            leaf = (w->folded == w->depth);
+
+        } else {
+            leaf = (f->n == 0);
+
+            if (leaf) {
+                ngx_http_idem_json_paths_text(w->paths,
+                                           (u_char *) (object ? "{}" : "[]"),
+                                           2);
+            }
+        }
+
+        if (leaf) {
+
+            /* the path is its own still: no child has set another */
+
+            w->folded = 0;
+
+            if (ngx_http_idem_json_leaf(w, f->base) != NGX_OK) {
+                return ngx_http_idem_json_stop(w, NGX_ERROR);
+            }
+        }
+    }
+
+    w->depth--;
+
+    return ngx_http_idem_json_leave(w,
+                                 object ? NGX_HTTP_IDEM_JSON_OBJECT
+                                        : NGX_HTTP_IDEM_JSON_ARRAY,
+                                 f->base, NULL, 0);
+}
+
+
+/* before any value: an element of an array has no name, but a place */
+
+static void
+ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
+{
+    u_char                       index[NGX_INT_T_LEN], *p;
+    ngx_uint_t                   n;
+    ngx_http_idem_json_frame_t  *f;
+
+    if (w->depth == 0) {
+        return;
+    }
+
+    f = &w->frames[w->depth - 1];
+
+    if (f->object) {
+        return;
+    }
+
+    if (ngx_http_idem_json_tracked(w)) {
+        p = index + sizeof(index);
+        n = f->index;
+
+        do {
+            *--p = (u_char) ('0' + n % 10);
+            n /= 10;
+        } while (n);
+
+        ngx_http_idem_json_step(w, p, index + sizeof(index) - p);
+    }
+
+    if (!ngx_http_idem_json_shown(w)) {
+        return;
+    }
+
+    if (!w->folded) {
+        ngx_http_idem_json_paths_index(w->paths, f->path, f->index);
+
+    } else if (f->n) {
+        ngx_http_idem_json_paths_text(w->paths, (u_char *) ",", 1);
+    }
+}
+
+
+/* after any value, which is on top of the stack, from "base" on */
+
+static int
+ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
+{
+    ngx_str_t   *names, *name;
+    ngx_uint_t   i;
+
+    if (w->depth == 1 && w->wanted) {
+
+        names = w->options->wanted;
+        name = &names[w->wanted - 1];
+
+        for (i = w->wanted - 1; i < w->options->nwanted; i++) {
+
+            if (names[i].len != name->len
+                || ngx_memcmp(names[i].data, name->data, name->len) != 0)
+            {
+                continue;
+            }
+
+            if (ngx_http_idem_json_keep(w, &w->members[i], kind, base,
+                                        p, len)
+                != NGX_OK)
+            {
+                return ngx_http_idem_json_stop(w, NGX_ERROR);
+            }
+        }
+
+        w->wanted = 0;
+    }
+
+    if (ngx_http_idem_json_arrive(w, &w->pointers, w->members, kind,
+                                  base, p, len)
+        != NGX_OK
+        || ngx_http_idem_json_arrive(w, &w->included, w->parts, kind,
+                                     base, p, len)
+           != NGX_OK)
+    {
+        return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    if (w->depth) {
+        w->frames[w->depth - 1].index++;
+    }
+
+    if (w->inside && w->inside == w->depth) {
+        w->inside = 0;
+    }
+
+    if (w->hidden && w->hidden == w->depth) {
+        w->hidden = 0;
+        w->canon.len = w->hidden_base;
+        return 1;
+    }
+
+    if (w->depth) {
+        w->frames[w->depth - 1].n++;
+    }
+
+    return 1;
+}
+
+
+/* to a member or element of the open container, behind its name */
+
+static void
+ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
+    const u_char *p, size_t len)
+{
+    ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
+
+    if (!w->hidden
+        && ngx_http_idem_json_track_any(&w->excluded, w->depth))
+    {
+        w->hidden = w->depth;
+        w->hidden_base = w->canon.len;
+    }
+
+    if (!w->inside
+        && ngx_http_idem_json_track_any(&w->included, w->depth))
+    {
+        w->inside = w->depth;
+    }
+}
+
+
+/* the value that ends is one that a pointer leads to */
+
+static ngx_int_t
+ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
+    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
+{
+    ngx_uint_t  i;
+
+    if (t->reached == NULL) {
+        return NGX_OK;
+    }
+
+    for (i = 0; i < t->n; i++) {
+
+        if (ngx_http_idem_json_track_at(t, i, w->depth)
+            && ngx_http_idem_json_keep(w, &members[i], kind, base, p, len)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
+{
+    ngx_str_t  value;
+
+    value.data = w->canon.stack + base;
+    value.len = w->canon.len - base;
+
+    return ngx_http_idem_json_paths_add(w->paths, &value);
+}
+
+
+static int
+ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
+{
+    w->rc = rc;
+
+    return 0;
+}
+
+
+/* the place in the list, counted from 1, or 0 */
+
+static ngx_uint_t
+ngx_http_idem_json_find(const ngx_str_t *names, ngx_uint_t n,
+    const u_char *p, size_t len)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (names[i].len == len && ngx_memcmp(names[i].data, p, len) == 0
+            && !ngx_http_idem_json_is_pointer(&names[i]))
+        {
+            return i + 1;
+        }
+    }
+
+    return 0;
+}

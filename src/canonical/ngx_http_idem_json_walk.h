@@ -1,0 +1,95 @@
+
+/*
+ * What becomes of yajl's events: the canonical encoding, the wanted members,
+ * the paths.  Inside of the JSON walker: json.c owns one of these, and yajl
+ * calls it.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_JSON_WALK_H_INCLUDED_
+#define _NGX_HTTP_IDEM_JSON_WALK_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include <yajl/yajl_parse.h>
+
+#include "canonical/ngx_http_idem_canon.h"
+#include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_json_paths.h"
+#include "canonical/ngx_http_idem_json_pointer.h"
+
+
+/* an open container */
+
+typedef struct {
+    size_t                               base;     /* of its children     */
+    size_t                               path;     /* length of its own   */
+    ngx_uint_t                           n;        /* children that count */
+    ngx_uint_t                           index;    /* ... and those that do
+                                                      not                 */
+    unsigned                             object:1;
+} ngx_http_idem_json_frame_t;
+
+
+typedef struct {
+    const ngx_http_idem_json_options_t  *options;
+
+    ngx_http_idem_canon_t         canon;
+    ngx_int_t                     rc;              /* why it was ended    */
+
+    ngx_http_idem_json_frame_t   *frames;
+    ngx_uint_t                    depth;           /* of them in use      */
+
+    ngx_uint_t                    hidden;          /* depth of the object
+                                                      whose member is left
+                                                      out, or 0           */
+    size_t                        hidden_base;
+
+    ngx_http_idem_json_member_t  *members;
+    ngx_uint_t                    wanted;          /* the member is       */
+    ngx_http_idem_json_track_t    pointers;         /* among those wanted */
+    ngx_http_idem_json_track_t    excluded;
+    ngx_http_idem_json_track_t    included;
+    ngx_http_idem_json_member_t  *parts;           /* that are included   */
+    ngx_uint_t                    inside;          /* depth of the container
+                                                      of one, or 0        */
+
+    ngx_http_idem_json_paths_t   *paths;           /* NULL: not asked for */
+    ngx_uint_t                    folded;          /* depth of the array
+                                                      that is one leaf,
+                                                      or 0                */
+} ngx_http_idem_json_walk_t;
+
+
+extern const yajl_callbacks  ngx_http_idem_json_walk_callbacks;
+
+
+/* to be destroyed even if this fails */
+
+ngx_int_t ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_options_t *options,
+    const ngx_http_idem_canon_mem_t *mem);
+ngx_int_t ngx_http_idem_json_walk_done(
+    ngx_http_idem_json_walk_t *w, u_char *digest);
+void ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w);
+
+/* ..._json_members.c: values that somebody wants, and those that count */
+
+ngx_int_t ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t **members, ngx_uint_t n);
+void ngx_http_idem_json_members_destroy(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t *members, ngx_uint_t n);
+
+/* the value on top of the stack, from "base" on */
+ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
+    size_t base, const u_char *p, size_t len);
+
+/* NGX_DECLINED: the document counts as a whole */
+ngx_int_t ngx_http_idem_json_included(
+    ngx_http_idem_json_walk_t *w, u_char *digest);
+
+
+#endif /* _NGX_HTTP_IDEM_JSON_WALK_H_INCLUDED_ */

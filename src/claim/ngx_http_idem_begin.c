@@ -1,0 +1,610 @@
+
+/*
+ * Begin: taking the lock on each record that covers the request, or finding
+ * what is there, and what follows from that.
+ *
+ * Records are asked for one after the other, in order of their ids, so that
+ * two requests with records in common do not take them crosswise; one that
+ * can't be had gives back those that were taken.  The record of the key has
+ * the last word: a derived record only adds to what it says, so that one is
+ * asked for even where a derived one stands in the way.
+ *
+ * Called by the handler; calls the store, and whoever goes on from there:
+ * execution, waiting, replay, refusal.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+
+
+/* for so long those who came within the window of a record still find it */
+#define NGX_HTTP_IDEM_DERIVED_GRACE  5000
+
+#define ngx_http_idem_key_alone(cover)                                        \
+    ((cover)->ctx->conf->fingerprint->mode                                    \
+     == NGX_HTTP_IDEM_FINGERPRINT_OFF)
+
+
+static void ngx_http_idem_begin_start(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_begin_handler(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_found(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover);
+static ngx_int_t ngx_http_idem_unusable(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover);
+static void ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_found_t *found);
+static ngx_int_t ngx_http_idem_store_error(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover);
+static ngx_int_t ngx_http_idem_begin_here(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_result_e result, const char *error, const char *then);
+static ngx_msec_t ngx_http_idem_ttl(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_cover_t  *cover;
+
+    if (ctx->lease == 0) {
+        ngx_http_idem_begin_start(r, ctx);
+    }
+
+    for (i = 0; i < ctx->ncovers; i++) {
+
+        cover = &ctx->covers[i];
+        op = &cover->op;
+
+        if (ctx->blocked && cover != ctx->primary) {
+            continue;
+        }
+
+        if (op->pending) {
+            return NGX_AGAIN;
+        }
+
+        if (!cover->asked) {
+            ngx_http_idem_op_prepare(cover, op, NGX_HTTP_IDEM_OP_BEGIN);
+            op->handler = ngx_http_idem_begin_handler;
+
+            cover->asked = 1;
+
+            if (ngx_http_idem_store_submit(op) == NGX_AGAIN) {
+                return ngx_http_idem_park(r);
+            }
+        }
+
+        if (cover->taken || cover == ctx->replayed) {
+            continue;
+        }
+
+        ctx->store_time += ngx_current_msec - op->start;
+
+        switch (op->result) {
+
+        case NGX_HTTP_IDEM_ACQUIRED:
+            cover->taken = 1;
+            cover->where = op->where;
+            ngx_http_idem_locked(cover, op);
+            break;
+
+        case NGX_HTTP_IDEM_FOUND:
+
+            if (cover == ctx->primary) {
+                ctx->blocked = NULL;
+                return ngx_http_idem_found(r, cover);
+            }
+
+            if (op->found.state == NGX_HTTP_IDEM_COMPLETED
+                && ngx_http_idem_same_request(cover, &op->found.claim))
+            {
+                /* it has the response, if the key's record does not object */
+
+                if (ctx->replayed == NULL) {
+                    ctx->replayed = cover;
+                }
+
+                break;
+            }
+
+            ctx->blocked = cover;
+            break;
+
+        default: /* NGX_HTTP_IDEM_FULL, NGX_HTTP_IDEM_ERROR */
+            ctx->blocked = NULL;
+            return ngx_http_idem_store_error(r, cover);
+        }
+    }
+
+    return ngx_http_idem_begun(r, ctx);
+}
+
+
+static void
+ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->lease = ngx_http_idem_time(r, &ctx->conf->lease,
+                                    "idempotency_lease");
+    ctx->lease = ngx_max(ctx->lease, NGX_HTTP_IDEM_LEASE_MIN);
+    ctx->ttl = ngx_http_idem_ttl(r, ctx);
+    ctx->grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
+                                    "idempotency_expired_grace");
+}
+
+
+/* the record of the key does not object; a derived one may */
+
+static ngx_int_t
+ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = ctx->blocked;
+
+    if (cover) {
+        ctx->blocked = NULL;
+        return ngx_http_idem_found(r, cover);
+    }
+
+    if (ctx->replayed) {
+        ngx_http_idem_adopt(ctx, &ctx->replayed->op.found);
+        ngx_http_idem_release(ctx);
+
+        return ngx_http_idem_found(r, ctx->replayed);
+    }
+
+    /* what it may have waited for was given back: it is the original now */
+
+    ctx->original_time = 0;
+    ctx->met = NULL;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+
+        if (!cover->derived) {
+            ctx->expired |= cover->op.expired;
+        }
+
+        if (cover->op.abandoned) {
+            ngx_http_idem_metrics_count(ctx->conf->store,
+                                       NGX_HTTP_IDEM_COUNT_ABANDONED);
+            ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED,
+                                   NULL);
+
+            ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                          "idempotency: a lease of %M ms ran out without an "
+                          "outcome, the request runs again, record %*xs",
+                          ctx->lease, (size_t) 8, cover->id);
+        }
+    }
+
+    if (!ctx->unprotected) {
+        ngx_http_idem_event(ctx,
+                            ctx->expired
+                              ? NGX_HTTP_IDEM_EVENT_KEY_EXPIRED
+                              : NGX_HTTP_IDEM_EVENT_KEY_CREATED,
+                            NULL);
+    }
+
+    return ngx_http_idem_execute(r, ctx);
+}
+
+
+static void
+ngx_http_idem_begin_handler(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_cover_t  *cover;
+
+    cover = op->data;
+
+    ngx_http_idem_resume(cover->ctx->request);
+}
+
+
+/*
+ * Fills an operation; claims and times as the request has them.
+ *
+ * Each begin has a token of its own.  The release of a lock that was given
+ * back, or of a begin that was given up, may still be on its way, on a
+ * connection that broke: it must not find the same token in the next lock.
+ */
+
+void
+ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op, ngx_http_idem_op_e kind)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    op->kind = kind;
+    op->store = ctx->conf->store;
+    op->where = cover->where;
+    op->claim = &cover->claim;
+    op->details = cover->details;
+    op->lease = ctx->lease;
+    op->ttl = cover->derived ? cover->window + ctx->lease : ctx->ttl;
+    op->grace = ngx_http_idem_grace(cover);
+    op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
+    op->key_alone = ngx_http_idem_key_alone(cover);
+    op->hold = ngx_http_idem_holds(ctx);
+    op->locked_until = cover->locked_until;
+    op->unprotected = ctx->unprotected;
+    op->abandoned = 0;
+    op->expired = 0;
+    op->pool = ctx->request->pool;
+    op->log = ctx->request->connection->log;
+    op->data = cover;
+
+    ngx_memcpy(op->id, cover->id, NGX_HTTP_IDEM_ID_LEN);
+
+    if (kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        ngx_http_idem_token(cover->token);
+        op->laid.store = NULL;
+        op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
+                    && !ctx->conf->dry_run;
+        op->again = 0;
+    }
+
+    ngx_memcpy(op->token, cover->token, NGX_HTTP_IDEM_TOKEN_LEN);
+}
+
+
+/*
+ * A begin or a renewal got through: until when the lock is ours for certain.
+ * The store counts from when it was asked, which is not before it was sent.
+ * Under hold nobody takes over when the lease has run out.
+ */
+
+void
+ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
+{
+    cover->locked_until = op->start
+                          + (op->hold ? ngx_http_idem_lock_life(op)
+                                      : op->lease);
+}
+
+
+/*
+ * For how long a record that is committed now is kept.  A derived one folds
+ * those who come until the later of arrival + window and commit + linger; and
+ * those who came in time find it for its grace.
+ */
+
+ngx_msec_t
+ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
+{
+    ngx_msec_int_t  left;
+
+    if (!cover->derived) {
+        return cover->ctx->app_ttl ? cover->ctx->app_ttl : cover->ctx->ttl;
+    }
+
+    left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window
+                             - ngx_current_msec);
+
+    return (ngx_msec_t) ngx_max(left, (ngx_msec_int_t) cover->linger);
+}
+
+
+ngx_msec_t
+ngx_http_idem_grace(ngx_http_idem_cover_t *cover)
+{
+    return cover->derived ? NGX_HTTP_IDEM_DERIVED_GRACE
+                          : cover->ctx->grace;
+}
+
+
+/*
+ * A record is there.  Whose it is comes first, then whether it is of the same
+ * request; only then what became of that.
+ */
+
+static ngx_int_t
+ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_found_t  *found;
+
+    ctx = cover->ctx;
+    found = &cover->op.found;
+
+    ngx_http_idem_release(ctx);
+
+    /* who waits asks the store again: it may be back */
+
+    ctx->unprotected = 0;
+    ctx->original_time = found->claim.time;
+    ctx->met = cover;
+
+    if (!ngx_http_idem_same_request(cover, &found->claim)) {
+        ctx->found_details = found->details;
+        ctx->foreign |= ngx_http_idem_moved(found);
+
+        return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    }
+
+    switch (found->state) {
+
+    case NGX_HTTP_IDEM_COMPLETED:
+        return ngx_http_idem_replay(r, cover);
+
+    case NGX_HTTP_IDEM_UNUSABLE:
+        return ngx_http_idem_unusable(r, cover);
+
+    default: /* NGX_HTTP_IDEM_IN_PROGRESS */
+        return ngx_http_idem_wait(r, cover);
+    }
+}
+
+
+ngx_uint_t
+ngx_http_idem_same_request(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_claim_t *claim)
+{
+    cover->ctx->foreign = !ngx_http_idem_claim_same_identity(claim,
+                                                              &cover->claim);
+
+    return ngx_http_idem_claim_same(claim, &cover->claim,
+                                        ngx_http_idem_key_alone(cover));
+}
+
+
+static ngx_int_t
+ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    switch (cover->op.found.reason) {
+
+    case NGX_HTTP_IDEM_REASON_UNKNOWN:
+
+        /* under "lease" this is what is left of it */
+
+        if (ctx->conf->unknown_outcome != NGX_HTTP_IDEM_UNKNOWN_HOLD) {
+            ctx->retryable = 1;
+            ctx->retry_after = cover->op.found.left;
+        }
+
+        return ngx_http_idem_refuse(r, ctx,
+                                 NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
+
+    case NGX_HTTP_IDEM_REASON_TOO_LARGE:
+        return ngx_http_idem_refuse(r, ctx,
+                              NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
+
+    default:
+        return ngx_http_idem_refuse(r, ctx,
+                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+    }
+}
+
+
+/*
+ * A replay through a derived record: the same response goes into the record
+ * of the key, with the key's own fingerprint and TTL, so that the key replays
+ * when the window is over.
+ */
+
+static void
+ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
+{
+    ngx_buf_t              *b;
+    ngx_chain_t            *cl;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = ctx->primary;
+
+    /*
+     * Not so a derived record: this request is not the one that ran, and who
+     * shares the one member with it may share none with the other
+     */
+
+    if (!cover->taken || cover->derived) {
+        return;
+    }
+
+    op = ngx_http_idem_op_detached(ctx->conf->store, NGX_HTTP_IDEM_OP_COMMIT,
+                                   cover->id, cover->token);
+    if (op == NULL) {
+        return;
+    }
+
+    cl = ngx_http_idem_piece(op->pool, found->response.len);
+    if (cl == NULL) {
+        ngx_destroy_pool(op->pool);
+        return;
+    }
+
+    *op->claim = cover->claim;
+
+    op->where = cover->where;
+
+    b = cl->buf;
+    b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
+
+    if (op->store->backend->remote && !found->verify) {
+        /* it may be of a store in this nginx, which needs no checksum */
+        ngx_http_idem_response_seal(b->pos, found->response.len);
+    }
+
+    op->lease = ctx->lease;
+    op->locked_until = cover->locked_until;
+    op->unprotected = ctx->unprotected;
+    op->ttl = ngx_http_idem_commit_ttl(cover);
+    op->grace = ctx->grace;
+    op->state = NGX_HTTP_IDEM_COMPLETED;
+    op->reason = NGX_HTTP_IDEM_REASON_NONE;
+    op->response = cl;
+    op->size = found->response.len;
+
+    cover->taken = 0;
+
+    ngx_http_idem_op_detach(op);
+}
+
+
+static ngx_int_t
+ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_int_t                rc;
+    ngx_uint_t               pass;
+    const char              *error;
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_ctx_t     *ctx;
+    ngx_http_idem_result_e   result;
+
+    op = &cover->op;
+    ctx = cover->ctx;
+    result = op->result;
+    error = op->error;
+
+    ngx_http_idem_release(ctx);
+
+    /* a record that is there, and can't be read, is no reason to run */
+
+    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS
+            && !op->bad_record);
+
+    if (pass && !ctx->unprotected && ctx->conf->store->layers) {
+        rc = ngx_http_idem_begin_here(r, ctx);
+
+        /* otherwise the request may be gone */
+
+        if (rc == NGX_DECLINED && ctx->unprotected
+            && ctx->phase == NGX_HTTP_IDEM_EXECUTE)
+        {
+            ngx_http_idem_store_failed(ctx, result, error,
+                                       "runs unprotected");
+        }
+
+        return rc;
+    }
+
+    ctx->unprotected = 0;
+
+    ngx_http_idem_store_failed(ctx, result, error,
+                               pass ? "runs unprotected"
+                                           : "is refused");
+
+    if (!pass) {
+        return ngx_http_idem_refuse(r, ctx,
+                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+    }
+
+    ctx->status = NGX_HTTP_IDEM_STATUS_UNPROTECTED;
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
+                        "the store failed");
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * The request may run although the store does not answer.  What ran so before
+ * is kept in this nginx, and so are the locks of what runs: these are asked.
+ */
+
+static ngx_int_t
+ngx_http_idem_begin_here(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    ctx->unprotected = 1;
+    ctx->replayed = NULL;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ctx->covers[i].asked = 0;
+        ctx->covers[i].where = NULL;
+    }
+
+    return ngx_http_idem_begin(r, ctx);
+}
+
+
+static void
+ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_result_e result, const char *error, const char *then)
+{
+    ngx_uint_t  full;
+
+    full = (result == NGX_HTTP_IDEM_FULL);
+
+    ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
+                  "idempotency: store \"%V\" %s%s, the request %s",
+                  &ctx->conf->store->name, full ? "is full" : "failed: ",
+                  full ? "" : (error ? error : "no answer"), then);
+
+    ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                        full ? "no room for a record" : error);
+}
+
+
+/* the client's own wish counts up to the configured limit */
+
+static ngx_msec_t
+ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                  n;
+    ngx_uint_t                 count;
+    ngx_msec_t                 ttl;
+    ngx_table_elt_t           *h;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ctx->conf;
+
+    ttl = ngx_http_idem_time(r, &conf->ttl, "idempotency_ttl");
+
+    if (ttl == 0) {
+        ttl = NGX_HTTP_IDEM_TTL;
+    }
+
+    if (conf->ttl_header.len == 0) {
+        return ttl;
+    }
+
+    h = ngx_http_idem_request_header(r, &conf->ttl_header, &count);
+
+    if (count != 1) {
+        return ttl;
+    }
+
+    n = ngx_atoi(h->value.data, h->value.len);
+
+    if (n == NGX_ERROR) {
+
+        /* more digits than a number can have: still the limit */
+
+        for (n = 0; n < (ngx_int_t) h->value.len; n++) {
+            if (h->value.data[n] < '0' || h->value.data[n] > '9') {
+                return ttl;
+            }
+        }
+
+        return h->value.len ? conf->ttl_header_max : ttl;
+    }
+
+    if (n == 0) {
+        return ttl;
+    }
+
+    return ngx_min((ngx_msec_t) n, conf->ttl_header_max);
+}

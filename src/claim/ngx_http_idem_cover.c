@@ -1,0 +1,269 @@
+
+/*
+ * Which records cover a request: that of its key, and those that are derived
+ * from what it is (idempotency_dedupe).
+ *
+ * Scope and identity are evaluated here and not before: they may be what an
+ * access check has set.  Called once the body was read; what it makes is what
+ * begin asks the store for.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* the scheme of derived records: the id says all, there is no other request */
+#define NGX_HTTP_IDEM_SCHEME_DERIVED  1
+
+
+static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *scope, ngx_http_idem_cover_t *cover);
+static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
+    ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
+static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d);
+static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
+
+
+/* ctx->ncovers is 0 if there are none */
+
+ngx_int_t
+ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    u_char                   identity[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t                rc;
+    ngx_str_t                scope;
+    ngx_uint_t               i, n;
+    ngx_http_idem_cover_t   *cover;
+    ngx_http_idem_dedupe_t  *dedupe;
+
+    dedupe = ctx->conf->dedupe ? ctx->conf->dedupe->elts : NULL;
+    n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
+
+    ctx->covers = ngx_pcalloc(r->pool, (n + 1)
+                                       * sizeof(ngx_http_idem_cover_t));
+    if (ctx->covers == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_value(r, ctx->conf->scope, &scope) != NGX_OK
+        || ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    cover = ctx->covers;
+
+    if (ctx->key.len) {
+        cover->ctx = ctx;
+
+        ngx_http_idem_cover_key(ctx, &scope, cover);
+        ngx_http_idem_target(r, cover->claim.target);
+
+        if (ngx_http_idem_fingerprint(r, ctx, 0, identity,
+                                      cover->claim.fingerprint)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        cover++;
+    }
+
+    for (i = 0; i < n; i++) {
+
+        if (ctx->key.len && !dedupe[i].always) {
+            continue;
+        }
+
+        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope,
+                                         identity, cover);
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        if (rc == NGX_OK) {
+            cover->ctx = ctx;
+            cover++;
+        }
+    }
+
+    ctx->ncovers = cover - ctx->covers;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        cover = &ctx->covers[i];
+
+        ngx_memcpy(cover->claim.identity, identity,
+                   NGX_HTTP_IDEM_IDENTITY_LEN);
+        cover->claim.time = ngx_http_idem_arrival_time(ctx);
+    }
+
+    ngx_http_idem_cover_sort(ctx);
+
+    return NGX_OK;
+}
+
+
+/* the wall clock's time when the request came */
+
+uint64_t
+ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+
+    return (uint64_t) tp->sec * 1000 + tp->msec
+           - (ngx_current_msec - ctx->arrival);
+}
+
+
+static void
+ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *scope, ngx_http_idem_cover_t *cover)
+{
+    ngx_str_t  fields[2];
+
+    fields[0] = *scope;
+    fields[1] = ctx->key;
+
+    cover->claim.scheme = ctx->conf->scheme;
+
+    if (ctx->body.parsed) {
+        ngx_http_idem_json_paths(ctx->body.json, &cover->details);
+    }
+
+    ngx_http_idem_digest_fields(cover->id, fields, 2);
+}
+
+
+/*
+ * NGX_DECLINED if the rule does not apply: the body has no such member, or the
+ * window is one of no time.
+ */
+
+static ngx_int_t
+ngx_http_idem_cover_derived(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
+    ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover)
+{
+    u_char                  whole[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t               rc;
+    ngx_http_idem_digest_t  d;
+
+    cover->window = ngx_http_idem_time(r, &dedupe->window,
+                                       "idempotency_dedupe");
+    if (cover->window == 0) {
+        return NGX_DECLINED;
+    }
+
+    cover->linger = ngx_http_idem_time(r, &dedupe->linger,
+                                       "idempotency_dedupe");
+
+    if (dedupe->members == NULL
+        && ngx_http_idem_fingerprint(r, ctx, 1, identity, whole)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_digest_start(&d);
+
+    /* three fields and more: never the two that make the id of a key */
+
+    ngx_http_idem_digest_field(&d, dedupe->name.data, dedupe->name.len);
+    ngx_http_idem_digest_field(&d, scope->data, scope->len);
+    ngx_http_idem_digest_field(&d, identity, NGX_HTTP_IDEM_HASH_LEN);
+
+    if (dedupe->members) {
+        rc = ngx_http_idem_cover_members(ctx, dedupe, &d);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+    } else {
+        ngx_http_idem_digest_field(&d, whole, sizeof(whole));
+    }
+
+    ngx_http_idem_digest_done(&d, cover->id);
+
+    ngx_memcpy(cover->claim.fingerprint, cover->id,
+               NGX_HTTP_IDEM_FINGERPRINT_LEN);
+
+    cover->claim.scheme = NGX_HTTP_IDEM_SCHEME_DERIVED;
+    cover->derived = 1;
+    cover->dedupe = dedupe;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d)
+{
+    ngx_uint_t                         *index, i, n;
+    const ngx_http_idem_json_member_t  *member;
+
+    if (!ctx->body.parsed) {
+        return NGX_DECLINED;
+    }
+
+    n = 0;
+    index = dedupe->members->elts;
+
+    for (i = 0; i < dedupe->members->nelts; i++) {
+        member = ngx_http_idem_json_member(ctx->body.json, index[i]);
+
+        /* of one that comes twice nobody knows which the application takes */
+
+        if (member->count > 1) {
+            return NGX_DECLINED;
+        }
+
+        if (member->kind == NGX_HTTP_IDEM_JSON_NONE) {
+            ngx_http_idem_digest_field(d, (u_char *) "", 0);
+            continue;
+        }
+
+        ngx_http_idem_digest_field(d, member->digest,
+                                      NGX_HTTP_IDEM_CANON_DIGEST_LEN);
+        n++;
+    }
+
+    return n ? NGX_OK : NGX_DECLINED;
+}
+
+
+static void
+ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i, k;
+    ngx_http_idem_cover_t   tmp;
+
+    /* a handful at most, and each is moved before anybody points to it */
+
+    for (i = 1; i < ctx->ncovers; i++) {
+        for (k = i;
+             k > 0 && ngx_memcmp(ctx->covers[k - 1].id, ctx->covers[k].id,
+                                 NGX_HTTP_IDEM_ID_LEN) > 0;
+             k--)
+        {
+            tmp = ctx->covers[k];
+            ctx->covers[k] = ctx->covers[k - 1];
+            ctx->covers[k - 1] = tmp;
+        }
+    }
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        if (i == 0 || !ctx->covers[i].derived) {
+            ctx->primary = &ctx->covers[i];
+        }
+    }
+}

@@ -1,0 +1,617 @@
+
+/*
+ * Waiters: requests that came while the holder runs.
+ *
+ * Those of one record hang on one watch in each worker, however many they
+ * are: one question to the store stands for all.  When the store says that
+ * the record changed, the waiter that came first begins again.  If it becomes
+ * the holder, it leaves and the others go on waiting; if there is an answer,
+ * it is everybody's.  A store that fails meanwhile is no reason to run what
+ * may be running: they wait on, to the end of their time.
+ *
+ * Nor is a store that lost the record: it was restarted, flushed, or replaced
+ * by a replica that did not have it.  The holder lays its lock anew when it
+ * renews it; until that is due, nobody runs in its place.  A record that the
+ * holder gave back is another thing, and the store tells them apart.
+ *
+ * Called by the handler; calls the store, and the handler to resume.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "claim/ngx_http_idem_waiters.h"
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+
+
+#define NGX_HTTP_IDEM_WATCHES  256
+
+
+struct ngx_http_idem_watch_s {
+    ngx_queue_t            link;               /* in its bucket             */
+    ngx_queue_t            waiters;            /* first come, first         */
+    ngx_http_idem_op_t     op;                 /* the watch in the store    */
+    ngx_http_idem_ctx_t   *asking;             /* whose begin is under way  */
+    ngx_event_t            look;               /* posted, or a timer: ask   */
+    ngx_msec_t             leased;             /* by its holder until then,
+                                                  as far as is known        */
+    ngx_msec_t             back;               /* nobody runs before, if it is
+                                                  gone                      */
+    unsigned               busy:1;             /* sharing: leave it alone   */
+    unsigned               gone:1;             /* the store lost the record */
+};
+
+
+/* how soon to ask a store again that failed; doubled each time */
+#define NGX_HTTP_IDEM_ASK_MIN   10
+#define NGX_HTTP_IDEM_ASK_MAX   1000
+
+/* ... whether a record that was lost is there again */
+#define NGX_HTTP_IDEM_ASK_GONE  250
+
+/* a renewal is due every third of a lease, and takes its time */
+#define NGX_HTTP_IDEM_RENEWED(lease)                                          \
+    ((lease) / 3 + (lease) / 12 + 1000)
+
+#define ngx_http_idem_watch_idle(watch)                                       \
+    (!(watch)->op.pending && (watch)->asking == NULL && !(watch)->busy        \
+     && !(watch)->look.posted && !(watch)->look.timer_set)
+
+
+static void ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_waited_e result);
+static ngx_http_idem_watch_t *ngx_http_idem_watch_get(
+    ngx_http_idem_cover_t *cover);
+static void ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch);
+static void ngx_http_idem_watch_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_watch_look(ngx_event_t *ev);
+static void ngx_http_idem_watch_looked(ngx_http_idem_op_t *op);
+static void ngx_http_idem_watch_again(
+    ngx_http_idem_watch_t *watch, ngx_msec_t max);
+static void ngx_http_idem_watch_gone(
+    ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_watch_share(
+    ngx_http_idem_watch_t *watch, ngx_http_idem_found_t *found);
+static ngx_int_t ngx_http_idem_watch_copy(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_op_t *op, ngx_http_idem_found_t *found);
+static void ngx_http_idem_watch_leave(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_watch_free(ngx_http_idem_watch_t *watch);
+static void ngx_http_idem_ready(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_ready_handler(ngx_event_t *ev);
+static void ngx_http_idem_deadline_handler(ngx_event_t *ev);
+
+
+static ngx_queue_t  ngx_http_idem_watches[NGX_HTTP_IDEM_WATCHES];
+
+/* waiters that have their answer, and are to be resumed one by one */
+static ngx_queue_t  ngx_http_idem_ready_queue;
+static ngx_event_t  ngx_http_idem_ready_event;
+
+
+void
+ngx_http_idem_wait_init(ngx_cycle_t *cycle)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
+        ngx_queue_init(&ngx_http_idem_watches[i]);
+    }
+
+    ngx_queue_init(&ngx_http_idem_ready_queue);
+
+    ngx_http_idem_ready_event.handler =
+                                           ngx_http_idem_ready_handler;
+    ngx_http_idem_ready_event.log = cycle->log;
+}
+
+
+ngx_int_t
+ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_int_t               rc;
+    ngx_msec_int_t          left;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_watch_t  *watch;
+
+    ctx = cover->ctx;
+
+    if (ctx->conf->dry_run) {
+        return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_BUSY);
+    }
+
+    if (!ctx->waited) {
+        ctx->wait_start = ngx_current_msec;
+        ctx->wait_until = ngx_current_msec
+                          + ngx_http_idem_time(r, &ctx->conf->wait,
+                                               "idempotency_wait");
+
+        if (ctx->wait_until == ctx->wait_start) {
+            return ngx_http_idem_refuse(r, ctx,
+                              NGX_HTTP_IDEM_PROBLEM_CONCURRENT_REQUEST);
+        }
+    }
+
+    /* however often it is put off, and by whichever record */
+
+    left = (ngx_msec_int_t) (ctx->wait_until - ngx_current_msec);
+
+    if (left <= 0) {
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
+    }
+
+    if (ngx_http_idem_waiters_enter(&ctx->conf->store->name, cover->id,
+                                    (ngx_msec_t) left,
+                                    ctx->conf->max_waiters)
+        != NGX_OK)
+    {
+        return ngx_http_idem_refuse(r, ctx,
+                                NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
+    }
+
+    if (!ctx->waited) {
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION, NULL);
+    }
+
+    ctx->waited = 1;
+    ctx->counted = 1;
+    ctx->waiting = cover;
+    cover->asked = 0;
+    cover->where = cover->op.where;
+
+    ctx->deadline.handler = ngx_http_idem_deadline_handler;
+    ctx->deadline.data = ctx;
+    ctx->deadline.log = r->connection->log;
+
+    /* not cancelable: it also keeps a worker that is to quit */
+
+    ngx_add_timer(&ctx->deadline, (ngx_msec_t) left);
+
+    watch = ngx_http_idem_watch_get(cover);
+    if (watch == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = ngx_http_idem_park(r);
+
+    if (rc != NGX_AGAIN) {
+        if (ngx_queue_empty(&watch->waiters)) {
+            ngx_http_idem_watch_free(watch);
+        }
+
+        return rc;
+    }
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_WAIT,
+                        "the holder still runs");
+
+    ctx->watch = watch;
+    ngx_queue_insert_tail(&watch->waiters, &ctx->queue);
+
+    /* it was there just now, whatever others found before */
+
+    watch->gone = 0;
+    watch->leased = ngx_current_msec + cover->op.found.left;
+
+    if (ngx_http_idem_watch_idle(watch)) {
+        ngx_http_idem_watch_arm(watch);
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* a waiter is gone, or could not be put aside */
+
+void
+ngx_http_idem_wait_cancel(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
+}
+
+
+static void
+ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_waited_e result)
+{
+    if (ctx->deadline.timer_set) {
+        ngx_del_timer(&ctx->deadline);
+    }
+
+    if (ctx->counted) {
+        ctx->counted = 0;
+        ctx->wait_time = ngx_current_msec - ctx->wait_start;
+        ngx_http_idem_metrics_wait(ctx->conf->store, result, ctx->wait_time);
+        ngx_http_idem_waiters_leave(&ctx->conf->store->name,
+                                    ctx->waiting->id);
+    }
+
+    if (ctx->ready) {
+        ctx->ready = 0;
+        ngx_queue_remove(&ctx->queue);
+    }
+
+    if (ctx->watch) {
+        ngx_http_idem_watch_leave(ctx);
+    }
+}
+
+
+static ngx_http_idem_watch_t *
+ngx_http_idem_watch_get(ngx_http_idem_cover_t *cover)
+{
+    ngx_queue_t            *q, *bucket;
+    ngx_http_idem_watch_t  *watch;
+
+    bucket = &ngx_http_idem_watches[cover->id[0]];
+
+    for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
+        watch = ngx_queue_data(q, ngx_http_idem_watch_t, link);
+
+        if (watch->op.store == cover->ctx->conf->store
+            && watch->op.where == cover->where
+            && ngx_memcmp(watch->op.id, cover->id, NGX_HTTP_IDEM_ID_LEN)
+               == 0)
+        {
+            return watch;
+        }
+    }
+
+    watch = ngx_calloc(sizeof(ngx_http_idem_watch_t), ngx_cycle->log);
+    if (watch == NULL) {
+        return NULL;
+    }
+
+    ngx_queue_init(&watch->waiters);
+    ngx_queue_insert_head(bucket, &watch->link);
+
+    watch->op.kind = NGX_HTTP_IDEM_OP_WATCH;
+    watch->op.store = cover->ctx->conf->store;
+    watch->op.where = cover->where;
+    watch->op.log = ngx_cycle->log;
+    watch->op.handler = ngx_http_idem_watch_handler;
+    watch->op.data = watch;
+    ngx_memcpy(watch->op.id, cover->id, NGX_HTTP_IDEM_ID_LEN);
+
+    watch->look.handler = ngx_http_idem_watch_look;
+    watch->look.data = watch;
+    watch->look.log = ngx_cycle->log;
+    watch->look.cancelable = 1;
+
+    return watch;
+}
+
+
+static void
+ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch)
+{
+    if (ngx_http_idem_store_submit(&watch->op) == NGX_OK) {
+
+        /* it changed already; posted, since a request may be at work */
+
+        ngx_post_event(&watch->look, &ngx_posted_events);
+    }
+}
+
+
+static void
+ngx_http_idem_watch_handler(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_watch_t  *watch;
+
+    watch = op->data;
+
+    ngx_http_idem_watch_look(&watch->look);
+}
+
+
+/* the one that came first begins again */
+
+static void
+ngx_http_idem_watch_look(ngx_event_t *ev)
+{
+    ngx_queue_t            *q;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_watch_t  *watch;
+
+    watch = ev->data;
+
+    q = ngx_queue_head(&watch->waiters);
+    ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
+
+    watch->asking = ctx;
+
+    op = &ctx->waiting->op;
+
+    ngx_http_idem_op_prepare(ctx->waiting, op, NGX_HTTP_IDEM_OP_BEGIN);
+    op->handler = ngx_http_idem_watch_looked;
+    op->again = !watch->gone
+                || (ngx_msec_int_t) (watch->back - ngx_current_msec) > 0;
+    op->leased = op->again
+                 && (ngx_msec_int_t) (watch->leased - ngx_current_msec) > 0;
+
+    if (ngx_http_idem_store_submit(op) == NGX_OK) {
+        ngx_http_idem_watch_looked(op);
+    }
+}
+
+
+static void
+ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_cover_t  *cover;
+    ngx_http_idem_watch_t  *watch;
+
+    cover = op->data;
+    ctx = cover->ctx;
+    watch = ctx->watch;
+
+    watch->asking = NULL;
+    watch->busy = 1;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_ACQUIRED:
+        watch->op.attempt = 0;
+        watch->gone = 0;
+        watch->leased = ngx_current_msec + ctx->lease;
+        cover->taken = 1;
+        cover->where = op->where;
+        ngx_http_idem_locked(cover, op);
+        ngx_http_idem_ready(ctx);
+        break;
+
+    case NGX_HTTP_IDEM_FOUND:
+        watch->op.attempt++;
+        watch->op.where = op->where;
+        watch->gone = 0;
+        watch->leased = ngx_current_msec + op->found.left;
+        ngx_http_idem_watch_share(watch, &op->found);
+        break;
+
+    case NGX_HTTP_IDEM_GONE:
+        ngx_http_idem_watch_gone(watch, ctx);
+        break;
+
+    default: /* the store failed: the holder may still run */
+        ngx_http_idem_watch_again(watch, NGX_HTTP_IDEM_ASK_MAX);
+        break;
+    }
+
+    watch->busy = 0;
+
+    if (ngx_queue_empty(&watch->waiters)) {
+        ngx_http_idem_watch_free(watch);
+
+    } else if (!watch->look.timer_set) {
+        ngx_http_idem_watch_arm(watch);
+    }
+}
+
+
+static void
+ngx_http_idem_watch_again(ngx_http_idem_watch_t *watch, ngx_msec_t max)
+{
+    ngx_msec_t  delay;
+
+    watch->op.attempt++;
+
+    delay = NGX_HTTP_IDEM_ASK_MIN << ngx_min(watch->op.attempt, 8);
+
+    ngx_add_timer(&watch->look, ngx_min(delay, max));
+}
+
+
+/*
+ * The record is not there, and was not given back: its holder has the time of
+ * a renewal to say that it still runs, but no longer than its lease was.
+ */
+
+static void
+ngx_http_idem_watch_gone(ngx_http_idem_watch_t *watch,
+    ngx_http_idem_ctx_t *ctx)
+{
+    ngx_msec_int_t  left, leased;
+
+    if (!watch->gone) {
+        watch->gone = 1;
+        watch->op.attempt = 0;
+
+        left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(ctx->lease);
+        leased = (ngx_msec_int_t) (watch->leased - ngx_current_msec);
+
+        watch->back = ngx_current_msec
+                      + (ngx_msec_t) ngx_max(ngx_min(left, leased), 0);
+
+        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
+                      "idempotency: store \"%V\" lost the record of a request "
+                      "that may still run; those that wait for it do so for "
+                      "%M ms more, record %*xs", &watch->op.store->name,
+                      (ngx_msec_t) (watch->back - ngx_current_msec),
+                      (size_t) 8, watch->op.id);
+    }
+
+    left = (ngx_msec_int_t) (watch->back - ngx_current_msec);
+
+    ngx_http_idem_watch_again(watch,
+                    (ngx_msec_t) ngx_max(1, ngx_min(left,
+                               NGX_HTTP_IDEM_ASK_GONE)));
+}
+
+
+/*
+ * What one waiter found is true for all.  Each gets its own copy of the bytes:
+ * requests end in any order.  Those for which it changes nothing stay.
+ */
+
+static void
+ngx_http_idem_watch_share(ngx_http_idem_watch_t *watch,
+    ngx_http_idem_found_t *found)
+{
+    ngx_queue_t            *q, *next;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_cover_t  *cover;
+
+    for (q = ngx_queue_head(&watch->waiters);
+         q != ngx_queue_sentinel(&watch->waiters);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
+        cover = ctx->waiting;
+
+        if (found->state == NGX_HTTP_IDEM_IN_PROGRESS
+            && ngx_http_idem_same_request(cover, &found->claim))
+        {
+            cover->where = watch->op.where;
+            continue;
+        }
+
+        if (&cover->op.found != found
+            && ngx_http_idem_watch_copy(ctx, &cover->op, found)
+               != NGX_OK)
+        {
+            cover->op.result = NGX_HTTP_IDEM_ERROR;
+            cover->op.error = "no memory for the response";
+            cover->op.bad_record = 1;
+        }
+
+        ngx_http_idem_ready(ctx);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_watch_copy(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_op_t *op, ngx_http_idem_found_t *found)
+{
+    ngx_pool_t  *pool;
+
+    pool = ctx->request->pool;
+
+    op->result = NGX_HTTP_IDEM_FOUND;
+    op->start = ngx_current_msec;
+    op->found = *found;
+
+    if (found->response.len) {
+        op->found.response.data = ngx_pstrdup(pool, &found->response);
+        if (op->found.response.data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (found->details.len) {
+        op->found.details.data = ngx_pstrdup(pool, &found->details);
+        if (op->found.details.data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_watch_leave(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_watch_t  *watch;
+
+    watch = ctx->watch;
+    ctx->watch = NULL;
+
+    ngx_queue_remove(&ctx->queue);
+
+    if (watch->asking == ctx) {
+        watch->asking = NULL;
+        ngx_http_idem_store_cancel(&ctx->waiting->op);
+    }
+
+    if (watch->busy) {
+        return;
+    }
+
+    if (ngx_queue_empty(&watch->waiters)) {
+        ngx_http_idem_watch_free(watch);
+
+    } else if (ngx_http_idem_watch_idle(watch)) {
+        /* it was the one that asked */
+        ngx_post_event(&watch->look, &ngx_posted_events);
+    }
+}
+
+
+static void
+ngx_http_idem_watch_free(ngx_http_idem_watch_t *watch)
+{
+    ngx_http_idem_store_cancel(&watch->op);
+
+    if (watch->look.posted) {
+        ngx_delete_posted_event(&watch->look);
+    }
+
+    if (watch->look.timer_set) {
+        ngx_del_timer(&watch->look);
+    }
+
+    ngx_queue_remove(&watch->link);
+    ngx_free(watch);
+}
+
+
+/* its op has the answer: resumed from the event loop, never from here */
+
+static void
+ngx_http_idem_ready(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_wait_end(ctx,
+                           ctx->waiting->taken
+                               ? NGX_HTTP_IDEM_WAITED_ACQUIRED
+                               : NGX_HTTP_IDEM_WAITED_ANSWERED);
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN,
+                        "the record changed");
+
+    ctx->waiting->asked = 1;
+
+    ctx->ready = 1;
+    ngx_queue_insert_tail(&ngx_http_idem_ready_queue, &ctx->queue);
+
+    ngx_post_event(&ngx_http_idem_ready_event, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idem_ready_handler(ngx_event_t *ev)
+{
+    ngx_queue_t          *q;
+    ngx_http_idem_ctx_t  *ctx;
+
+    while (!ngx_queue_empty(&ngx_http_idem_ready_queue)) {
+        q = ngx_queue_head(&ngx_http_idem_ready_queue);
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
+
+        ctx->ready = 0;
+        ngx_queue_remove(q);
+
+        ngx_http_idem_resume(ctx->request);
+    }
+}
+
+
+static void
+ngx_http_idem_deadline_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ev->data;
+
+    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_TIMEOUT);
+
+    ngx_http_idem_resume(ctx->request);
+}

@@ -1,0 +1,246 @@
+
+/*
+ * A small table in shared memory: record, number of waiters, and the time by
+ * which the last of them has given up.  That time is what mends the count
+ * after a worker was killed with waiters in it.
+ *
+ * The table is of a fixed size, in sets of a few entries: a record that finds
+ * its set taken by others is not counted, which lets a waiter too many in and
+ * never refuses one wrongly.
+ *
+ * Called by the waiting.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "claim/ngx_http_idem_waiters.h"
+#include "record/ngx_http_idem_record.h"
+#include "store/zone/ngx_http_idem_mutex.h"
+
+
+#define NGX_HTTP_IDEM_WAITERS_SETS  1024
+#define NGX_HTTP_IDEM_WAITERS_WAYS  8
+
+
+typedef struct {
+    u_char                             id[16];    /* see ..._waiters_id()   */
+    ngx_msec_t                         until;
+    ngx_int_t                          n;
+} ngx_http_idem_waiters_entry_t;
+
+
+typedef struct {
+    ngx_http_idem_waiters_entry_t  sets[
+                                       NGX_HTTP_IDEM_WAITERS_SETS]
+                                      [NGX_HTTP_IDEM_WAITERS_WAYS];
+} ngx_http_idem_waiters_t;
+
+
+static ngx_int_t ngx_http_idem_waiters_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static void ngx_http_idem_waiters_id(u_char *dst, ngx_str_t *store,
+    u_char *id);
+static ngx_http_idem_waiters_entry_t *
+    ngx_http_idem_waiters_entry(u_char *id, ngx_uint_t add);
+
+
+static ngx_slab_pool_t                 *ngx_http_idem_waiters_pool;
+static ngx_http_idem_waiters_t  *ngx_http_idem_waiters;
+
+
+ngx_int_t
+ngx_http_idem_waiters_zone(ngx_conf_t *cf)
+{
+    ngx_shm_zone_t  *shm_zone;
+
+    static ngx_str_t  name = ngx_string("idempotency:waiters");
+
+    /* the slab pool needs a page or two beside the table */
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                                     sizeof(ngx_http_idem_waiters_t)
+                                     + 16 * ngx_pagesize,
+                                     (void *) &ngx_http_core_module);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_idem_waiters_init;
+    shm_zone->data = &ngx_http_idem_waiters;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_waiters_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_slab_pool_t  *shpool;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (shpool->data == NULL) {
+        shpool->data = ngx_slab_calloc(shpool,
+                                     sizeof(ngx_http_idem_waiters_t));
+        if (shpool->data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_http_idem_waiters_pool = shpool;
+    ngx_http_idem_waiters = shpool->data;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
+    ngx_msec_t time, ngx_int_t max)
+{
+    u_char                          key[16];
+    ngx_int_t                       rc;
+    ngx_msec_t                      until;
+    ngx_http_idem_waiters_entry_t  *e;
+
+    rc = NGX_OK;
+    until = ngx_current_msec + time;
+
+    ngx_http_idem_waiters_id(key, store, id);
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_pool);
+
+    e = ngx_http_idem_waiters_entry(key, 1);
+
+    if (e) {
+        if (e->n >= max) {
+            rc = NGX_DECLINED;
+
+        } else {
+            if (e->n++ == 0
+                || (ngx_msec_int_t) (until - e->until) > 0)
+            {
+                e->until = until;
+            }
+        }
+
+    } else if (max == 0) {
+        rc = NGX_DECLINED;
+    }
+
+    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_pool);
+
+    return rc;
+}
+
+
+void
+ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id)
+{
+    u_char                          key[16];
+    ngx_http_idem_waiters_entry_t  *e;
+
+    ngx_http_idem_waiters_id(key, store, id);
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_pool);
+
+    e = ngx_http_idem_waiters_entry(key, 0);
+
+    if (e && e->n > 0) {
+        e->n--;
+    }
+
+    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_pool);
+}
+
+
+ngx_uint_t
+ngx_http_idem_waiters_all(void)
+{
+    ngx_uint_t                      i, n;
+    ngx_http_idem_waiters_entry_t  *e;
+
+    n = 0;
+
+    if (ngx_http_idem_waiters == NULL) {
+        return 0;
+    }
+
+    e = ngx_http_idem_waiters->sets[0];
+
+    /* read without the lock: a figure, and each number is whole */
+
+    for (i = 0;
+         i < NGX_HTTP_IDEM_WAITERS_SETS
+             * NGX_HTTP_IDEM_WAITERS_WAYS;
+         i++)
+    {
+        if (e[i].n > 0
+            && (ngx_msec_int_t) (ngx_current_msec - e[i].until) <= 1000)
+        {
+            n += e[i].n;
+        }
+    }
+
+    return n;
+}
+
+
+/* a record is one of its store: half of its id will do, and the name of that */
+
+static void
+ngx_http_idem_waiters_id(u_char *dst, ngx_str_t *store, u_char *id)
+{
+    uint32_t  n, crc;
+
+    ngx_memcpy(dst, id, 16);
+
+    crc = ngx_crc32_short(store->data, store->len);
+
+    ngx_memcpy(&n, dst, sizeof(uint32_t));
+    n ^= crc;
+    ngx_memcpy(dst, &n, sizeof(uint32_t));
+}
+
+
+static ngx_http_idem_waiters_entry_t *
+ngx_http_idem_waiters_entry(u_char *id, ngx_uint_t add)
+{
+    uint32_t                        hash;
+    ngx_uint_t                      i;
+    ngx_http_idem_waiters_entry_t  *set, *vacant;
+
+    ngx_memcpy(&hash, id, sizeof(uint32_t));
+
+    set = ngx_http_idem_waiters->sets[
+                                   hash % NGX_HTTP_IDEM_WAITERS_SETS];
+    vacant = NULL;
+
+    for (i = 0; i < NGX_HTTP_IDEM_WAITERS_WAYS; i++) {
+
+        /* whoever was counted has given up, or died, by then */
+
+        if (set[i].n
+            && (ngx_msec_int_t) (ngx_current_msec - set[i].until) > 1000)
+        {
+            set[i].n = 0;
+        }
+
+        if (set[i].n == 0) {
+            vacant = vacant ? vacant : &set[i];
+
+        } else if (ngx_memcmp(set[i].id, id, sizeof(set[i].id)) == 0) {
+            return &set[i];
+        }
+    }
+
+    if (add && vacant) {
+        ngx_memcpy(vacant->id, id, sizeof(vacant->id));
+        return vacant;
+    }
+
+    return NULL;
+}

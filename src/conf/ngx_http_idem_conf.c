@@ -1,0 +1,533 @@
+
+/*
+ * The configuration: defaults, inheritance, and the stores by name.
+ *
+ * Called by nginx while it reads the configuration.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#define NGX_HTTP_IDEM_MAX_WAITERS   10
+#define NGX_HTTP_IDEM_RETRY_AFTER   5000
+#define NGX_HTTP_IDEM_MAX_RESPONSE  (1024 * 1024)
+
+
+static char *ngx_http_idem_default_keys(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+static char *ngx_http_idem_default_values(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+static char *ngx_http_idem_default_names(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+static ngx_int_t ngx_http_idem_merge_group(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf, ngx_http_idem_loc_conf_t *prev);
+static ngx_uint_t ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf);
+static ngx_uint_t ngx_http_idem_request_only(ngx_str_t *value);
+static void ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
+    ngx_http_idem_time_t *prev, ngx_msec_t value);
+
+
+static ngx_http_idem_key_format_t  ngx_http_idem_key_default = {
+    NGX_HTTP_IDEM_KEY_TOKEN,
+    NGX_HTTP_IDEM_KEY_MIN,
+    NGX_HTTP_IDEM_KEY_MAX,
+    0
+};
+
+
+static ngx_http_idem_canonical_t
+    ngx_http_idem_canonical_default =
+{
+    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, NULL, NULL, 0
+};
+
+
+void *
+ngx_http_idem_create_main_conf(ngx_conf_t *cf)
+{
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_main_conf_t));
+    if (mcf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&mcf->stores, cf->pool, 2,
+                       sizeof(ngx_http_idem_store_t *))
+        != NGX_OK
+        || ngx_array_init(&mcf->fallbacks, cf->pool, 1, sizeof(void *))
+           != NGX_OK
+        || ngx_array_init(&mcf->locations, cf->pool, 8,
+                          sizeof(ngx_http_idem_loc_conf_t *))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    ngx_queue_init(&mcf->logs);
+
+    return mcf;
+}
+
+
+void *
+ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
+{
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_loc_conf_t));
+    if (conf == NULL) {
+        return NULL;
+    }
+
+    conf->store = NGX_CONF_UNSET_PTR;
+    conf->keys = NGX_CONF_UNSET_PTR;
+    conf->key_format = NGX_CONF_UNSET_PTR;
+    conf->required = NGX_CONF_UNSET;
+    conf->methods = NGX_CONF_UNSET_PTR;
+    conf->bypass = NGX_CONF_UNSET_PTR;
+    conf->scope = NGX_CONF_UNSET_PTR;
+    conf->identity = NGX_CONF_UNSET_PTR;
+    conf->fingerprint = NGX_CONF_UNSET_PTR;
+    conf->dedupe = NGX_CONF_UNSET_PTR;
+    conf->conflict_detail = NGX_CONF_UNSET_UINT;
+    conf->expired_grace.value = NGX_CONF_UNSET_MSEC;
+    conf->replay_json = NGX_CONF_UNSET_PTR;
+    conf->compress = NGX_CONF_UNSET;
+    conf->ttl.value = NGX_CONF_UNSET_MSEC;
+    conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
+    conf->lease.value = NGX_CONF_UNSET_MSEC;
+    conf->wait.value = NGX_CONF_UNSET_MSEC;
+    conf->max_waiters = NGX_CONF_UNSET;
+    conf->retry_after.value = NGX_CONF_UNSET_MSEC;
+    conf->max_response.value = NGX_CONF_UNSET_SIZE;
+    conf->keep_status = NGX_CONF_UNSET_PTR;
+    conf->on_store_error = NGX_CONF_UNSET_UINT;
+    conf->unknown_outcome = NGX_CONF_UNSET_UINT;
+    conf->conflict_status = NGX_CONF_UNSET_UINT;
+    conf->replay_status = NGX_CONF_UNSET;
+    conf->hide_headers = NGX_CONF_UNSET_PTR;
+    conf->headers = NGX_CONF_UNSET;
+    conf->error_body = NGX_CONF_UNSET;
+    conf->dry_run = NGX_CONF_UNSET;
+    conf->log = NGX_CONF_UNSET_PTR;
+    conf->documentation = NGX_CONF_UNSET_PTR;
+
+    return conf;
+}
+
+
+char *
+ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_http_idem_loc_conf_t  *prev = parent;
+    ngx_http_idem_loc_conf_t  *conf = child;
+
+    ngx_http_core_loc_conf_t  *clcf;
+
+    /* what is said in a location is said in its "if" and "limit_except" */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->noname && conf->store == NGX_CONF_UNSET_PTR) {
+        conf->own = prev->own;
+    }
+
+    if (conf->store == NGX_CONF_UNSET_PTR) {
+        conf->off = prev->off;
+    }
+
+    ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
+    ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
+    ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,
+                             &ngx_http_idem_key_default);
+    ngx_conf_merge_value(conf->required, prev->required, 0);
+    ngx_conf_merge_ptr_value(conf->methods, prev->methods, NULL);
+    ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
+    ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
+    ngx_conf_merge_ptr_value(conf->identity, prev->identity, NULL);
+    ngx_conf_merge_ptr_value(conf->fingerprint, prev->fingerprint,
+                             &ngx_http_idem_canonical_default);
+    ngx_conf_merge_uint_value(conf->conflict_detail, prev->conflict_detail,
+                              NGX_HTTP_IDEM_JSON_DETAIL_OFF);
+    ngx_http_idem_merge_time(&conf->expired_grace, &prev->expired_grace, 0);
+    ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
+
+    if (conf->compress == NGX_CONF_UNSET) {
+        conf->compress = prev->compress;
+        conf->compress_min = prev->compress_min;
+    }
+
+    if (conf->compress == NGX_CONF_UNSET) {
+        conf->compress = 0;
+    }
+
+    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
+        conf->dedupe = prev->dedupe;
+    }
+
+    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
+        conf->dedupe = NULL;
+    }
+
+    ngx_http_idem_merge_time(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
+
+    if (conf->ttl_header_max == NGX_CONF_UNSET_MSEC) {
+        conf->ttl_header = prev->ttl_header;
+        conf->ttl_header_max = prev->ttl_header_max;
+    }
+
+    ngx_http_idem_merge_time(&conf->lease, &prev->lease, NGX_HTTP_IDEM_LEASE);
+    ngx_http_idem_merge_time(&conf->wait, &prev->wait,
+                             NGX_HTTP_IDEM_WAIT_TIME);
+    ngx_conf_merge_value(conf->max_waiters, prev->max_waiters,
+                         NGX_HTTP_IDEM_MAX_WAITERS);
+    ngx_http_idem_merge_time(&conf->retry_after, &prev->retry_after,
+                             NGX_HTTP_IDEM_RETRY_AFTER);
+
+    if (conf->max_response.value == NGX_CONF_UNSET_SIZE) {
+        conf->max_response = prev->max_response;
+    }
+
+    if (conf->max_response.value == NGX_CONF_UNSET_SIZE) {
+        conf->max_response.value = NGX_HTTP_IDEM_MAX_RESPONSE;
+    }
+
+    ngx_conf_merge_ptr_value(conf->keep_status, prev->keep_status, NULL);
+    ngx_conf_merge_uint_value(conf->on_store_error, prev->on_store_error,
+                              NGX_HTTP_IDEM_ON_ERROR_FAIL);
+    ngx_conf_merge_uint_value(conf->unknown_outcome, prev->unknown_outcome,
+                              NGX_HTTP_IDEM_UNKNOWN_LEASE);
+    ngx_conf_merge_uint_value(conf->conflict_status, prev->conflict_status,
+                              NGX_HTTP_CONFLICT);
+    ngx_conf_merge_value(conf->replay_status, prev->replay_status, 0);
+    ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
+    ngx_conf_merge_value(conf->headers, prev->headers, 1);
+    ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
+    ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
+
+    if (conf->store == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    /* what takes memory is made only where it is used */
+
+    if (ngx_http_idem_default_keys(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_http_idem_body_options(cf, conf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    /* what happens to a store is told in the log of the first who uses it */
+
+    if (conf->store->log == NULL) {
+        conf->store->log = conf->log;
+    }
+
+    if (ngx_http_idem_merge_group(cf, conf, prev) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    conf->early = ngx_http_idem_early(conf);
+    conf->scheme = ngx_http_idem_scheme(conf);
+
+    return NGX_CONF_OK;
+}
+
+
+/*
+ * The label of the location in figures: as named, or the name of its server.
+ * It gets a number when the figures are there, after the configuration.
+ */
+
+static ngx_int_t
+ngx_http_idem_merge_group(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
+    ngx_http_core_srv_conf_t    *cscf;
+    ngx_http_idem_loc_conf_t   **p;
+    ngx_http_idem_main_conf_t   *mcf;
+
+    if (conf->group_name.len == 0 && conf->group_value == NULL) {
+        conf->group_name = prev->group_name;
+        conf->group_value = prev->group_value;
+    }
+
+    if (conf->group_name.len == 0) {
+        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+        conf->group_name = cscf->server_name;
+    }
+
+    if (conf->group_name.len == 0) {
+        ngx_str_set(&conf->group_name, "_");
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    p = ngx_array_push(&mcf->locations);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    *p = conf;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
+    ngx_http_idem_time_t *prev, ngx_msec_t value)
+{
+    if (conf->value == NGX_CONF_UNSET_MSEC && conf->complex == NULL) {
+        *conf = *prev;
+    }
+
+    /* also what a variable falls back to */
+
+    if (conf->value == NGX_CONF_UNSET_MSEC) {
+        conf->value = value;
+    }
+}
+
+
+static char *
+ngx_http_idem_compile(ngx_conf_t *cf, ngx_array_t *values, char *text)
+{
+    ngx_str_t               s;
+    ngx_http_idem_value_t  *value;
+
+    s.data = (u_char *) text;
+    s.len = ngx_strlen(text);
+
+    value = ngx_array_push(values);
+    if (value == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_conf_compile(cf, &s, value);
+}
+
+
+static char *
+ngx_http_idem_default_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_str_t                    name;
+    ngx_http_idem_key_source_t  *source;
+
+    if (conf->keys) {
+        return NGX_CONF_OK;
+    }
+
+    conf->keys = ngx_array_create(cf->pool, 1,
+                                  sizeof(ngx_http_idem_key_source_t));
+    if (conf->keys == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    source = ngx_array_push(conf->keys);
+    if (source == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    source->member = -1;
+
+    ngx_str_set(&name, "$http_idempotency_key");
+
+    return ngx_http_idem_conf_compile(cf, &name, &source->value);
+}
+
+
+static char *
+ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_array_t  *values;
+
+    if (conf->scope == NULL) {
+        values = ngx_array_create(cf->pool, 1, sizeof(ngx_http_idem_value_t));
+
+        if (values == NULL
+            || ngx_http_idem_compile(cf, values, "$host")
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+        conf->scope = values->elts;
+    }
+
+    if (conf->identity) {
+        return NGX_CONF_OK;
+    }
+
+    values = ngx_array_create(cf->pool, 3, sizeof(ngx_http_idem_value_t));
+
+    if (values == NULL
+        || ngx_http_idem_compile(cf, values, "$http_authorization")
+           != NGX_CONF_OK
+        || ngx_http_idem_compile(cf, values, "$http_x_api_key")
+           != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+#if (NGX_HTTP_SSL)
+
+    if (ngx_http_idem_compile(cf, values, "$ssl_client_fingerprint")
+        != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+#endif
+
+    conf->identity = values;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_str_t   *method;
+    ngx_uint_t   i, code;
+
+    static ngx_str_t  methods[] = {
+        ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
+        ngx_string("DELETE")
+    };
+
+    /* of 2xx 3xx 4xx: not a refusal of the operation but of the moment */
+
+    static ngx_uint_t  released[] = {
+        401, 403, 407, 408, 409, 423, 425, 429, 0
+    };
+
+    if (conf->methods == NULL) {
+        conf->methods = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
+        if (conf->methods == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        method = ngx_array_push_n(conf->methods, 4);
+        if (method == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_memcpy(method, methods, sizeof(methods));
+    }
+
+    if (conf->keep_status) {
+        return NGX_CONF_OK;
+    }
+
+    conf->keep_status = ngx_pcalloc(cf->pool,
+                                    sizeof(ngx_http_idem_statuses_t));
+    if (conf->keep_status == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (code = 200; code < 500; code++) {
+        conf->keep_status->bits[code / 32] |= (uint32_t) 1 << (code % 32);
+    }
+
+    for (i = 0; released[i]; i++) {
+        code = released[i];
+        conf->keep_status->bits[code / 32] &= ~((uint32_t) 1 << (code % 32));
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/*
+ * Whether the key and the bypass can be evaluated in the access phase: they
+ * are of the request's own header, and not what another module sets there.
+ */
+
+static ngx_uint_t
+ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_uint_t                   i;
+    ngx_http_idem_value_t       *bypass;
+    ngx_http_idem_key_source_t  *source;
+
+    source = conf->keys->elts;
+
+    for (i = 0; i < conf->keys->nelts; i++) {
+        if (source[i].member >= 0
+            || !ngx_http_idem_request_only(&source[i].value.text))
+        {
+            return 0;
+        }
+    }
+
+    if (conf->bypass == NULL) {
+        return 1;
+    }
+
+    bypass = conf->bypass->elts;
+
+    for (i = 0; i < conf->bypass->nelts; i++) {
+        if (!ngx_http_idem_request_only(&bypass[i].text)) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_request_only(ngx_str_t *value)
+{
+    u_char      *p, *last;
+    ngx_str_t   *prefix;
+
+    static ngx_str_t  prefixes[] = {
+        ngx_string("http_"), ngx_string("arg_"), ngx_string("cookie_"),
+        ngx_string("request_method"), ngx_null_string
+    };
+
+    last = value->data + value->len;
+
+    for (p = value->data; p < last; p++) {
+
+        if (*p != '$') {
+            continue;
+        }
+
+        p++;
+
+        if (p < last && *p == '{') {
+            p++;
+        }
+
+        for (prefix = prefixes; prefix->len; prefix++) {
+            if ((size_t) (last - p) >= prefix->len
+                && ngx_strncmp(p, prefix->data, prefix->len) == 0)
+            {
+                break;
+            }
+        }
+
+        if (prefix->len == 0) {
+            return 0;
+        }
+    }
+
+    return 1;
+}

@@ -1,0 +1,683 @@
+
+/*
+ * What of a body counts, and what in it is wanted: idempotency_fingerprint,
+ * idempotency_dedupe, idempotency_replay_json and idempotency_compress.
+ *
+ * Called by nginx while it reads the configuration, and by the merge.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_json_pointer.h"
+
+
+#define NGX_HTTP_IDEM_COMPRESS_MIN  1024
+
+
+static char *ngx_http_idem_conf_parts(ngx_conf_t *cf,
+    ngx_http_idem_canonical_t *canonical, ngx_str_t *value);
+static char *ngx_http_idem_conf_part(ngx_conf_t *cf,
+    ngx_array_t **names, ngx_str_t *name);
+static char *ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf,
+    ngx_str_t *value);
+static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
+static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
+    ngx_str_t *value, const char *name, ngx_http_idem_time_t *t);
+static ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+static ngx_int_t ngx_http_idem_number_keys(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+static ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+
+
+static ngx_conf_enum_t  ngx_http_idem_modes[] = {
+    { ngx_string("raw"), NGX_HTTP_IDEM_FINGERPRINT_RAW },
+    { ngx_string("json"), NGX_HTTP_IDEM_FINGERPRINT_JSON },
+    { ngx_string("form"), NGX_HTTP_IDEM_FINGERPRINT_FORM },
+    { ngx_string("multipart"), NGX_HTTP_IDEM_FINGERPRINT_MULTIPART },
+    { ngx_string("auto"), NGX_HTTP_IDEM_FINGERPRINT_AUTO },
+    { ngx_string("off"), NGX_HTTP_IDEM_FINGERPRINT_OFF },
+    { ngx_null_string, 0 }
+};
+
+
+/* idempotency_fingerprint <mode> [exclude=...] [include=...] [arrays=...] */
+
+char *
+ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                  *value;
+    ngx_uint_t                  i;
+    ngx_conf_enum_t            *e;
+    ngx_http_idem_canonical_t  *canonical;
+
+    if (ilcf->fingerprint != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    canonical = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_canonical_t));
+    if (canonical == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->fingerprint = canonical;
+    value = cf->args->elts;
+
+    for (e = ngx_http_idem_modes; e->name.len; e++) {
+        if (e->name.len == value[1].len
+            && ngx_strncmp(e->name.data, value[1].data, e->name.len) == 0)
+        {
+            break;
+        }
+    }
+
+    if (e->name.len == 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"raw\", \"json\", \"form\", "
+                             "\"multipart\", \"auto\" or \"off\"");
+    }
+
+    canonical->mode = e->value;
+
+    for (i = 2; i < cf->args->nelts; i++) {
+
+        if (canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_RAW
+            || canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_MULTIPART
+            || canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_OFF)
+        {
+            return ngx_http_idem_conf_invalid(cf, &value[i],
+                             "only what is parsed has members: \"json\", "
+                             "\"form\" or \"auto\" take this");
+        }
+
+        if (ngx_http_idem_conf_is(&value[i], "arrays=ordered")) {
+            canonical->unordered = 0;
+
+        } else if (ngx_http_idem_conf_is(&value[i],
+                                         "arrays=unordered"))
+        {
+            canonical->unordered = 1;
+
+        } else if (ngx_http_idem_conf_parts(cf, canonical, &value[i])
+                   != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* exclude=<name or pointer>,... or include=<pointer>,... */
+
+static char *
+ngx_http_idem_conf_parts(ngx_conf_t *cf,
+    ngx_http_idem_canonical_t *canonical, ngx_str_t *value)
+{
+    u_char      *p, *last;
+    ngx_str_t    name;
+    ngx_uint_t   include, pointer;
+
+    include = (value->len > 8
+               && ngx_strncmp(value->data, "include=", 8) == 0);
+
+    if (!include
+        && (value->len <= 8 || ngx_strncmp(value->data, "exclude=", 8) != 0))
+    {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"exclude=<name>,...\", "
+                             "\"include=/<pointer>,...\", "
+                             "\"arrays=ordered\" or \"arrays=unordered\"");
+    }
+
+    last = value->data + value->len;
+
+    for (p = value->data + 8; p <= last; p++) {
+
+        for (name.data = p; p < last && *p != ','; p++) { /* void */ }
+
+        name.len = p - name.data;
+
+        if (name.len == 0) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "a name is empty");
+        }
+
+        pointer = (name.data[0] == '/');
+
+        if (include && !pointer) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "what is included is a JSON Pointer: /a, or "
+                             "/a/b");
+        }
+
+        if (pointer
+            && canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_FORM)
+        {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "a form has names and no pointers");
+        }
+
+        if ((pointer
+             && ngx_http_idem_conf_pointer(cf, value, &name)
+                != NGX_CONF_OK)
+            || ngx_http_idem_conf_part(cf,
+                                         include ? &canonical->included
+                                          : &canonical->excluded,
+                                         &name)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+        if (!pointer
+            && ngx_http_idem_conf_part(cf, &canonical->names, &name)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
+{
+    ngx_str_t  *s;
+
+    if (*names == NULL) {
+        *names = ngx_array_create(cf->pool, 8, sizeof(ngx_str_t));
+        if (*names == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    s = ngx_array_push(*names);
+    if (s == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *s = *name;
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_dedupe body | json:<member>,... window=<time> [when=...] */
+
+char *
+ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t               *value;
+    ngx_uint_t               i;
+    ngx_http_idem_dedupe_t  *dedupe;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_http_idem_conf_is(&value[1], "off"))
+    {
+        if (ilcf->dedupe != NGX_CONF_UNSET_PTR) {
+            return "is duplicate";
+        }
+
+        ilcf->dedupe = NULL;
+        return NGX_CONF_OK;
+    }
+
+    if (ilcf->dedupe == NULL) {
+        return "is duplicate";
+    }
+
+    if (ilcf->dedupe == NGX_CONF_UNSET_PTR) {
+        ilcf->dedupe = ngx_array_create(cf->pool, 2,
+                                      sizeof(ngx_http_idem_dedupe_t));
+        if (ilcf->dedupe == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    dedupe = ngx_array_push(ilcf->dedupe);
+    if (dedupe == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_memzero(dedupe, sizeof(ngx_http_idem_dedupe_t));
+
+    if (!ngx_http_idem_conf_is(&value[1], "body")
+        && ngx_http_idem_conf_dedupe_members(cf, &value[1])
+           != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    dedupe->name = value[1];
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_idem_conf_dedupe_option(cf, dedupe, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    if (dedupe->window.value == 0 && dedupe->window.complex == NULL) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it takes \"window=<time>\" as well, as "
+                             "window=100ms");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* json:<member or pointer>,... */
+
+static char *
+ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
+{
+    u_char     *p, *last;
+    ngx_str_t   name;
+
+    last = value->data + value->len;
+    p = value->data + sizeof("json:") - 1;
+
+    name.len = 0;
+
+    if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
+
+        for ( /* void */ ; p <= last; p++) {
+
+            for (name.data = p; p < last && *p != ','; p++) { /* void */ }
+
+            name.len = p - name.data;
+
+            if (name.len == 0) {
+                break;
+            }
+
+            if (ngx_http_idem_conf_member(cf, value, &name)
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    if (name.len == 0) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"body\", or \"json:\" and the names of "
+                             "members or JSON Pointers: json:url or "
+                             "json:/from/id,/to/id; or \"off\"");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
+{
+    if (ngx_http_idem_conf_is(value, "when=missing")) {
+        dedupe->always = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_conf_is(value, "when=always")) {
+        dedupe->always = 1;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
+                                       &dedupe->window)
+        == NGX_CONF_OK)
+    {
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
+                                       &dedupe->linger)
+        == NGX_CONF_OK)
+    {
+        return NGX_CONF_OK;
+    }
+
+    return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"window=<time>\" or \"linger=<time>\" "
+                             "with a time above 0, \"when=missing\" or "
+                             "\"when=always\"");
+}
+
+
+/* NGX_CONF_ERROR without a message: it is none, or not a time */
+
+static char *
+ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
+    const char *name, ngx_http_idem_time_t *t)
+{
+    size_t     len;
+    ngx_int_t  n;
+    ngx_str_t  s;
+
+    len = ngx_strlen(name);
+
+    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+        return NGX_CONF_ERROR;
+    }
+
+    s.data = value->data + len;
+    s.len = value->len - len;
+
+    if (ngx_http_script_variables_count(&s)) {
+        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (t->complex == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        return ngx_http_idem_conf_complex(cf, &s, t->complex);
+    }
+
+    n = ngx_parse_time(&s, 0);
+
+    if (n == NGX_ERROR || n == 0) {
+        return NGX_CONF_ERROR;
+    }
+
+    t->value = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_replay_json <member> <value>, repeats */
+
+char *
+ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                      *value;
+    ngx_http_idem_replay_member_t  *member;
+
+    if (ilcf->replay_json == NGX_CONF_UNSET_PTR) {
+        ilcf->replay_json = ngx_array_create(cf->pool, 2,
+                               sizeof(ngx_http_idem_replay_member_t));
+        if (ilcf->replay_json == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    value = cf->args->elts;
+
+    member = ngx_array_push(ilcf->replay_json);
+    if (member == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_memzero(member, sizeof(ngx_http_idem_replay_member_t));
+
+    member->member = value[1];
+
+    return ngx_http_idem_conf_complex(cf, &value[2], &member->value);
+}
+
+
+/* idempotency_compress off | on [min=<size>] */
+
+char *
+ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ssize_t     n;
+    ngx_str_t  *value, s;
+
+    if (ilcf->compress != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    ilcf->compress_min = NGX_HTTP_IDEM_COMPRESS_MIN;
+
+    if (ngx_http_idem_conf_is(&value[1], "off")
+        && cf->args->nelts == 2)
+    {
+        ilcf->compress = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (!ngx_http_idem_conf_is(&value[1], "on")) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"off\", or \"on\" with an optional "
+                             "\"min=<size>\"");
+    }
+
+    ilcf->compress = 1;
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    s.data = value[2].data + 4;
+    s.len = value[2].len - 4;
+
+    n = (value[2].len > 4 && ngx_strncmp(value[2].data, "min=", 4) == 0)
+        ? ngx_parse_size(&s) : NGX_ERROR;
+
+    if (n == NGX_ERROR) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"min=<size>\", as min=1k");
+    }
+
+    ilcf->compress_min = (size_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+/*
+ * What is to be found in a body.  Keys and derived keys may come from other
+ * levels of the configuration: the JSON members that they want are put on one
+ * list here, and each learns its number in it.
+ */
+
+ngx_int_t
+ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_http_idem_canonical_t     *canonical;
+    ngx_http_idem_json_options_t  *json;
+
+    conf->wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
+    if (conf->wanted == NULL
+        || ngx_http_idem_number_keys(cf, conf) != NGX_OK
+        || ngx_http_idem_number_dedupe(cf, conf) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    canonical = conf->fingerprint;
+    json = &conf->json;
+
+    json->size = NGX_HTTP_IDEM_JSON_SIZE;
+    json->depth = NGX_HTTP_IDEM_JSON_DEPTH;
+    json->wanted = conf->wanted->elts;
+    json->nwanted = conf->wanted->nelts;
+    json->detail = conf->conflict_detail;
+    json->paths = NGX_HTTP_IDEM_JSON_PATHS;
+    json->paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
+    json->unordered = canonical->unordered;
+
+    if (canonical->excluded) {
+        json->excluded = canonical->excluded->elts;
+        json->nexcluded = canonical->excluded->nelts;
+    }
+
+    if (canonical->included) {
+        json->included = canonical->included->elts;
+        json->nincluded = canonical->included->nelts;
+    }
+
+    if (canonical->names) {
+        conf->form.excluded = canonical->names->elts;
+        conf->form.nexcluded = canonical->names->nelts;
+    }
+
+    conf->form.size = NGX_HTTP_IDEM_FORM_SIZE;
+
+    return NGX_OK;
+}
+
+
+/* the number of a member among those wanted, or NGX_ERROR */
+
+static ngx_int_t
+ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
+{
+    ngx_str_t   *w;
+    ngx_uint_t   i;
+
+    w = wanted->elts;
+
+    for (i = 0; i < wanted->nelts; i++) {
+        if (w[i].len == name->len
+            && ngx_strncmp(w[i].data, name->data, name->len) == 0)
+        {
+            return i;
+        }
+    }
+
+    w = ngx_array_push(wanted);
+    if (w == NULL) {
+        return NGX_ERROR;
+    }
+
+    *w = *name;
+
+    return i;
+}
+
+
+static ngx_int_t
+ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_str_t                    name;
+    ngx_uint_t                   i;
+    ngx_array_t                 *keys;
+    ngx_http_idem_key_source_t  *source;
+
+    /* a copy: the same directive may serve several locations */
+
+    keys = ngx_array_create(cf->pool, conf->keys->nelts,
+                            sizeof(ngx_http_idem_key_source_t));
+    if (keys == NULL) {
+        return NGX_ERROR;
+    }
+
+    source = ngx_array_push_n(keys, conf->keys->nelts);
+    if (source == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(source, conf->keys->elts,
+               conf->keys->nelts * sizeof(ngx_http_idem_key_source_t));
+
+    conf->keys = keys;
+
+    for (i = 0; i < keys->nelts; i++) {
+
+        name = source[i].value.text;
+
+        if (source[i].member < 0) {
+            continue;
+        }
+
+        name.data += sizeof("json:") - 1;
+        name.len -= sizeof("json:") - 1;
+
+        source[i].member = ngx_http_idem_want(conf->wanted, &name);
+
+        if (source[i].member == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    u_char                  *p, *last;
+    ngx_int_t                n;
+    ngx_str_t                name;
+    ngx_uint_t               i, *index;
+    ngx_array_t             *rules;
+    ngx_http_idem_dedupe_t  *dedupe;
+
+    if (conf->dedupe == NULL) {
+        return NGX_OK;
+    }
+
+    rules = ngx_array_create(cf->pool, conf->dedupe->nelts,
+                             sizeof(ngx_http_idem_dedupe_t));
+    if (rules == NULL) {
+        return NGX_ERROR;
+    }
+
+    dedupe = ngx_array_push_n(rules, conf->dedupe->nelts);
+    if (dedupe == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(dedupe, conf->dedupe->elts,
+               rules->nelts * sizeof(ngx_http_idem_dedupe_t));
+
+    conf->dedupe = rules;
+
+    for (i = 0; i < rules->nelts; i++) {
+
+        if (ngx_http_idem_conf_is(&dedupe[i].name, "body")) {
+            continue;
+        }
+
+        dedupe[i].members = ngx_array_create(cf->pool, 2, sizeof(ngx_uint_t));
+        if (dedupe[i].members == NULL) {
+            return NGX_ERROR;
+        }
+
+        p = dedupe[i].name.data + sizeof("json:") - 1;
+        last = dedupe[i].name.data + dedupe[i].name.len;
+
+        while (p < last) {
+            name.data = p;
+            p = ngx_strlchr(p, last, ',');
+            p = p ? p : last;
+            name.len = p++ - name.data;
+
+            n = ngx_http_idem_want(conf->wanted, &name);
+            index = ngx_array_push(dedupe[i].members);
+
+            if (n == NGX_ERROR || index == NULL) {
+                return NGX_ERROR;
+            }
+
+            *index = n;
+        }
+    }
+
+    return NGX_OK;
+}

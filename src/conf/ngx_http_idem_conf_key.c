@@ -1,0 +1,254 @@
+
+/*
+ * Where a key comes from, and what it may look like: idempotency_key and
+ * idempotency_key_format.
+ *
+ * Called by nginx while it reads the configuration.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_json_pointer.h"
+
+
+static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value);
+static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
+    ngx_http_idem_key_format_t *format, ngx_str_t *value);
+
+
+/* idempotency_key <value> ... */
+
+char *
+ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                   *value, name;
+    ngx_uint_t                   i;
+    ngx_http_idem_key_source_t  *source;
+
+    if (ilcf->keys != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    ilcf->keys = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                  sizeof(ngx_http_idem_key_source_t));
+    if (ilcf->keys == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        source = ngx_array_push(ilcf->keys);
+        if (source == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_memzero(source, sizeof(ngx_http_idem_key_source_t));
+
+        name = value[i];
+        source->member = -1;
+
+        if (ngx_strncmp(name.data, "json:", 5) == 0) {
+
+            if (ngx_http_idem_conf_key_member(cf, &name)
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
+
+            /* its number is known when all that want one are */
+
+            source->value.text = name;
+            source->member = 0;
+            continue;
+        }
+
+        if (ngx_http_script_variables_count(&name) == 0) {
+            return ngx_http_idem_conf_invalid(cf, &name,
+                             "it is the same for every request: it takes a "
+                             "variable, as $http_idempotency_key, or "
+                             "\"json:<member>\"");
+        }
+
+        /* of a header it is known how often it was sent */
+
+        if (ngx_http_idem_conf_compile(cf, &name, &source->value)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value)
+{
+    ngx_str_t  name;
+
+    name.data = value->data + sizeof("json:") - 1;
+    name.len = value->len - (sizeof("json:") - 1);
+
+    if (name.len == 0 || ngx_http_script_variables_count(value)) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"json:\" and the name of one member, or "
+                             "a JSON Pointer as json:/a/b, without variables");
+    }
+
+    return ngx_http_idem_conf_member(cf, value, &name);
+}
+
+
+/*
+ * The name of a member, or a pointer to one.  What looks like a path and is
+ * none would be a name that no body has.
+ */
+
+char *
+ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *name)
+{
+    ngx_uint_t  i;
+
+    if (name->data[0] == '/') {
+        return ngx_http_idem_conf_pointer(cf, value, name);
+    }
+
+    for (i = 0; i < name->len; i++) {
+        if (ngx_strchr("./[,", name->data[i])) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "it is one member of the body itself; what is "
+                             "deeper is json:/a/b, a name with such a "
+                             "character is json:/a.b, and several are several "
+                             "values");
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *pointer)
+{
+    if (!ngx_http_idem_json_pointer_valid(pointer)) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "in a JSON Pointer \"~\" is written \"~0\", and "
+                             "a \"/\" in a name \"~1\"");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_key_format <kind> [min=n] [max=n] [quoted=...] */
+
+char *
+ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                   *value;
+    ngx_uint_t                   i;
+    ngx_http_idem_key_format_t  *format;
+
+    if (ilcf->key_format != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    format = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_key_format_t));
+    if (format == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->key_format = format;
+
+    format->min = NGX_HTTP_IDEM_KEY_MIN;
+    format->max = NGX_HTTP_IDEM_KEY_MAX;
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "token")) {
+        format->kind = NGX_HTTP_IDEM_KEY_TOKEN;
+
+    } else if (ngx_http_idem_conf_is(&value[1], "uuid")) {
+        format->kind = NGX_HTTP_IDEM_KEY_UUID;
+
+    } else if (ngx_http_idem_conf_is(&value[1], "uuid4")) {
+        format->kind = NGX_HTTP_IDEM_KEY_UUID4;
+
+    } else if (ngx_http_idem_conf_is(&value[1], "string")) {
+        format->kind = NGX_HTTP_IDEM_KEY_STRING;
+
+    } else {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"token\", \"uuid\", \"uuid4\" or "
+                             "\"string\"");
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_idem_conf_key_option(cf, format, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    if (format->min > format->max) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid min=%uz max=%uz in \"%V\" directive: "
+                           "no key is that long", format->min, format->max,
+                           &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_key_option(ngx_conf_t *cf,
+    ngx_http_idem_key_format_t *format, ngx_str_t *value)
+{
+    ngx_int_t  n;
+
+    if (ngx_http_idem_conf_is(value, "quoted=optional")) {
+        format->quoted_required = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_conf_is(value, "quoted=required")) {
+        format->quoted_required = 1;
+        return NGX_CONF_OK;
+    }
+
+    if (value->len > 4
+        && (ngx_strncmp(value->data, "min=", 4) == 0
+            || ngx_strncmp(value->data, "max=", 4) == 0))
+    {
+        n = ngx_atoi(value->data + 4, value->len - 4);
+
+        if (n > 0) {
+            if (value->data[1] == 'i') {
+                format->min = (size_t) n;
+            } else {
+                format->max = (size_t) n;
+            }
+
+            return NGX_CONF_OK;
+        }
+    }
+
+    return ngx_http_idem_conf_invalid(cf, value,
+                         "it is \"min=n\", \"max=n\" with n of 1 or more, "
+                         "\"quoted=optional\" or \"quoted=required\"");
+}

@@ -1,0 +1,313 @@
+
+/*
+ * The stores of a configuration: their declaration, their names, and which
+ * of them a location uses.
+ *
+ * Called by nginx while it reads the configuration; calls the layers and the
+ * backend for the block of directives, and the layers to be put around it.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
+    ngx_command_t *dummy, void *conf);
+static ngx_http_idem_store_t *ngx_http_idem_conf_get_store(
+    ngx_conf_t *cf, ngx_str_t *name);
+static ngx_http_idem_store_t *ngx_http_idem_find_store(
+    ngx_http_idem_main_conf_t *mcf, ngx_str_t *name);
+
+
+/* idempotency_store <name> <backend> { ... } */
+
+char *
+ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char                   *rv;
+    ngx_str_t              *value;
+    ngx_conf_t              save;
+    ngx_http_idem_store_t  *store;
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "on")
+        || ngx_http_idem_conf_is(&value[1], "off"))
+    {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                   "a store can't be named so, since \"idempotency on\" and "
+                   "\"idempotency off\" mean something else");
+    }
+
+    store = ngx_http_idem_conf_get_store(cf, &value[1]);
+    if (store == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (store->backend) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "idempotency_store \"%V\" is already declared in "
+                           "%s:%ui", &value[1], store->file, store->line);
+        return NGX_CONF_ERROR;
+    }
+
+    store->backend = ngx_http_idem_backend(&value[2]);
+
+    if (store->backend == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown kind of store \"%V\" in "
+                           "\"idempotency_store\" directive: there is %V",
+                           &value[2], ngx_http_idem_backend_names());
+        return NGX_CONF_ERROR;
+    }
+
+    store->file = cf->conf_file->file.name.data;
+    store->line = cf->conf_file->line;
+
+    store->conf = store->backend->create_conf(cf, store);
+    if (store->conf == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    save = *cf;
+
+    cf->handler = ngx_http_idem_conf_store_directive;
+    cf->handler_conf = (void *) store;
+
+    rv = ngx_conf_parse(cf, NULL);
+
+    *cf = save;
+
+    return rv;
+}
+
+
+static char *
+ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
+    ngx_command_t *dummy, void *conf)
+{
+    char                   *rv;
+    ngx_str_t              *value;
+    ngx_http_idem_store_t  *store;
+
+    store = conf;
+    value = cf->args->elts;
+
+    if (ngx_http_idem_layers_directive(cf, store, &rv)
+        == NGX_DECLINED)
+    {
+        rv = store->backend->directive(cf, store);
+    }
+
+    if (rv == NGX_CONF_OK || rv == NGX_CONF_ERROR) {
+        return rv;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"%V\" directive %s",
+                       &value[0], rv);
+    return NGX_CONF_ERROR;
+}
+
+
+/* a store may be named before it is declared */
+
+static ngx_http_idem_store_t *
+ngx_http_idem_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_http_idem_store_t      *store, **p;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    store = ngx_http_idem_find_store(mcf, name);
+
+    if (store) {
+        return store;
+    }
+
+    store = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_store_t));
+    if (store == NULL) {
+        return NULL;
+    }
+
+    p = ngx_array_push(&mcf->stores);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    *p = store;
+
+    store->name = *name;
+    store->file = cf->conf_file->file.name.data;
+    store->line = cf->conf_file->line;
+
+    return store;
+}
+
+
+static ngx_http_idem_store_t *
+ngx_http_idem_find_store(ngx_http_idem_main_conf_t *mcf, ngx_str_t *name)
+{
+    ngx_uint_t               i;
+    ngx_http_idem_store_t  **store;
+
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        if (store[i]->name.len == name->len
+            && ngx_strncmp(store[i]->name.data, name->data, name->len) == 0)
+        {
+            return store[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+char *
+ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
+{
+    ngx_http_idem_main_conf_t  *mcf = conf;
+
+    char                       *rv;
+    ngx_str_t                   memory = ngx_string("memory");
+    ngx_uint_t                  i;
+    ngx_resolver_t             *resolver;
+    ngx_http_core_loc_conf_t   *clcf;
+    ngx_http_idem_store_t      *store;
+
+    /* of the http block; one that was not configured has no servers */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    resolver = clcf->resolver;
+
+    if (resolver && resolver->connections.nelts == 0) {
+        resolver = NULL;
+    }
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        store = ((ngx_http_idem_store_t **) mcf->stores.elts)[i];
+
+        if (store->backend == NULL) {
+
+            if (!ngx_http_idem_conf_is(&store->name, "default")) {
+                ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                              "unknown store \"%V\" in \"idempotency\" "
+                              "directive in %s:%ui: declare it with "
+                              "\"idempotency_store %V ...\" in the http "
+                              "block, or say \"on\" for the embedded one",
+                              &store->name, store->file, store->line,
+                              &store->name);
+                return NGX_CONF_ERROR;
+            }
+
+            store->backend = ngx_http_idem_backend(&memory);
+
+            store->conf = store->backend->create_conf(cf, store);
+            if (store->conf == NULL) {
+                return NGX_CONF_ERROR;
+            }
+        }
+
+        store->resolver = resolver;
+
+        rv = store->backend->init_conf(cf, store);
+
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+
+        rv = ngx_http_idem_layers_wrap(cf, store);
+
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+    }
+
+    return ngx_http_idem_fallback_init(cf, &mcf->fallbacks);
+}
+
+
+/* idempotency on | off | <store> [fallback=<store>] */
+
+char *
+ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                  *value, name;
+    ngx_http_idem_store_t      *ledger;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    if (ilcf->store != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    ilcf->own = 1;
+
+    value = cf->args->elts;
+    name = value[1];
+
+    if (ngx_http_idem_conf_is(&name, "off")) {
+
+        if (cf->args->nelts > 2) {
+            return ngx_http_idem_conf_invalid(cf, &value[2],
+                                      "where it is off there is no fallback");
+        }
+
+        ilcf->store = NULL;
+        ilcf->off = (cf->cmd_type & (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF))
+                    ? 0 : 1;
+
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_conf_is(&name, "on")) {
+        ngx_str_set(&name, "default");
+    }
+
+    ilcf->store = ngx_http_idem_conf_get_store(cf, &name);
+
+    if (ilcf->store == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    if (value[2].len <= 9 || ngx_strncmp(value[2].data, "fallback=", 9) != 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                              "it is \"idempotency <store> "
+                              "[fallback=<store>]\"");
+    }
+
+    name.data = value[2].data + 9;
+    name.len = value[2].len - 9;
+
+    if (ngx_http_idem_conf_is(&name, "on")) {
+        ngx_str_set(&name, "default");
+    }
+
+    ledger = ngx_http_idem_conf_get_store(cf, &name);
+    if (ledger == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ledger == ilcf->store) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                              "a store is no fallback of itself");
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    ilcf->store = ngx_http_idem_fallback(cf, &mcf->fallbacks,
+                                         ilcf->store, ledger);
+
+    return ilcf->store ? NGX_CONF_OK : NGX_CONF_ERROR;
+}

@@ -1,0 +1,572 @@
+
+/*
+ * The directives: what each takes, and a message that says so when it gets
+ * something else.
+ *
+ * Called by nginx while it reads the configuration.  A wrong value is named
+ * with the directive and with what would be right; nginx adds file and line.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static ngx_uint_t ngx_http_idem_conf_is_name(ngx_str_t *value,
+    ngx_uint_t method);
+static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *statuses, ngx_str_t *value);
+
+
+/* a list of names: methods, or headers */
+
+char *
+ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t    *value, *name;
+    ngx_uint_t    i, methods;
+    ngx_array_t **names;
+
+    names = (ngx_array_t **) (p + cmd->offset);
+
+    if (*names != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    *names = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                              sizeof(ngx_str_t));
+    if (*names == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    methods = (cmd->offset == offsetof(ngx_http_idem_loc_conf_t, methods));
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (!ngx_http_idem_conf_is_name(&value[i], methods)) {
+            return ngx_http_idem_conf_invalid(cf, &value[i],
+                         methods ? "it is a method, in capitals: POST"
+                                 : "it is the name of a header");
+        }
+
+        name = ngx_array_push(*names);
+        if (name == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *name = value[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_conf_is_name(ngx_str_t *value, ngx_uint_t method)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    for (i = 0; i < value->len; i++) {
+        ch = value->data[i];
+
+        if ((ch >= 'A' && ch <= 'Z') || ch == '-' || ch == '_') {
+            continue;
+        }
+
+        if (!method && ((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')))
+        {
+            continue;
+        }
+
+        return 0;
+    }
+
+    return value->len != 0;
+}
+
+
+/* a list of values with variables */
+
+char *
+ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t               *value;
+    ngx_uint_t               i;
+    ngx_array_t            **values;
+    ngx_http_idem_value_t   *compiled;
+
+    values = (ngx_array_t **) (p + cmd->offset);
+
+    if (*values != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    *values = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                               sizeof(ngx_http_idem_value_t));
+    if (*values == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        compiled = ngx_array_push(*values);
+
+        if (compiled == NULL
+            || ngx_http_idem_conf_compile(cf, &value[i], compiled)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* one value with variables */
+
+char *
+ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t               *value;
+    ngx_http_idem_value_t  **compiled;
+
+    compiled = (ngx_http_idem_value_t **) (p + cmd->offset);
+
+    if (*compiled != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    *compiled = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
+    if (*compiled == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    return ngx_http_idem_conf_compile(cf, &value[1], *compiled);
+}
+
+
+/* one of the words in cmd->post */
+
+char *
+ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    u_char           *last, text[128];
+    ngx_str_t        *value;
+    ngx_uint_t       *np;
+    ngx_conf_enum_t  *e;
+
+    np = (ngx_uint_t *) (p + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    last = ngx_cpymem(text, "it is ", 6);
+
+    for (e = cmd->post; e->name.len; e++) {
+
+        if (e->name.len == value[1].len
+            && ngx_strncmp(e->name.data, value[1].data, e->name.len) == 0)
+        {
+            *np = e->value;
+            return NGX_CONF_OK;
+        }
+
+        last = ngx_slprintf(last, text + sizeof(text) - 1, "%s\"%V\"",
+                            e == cmd->post ? "" : " or ", &e->name);
+    }
+
+    *last = '\0';
+
+    return ngx_http_idem_conf_invalid(cf, &value[1], (char *) text);
+}
+
+
+/* a time, or a value with variables that is one */
+
+char *
+ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_int_t              n;
+    ngx_str_t             *value;
+    ngx_http_idem_time_t  *t;
+
+    t = (ngx_http_idem_time_t *) (p + cmd->offset);
+
+    if (t->value != NGX_CONF_UNSET_MSEC || t->complex) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_script_variables_count(&value[1])) {
+        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (t->complex == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        return ngx_http_idem_conf_complex(cf, &value[1], t->complex);
+    }
+
+    n = ngx_parse_time(&value[1], 0);
+
+    /* what lives for no time, or is locked for none, would run twice */
+
+    if (n == NGX_ERROR || (n == 0 && cmd->post)) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             cmd->post ? "it is a time above 0, as 24h or "
+                                         "30s or 500ms"
+                                       : "it is a time, as 24h or 30s or "
+                                         "500ms");
+    }
+
+    t->value = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ssize_t                n;
+    ngx_str_t             *value;
+    ngx_http_idem_size_t  *s;
+
+    s = (ngx_http_idem_size_t *) (p + cmd->offset);
+
+    if (s->value != NGX_CONF_UNSET_SIZE) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_script_variables_count(&value[1])) {
+        s->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (s->complex == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        /* what the variable falls back to */
+        s->value = 1024 * 1024;
+
+        return ngx_http_idem_conf_complex(cf, &value[1], s->complex);
+    }
+
+    n = ngx_parse_size(&value[1]);
+
+    if (n == NGX_ERROR) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a size, as 64k or 1m");
+    }
+
+    s->value = (size_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_conf_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_int_t  *np;
+    ngx_str_t  *value;
+
+    np = (ngx_int_t *) (p + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    *np = ngx_atoi(value[1].data, value[1].len);
+
+    if (*np == NGX_ERROR) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a number of 0 or more");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_group <value> */
+
+char *
+ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value;
+
+    if (ilcf->group_name.data || ilcf->group_value) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (value[1].len == 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a name, or a value with variables");
+    }
+
+    if (ngx_http_script_variables_count(&value[1]) == 0) {
+        ilcf->group_name = value[1];
+        return NGX_CONF_OK;
+    }
+
+    ilcf->group_value = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
+    if (ilcf->group_value == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_conf_compile(cf, &value[1], ilcf->group_value);
+}
+
+
+/* idempotency_ttl_header <name> max=<time> */
+
+char *
+ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_int_t    n;
+    ngx_str_t   *value, s;
+    ngx_uint_t   i;
+
+    if (ilcf->ttl_header_max != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2) {
+
+        if (ngx_http_idem_conf_is(&value[1], "off")) {
+            ilcf->ttl_header_max = 0;
+            return NGX_CONF_OK;
+        }
+
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"off\", or the name of a header and "
+                             "\"max=<time>\"");
+    }
+
+    if (!ngx_http_idem_conf_is_name(&value[1], 0)) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is the name of a header");
+    }
+
+    if (value[2].len <= 4 || ngx_strncmp(value[2].data, "max=", 4) != 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"max=<time>\", as max=7d");
+    }
+
+    s.data = value[2].data + 4;
+    s.len = value[2].len - 4;
+
+    n = ngx_parse_time(&s, 0);
+
+    if (n == NGX_ERROR || n == 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"max=<time>\", as max=7d");
+    }
+
+    ilcf->ttl_header_max = (ngx_msec_t) n;
+    ilcf->ttl_header = value[1];
+
+    for (i = 0; i < value[1].len; i++) {
+        value[1].data[i] = (value[1].data[i] == '-')
+                           ? '_' : ngx_tolower(value[1].data[i]);
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_keep_status [!]<code> | [!]<n>xx | any ... */
+
+char *
+ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                 *value;
+    ngx_uint_t                 i, pass;
+    ngx_http_idem_statuses_t  *statuses;
+
+    if (ilcf->keep_status != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
+    if (statuses == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->keep_status = statuses;
+
+    value = cf->args->elts;
+
+    /* first what is kept, then what is left out of it, whatever the order */
+
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 1; i < cf->args->nelts; i++) {
+
+            if ((value[i].data[0] == '!') != pass) {
+                continue;
+            }
+
+            if (ngx_http_idem_conf_status(cf, statuses, &value[i])
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_status(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *statuses, ngx_str_t *value)
+{
+    u_char     *p;
+    ngx_uint_t  first, last, out;
+
+    p = value->data;
+    out = (*p == '!');
+
+    if (out) {
+        p++;
+    }
+
+    if (ngx_strcmp(p, "any") == 0) {
+        first = 200;
+        last = 999;
+
+    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
+               && p[1] == 'x' && p[2] == 'x')
+    {
+        first = (p[0] - '0') * 100;
+        last = first + 99;
+
+    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
+               && p[1] >= '0' && p[1] <= '9' && p[2] >= '0' && p[2] <= '9')
+    {
+        first = (p[0] - '0') * 100 + (p[1] - '0') * 10 + (p[2] - '0');
+        last = first;
+
+    } else {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "it is a status as 201, a class as 2xx, or "
+                             "\"any\", with a \"!\" before it to leave it "
+                             "out");
+    }
+
+    for ( /* void */ ; first <= last; first++) {
+        if (out) {
+            statuses->bits[first / 32] &= ~((uint32_t) 1 << (first % 32));
+        } else {
+            statuses->bits[first / 32] |= (uint32_t) 1 << (first % 32);
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_replay_status original | <code> */
+
+char *
+ngx_http_idem_conf_replay_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value;
+
+    if (ilcf->replay_status != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "original")) {
+        ilcf->replay_status = 0;
+        return NGX_CONF_OK;
+    }
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 200 || n > 599) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"original\" or a status of 200 to 599");
+    }
+
+    ilcf->replay_status = n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right)
+{
+    ngx_str_t  *args;
+
+    args = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\" directive: %s",
+                       value, &args[0], right);
+
+    return NGX_CONF_ERROR;
+}
+
+
+char *
+ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t *cv)
+{
+    ngx_http_compile_complex_value_t  ccv;
+
+    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
+
+    ccv.cf = cf;
+    ccv.value = value;
+    ccv.complex_value = cv;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
+}

@@ -1,0 +1,574 @@
+
+/*
+ * Values of directives that may differ by request.
+ *
+ * Most are one variable: a header of the request, $host.  Such a one is read
+ * where nginx reads it, without a script, and without a place among the
+ * variables that nginx makes for every request of the server.  Unless
+ * somebody else has made a variable of that name: "set $http_x_api_key ..." is
+ * what counts then.
+ *
+ * Compiled while the configuration is read; evaluated by whoever needs them.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static ngx_int_t ngx_http_idem_value_header(ngx_conf_t *cf,
+    ngx_str_t *text, ngx_str_t *header);
+static ngx_int_t ngx_http_idem_value_request_body(ngx_conf_t *cf);
+static ngx_int_t ngx_http_idem_values_settle(ngx_conf_t *cf,
+    ngx_array_t *values, size_t size);
+static ngx_int_t ngx_http_idem_value_settle(ngx_conf_t *cf,
+    ngx_http_idem_value_t *value);
+static ngx_http_variable_t *ngx_http_idem_value_made(ngx_conf_t *cf,
+    ngx_str_t *header);
+static ngx_int_t ngx_http_idem_value_joined(ngx_http_request_t *r,
+    ngx_str_t *header, ngx_str_t *s);
+static ngx_uint_t ngx_http_idem_is_header(ngx_table_elt_t *h,
+    ngx_str_t *name);
+
+
+char *
+ngx_http_idem_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_idem_value_t *value)
+{
+    ngx_memzero(value, sizeof(ngx_http_idem_value_t));
+
+    value->text = *text;
+
+    switch (ngx_http_idem_value_header(cf, text, &value->header)) {
+
+    case NGX_OK:
+        /* compiled in the end, if it has to be */
+        value->kind = NGX_HTTP_IDEM_VALUE_HEADER;
+        return NGX_CONF_OK;
+
+    case NGX_ERROR:
+        return NGX_CONF_ERROR;
+
+    default:
+        break;
+    }
+
+    if (ngx_http_idem_conf_is(text, "$host")) {
+        value->kind = NGX_HTTP_IDEM_VALUE_HOST;
+        return NGX_CONF_OK;
+    }
+
+#if (NGX_HTTP_SSL)
+
+    if (ngx_http_idem_conf_is(text, "$ssl_client_fingerprint")) {
+        value->kind = NGX_HTTP_IDEM_VALUE_CERTIFICATE;
+        return NGX_CONF_OK;
+    }
+
+#endif
+
+    return ngx_http_idem_conf_complex(cf, text, &value->script);
+}
+
+
+/* NGX_DECLINED if it is not a header and nothing else */
+
+static ngx_int_t
+ngx_http_idem_value_header(ngx_conf_t *cf, ngx_str_t *text, ngx_str_t *header)
+{
+    size_t   len;
+    u_char  *p, ch;
+
+    if (text->len <= 6 || ngx_strncmp(text->data, "$http_", 6) != 0) {
+        return NGX_DECLINED;
+    }
+
+    p = text->data + 6;
+    len = text->len - 6;
+
+    header->data = ngx_pnalloc(cf->pool, len);
+    if (header->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (header->len = 0; header->len < len; header->len++) {
+        ch = ngx_tolower(p[header->len]);
+
+        if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
+              || ch == '_'))
+        {
+            ngx_str_null(header);
+            return NGX_DECLINED;
+        }
+
+        header->data[header->len] = ch;
+    }
+
+    return NGX_OK;
+}
+
+
+/* all of the configuration was read: who else makes which variable is known */
+
+ngx_int_t
+ngx_http_idem_values_init(ngx_conf_t *cf)
+{
+    ngx_uint_t                   i;
+    ngx_http_idem_loc_conf_t   **conf;
+    ngx_http_idem_main_conf_t   *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    conf = mcf->locations.elts;
+
+    for (i = 0; i < mcf->locations.nelts; i++) {
+
+        if (ngx_http_idem_values_settle(cf, conf[i]->keys,
+                                   sizeof(ngx_http_idem_key_source_t))
+            != NGX_OK
+            || ngx_http_idem_values_settle(cf, conf[i]->bypass,
+                                   sizeof(ngx_http_idem_value_t))
+               != NGX_OK
+            || ngx_http_idem_values_settle(cf, conf[i]->identity,
+                                   sizeof(ngx_http_idem_value_t))
+               != NGX_OK
+            || ngx_http_idem_value_settle(cf, conf[i]->scope) != NGX_OK
+            || ngx_http_idem_value_settle(cf, conf[i]->documentation)
+               != NGX_OK
+            || ngx_http_idem_value_settle(cf, conf[i]->group_value)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    mcf->request_body = ngx_http_idem_value_request_body(cf);
+
+    return NGX_OK;
+}
+
+
+/* its index, if anybody uses it */
+
+static ngx_int_t
+ngx_http_idem_value_request_body(ngx_conf_t *cf)
+{
+    ngx_uint_t                  i;
+    ngx_http_variable_t        *v;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    v = cmcf->variables.elts;
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+        if (v[i].name.len == sizeof("request_body") - 1
+            && ngx_strncmp(v[i].name.data, "request_body", v[i].name.len) == 0)
+        {
+            return i;
+        }
+    }
+
+    return -1;
+}
+
+
+/* a value is the first member of whatever is in the array */
+
+static ngx_int_t
+ngx_http_idem_values_settle(ngx_conf_t *cf, ngx_array_t *values, size_t size)
+{
+    u_char      *p;
+    ngx_uint_t   i;
+
+    if (values == NULL) {
+        return NGX_OK;
+    }
+
+    p = values->elts;
+
+    for (i = 0; i < values->nelts; i++) {
+        if (ngx_http_idem_value_settle(cf,
+                           (ngx_http_idem_value_t *) (p + i * size))
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_value_settle(ngx_conf_t *cf, ngx_http_idem_value_t *value)
+{
+    ngx_http_variable_t  *v;
+
+    if (value == NULL || value->kind != NGX_HTTP_IDEM_VALUE_HEADER) {
+        return NGX_OK;
+    }
+
+    v = ngx_http_idem_value_made(cf, &value->header);
+
+    if (v == NULL) {
+        return NGX_OK;
+    }
+
+    value->kind = NGX_HTTP_IDEM_VALUE_SCRIPT;
+
+    if (v->flags & NGX_HTTP_VAR_CHANGEABLE) {
+        /* "set", "map" and the like: it is no header at all */
+        ngx_str_null(&value->header);
+    }
+
+    return ngx_http_idem_conf_complex(cf, &value->text, &value->script)
+           == NGX_CONF_OK ? NGX_OK : NGX_ERROR;
+}
+
+
+/* by nginx itself ($http_cookie joins several headers), or by the operator */
+
+static ngx_http_variable_t *
+ngx_http_idem_value_made(ngx_conf_t *cf, ngx_str_t *header)
+{
+    ngx_uint_t                  i;
+    ngx_hash_key_t             *key;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    key = cmcf->variables_keys->keys.elts;
+
+    for (i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
+        if (key[i].key.len == header->len + 5
+            && ngx_strncmp(key[i].key.data, "http_", 5) == 0
+            && ngx_strncmp(key[i].key.data + 5, header->data, header->len)
+               == 0)
+        {
+            return key[i].value;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_int_t
+ngx_http_idem_value(ngx_http_request_t *r,
+    ngx_http_idem_value_t *value, ngx_str_t *s)
+{
+    ngx_uint_t                 n;
+    ngx_table_elt_t           *h;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    switch (value->kind) {
+
+    case NGX_HTTP_IDEM_VALUE_HEADER:
+
+        h = ngx_http_idem_request_header(r, &value->header, &n);
+
+        if (n > 1) {
+            return ngx_http_idem_value_joined(r, &value->header, s);
+        }
+
+        if (n) {
+            *s = h->value;
+
+        } else {
+            ngx_str_null(s);
+        }
+
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_VALUE_HOST:
+
+        *s = r->headers_in.server;
+
+        if (s->len == 0) {
+            cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+            *s = cscf->server_name;
+        }
+
+        return NGX_OK;
+
+#if (NGX_HTTP_SSL)
+
+    case NGX_HTTP_IDEM_VALUE_CERTIFICATE:
+
+        ngx_str_null(s);
+
+        return r->connection->ssl
+               ? ngx_ssl_get_fingerprint(r->connection, r->pool, s) : NGX_OK;
+
+#endif
+
+    default:
+        return ngx_http_complex_value(r, &value->script, s);
+    }
+}
+
+
+/*
+ * Before the body is read.  NGX_AGAIN if the value depends on it, through
+ * however many variables: it shows by $request_body having been evaluated.
+ * Then whatever was is evaluated again when it is there: nginx would go by what
+ * it has remembered.
+ */
+
+ngx_int_t
+ngx_http_idem_value_early(ngx_http_request_t *r,
+    ngx_http_idem_value_t *value, ngx_str_t *s)
+{
+    size_t                      size;
+    ngx_http_core_main_conf_t  *cmcf;
+    ngx_http_variable_value_t  *v, *before;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    if (value->kind != NGX_HTTP_IDEM_VALUE_SCRIPT
+        || value->script.lengths == NULL || mcf->request_body < 0
+        || r->request_body)
+    {
+        return ngx_http_idem_value(r, value, s);
+    }
+
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+
+    size = cmcf->variables.nelts * sizeof(ngx_http_variable_value_t);
+
+    before = ngx_palloc(r->pool, size);
+    if (before == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(before, r->variables, size);
+
+    v = &r->variables[mcf->request_body];
+
+    v->valid = 0;
+    v->not_found = 0;
+
+    if (ngx_http_idem_value(r, value, s) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (v->valid || v->not_found) {
+        ngx_memcpy(r->variables, before, size);
+        return NGX_AGAIN;
+    }
+
+    *v = before[mcf->request_body];
+
+    return NGX_OK;
+}
+
+
+/* whoever asked for $request_body before was told that there is none */
+
+void
+ngx_http_idem_value_body_read(ngx_http_request_t *r)
+{
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    if (mcf->request_body >= 0) {
+        r->variables[mcf->request_body].not_found = 0;
+    }
+}
+
+
+/* ... and has kept that: "set" is of a time when no body is there */
+
+ngx_uint_t
+ngx_http_idem_value_too_early(ngx_http_request_t *r)
+{
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    return mcf->request_body >= 0 && r->request_body == NULL
+           && r->variables[mcf->request_body].not_found;
+}
+
+
+/*
+ * A header that was sent more than once: all of it counts, as later releases
+ * of nginx have it; earlier ones take the first.
+ */
+
+static ngx_int_t
+ngx_http_idem_value_joined(ngx_http_request_t *r, ngx_str_t *header,
+    ngx_str_t *s)
+{
+    size_t            len;
+    u_char           *p;
+    ngx_uint_t        i, pass;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    len = 0;
+    p = NULL;
+
+    for (pass = 0; pass < 2; pass++) {
+
+        for (part = &r->headers_in.headers.part; part; part = part->next) {
+            h = part->elts;
+
+            for (i = 0; i < part->nelts; i++) {
+
+                if (!ngx_http_idem_is_header(&h[i], header)) {
+                    continue;
+                }
+
+                if (pass == 0) {
+                    len += h[i].value.len + 2;
+                    continue;
+                }
+
+                if (p != s->data) {
+                    *p++ = ',';
+                    *p++ = ' ';
+                }
+
+                p = ngx_cpymem(p, h[i].value.data, h[i].value.len);
+            }
+        }
+
+        if (pass == 0) {
+            p = ngx_pnalloc(r->pool, len);
+            if (p == NULL) {
+                return NGX_ERROR;
+            }
+
+            s->data = p;
+        }
+    }
+
+    s->len = p - s->data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * A header as $http_name finds it, and how often it was sent: the variable is
+ * the first of them in one release of nginx and all of them in another.
+ */
+
+ngx_table_elt_t *
+ngx_http_idem_request_header(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_uint_t *n)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h, *first;
+
+    *n = 0;
+    first = NULL;
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (h[i].key.len == name->len
+                && ngx_http_idem_is_header(&h[i], name)
+                && (*n)++ == 0)
+            {
+                first = &h[i];
+            }
+        }
+    }
+
+    return first;
+}
+
+
+/* '_' stands for '-', as in the name of a variable */
+
+static ngx_uint_t
+ngx_http_idem_is_header(ngx_table_elt_t *h, ngx_str_t *name)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    if (h->hash == 0 || h->key.len != name->len) {
+        return 0;
+    }
+
+    for (i = 0; i < name->len; i++) {
+        ch = ngx_tolower(h->key.data[i]);
+
+        if ((ch == '-' ? '_' : ch) != name->data[i]) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+ngx_msec_t
+ngx_http_idem_time(ngx_http_request_t *r,
+    ngx_http_idem_time_t *t, const char *directive)
+{
+    ngx_int_t  n;
+    ngx_str_t  value;
+
+    if (t->complex == NULL) {
+        return t->value;
+    }
+
+    if (ngx_http_complex_value(r, t->complex, &value) != NGX_OK
+        || value.len == 0)
+    {
+        return t->value;
+    }
+
+    n = ngx_parse_time(&value, 0);
+
+    if (n == NGX_ERROR) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "\"%s\" evaluates to \"%V\", which is no time; "
+                      "its default is used", directive, &value);
+        return t->value;
+    }
+
+    return (ngx_msec_t) n;
+}
+
+
+size_t
+ngx_http_idem_size(ngx_http_request_t *r,
+    ngx_http_idem_size_t *s, const char *directive)
+{
+    ssize_t    n;
+    ngx_str_t  value;
+
+    if (s->complex == NULL) {
+        return s->value;
+    }
+
+    if (ngx_http_complex_value(r, s->complex, &value) != NGX_OK
+        || value.len == 0)
+    {
+        return s->value;
+    }
+
+    n = ngx_parse_size(&value);
+
+    if (n == NGX_ERROR) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "\"%s\" evaluates to \"%V\", which is no size; "
+                      "its default is used", directive, &value);
+        return s->value;
+    }
+
+    return (size_t) n;
+}

@@ -1,0 +1,624 @@
+
+/*
+ * Where events go: a file or syslog, without a request ever waiting for it.
+ *
+ * Lines are gathered in a buffer of each worker.  A full one, or one that is
+ * a second old, is written by a thread of nginx's pool, where nginx has
+ * threads; meanwhile another buffer takes the lines.  If both are full, lines
+ * are dropped and counted.  The file is reopened with nginx's others (USR1).
+ *
+ * Called by the events.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+
+#if (NGX_THREADS)
+#include <ngx_thread_pool.h>
+#endif
+
+
+#define NGX_HTTP_IDEM_LOG_BUFFER  65536
+#define NGX_HTTP_IDEM_LOG_FLUSH   1000
+
+/* a line of ours, and the header of syslog */
+#define NGX_HTTP_IDEM_SYSLOG_MAX  2048
+
+
+/* what a thread is given: its own descriptor, since files are reopened */
+
+typedef struct {
+    ngx_fd_t                fd;
+    u_char                 *data;
+    size_t                  len;
+    ngx_err_t               err;
+    ngx_uint_t              dropped;            /* lines                    */
+    ngx_http_idem_log_t    *log;
+} ngx_http_idem_log_write_t;
+
+
+struct ngx_http_idem_log_s {
+    ngx_open_file_t        *file;
+    ngx_syslog_peer_t      *syslog;
+    ngx_http_idem_level_e   level;
+    ngx_uint_t              sample[NGX_HTTP_IDEM_LEVEL_N];
+
+    /* this worker */
+    u_char                 *buf;
+    u_char                 *spare;              /* NULL: being written      */
+    size_t                  len;
+    ngx_event_t             flush;
+    ngx_uint_t              seen[NGX_HTTP_IDEM_LEVEL_N];
+    time_t                  complained;
+#if (NGX_THREADS)
+    ngx_thread_pool_t             *pool;
+    ngx_thread_task_t             *task;
+#endif
+    ngx_queue_t                    queue;       /* of all logs              */
+};
+
+
+static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
+static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
+static ngx_int_t ngx_http_idem_fraction(u_char *p, u_char *last);
+static void ngx_http_idem_log_flush(ngx_http_idem_log_t *log);
+static void ngx_http_idem_log_flush_event(ngx_event_t *ev);
+static void ngx_http_idem_log_flush_file(ngx_open_file_t *file,
+    ngx_log_t *log);
+static void ngx_http_idem_log_sync(ngx_http_idem_log_t *log);
+static ngx_err_t ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p,
+    size_t len, ngx_uint_t *dropped);
+static void ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
+    ngx_err_t err, ngx_uint_t dropped);
+
+#if (NGX_THREADS)
+static ngx_int_t ngx_http_idem_log_post(ngx_http_idem_log_t *log);
+static void ngx_http_idem_log_thread(void *data, ngx_log_t *log);
+static void ngx_http_idem_log_written(ngx_event_t *ev);
+#endif
+
+
+static ngx_str_t  ngx_http_idem_level_names[] = {
+    ngx_string("error"), ngx_string("warn"), ngx_string("info")
+};
+
+
+/* idempotency_log <file> | syslog:... | off [level=...] [sample=...] */
+
+char *
+ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                  *value;
+    ngx_uint_t                  i;
+    ngx_http_idem_log_t        *log;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    if (ilcf->log != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "off")) {
+
+        if (cf->args->nelts > 2) {
+            return ngx_http_idem_conf_invalid(cf, &value[2],
+                                              "\"off\" stands alone");
+        }
+
+        ilcf->log = NULL;
+        return NGX_CONF_OK;
+    }
+
+    log = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_log_t));
+    if (log == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->log = log;
+
+    log->level = NGX_HTTP_IDEM_LEVEL_INFO;
+
+    for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
+        log->sample[i] = NGX_HTTP_IDEM_SAMPLE_ALL;
+    }
+
+    if (value[1].len > 7 && ngx_strncmp(value[1].data, "syslog:", 7) == 0) {
+        log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
+        if (log->syslog == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
+        }
+
+    } else {
+        log->file = ngx_conf_open_file(cf->cycle, &value[1]);
+        if (log->file == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        if (log->file->flush
+            && log->file->flush != ngx_http_idem_log_flush_file)
+        {
+            return ngx_http_idem_conf_invalid(cf, &value[1],
+                                 "the file is used by another log with a "
+                                 "buffer of its own");
+        }
+
+        log->file->flush = ngx_http_idem_log_flush_file;
+
+#if (NGX_THREADS)
+        log->pool = ngx_thread_pool_add(cf, NULL);
+        if (log->pool == NULL) {
+            return NGX_CONF_ERROR;
+        }
+#endif
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_idem_conf_log_option(cf, log, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+    ngx_queue_insert_tail(&mcf->logs, &log->queue);
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_log_option(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value)
+{
+    ngx_uint_t  i;
+
+    if (value->len > 6 && ngx_strncmp(value->data, "level=", 6) == 0) {
+
+        for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
+            if (value->len - 6 == ngx_http_idem_level_names[i].len
+                && ngx_strncmp(value->data + 6,
+                               ngx_http_idem_level_names[i].data,
+                               value->len - 6)
+                   == 0)
+            {
+                log->level = i;
+                return NGX_CONF_OK;
+            }
+        }
+
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "the level is \"error\", \"warn\" or \"info\"");
+    }
+
+    if (value->len > 7 && ngx_strncmp(value->data, "sample=", 7) == 0) {
+        return ngx_http_idem_conf_sample(cf, log, value);
+    }
+
+    return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"level=...\" or \"sample=...\"");
+}
+
+
+/* sample=0.1: of info; sample=info:0.1,warn:0.5: of each that is named */
+
+static char *
+ngx_http_idem_conf_sample(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value)
+{
+    u_char      *p, *last, *end;
+    ngx_int_t    n;
+    ngx_str_t   *name;
+    ngx_uint_t   i, level;
+
+    p = value->data + 7;
+    last = value->data + value->len;
+
+    while (p < last) {
+
+        end = ngx_strlchr(p, last, ',');
+        end = end ? end : last;
+
+        level = NGX_HTTP_IDEM_LEVEL_INFO;
+
+        for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
+            name = &ngx_http_idem_level_names[i];
+
+            if ((size_t) (end - p) > name->len && p[name->len] == ':'
+                && ngx_strncmp(p, name->data, name->len) == 0)
+            {
+                level = i;
+                p += name->len + 1;
+                break;
+            }
+        }
+
+        n = ngx_http_idem_fraction(p, end);
+
+        if (n == NGX_ERROR) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "a sample is 0 to 1, as sample=0.1, or "
+                             "sample=info:0.1,warn:1");
+        }
+
+        log->sample[level] = n;
+
+        p = end + 1;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fraction(u_char *p, u_char *last)
+{
+    ngx_int_t  n;
+
+    n = ngx_atofp(p, last - p, 6);
+
+    if (n == NGX_ERROR || n > NGX_HTTP_IDEM_SAMPLE_ALL) {
+        return NGX_ERROR;
+    }
+
+    return n;
+}
+
+
+/* whether one of this level is to be written; asked once for each */
+
+ngx_uint_t
+ngx_http_idem_log_wants(ngx_http_idem_log_t *log, ngx_http_idem_level_e level)
+{
+    if (level > log->level) {
+        return 0;
+    }
+
+    /* evenly: the sum of the parts passes a whole one that often */
+
+    log->seen[level] += log->sample[level];
+
+    if (log->seen[level] < NGX_HTTP_IDEM_SAMPLE_ALL) {
+        return 0;
+    }
+
+    log->seen[level] -= NGX_HTTP_IDEM_SAMPLE_ALL;
+
+    return 1;
+}
+
+
+void
+ngx_http_idem_log_write(ngx_http_idem_log_t *log,
+    ngx_http_idem_level_e level, u_char *p, size_t len)
+{
+    u_char  *last, buf[NGX_HTTP_IDEM_SYSLOG_MAX];
+
+    if (log->syslog) {
+        log->syslog->severity = (level == NGX_HTTP_IDEM_LEVEL_ERROR) ? 3
+                              : (level == NGX_HTTP_IDEM_LEVEL_WARN) ? 4
+                                                                           : 6;
+        last = ngx_syslog_add_header(log->syslog, buf);
+        len = ngx_min(len - 1, (size_t) (buf + sizeof(buf) - last));
+        last = ngx_cpymem(last, p, len);
+
+        if (ngx_syslog_send(log->syslog, buf, last - buf) < 0) {
+            ngx_http_idem_metrics_dropped(1);
+        }
+
+        return;
+    }
+
+    if (log->buf == NULL) {
+        return;
+    }
+
+    if (log->len + len > NGX_HTTP_IDEM_LOG_BUFFER) {
+        ngx_http_idem_log_flush(log);
+
+        if (log->len + len > NGX_HTTP_IDEM_LOG_BUFFER) {
+            ngx_http_idem_metrics_dropped(1);
+            return;
+        }
+    }
+
+    ngx_memcpy(log->buf + log->len, p, len);
+    log->len += len;
+
+    if (!log->flush.timer_set) {
+        ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_FLUSH);
+    }
+}
+
+
+static void
+ngx_http_idem_log_flush_event(ngx_event_t *ev)
+{
+    ngx_http_idem_log_flush(ev->data);
+}
+
+
+/* nginx is about to reopen the file: what there is belongs to the old one */
+
+static void
+ngx_http_idem_log_flush_file(ngx_open_file_t *file, ngx_log_t *dummy)
+{
+    ngx_queue_t                *q;
+    ngx_http_idem_log_t        *log;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(ngx_cycle,
+                                              ngx_http_idempotency_module);
+    if (mcf == NULL) {
+        return;
+    }
+
+    for (q = ngx_queue_head(&mcf->logs);
+         q != ngx_queue_sentinel(&mcf->logs);
+         q = ngx_queue_next(q))
+    {
+        log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
+
+        if (log->file == file && log->buf) {
+            ngx_http_idem_log_flush(log);
+        }
+    }
+}
+
+
+static void
+ngx_http_idem_log_flush(ngx_http_idem_log_t *log)
+{
+    if (log->len == 0) {
+        return;
+    }
+
+#if (NGX_THREADS)
+
+    if (log->spare == NULL) {
+
+        /* a thread is at it: look again when it is done */
+
+        if (!log->flush.timer_set) {
+            ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_FLUSH);
+        }
+
+        return;
+    }
+
+    if (ngx_http_idem_log_post(log) == NGX_OK) {
+        return;
+    }
+
+#endif
+
+    ngx_http_idem_log_sync(log);
+}
+
+
+static void
+ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
+{
+    ngx_err_t   err;
+    ngx_uint_t  dropped;
+
+    err = ngx_http_idem_log_write_all(log->file->fd, log->buf,
+                                      log->len, &dropped);
+    log->len = 0;
+
+    if (err) {
+        ngx_http_idem_log_failed(log, err, dropped);
+    }
+}
+
+
+/* in a thread, too: touches nothing but what it is given */
+
+static ngx_err_t
+ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p, size_t len,
+    ngx_uint_t *dropped)
+{
+    u_char     *last;
+    ssize_t     n;
+    ngx_err_t   err;
+
+    last = p + len;
+    *dropped = 0;
+
+    while (p < last) {
+        n = ngx_write_fd(fd, p, last - p);
+
+        if (n > 0) {
+            p += n;
+            continue;
+        }
+
+        err = (n == -1) ? ngx_errno : NGX_ENOSPC;
+
+        if (err == NGX_EINTR) {
+            continue;
+        }
+
+        /* each ends so, also one that is there in part */
+
+        for ( /* void */ ; p < last; p++) {
+            *dropped += (*p == '\n');
+        }
+
+        return err;
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
+    ngx_err_t err, ngx_uint_t dropped)
+{
+    ngx_http_idem_metrics_dropped(dropped);
+
+    /* a full disk fails with every write: once a minute will do */
+
+    if (ngx_time() - log->complained < 60) {
+        return;
+    }
+
+    log->complained = ngx_time();
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
+                  "idempotency: events could not be written to \"%V\"",
+                  &log->file->name);
+}
+
+
+#if (NGX_THREADS)
+
+static ngx_int_t
+ngx_http_idem_log_post(ngx_http_idem_log_t *log)
+{
+    ngx_http_idem_log_write_t  *w;
+
+    w = log->task->ctx;
+
+    w->fd = dup(log->file->fd);
+
+    if (w->fd == NGX_INVALID_FILE) {
+        return NGX_DECLINED;
+    }
+
+    w->log = log;
+    w->data = log->buf;
+    w->len = log->len;
+    w->err = 0;
+
+    log->task->handler = ngx_http_idem_log_thread;
+    log->task->event.handler = ngx_http_idem_log_written;
+    log->task->event.data = log;
+
+    if (ngx_thread_task_post(log->pool, log->task) != NGX_OK) {
+        (void) ngx_close_file(w->fd);
+        return NGX_DECLINED;
+    }
+
+    log->buf = log->spare;
+    log->spare = NULL;
+    log->len = 0;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_log_thread(void *data, ngx_log_t *dummy)
+{
+    ngx_http_idem_log_write_t  *w = data;
+
+    w->err = ngx_http_idem_log_write_all(w->fd, w->data, w->len, &w->dropped);
+
+    (void) ngx_close_file(w->fd);
+}
+
+
+static void
+ngx_http_idem_log_written(ngx_event_t *ev)
+{
+    ngx_http_idem_log_t        *log;
+    ngx_http_idem_log_write_t  *w;
+
+    log = ev->data;
+    w = log->task->ctx;
+
+    log->spare = w->data;
+
+    if (w->err) {
+        ngx_http_idem_log_failed(log, w->err, w->dropped);
+    }
+}
+
+#endif
+
+
+ngx_int_t
+ngx_http_idem_log_init_process(ngx_cycle_t *cycle)
+{
+    ngx_queue_t                *q;
+    ngx_http_idem_log_t        *log;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    for (q = ngx_queue_head(&mcf->logs);
+         q != ngx_queue_sentinel(&mcf->logs);
+         q = ngx_queue_next(q))
+    {
+        log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
+
+        if (log->file == NULL) {
+            continue;
+        }
+
+        log->buf = ngx_palloc(cycle->pool, NGX_HTTP_IDEM_LOG_BUFFER);
+        log->spare = ngx_palloc(cycle->pool, NGX_HTTP_IDEM_LOG_BUFFER);
+
+        if (log->buf == NULL || log->spare == NULL) {
+            return NGX_ERROR;
+        }
+
+#if (NGX_THREADS)
+        log->task = ngx_thread_task_alloc(cycle->pool,
+                                    sizeof(ngx_http_idem_log_write_t));
+        if (log->task == NULL) {
+            return NGX_ERROR;
+        }
+#endif
+
+        log->flush.handler = ngx_http_idem_log_flush_event;
+        log->flush.data = log;
+        log->flush.log = cycle->log;
+        log->flush.cancelable = 1;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the process ends: what is left is written here and now */
+
+void
+ngx_http_idem_log_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_queue_t                *q;
+    ngx_http_idem_log_t        *log;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    for (q = ngx_queue_head(&mcf->logs);
+         q != ngx_queue_sentinel(&mcf->logs);
+         q = ngx_queue_next(q))
+    {
+        log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
+
+        if (log->file && log->len) {
+            ngx_http_idem_log_sync(log);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+
+/*
+ * The figures of all workers.  The zone keeps them by the names of stores and
+ * groups, so that a reload with another order of them goes on counting where
+ * it was.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "observe/ngx_http_idem_metrics.h"
+
+
+#define NGX_HTTP_IDEM_METRICS_MAGIC    0x49444d31      /* "IDM1" */
+#define NGX_HTTP_IDEM_METRICS_VERSION  2
+
+
+static ngx_int_t ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static ngx_uint_t ngx_http_idem_metrics_find_group(u_char *name, size_t len);
+static size_t ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name);
+static void ngx_http_idem_metrics_observe(
+    ngx_http_idem_histogram_t *h, uint64_t usec);
+
+
+/* upper bounds of the buckets, microseconds; one more is for all above */
+
+const uint64_t  ngx_http_idem_metrics_bounds[] = {
+    50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000,
+    1000000, 5000000, 10000000, 60000000
+};
+
+
+static ngx_slab_pool_t  *ngx_http_idem_metrics_pool;
+static ngx_http_idem_metrics_shared_t  *ngx_http_idem_metrics;
+
+
+ngx_int_t
+ngx_http_idem_metrics_zone(ngx_conf_t *cf)
+{
+    ngx_shm_zone_t  *shm_zone;
+
+    static ngx_str_t  name = ngx_string("idempotency:metrics");
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                               sizeof(ngx_http_idem_metrics_shared_t)
+                               + 16 * ngx_pagesize,
+                               (void *) &ngx_http_core_module);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_idem_metrics_init;
+    shm_zone->data = &ngx_http_idem_metrics;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_slab_pool_t                 *shpool;
+    ngx_http_idem_metrics_shared_t  *shared;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (shpool->data == NULL) {
+        shared = ngx_slab_calloc(shpool,
+                               sizeof(ngx_http_idem_metrics_shared_t));
+        if (shared == NULL) {
+            return NGX_ERROR;
+        }
+
+        shared->magic = NGX_HTTP_IDEM_METRICS_MAGIC;
+        shared->version = NGX_HTTP_IDEM_METRICS_VERSION;
+
+        shpool->data = shared;
+    }
+
+    shared = shpool->data;
+
+    if (shared->magic != NGX_HTTP_IDEM_METRICS_MAGIC
+        || shared->version != NGX_HTTP_IDEM_METRICS_VERSION)
+    {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "zone \"%V\" was laid out by another version of "
+                      "ngx_http_idempotency_module: restart nginx",
+                      &shm_zone->shm.name);
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_metrics = shared;
+    ngx_http_idem_metrics_pool = shpool;
+
+    return NGX_OK;
+}
+
+
+/* a name as it may stand between quotes, in any format */
+
+static size_t
+ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name)
+{
+    size_t  i, len;
+
+    len = ngx_min(name->len, NGX_HTTP_IDEM_METRICS_NAME);
+
+    for (i = 0; i < len; i++) {
+        dst[i] = name->data[i];
+
+        if (dst[i] < 0x20 || dst[i] > 0x7e || dst[i] == '"' || dst[i] == '\\') {
+            dst[i] = '_';
+        }
+    }
+
+    return len;
+}
+
+
+/*
+ * Called once the zone is there, by whoever starts first: master at start and
+ * reload.  Stores that find no place are counted together, as "other".
+ */
+
+void
+ngx_http_idem_metrics_bind(ngx_http_idem_store_t *store)
+{
+    u_char                    name[NGX_HTTP_IDEM_METRICS_NAME];
+    size_t                    len;
+    ngx_uint_t                i;
+    ngx_http_idem_metrics_t  *m;
+
+    len = ngx_http_idem_metrics_label(name, &store->name);
+
+    for (i = 0; i < NGX_HTTP_IDEM_METRICS_STORES - 1; i++) {
+        m = &ngx_http_idem_metrics->stores[i];
+
+        if (m->len == 0
+            || (m->len == len
+                && ngx_memcmp(m->name, name, len) == 0))
+        {
+            break;
+        }
+    }
+
+    m = &ngx_http_idem_metrics->stores[i];
+
+    if (i == NGX_HTTP_IDEM_METRICS_STORES - 1) {
+        len = sizeof("other") - 1;
+        ngx_memcpy(name, "other", len);
+    }
+
+    if (m->len == 0) {
+        ngx_memcpy(m->name, name, len);
+        m->len = len;
+    }
+
+    store->metrics = m;
+}
+
+
+/*
+ * Called by the master, and by workers for what a variable names.  A name
+ * stays: it is written before its length, and not changed after that.
+ */
+
+ngx_uint_t
+ngx_http_idem_metrics_group(ngx_str_t *group)
+{
+    u_char      name[NGX_HTTP_IDEM_METRICS_NAME];
+    size_t      len;
+    ngx_uint_t  i;
+
+    len = ngx_http_idem_metrics_label(name, group);
+
+    /* one that is called so by the operator is the same in every format */
+
+    if (len == sizeof("other") - 1 && ngx_memcmp(name, "other", len) == 0) {
+        return NGX_HTTP_IDEM_METRICS_OTHER;
+    }
+
+    i = ngx_http_idem_metrics_find_group(name, len);
+
+    if (i == NGX_HTTP_IDEM_METRICS_OTHER
+        || ngx_http_idem_metrics->groups[i].len)
+    {
+        return i;
+    }
+
+    ngx_shmtx_lock(&ngx_http_idem_metrics_pool->mutex);
+
+    i = ngx_http_idem_metrics_find_group(name, len);
+
+    if (i != NGX_HTTP_IDEM_METRICS_OTHER
+        && ngx_http_idem_metrics->groups[i].len == 0)
+    {
+        ngx_memcpy(ngx_http_idem_metrics->groups[i].name, name, len);
+        ngx_memory_barrier();
+        ngx_http_idem_metrics->groups[i].len = len;
+    }
+
+    ngx_shmtx_unlock(&ngx_http_idem_metrics_pool->mutex);
+
+    return i;
+}
+
+
+/* its place, or one that is free, or there is none */
+
+static ngx_uint_t
+ngx_http_idem_metrics_find_group(u_char *name, size_t len)
+{
+    size_t      n;
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_METRICS_GROUPS; i++) {
+
+        n = ngx_http_idem_metrics->groups[i].len;
+
+        if (n == 0
+            || (n == len
+                && ngx_memcmp(ngx_http_idem_metrics->groups[i].name,
+                              name, len)
+                   == 0))
+        {
+            return i;
+        }
+    }
+
+    return NGX_HTTP_IDEM_METRICS_OTHER;
+}
+
+
+void
+ngx_http_idem_metrics_request(ngx_http_idem_store_t *store,
+    ngx_uint_t group, ngx_uint_t status)
+{
+    (void) ngx_atomic_fetch_add(&store->metrics->requests[group][status], 1);
+}
+
+
+void
+ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
+    ngx_http_idem_count_e what)
+{
+    (void) ngx_atomic_fetch_add(&store->metrics->counts[what], 1);
+}
+
+
+void
+ngx_http_idem_metrics_operation(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_metrics_t  *m;
+
+    m = op->store->metrics;
+
+    /* a store within another has none: it is counted where it was asked for */
+
+    if (m == NULL) {
+        return;
+    }
+
+    (void) ngx_atomic_fetch_add(&m->operations[op->kind][op->result], 1);
+
+    /* a watch takes as long as others run */
+
+    if (op->kind != NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_metrics_observe(&m->operation[op->kind],
+                                       ngx_http_idem_metrics_clock()
+                                       - op->clock);
+    }
+}
+
+
+void
+ngx_http_idem_metrics_wait(ngx_http_idem_store_t *store,
+    ngx_http_idem_waited_e result, ngx_msec_t msec)
+{
+    ngx_http_idem_metrics_observe(&store->metrics->wait[result],
+                                  (uint64_t) msec * 1000);
+}
+
+
+void
+ngx_http_idem_metrics_lock_held(ngx_http_idem_store_t *store, ngx_msec_t msec)
+{
+    ngx_http_idem_metrics_observe(&store->metrics->lock_held,
+                                  (uint64_t) msec * 1000);
+}
+
+
+void
+ngx_http_idem_metrics_dropped(ngx_uint_t n)
+{
+    (void) ngx_atomic_fetch_add(&ngx_http_idem_metrics->events_dropped,
+                                (ngx_atomic_int_t) n);
+}
+
+
+static void
+ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h, uint64_t usec)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_METRICS_BUCKETS; i++) {
+        if (usec <= ngx_http_idem_metrics_bounds[i]) {
+            break;
+        }
+    }
+
+    (void) ngx_atomic_fetch_add(&h->buckets[i], 1);
+
+    if (usec) {
+        (void) ngx_atomic_fetch_add(&h->sum, (ngx_atomic_int_t) usec);
+    }
+}
+
+
+uint64_t
+ngx_http_idem_metrics_clock(void)
+{
+    struct timespec  ts;
+
+    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+
+ngx_str_t
+ngx_http_idem_metrics_group_name(ngx_uint_t group)
+{
+    ngx_str_t  name;
+
+    ngx_str_set(&name, "other");
+
+    if (group < NGX_HTTP_IDEM_METRICS_OTHER) {
+        name.data = ngx_http_idem_metrics->groups[group].name;
+        name.len = ngx_http_idem_metrics->groups[group].len;
+    }
+
+    return name;
+}
+
+
+ngx_http_idem_metrics_shared_t *
+ngx_http_idem_metrics_read(void)
+{
+    return ngx_http_idem_metrics;
+}

@@ -1,0 +1,128 @@
+
+/*
+ * The figures: counters and histograms in shared memory, one set for all
+ * workers, kept over a reload.
+ *
+ * Adding to one takes no lock: a single atomic addition.  They are labelled
+ * by store and group only, never by anything a client sent, so their number
+ * is bounded.  Every room counts here; the status endpoint reads.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_METRICS_H_INCLUDED_
+#define _NGX_HTTP_IDEM_METRICS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/ngx_http_idem_store.h"
+
+
+#define NGX_HTTP_IDEM_METRICS_STORES   16
+#define NGX_HTTP_IDEM_METRICS_GROUPS   64
+#define NGX_HTTP_IDEM_METRICS_OTHER    64            /* beyond the groups */
+#define NGX_HTTP_IDEM_METRICS_NAME     64
+
+#define NGX_HTTP_IDEM_METRICS_STATUSES 14
+#define NGX_HTTP_IDEM_METRICS_RESULTS  7
+#define NGX_HTTP_IDEM_METRICS_BUCKETS  16
+
+
+/* what is simply counted, for each store */
+
+typedef enum {
+    NGX_HTTP_IDEM_COUNT_ABANDONED = 0,          /* locks taken over         */
+    NGX_HTTP_IDEM_COUNT_RENEWALS,
+    NGX_HTTP_IDEM_COUNT_LEASE_LOST,
+    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES,
+    NGX_HTTP_IDEM_COUNT_BREAKER_OPENED,
+    NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED,
+    NGX_HTTP_IDEM_COUNT_CACHE_HITS,
+    NGX_HTTP_IDEM_COUNT_CACHE_MISSES,
+    NGX_HTTP_IDEM_COUNT_REPLICAS_MISSED,
+    NGX_HTTP_IDEM_COUNT_N
+} ngx_http_idem_count_e;
+
+
+/* how a wait ended */
+
+typedef enum {
+    NGX_HTTP_IDEM_WAITED_ANSWERED = 0,
+    NGX_HTTP_IDEM_WAITED_ACQUIRED,
+    NGX_HTTP_IDEM_WAITED_TIMEOUT,
+    NGX_HTTP_IDEM_WAITED_GONE,
+    NGX_HTTP_IDEM_WAITED_N
+} ngx_http_idem_waited_e;
+
+
+typedef struct {
+    ngx_atomic_t  buckets[NGX_HTTP_IDEM_METRICS_BUCKETS + 1];
+    ngx_atomic_t  sum;                          /* microseconds             */
+} ngx_http_idem_histogram_t;
+
+
+struct ngx_http_idem_metrics_s {
+    u_char                     name[NGX_HTTP_IDEM_METRICS_NAME];
+    size_t                     len;
+
+    ngx_atomic_t               requests
+                                     [NGX_HTTP_IDEM_METRICS_GROUPS + 1]
+                                     [NGX_HTTP_IDEM_METRICS_STATUSES];
+    ngx_atomic_t               counts[NGX_HTTP_IDEM_COUNT_N];
+    ngx_atomic_t               operations
+                                     [NGX_HTTP_IDEM_OP_N]
+                                     [NGX_HTTP_IDEM_METRICS_RESULTS];
+    ngx_http_idem_histogram_t  operation[NGX_HTTP_IDEM_OP_N];
+    ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_WAITED_N];
+    ngx_http_idem_histogram_t  lock_held;
+};
+
+
+typedef struct {
+    uint32_t                   magic;
+    uint32_t                   version;
+    ngx_atomic_t               events_dropped;
+    ngx_http_idem_metrics_t    stores[
+                                        NGX_HTTP_IDEM_METRICS_STORES];
+    struct {
+        u_char                        name[NGX_HTTP_IDEM_METRICS_NAME];
+        size_t                        len;
+    } groups[NGX_HTTP_IDEM_METRICS_GROUPS];
+} ngx_http_idem_metrics_shared_t;
+
+
+ngx_int_t ngx_http_idem_metrics_zone(ngx_conf_t *cf);
+
+/* gives a store its figures; where its name has been before, those it had */
+void ngx_http_idem_metrics_bind(ngx_http_idem_store_t *store);
+
+/* a number for a group, the same in all locations that name it */
+ngx_uint_t ngx_http_idem_metrics_group(ngx_str_t *group);
+
+/* ... and back: as it stands in figures and events */
+ngx_str_t ngx_http_idem_metrics_group_name(ngx_uint_t group);
+
+void ngx_http_idem_metrics_request(ngx_http_idem_store_t *store,
+    ngx_uint_t group, ngx_uint_t status);
+void ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
+    ngx_http_idem_count_e what);
+void ngx_http_idem_metrics_operation(ngx_http_idem_op_t *op);
+void ngx_http_idem_metrics_wait(ngx_http_idem_store_t *store,
+    ngx_http_idem_waited_e result, ngx_msec_t msec);
+void ngx_http_idem_metrics_lock_held(
+    ngx_http_idem_store_t *store, ngx_msec_t msec);
+
+/* lines of the event log were lost */
+void ngx_http_idem_metrics_dropped(ngx_uint_t n);
+
+/* a clock for what takes less than a millisecond */
+uint64_t ngx_http_idem_metrics_clock(void);
+
+/* for the status endpoint */
+ngx_http_idem_metrics_shared_t *ngx_http_idem_metrics_read(void);
+
+extern const uint64_t  ngx_http_idem_metrics_bounds[];            /* us */
+
+
+#endif /* _NGX_HTTP_IDEM_METRICS_H_INCLUDED_ */

@@ -1,0 +1,51 @@
+
+/*
+ * The status endpoint's two writers of figures.  Both walk the same shared
+ * memory; a text that grows is a chain of buffers.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_STATS_H_INCLUDED_
+#define _NGX_HTTP_IDEM_STATS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "observe/ngx_http_idem_metrics.h"
+
+
+typedef struct {
+    ngx_pool_t    *pool;
+    ngx_chain_t   *first;
+    ngx_chain_t  **last;
+    ngx_buf_t     *buf;
+    off_t          len;
+    ngx_uint_t     failed;                      /* no memory                */
+} ngx_http_idem_text_t;
+
+
+void ngx_http_idem_text(ngx_http_idem_text_t *t, const char *fmt, ...);
+
+/* whether the i-th store is the first of those that are counted together */
+ngx_uint_t ngx_http_idem_stats_first(
+    ngx_http_idem_main_conf_t *mcf, ngx_uint_t i);
+
+void ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
+    ngx_http_idem_main_conf_t *mcf);
+void ngx_http_idem_stats_prometheus_layers(
+    ngx_http_idem_text_t *t, ngx_http_idem_main_conf_t *mcf);
+void ngx_http_idem_stats_json_layers(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store);
+void ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
+    ngx_http_idem_main_conf_t *mcf);
+
+
+extern const char  *ngx_http_idem_result_names[];
+extern const char  *ngx_http_idem_waited_names[];
+extern const char  *ngx_http_idem_state_names[];
+
+
+#endif /* _NGX_HTTP_IDEM_STATS_H_INCLUDED_ */

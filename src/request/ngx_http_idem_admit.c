@@ -1,0 +1,388 @@
+
+/*
+ * Admission: is this request covered, and what is its key?
+ *
+ * No store is touched, and no access granted.  Called in the access phase
+ * where the request's own header tells, otherwise in pre-content; calls the
+ * key's syntax, and refuses what is malformed.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static ngx_uint_t ngx_http_idem_covered(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
+static ngx_int_t ngx_http_idem_bypassed(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
+static ngx_int_t ngx_http_idem_key(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
+static ngx_int_t ngx_http_idem_key_value(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_value_t *value, ngx_uint_t body);
+static ngx_int_t ngx_http_idem_no_key(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
+static ngx_int_t ngx_http_idem_key_check(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_key_member(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t i);
+
+
+ngx_int_t
+ngx_http_idem_admit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t    rc;
+    const char  *why;
+
+    why = "the method is not covered";
+    rc = NGX_DECLINED;
+
+    if (ngx_http_idem_covered(r, ctx->conf)) {
+        why = "bypassed";
+        rc = ngx_http_idem_bypassed(r, ctx, 0);
+    }
+
+    if (rc == NGX_OK) {
+        why = "there is no key";
+        rc = ngx_http_idem_key(r, ctx, 0);
+    }
+
+    if (rc == NGX_DECLINED) {
+
+        /* unless it was refused, in a dry run */
+
+        if (ctx->phase != NGX_HTTP_IDEM_PASS) {
+            ctx->status = NGX_HTTP_IDEM_STATUS_BYPASS;
+            ctx->bypassed = 1;
+            ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, why);
+        }
+
+    } else if (rc != NGX_OK) {
+        return rc;
+    }
+
+    ctx->admitted = 1;
+
+    return NGX_OK;
+}
+
+
+/* the body was read: it may have the key */
+
+ngx_int_t
+ngx_http_idem_admit_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    if (!ctx->key_in_body && !ctx->bypass_in_body) {
+        return NGX_OK;
+    }
+
+    ngx_http_idem_value_body_read(r);
+
+    if (ctx->bypass_in_body) {
+        rc = ngx_http_idem_bypassed(r, ctx, 1);
+
+        if (rc == NGX_DECLINED) {
+            ctx->status = NGX_HTTP_IDEM_STATUS_BYPASS;
+            ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
+                                "bypassed, by its body");
+            return NGX_OK;
+        }
+
+        if (rc != NGX_OK || !ctx->key_in_body) {
+            return rc;
+        }
+    }
+
+    rc = ngx_http_idem_key(r, ctx, 1);
+
+    /* without one, the derived keys may still cover it */
+
+    return (rc == NGX_DECLINED) ? NGX_OK : rc;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_covered(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_str_t   *method;
+    ngx_uint_t   i;
+
+    method = conf->methods->elts;
+
+    for (i = 0; i < conf->methods->nelts; i++) {
+        if (method[i].len == r->method_name.len
+            && ngx_strncmp(method[i].data, r->method_name.data, method[i].len)
+               == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* NGX_DECLINED if so */
+
+static ngx_int_t
+ngx_http_idem_bypassed(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t body)
+{
+    ngx_int_t               rc;
+    ngx_str_t               value;
+    ngx_uint_t              i;
+    ngx_array_t            *values;
+    ngx_http_idem_value_t  *bypass;
+
+    values = ctx->conf->bypass;
+
+    if (values == NULL) {
+        return NGX_OK;
+    }
+
+    bypass = values->elts;
+
+    for (i = 0; i < values->nelts; i++) {
+
+        rc = body ? ngx_http_idem_value(r, &bypass[i], &value)
+                  : ngx_http_idem_value_early(r, &bypass[i], &value);
+
+        if (rc == NGX_AGAIN) {
+            ctx->bypass_in_body = 1;
+            continue;
+        }
+
+        if (rc != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (value.len && (value.len != 1 || value.data[0] != '0')) {
+            return NGX_DECLINED;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * The first value that is not empty.  A header that is there but empty was
+ * sent by somebody who meant a key: that is an error, not a request without.
+ * NGX_DECLINED if there is none; NGX_OK also if the body must be seen first.
+ */
+
+static ngx_int_t
+ngx_http_idem_key(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t body)
+{
+    ngx_int_t                    rc;
+    ngx_uint_t                   i, n, empty;
+    ngx_table_elt_t             *h;
+    ngx_http_idem_value_t       *value;
+    ngx_http_idem_key_source_t  *source;
+
+    h = NULL;
+    n = 0;
+    empty = 0;
+    source = ctx->conf->keys->elts;
+
+    for (i = 0; i < ctx->conf->keys->nelts; i++) {
+
+        if (source[i].member >= 0) {
+
+            if (!body) {
+                ctx->key_in_body = 1;
+                return NGX_OK;
+            }
+
+            rc = ngx_http_idem_key_member(r, ctx, source[i].member);
+
+            if (rc != NGX_DECLINED) {
+                return rc;
+            }
+
+            continue;
+        }
+
+        value = &source[i].value;
+
+        if (value->header.len) {
+            h = ngx_http_idem_request_header(r, &value->header, &n);
+
+            if (n > 1) {
+                ctx->reason = "was sent more than once";
+                return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+            }
+
+            empty |= n;
+        }
+
+        if (value->kind == NGX_HTTP_IDEM_VALUE_HEADER) {
+
+            if (n == 0) {
+                continue;
+            }
+
+            ctx->sent_key = h->value;
+
+        } else {
+            rc = ngx_http_idem_key_value(r, ctx, value, body);
+
+            if (rc != NGX_OK) {
+                return (rc == NGX_AGAIN) ? NGX_OK : rc;
+            }
+        }
+
+        if (ctx->sent_key.len) {
+            return ngx_http_idem_key_check(r, ctx);
+        }
+    }
+
+    if (empty) {
+        ctx->reason = "is empty";
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+    }
+
+    return ngx_http_idem_no_key(r, ctx, body);
+}
+
+
+/* NGX_AGAIN if the body must be seen first */
+
+static ngx_int_t
+ngx_http_idem_key_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_value_t *value, ngx_uint_t body)
+{
+    ngx_int_t  rc;
+
+    rc = body ? ngx_http_idem_value(r, value, &ctx->sent_key)
+              : ngx_http_idem_value_early(r, value, &ctx->sent_key);
+
+    if (rc == NGX_AGAIN) {
+        ngx_str_null(&ctx->sent_key);
+        ctx->key_in_body = 1;
+        ctx->body_variable = 1;
+        return NGX_AGAIN;
+    }
+
+    return (rc == NGX_OK) ? NGX_OK : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+/* and nothing was sent that was meant for one */
+
+static ngx_int_t
+ngx_http_idem_no_key(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t body)
+{
+    static ngx_uint_t  told;
+
+    if (body && ctx->body_variable && r->request_body
+        && r->request_body->temp_file)
+    {
+        /* nginx has no $request_body of it: nobody knows whether it has one */
+
+        ctx->reason = "is looked for in the body, which is too large for it";
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+    }
+
+    if (!body && !told && ngx_http_idem_value_too_early(r)) {
+        told = 1;
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: there is no key, and $request_body was "
+                      "asked for before the body was read: in "
+                      "\"idempotency_key\" use it itself or a \"map\" of "
+                      "it, since \"set\" and \"if\" come too early");
+    }
+
+    if (ctx->conf->required) {
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_MISSING);
+    }
+
+    return (ctx->conf->dedupe && !body) ? NGX_OK : NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    u_char  *buf;
+
+    buf = ngx_pnalloc(r->pool, ctx->sent_key.len);
+    if (buf == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ngx_http_idem_key_parse(ctx->conf->key_format, &ctx->sent_key,
+                                buf, &ctx->key, &ctx->reason)
+        != NGX_OK)
+    {
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+    }
+
+    return NGX_OK;
+}
+
+
+/* a top-level member of a JSON body: a string or a number is a key */
+
+static ngx_int_t
+ngx_http_idem_key_member(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t i)
+{
+    const ngx_http_idem_json_member_t  *member;
+
+    if (!ctx->body.parsed) {
+        return NGX_DECLINED;
+    }
+
+    member = ngx_http_idem_json_member(ctx->body.json, i);
+
+    if (member->count > 1) {
+        ctx->reason = "was sent more than once";
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+    }
+
+    switch (member->kind) {
+
+    case NGX_HTTP_IDEM_JSON_NONE:
+    case NGX_HTTP_IDEM_JSON_NULL:
+        return NGX_DECLINED;
+
+    case NGX_HTTP_IDEM_JSON_STRING:
+    case NGX_HTTP_IDEM_JSON_NUMBER:
+        break;
+
+    default:
+        ctx->reason = "is neither a string nor a number";
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+    }
+
+    if (member->value.len == 0) {
+        ctx->reason = "is empty";
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+    }
+
+    ctx->sent_key.len = member->value.len;
+    ctx->sent_key.data = ngx_pnalloc(r->pool, member->value.len);
+    if (ctx->sent_key.data == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_memcpy(ctx->sent_key.data, member->value.data, member->value.len);
+
+    return ngx_http_idem_key_check(r, ctx);
+}

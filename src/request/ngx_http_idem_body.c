@@ -1,0 +1,595 @@
+
+/*
+ * The body as it counts: hashed while it streams in, by a filter on the
+ * request body, so that what was spooled to a file is not read again.  Where
+ * another module had read the body before, it is hashed from there.
+ *
+ * Started and finished by the handler; feeds the digest, through the
+ * multipart reader where the boundary must not count, and the walkers of JSON
+ * and forms where those are wanted.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#define NGX_HTTP_IDEM_READ_SIZE   65536
+
+/* what is parsed at once; of a body that is larger, the rest is in turns */
+#define NGX_HTTP_IDEM_PARSE_SIZE  65536
+
+
+static ngx_int_t ngx_http_idem_request_body_filter(
+    ngx_http_request_t *r, ngx_chain_t *in);
+static ngx_int_t ngx_http_idem_body_chain(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_idem_body_file(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b);
+static ngx_http_idem_fingerprint_e ngx_http_idem_body_mode(
+    ngx_http_idem_fingerprint_e mode, ngx_str_t *type);
+static ngx_int_t ngx_http_idem_body_parsers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode);
+static ngx_http_idem_json_options_t *ngx_http_idem_body_secret(
+    ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
+static void *ngx_http_idem_body_alloc(void *data, size_t size);
+static void ngx_http_idem_body_free(void *data, void *p);
+static ngx_int_t ngx_http_idem_body_feed(
+    ngx_http_idem_ctx_t *ctx, u_char *p, size_t len);
+static void ngx_http_idem_body_multipart_update(void *data,
+    const u_char *p, size_t len);
+
+
+static ngx_http_request_body_filter_pt
+    ngx_http_idem_next_request_body_filter;
+
+
+/* of this process: whether nginx calls our filters, once that is known */
+
+static enum {
+    NGX_HTTP_IDEM_FILTERS_UNKNOWN = 0,
+    NGX_HTTP_IDEM_FILTERS_CALLED,
+    NGX_HTTP_IDEM_FILTERS_GONE
+} ngx_http_idem_filters;
+
+
+void
+ngx_http_idem_body_init(void)
+{
+    ngx_http_idem_next_request_body_filter =
+                                             ngx_http_top_request_body_filter;
+    ngx_http_top_request_body_filter = ngx_http_idem_request_body_filter;
+}
+
+
+void
+ngx_http_idem_body_reset(void)
+{
+    ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_UNKNOWN;
+}
+
+
+/*
+ * nginx makes its chains of filters when it reads a configuration, and has one
+ * of each kind.  A reload that failed may have left one without us, if the
+ * module is not loaded there or another one failed before; a worker of the
+ * configuration before that is started then would run every request
+ * and keep nothing.  So the chain is asked once for each worker: with a call
+ * that nginx itself makes now and then, for a body that was read already.  All
+ * of our filters are in their chains if the one of the request body is.
+ */
+
+ngx_int_t
+ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    unsigned  no_buffering;
+
+    if (ngx_http_idem_filters == NGX_HTTP_IDEM_FILTERS_CALLED) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_filters == NGX_HTTP_IDEM_FILTERS_UNKNOWN) {
+
+        if (r->request_body == NULL) {
+            return NGX_ERROR;
+        }
+
+        /* without buffering nginx does nothing where there is nothing */
+
+        no_buffering = r->request_body_no_buffering;
+        r->request_body_no_buffering = 1;
+        ctx->probe = 1;
+
+        (void) ngx_http_top_request_body_filter(r, NULL);
+
+        r->request_body_no_buffering = no_buffering;
+
+        if (!ctx->probe) {
+            ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_CALLED;
+            return NGX_OK;
+        }
+
+        ctx->probe = 0;
+
+        ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_GONE;
+    }
+
+    ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                  "idempotency: this worker was started after a reload that "
+                  "failed, and has no filters of ngx_http_idempotency_module: "
+                  "the request is refused, since its response could not be "
+                  "kept; reload with a configuration that is in order");
+
+    return NGX_ERROR;
+}
+
+
+/*
+ * The raw digest is made in any case: what does not parse counts raw, and
+ * when that shows, its beginning has passed by.
+ */
+
+ngx_int_t
+ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t                     boundary, *type;
+    ngx_http_idem_body_t         *body;
+    ngx_http_idem_loc_conf_t     *conf;
+    ngx_http_idem_fingerprint_e   mode;
+
+    conf = ctx->conf;
+    body = &ctx->body;
+
+    type = r->headers_in.content_type ? &r->headers_in.content_type->value
+                                      : NULL;
+
+    mode = ngx_http_idem_body_mode(conf->fingerprint->mode, type);
+
+    if (mode == NGX_HTTP_IDEM_FINGERPRINT_OFF
+        && conf->dedupe == NULL && !ctx->key_in_body)
+    {
+        return NGX_OK;
+    }
+
+    body->kind = mode;
+
+    body->digest = ngx_palloc(r->pool, sizeof(ngx_http_idem_digest_t));
+    if (body->digest == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_digest_start(body->digest);
+
+    if (type
+        && ngx_http_idem_multipart_boundary(type, &boundary) == NGX_OK)
+    {
+        body->multipart = ngx_palloc(r->pool,
+                                    sizeof(ngx_http_idem_multipart_t));
+        if (body->multipart == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_idem_multipart_init(body->multipart, &boundary,
+                              ngx_http_idem_body_multipart_update,
+                              body->digest);
+    }
+
+    if (ngx_http_idem_body_parsers(r, ctx, mode) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* read already, by a module of an earlier phase: no filter will see it */
+
+    body->late = (r->request_body != NULL);
+
+    return NGX_OK;
+}
+
+
+/* "auto" is what the media type says */
+
+static ngx_http_idem_fingerprint_e
+ngx_http_idem_body_mode(ngx_http_idem_fingerprint_e mode, ngx_str_t *type)
+{
+    size_t   len;
+    u_char  *p;
+
+    if (mode != NGX_HTTP_IDEM_FINGERPRINT_AUTO) {
+        return mode;
+    }
+
+    if (type == NULL) {
+        return NGX_HTTP_IDEM_FINGERPRINT_RAW;
+    }
+
+    p = type->data;
+
+    for (len = 0; len < type->len; len++) {
+        if (p[len] == ';' || p[len] == ' ' || p[len] == '\t') {
+            break;
+        }
+    }
+
+    if ((len == 16 && ngx_strncasecmp(p, (u_char *) "application/json", 16)
+                      == 0)
+        || (len > 5
+            && ngx_strncasecmp(p + len - 5, (u_char *) "+json", 5) == 0))
+    {
+        return NGX_HTTP_IDEM_FINGERPRINT_JSON;
+    }
+
+    if (len == 33
+        && ngx_strncasecmp(p, (u_char *) "application/x-www-form-urlencoded",
+                           33)
+           == 0)
+    {
+        return NGX_HTTP_IDEM_FINGERPRINT_FORM;
+    }
+
+    return NGX_HTTP_IDEM_FINGERPRINT_RAW;
+}
+
+
+/*
+ * JSON is walked also where only a member of it is wanted, or the paths that
+ * a conflict could name.
+ */
+
+static ngx_int_t
+ngx_http_idem_body_parsers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode)
+{
+    ngx_http_idem_body_t          *body;
+    ngx_http_idem_canon_mem_t      mem;
+    ngx_http_idem_json_options_t  *options;
+
+    body = &ctx->body;
+    options = &ctx->conf->json;
+
+    if (mode != NGX_HTTP_IDEM_FINGERPRINT_JSON
+        && mode != NGX_HTTP_IDEM_FINGERPRINT_FORM
+        && options->nwanted == 0
+        && options->detail == NGX_HTTP_IDEM_JSON_DETAIL_OFF)
+    {
+        return NGX_OK;
+    }
+
+    mem.alloc = ngx_http_idem_body_alloc;
+    mem.free = ngx_http_idem_body_free;
+    mem.data = r->connection->log;
+
+    if (mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
+        body->form = ngx_http_idem_form_create(&ctx->conf->form, &mem);
+        if (body->form == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (options->nwanted == 0) {
+            return NGX_OK;
+        }
+    }
+
+    if (options->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
+        options = ngx_http_idem_body_secret(r, ctx);
+        if (options == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    body->json = ngx_http_idem_json_create(options, &mem);
+
+    return body->json ? NGX_OK : NGX_ERROR;
+}
+
+
+/*
+ * The hashes of paths are keyed by what a store does not have: who asks, and
+ * the key itself.
+ */
+
+static ngx_http_idem_json_options_t *
+ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    u_char                        *secret;
+    u_char                         identity[
+                                            NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t                      fields[4];
+    ngx_http_idem_json_options_t  *options;
+
+    options = ngx_palloc(r->pool, sizeof(ngx_http_idem_json_options_t)
+                                  + NGX_HTTP_IDEM_JSON_SECRET_LEN);
+    if (options == NULL) {
+        return NULL;
+    }
+
+    *options = ctx->conf->json;
+    secret = (u_char *) (options + 1);
+    options->secret = secret;
+
+    ngx_str_set(&fields[0], "conflict_detail");
+
+    fields[1].data = identity;
+    fields[1].len = sizeof(identity);
+
+    if (ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK
+        || ngx_http_idem_value_early(r, ctx->conf->scope, &fields[2])
+           == NGX_ERROR)
+    {
+        return NULL;
+    }
+
+    /* empty if it is in the body: then it is not known yet */
+    fields[3] = ctx->key;
+
+    ngx_http_idem_digest_fields(secret, fields, 4);
+
+    return options;
+}
+
+
+static void *
+ngx_http_idem_body_alloc(void *data, size_t size)
+{
+    return ngx_alloc(size, data);
+}
+
+
+static void
+ngx_http_idem_body_free(void *data, void *p)
+{
+    ngx_free(p);
+}
+
+
+static ngx_int_t
+ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
+
+    if (ctx == NULL) {
+        return ngx_http_idem_next_request_body_filter(r, in);
+    }
+
+    if (ctx->probe) {
+        ctx->probe = 0;
+        return NGX_OK;
+    }
+
+    if (ctx->body.digest && !ctx->body.late && r == r->main
+        && ctx->phase == NGX_HTTP_IDEM_READ_BODY)
+    {
+        if (ngx_http_idem_body_chain(r, ctx, in) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    return ngx_http_idem_next_request_body_filter(r, in);
+}
+
+
+/* NGX_AGAIN: it is parsed in turns, and ..._body_ready() is called later */
+
+ngx_int_t
+ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_body_t  *body;
+
+    body = &ctx->body;
+
+    if (body->digest == NULL) {
+        return NGX_OK;
+    }
+
+    if (body->late && r->request_body
+        && ngx_http_idem_body_chain(r, ctx, r->request_body->bufs)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (body->multipart) {
+        ngx_http_idem_multipart_done(body->multipart);
+    }
+
+    ngx_http_idem_digest_done(body->digest, body->hash);
+    body->digest = NULL;
+
+    if (body->rest) {
+        return ngx_http_idem_rest_parse(r, ctx);
+    }
+
+    return ngx_http_idem_body_canonical(body);
+}
+
+
+/* the digest of what was parsed, if it was, in place of the raw one */
+
+ngx_int_t
+ngx_http_idem_body_canonical(ngx_http_idem_body_t *body)
+{
+    u_char     hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t  rc;
+
+    rc = NGX_DECLINED;
+
+    if (body->form) {
+        rc = ngx_http_idem_form_done(body->form, hash);
+
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        if (rc == NGX_OK) {
+            ngx_memcpy(body->hash, hash, sizeof(hash));
+        }
+    }
+
+    if (body->json) {
+        switch (ngx_http_idem_json_done(body->json, hash)) {
+
+        case NGX_ERROR:
+            return NGX_ERROR;
+
+        case NGX_OK:
+            body->parsed = 1;
+
+            if (body->kind == NGX_HTTP_IDEM_FINGERPRINT_JSON) {
+                ngx_memcpy(body->hash, hash, sizeof(hash));
+                rc = NGX_OK;
+            }
+
+            break;
+
+        default: /* NGX_DECLINED */
+            break;
+        }
+    }
+
+    if (rc != NGX_OK) {
+        body->kind = NGX_HTTP_IDEM_FINGERPRINT_RAW;
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_body_t  *body;
+
+    body = &ctx->body;
+
+    ngx_http_idem_rest_cleanup(ctx);
+
+    if (body->json) {
+        ngx_http_idem_json_destroy(body->json);
+        body->json = NULL;
+    }
+
+    if (body->form) {
+        ngx_http_idem_form_destroy(body->form);
+        body->form = NULL;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_chain(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_buf_t  *b;
+
+    for ( /* void */ ; in; in = in->next) {
+        b = in->buf;
+
+        if (ngx_buf_in_memory(b)) {
+            if (ngx_http_idem_body_feed(ctx, b->pos, b->last - b->pos)
+                != NGX_OK)
+            {
+                return NGX_ERROR;
+            }
+
+        } else if (b->in_file
+                   && ngx_http_idem_body_file(r, ctx, b) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_file(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b)
+{
+    u_char   *buf;
+    off_t     offset;
+    size_t    size;
+    ssize_t   n;
+
+    buf = ngx_alloc(NGX_HTTP_IDEM_READ_SIZE, r->connection->log);
+    if (buf == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (offset = b->file_pos; offset < b->file_last; offset += n) {
+        size = (size_t) ngx_min(b->file_last - offset,
+                                NGX_HTTP_IDEM_READ_SIZE);
+
+        n = ngx_read_file(b->file, buf, size, offset);
+
+        if (n <= 0) {
+            ngx_free(buf);
+            return NGX_ERROR;
+        }
+
+        if (ngx_http_idem_body_feed(ctx, buf, (size_t) n) != NGX_OK) {
+            ngx_free(buf);
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_free(buf);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_feed(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
+{
+    size_t                 n;
+    ngx_http_idem_body_t  *body;
+
+    body = &ctx->body;
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    if (body->multipart) {
+        ngx_http_idem_multipart_feed(body->multipart, p, len);
+
+    } else {
+        ngx_http_idem_digest_update(body->digest, p, len);
+    }
+
+    if (body->json == NULL && body->form == NULL) {
+        return NGX_OK;
+    }
+
+    n = ngx_min(len, NGX_HTTP_IDEM_PARSE_SIZE - body->parsed_len);
+
+    body->parsed_len += n;
+
+    /* what they say stays said until the body is finished */
+
+    if (n && body->json) {
+        (void) ngx_http_idem_json_feed(body->json, p, n);
+    }
+
+    if (n && body->form) {
+        (void) ngx_http_idem_form_feed(body->form, p, n);
+    }
+
+    if (n == len) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_rest_add(ctx, p + n, len - n);
+}
+
+
+static void
+ngx_http_idem_body_multipart_update(void *data, const u_char *p, size_t len)
+{
+    ngx_http_idem_digest_update(data, p, len);
+}

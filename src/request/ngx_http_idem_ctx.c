@@ -1,0 +1,428 @@
+
+/*
+ * The context of a request: made at admission, found again after an internal
+ * redirect, settled when the request ends however it ends.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+
+
+static void ngx_http_idem_place(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_ctx_cleanup(void *data);
+static void ngx_http_idem_ctx_free(void *data);
+
+
+ngx_str_t  ngx_http_idem_status_names[] = {
+    ngx_null_string,
+    ngx_string("EXECUTED"),
+    ngx_string("REPLAYED"),
+    ngx_string("CONFLICT"),
+    ngx_string("BUSY"),
+    ngx_string("TIMEOUT"),
+    ngx_string("WAITERS"),
+    ngx_string("INVALID"),
+    ngx_string("UNKNOWN"),
+    ngx_string("TOO_LARGE"),
+    ngx_string("RELEASED"),
+    ngx_string("UNAVAILABLE"),
+    ngx_string("UNPROTECTED"),
+    ngx_string("BYPASS")
+};
+
+
+#if (NGX_DEBUG)
+
+static const char  *ngx_http_idem_phase_names[] = {
+    "admit", "read body", "begin", "wait", "execute", "hold", "compress",
+    "commit", "send", "follow", "replay", "refuse", "pass"
+};
+
+#endif
+
+
+/* what an internal redirect took out of r->ctx: the cleanup still has it */
+
+ngx_http_idem_ctx_t *
+ngx_http_idem_find_ctx(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_idem_ctx_t  *ctx;
+
+    for (cln = r->pool->cleanup; cln; cln = cln->next) {
+        if (cln->handler == ngx_http_idem_ctx_free) {
+            ctx = cln->data;
+            ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+            return ctx;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_http_idem_ctx_t *
+ngx_http_idem_create_ctx(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_http_cleanup_t   *hcln;
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_idem_ctx_t  *ctx;
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_idem_ctx_t));
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    hcln = ngx_http_cleanup_add(r, 0);
+    if (hcln == NULL) {
+        return NULL;
+    }
+
+    ctx = cln->data;
+    ngx_memzero(ctx, sizeof(ngx_http_idem_ctx_t));
+
+    ctx->request = r;
+    ctx->arrival = ngx_current_msec;
+    ctx->held_last = &ctx->held;
+
+    cln->handler = ngx_http_idem_ctx_free;
+
+    hcln->handler = ngx_http_idem_ctx_cleanup;
+    hcln->data = ctx;
+
+    ctx->conf = conf;
+
+    ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+
+    ngx_http_idem_place(r, ctx);
+
+    return ctx;
+}
+
+
+/*
+ * The request may have come here from another location, before it has begun.
+ * Then it was refused there, and an error_page leads it: it must not find here
+ * what it was kept from, for the record would be the same, nor take the lock.
+ * Or try_files or a module sent it on, as ngx.exec() of Lua does: then the
+ * location counts where it is now, with its access checks and what they find
+ * out.  One that says nothing of idempotency leaves it as it was.
+ */
+
+void
+ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_loc_conf_t  *conf;
+
+    if ((ctx->phase != NGX_HTTP_IDEM_ADMIT && !ctx->bypassed)
+        || ctx->uri_changes == r->uri_changes)
+    {
+        return;
+    }
+
+    if (ngx_http_idem_by_error_page(r, ctx)) {
+        ctx->bypassed = 0;
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
+                            "an error_page of a refused request");
+        return;
+    }
+
+    ngx_http_idem_place(r, ctx);
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf == ctx->conf || (conf->store == NULL && !conf->off)) {
+        return;
+    }
+
+    ctx->bypassed = 0;
+    ctx->admitted = 0;
+    ctx->key_in_body = 0;
+    ctx->body_variable = 0;
+    ctx->bypass_in_body = 0;
+    ctx->status = NGX_HTTP_IDEM_STATUS_NONE;
+
+    ngx_str_null(&ctx->key);
+    ngx_str_null(&ctx->sent_key);
+
+    if (conf->store == NULL) {
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
+                            "it is off where it came to");
+        return;
+    }
+
+    ctx->conf = conf;
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_ADMIT,
+                        "it came to another location");
+}
+
+
+/* ... and is let in: what leads it on from here is no refusal */
+
+void
+ngx_http_idem_let_in(ngx_http_request_t *r)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = (r == r->main) ? ngx_http_idem_get_ctx(r) : NULL;
+
+    if (ctx) {
+        ngx_http_idem_arrive(r, ctx);
+        ctx->let_in = 1;
+    }
+}
+
+
+static void
+ngx_http_idem_place(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->place = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    ctx->uri_changes = r->uri_changes;
+    ctx->error_page = r->error_page;
+    ctx->err_status = r->err_status;
+    ctx->let_in = 0;
+}
+
+
+/*
+ * Whether an error_page led it here that was not let in.  nginx leaves a mark,
+ * unless recursive_error_pages are on there and the page has "=" without a
+ * status: then it is taken for one if it could be.
+ */
+
+static ngx_uint_t
+ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                  status;
+    ngx_str_t                 *target;
+    ngx_uint_t                 i;
+    ngx_http_err_page_t       *page;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (ctx->let_in) {
+        return 0;
+    }
+
+    if (r->error_page != ctx->error_page
+        || r->err_status != ctx->err_status)
+    {
+        return 1;
+    }
+
+    if (!ctx->place->recursive_error_pages
+        || ctx->place->error_pages == NULL)
+    {
+        return 0;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    page = ctx->place->error_pages->elts;
+
+    for (i = 0; i < ctx->place->error_pages->nelts; i++) {
+
+        status = (page[i].overwrite >= 0) ? page[i].overwrite
+                                          : page[i].status;
+
+        if (status != (ngx_int_t) r->err_status) {
+            continue;
+        }
+
+        target = &page[i].value.value;
+
+        if (page[i].value.lengths || target->data[0] != '@'
+            || (clcf->name.len == target->len
+                && ngx_strncmp(clcf->name.data, target->data, target->len)
+                   == 0))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/*
+ * A replay did not run, nor did what was refused: the operator's action after
+ * a request is not for it.  nginx reads it from the location when all else is
+ * through; this request gets one without.
+ */
+
+void
+ngx_http_idem_no_post_action(ngx_http_request_t *r)
+{
+    void                     **loc_conf;
+    ngx_http_core_loc_conf_t  *clcf, *copy;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (clcf->post_action.data == NULL) {
+        return;
+    }
+
+    loc_conf = ngx_palloc(r->pool, sizeof(void *) * ngx_http_max_module);
+    copy = ngx_palloc(r->pool, sizeof(ngx_http_core_loc_conf_t));
+
+    if (loc_conf == NULL || copy == NULL) {
+        return;
+    }
+
+    ngx_memcpy(loc_conf, r->loc_conf, sizeof(void *) * ngx_http_max_module);
+
+    *copy = *clcf;
+    ngx_str_null(&copy->post_action);
+
+    loc_conf[ngx_http_core_module.ctx_index] = copy;
+    r->loc_conf = loc_conf;
+}
+
+
+void
+ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_phase_e phase, const char *reason)
+{
+    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->request->connection->log, 0,
+                   "idempotency: %s -> %s: %s",
+                   ngx_http_idem_phase_names[ctx->phase],
+                   ngx_http_idem_phase_names[phase], reason);
+
+    ctx->phase = phase;
+}
+
+
+/* of a request, in figures and events; the same from the first to the last */
+
+ngx_uint_t
+ngx_http_idem_group(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t  name;
+
+    if (ctx->conf->group_value == NULL) {
+        return ctx->conf->group;
+    }
+
+    if (ctx->group == 0) {
+
+        if (ngx_http_idem_value(ctx->request, ctx->conf->group_value,
+                                &name)
+            != NGX_OK
+            || name.len == 0)
+        {
+            return ctx->conf->group;
+        }
+
+        ctx->group = ngx_http_idem_metrics_group(&name) + 1;
+    }
+
+    return ctx->group - 1;
+}
+
+
+/*
+ * Under idempotency_dry_run: what would have become of the request is in
+ * "status", and it goes on as if this module were not there.
+ */
+
+ngx_int_t
+ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
+{
+    ctx->status = status;
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, "dry run");
+
+    return NGX_DECLINED;
+}
+
+
+/* a begin, and all that belongs to it */
+
+void
+ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idem_store_cancel(&ctx->covers[i].op);
+    }
+
+    ngx_http_idem_wait_cancel(ctx);
+    ngx_http_idem_release(ctx);
+}
+
+
+/*
+ * The request ends, in order or not: nobody may call us for it any more, and
+ * what it was holder of must not stay locked.  It runs before the access log
+ * is written, and after the upstream has said how much it was sent.
+ */
+
+static void
+ngx_http_idem_ctx_cleanup(void *data)
+{
+    ngx_http_idem_ctx_t  *ctx = data;
+
+    switch (ctx->phase) {
+
+    case NGX_HTTP_IDEM_READ_BODY:
+        ngx_http_idem_rest_cleanup(ctx);
+        break;
+
+    case NGX_HTTP_IDEM_BEGIN:
+        ngx_http_idem_give_up(ctx);
+        break;
+
+    case NGX_HTTP_IDEM_WAIT:
+        ngx_http_idem_wait_cancel(ctx);
+        break;
+
+    case NGX_HTTP_IDEM_EXECUTE:
+    case NGX_HTTP_IDEM_HOLD:
+        ngx_http_idem_abandon(ctx);
+        break;
+
+    default:
+        /* a commit that is under way keeps the request alive: r->blocked */
+        break;
+    }
+
+    if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->figured) {
+        ctx->figured = 1;
+        ngx_http_idem_metrics_request(ctx->conf->store,
+                                      ngx_http_idem_group(ctx), ctx->status);
+        ngx_http_idem_outcome_event(ctx);
+    }
+}
+
+
+static void
+ngx_http_idem_ctx_free(void *data)
+{
+    ngx_http_idem_ctx_t  *ctx = data;
+
+    ngx_uint_t  i;
+
+    /* the rest of what could still call us; mostly there is none of it */
+
+    ngx_http_idem_ctx_cleanup(ctx);
+    ngx_http_idem_execute_done(ctx);
+    ngx_http_idem_body_cleanup(ctx);
+    ngx_http_idem_deflate_cleanup(ctx);
+
+    for (i = 0; i < ctx->ncovers; i++) {
+        ngx_http_idem_store_cancel(&ctx->covers[i].op);
+    }
+
+    ctx->phase = NGX_HTTP_IDEM_PASS;
+}

@@ -1,0 +1,354 @@
+
+/*
+ * The holder at work: its content handler, those of the subrequests that it
+ * makes, and what nginx must not do to them meanwhile.
+ *
+ * A client that goes away does not end what runs: the lost response is what
+ * this module exists for.  Whoever looks at the client's connection (the
+ * upstream, Lua, limit_req in a location that a redirect leads to) does so
+ * when nginx tells of an event on it, so none is told of any.
+ *
+ * Called by the handlers in preaccess and pre-content; the filters take over
+ * from here.  Calls the upstream's watch and, when a handler hands the request
+ * on, the outcome.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "observe/ngx_http_idem_metrics.h"
+
+
+static ngx_int_t ngx_http_idem_content_handler(ngx_http_request_t *r);
+static void ngx_http_idem_called(ngx_http_request_t *r,
+    ngx_http_idem_run_t *run);
+static ngx_uint_t ngx_http_idem_checks_access(ngx_http_request_t *r);
+static ngx_http_idem_run_t *ngx_http_idem_add_run(
+    ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_set_copies_aside(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_client_handler(ngx_event_t *rev);
+
+
+/* methods that dav, a handler of the content phase, acts on */
+#define NGX_HTTP_IDEM_DAV                                                     \
+    (NGX_HTTP_PUT|NGX_HTTP_DELETE|NGX_HTTP_MKCOL|NGX_HTTP_COPY|NGX_HTTP_MOVE)
+
+
+/* nginx's own, which is the same for every connection that has a request */
+static ngx_event_handler_pt  ngx_http_idem_request_handler;
+
+
+ngx_int_t
+ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_run_t  *run;
+
+    run = &ctx->run;
+
+    if (ctx->phase == NGX_HTTP_IDEM_BEGIN) {
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
+                            "the lock is ours");
+
+        ctx->status = ctx->unprotected
+                      ? NGX_HTTP_IDEM_STATUS_UNPROTECTED
+                      : NGX_HTTP_IDEM_STATUS_EXECUTED;
+        ctx->held_since = ngx_current_msec;
+
+        run->request = r;
+        run->origin = r->upstream;
+        run->first = r->upstream_states ? r->upstream_states->nelts : 0;
+
+        ngx_http_idem_renew_start(ctx);
+
+    } else {
+        ngx_http_idem_outcome_left(r, ctx);
+
+        if (ngx_http_idem_move_end(r, ctx) != NGX_OK) {
+
+            /* it could be replayed to somebody who would not be let in here */
+
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    ngx_http_idem_guard(r);
+
+    /* the handler of this location; after a redirect it is another one's */
+
+    if (r->content_handler == NULL) {
+
+        if (r->method & NGX_HTTP_IDEM_DAV) {
+            ngx_http_idem_called(r, run);
+            run->phase = 1;
+            run->inside = 0;
+        }
+
+    } else if (r->content_handler != ngx_http_idem_content_handler) {
+        run->content_handler = r->content_handler;
+        r->content_handler = ngx_http_idem_content_handler;
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * A subrequest.  What the holder's content handler makes is a part of the
+ * work, as ngx.location.capture() of Lua.  A mirror's is a copy for somebody
+ * else, and nobody waits for it; that of auth_request, in a location where a
+ * redirect led, asks whether the client may.
+ */
+
+ngx_int_t
+ngx_http_idem_execute_part(ngx_http_request_t *r)
+{
+    ngx_http_idem_ctx_t  *ctx;
+    ngx_http_idem_run_t  *run;
+
+    ctx = ngx_http_idem_get_ctx(r->main);
+
+    if (ctx == NULL || !ngx_http_idem_at_work(ctx)
+        || r->content_handler == NULL
+        || r->content_handler == ngx_http_idem_content_handler
+        || ngx_http_idem_checks_access(r))
+    {
+        return NGX_DECLINED;
+    }
+
+    run = ngx_http_idem_run_of(ctx, r);
+
+    if (run == NULL) {
+        run = ngx_http_idem_add_run(r, ctx);
+        if (run == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    if (run->aside) {
+        return NGX_DECLINED;
+    }
+
+    run->content_handler = r->content_handler;
+    r->content_handler = ngx_http_idem_content_handler;
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_http_idem_run_t *
+ngx_http_idem_add_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_run_t  *run;
+
+    run = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_run_t));
+    if (run == NULL) {
+        return NULL;
+    }
+
+    run->request = r;
+
+    run->next = ctx->run.next;
+    ctx->run.next = run;
+
+    return run;
+}
+
+
+/*
+ * What was made before the content handler is called, and goes on beside it,
+ * is a mirror's.
+ */
+
+static ngx_int_t
+ngx_http_idem_set_copies_aside(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_run_t        *run;
+    ngx_http_posted_request_t  *pr;
+
+    for (pr = r->posted_requests; pr; pr = pr->next) {
+
+        if (!pr->request->background || pr->request->parent != r
+            || ngx_http_idem_run_of(ctx, pr->request))
+        {
+            continue;
+        }
+
+        run = ngx_http_idem_add_run(pr->request, ctx);
+        if (run == NULL) {
+            return NGX_ERROR;
+        }
+
+        run->aside = 1;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_checks_access(ngx_http_request_t *r)
+{
+    ngx_http_phase_handler_t   *ph;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    if (!r->header_only) {
+        return 0;
+    }
+
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+    ph = cmcf->phase_engine.handlers;
+
+    return ph[r->main->phase_handler].checker == ngx_http_core_access_phase;
+}
+
+
+/* nobody renews the lease any more */
+
+void
+ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx)
+{
+    if (ctx->holding) {
+        ngx_http_idem_renew_stop(ctx);
+
+        ngx_http_idem_metrics_lock_held(ctx->conf->store,
+                                        ngx_current_msec
+                                        - ctx->held_since);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_content_handler(ngx_http_request_t *r)
+{
+    ngx_int_t             rc;
+    ngx_uint_t            uri_changes;
+    ngx_http_upstream_t  *u;
+    ngx_http_idem_ctx_t  *ctx;
+    ngx_http_idem_run_t  *run;
+
+    ctx = ngx_http_idem_get_ctx(r);
+    run = ngx_http_idem_run_of(ctx, r);
+
+    if (run == NULL) {
+        /* a copy of the holder, as those that update a cache */
+        return ctx->run.content_handler(r);
+    }
+
+    if (r == r->main
+        && ngx_http_idem_set_copies_aside(r, ctx) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    uri_changes = r->uri_changes;
+
+    ngx_http_idem_called(r, run);
+
+    rc = run->content_handler(r);
+
+    if (uri_changes != r->uri_changes) {
+        /* it has sent the request on, and another one was called */
+        return rc;
+    }
+
+    run->inside = 0;
+
+    /* NGX_DONE: the handler holds a reference, so r is still there */
+
+    u = r->upstream;
+
+    if (rc == NGX_DONE && u && u != run->before
+        && ngx_http_idem_at_work(ctx))
+    {
+        ngx_http_idem_upstream_start(r, run);
+    }
+
+    return rc;
+}
+
+
+static void
+ngx_http_idem_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    run->before = r->upstream;
+    run->err_status = r->err_status;
+    run->uri_changes = r->uri_changes;
+    run->error_page = r->error_page;
+    run->recursive = clcf->recursive_error_pages;
+    run->called = 1;
+    run->inside = 1;
+    run->phase = 0;
+}
+
+
+/*
+ * Events on the client's connection are nobody's business from now on.  An
+ * error makes nginx take its own handler again: each location that is come to
+ * puts this one back.
+ */
+
+void
+ngx_http_idem_guard(ngx_http_request_t *r)
+{
+    ngx_event_t  *rev;
+
+    rev = r->connection->read;
+
+    if (rev->handler != ngx_http_idem_client_handler) {
+        ngx_http_idem_request_handler = rev->handler;
+        rev->handler = ngx_http_idem_client_handler;
+    }
+}
+
+
+static void
+ngx_http_idem_client_handler(ngx_event_t *rev)
+{
+    ngx_connection_t     *c;
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
+
+    c = rev->data;
+    r = c->data;
+    r = r->main;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    /* c->close: the worker is told to end what is not through by now */
+
+    if (!c->close && ctx
+        && (ngx_http_idem_at_work(ctx)
+            || ctx->phase == NGX_HTTP_IDEM_COMMIT))
+    {
+        ngx_http_block_reading(r);
+        return;
+    }
+
+    rev->handler = ngx_http_idem_request_handler;
+    rev->handler(rev);
+}
+
+
+/* nothing is held any more: a client that goes away may end the upstream */
+
+void
+ngx_http_idem_execute_let_go(ngx_http_request_t *r)
+{
+    ngx_event_t  *rev;
+
+    rev = r->connection->read;
+
+    if (rev->ready && rev->handler == ngx_http_idem_client_handler) {
+        /* it may be gone already */
+        ngx_post_event(rev, &ngx_posted_events);
+    }
+}

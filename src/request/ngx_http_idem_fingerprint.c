@@ -1,0 +1,291 @@
+
+/*
+ * What a request is, in hashes: its fingerprint, and who asks.  Every string
+ * goes in with its length.
+ *
+ * The identity is evaluated here and not before: it may be what an access
+ * check has set.  Called for the records that are to cover the request.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static ngx_int_t ngx_http_idem_media_type(ngx_http_request_t *r,
+    ngx_str_t *type);
+
+
+/*
+ * Who asks.  The hash of somebody is made for each request, and what it is
+ * made of is not kept.  That of nobody, all values being empty, is always the
+ * same in a location.
+ */
+
+ngx_int_t
+ngx_http_idem_identity(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf, u_char *hash)
+{
+    ngx_str_t                value;
+    ngx_uint_t               i, n, empty;
+    ngx_http_idem_digest_t   d;
+    ngx_http_idem_value_t   *part;
+
+    part = conf->identity->elts;
+    n = conf->identity->nelts;
+
+    /* as many as are empty before the first that is not */
+
+    value.len = 0;
+
+    for (empty = 0; empty < n; empty++) {
+
+        if (ngx_http_idem_value(r, &part[empty], &value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (value.len) {
+            break;
+        }
+    }
+
+    if (empty == n && conf->nobody_known) {
+        ngx_memcpy(hash, conf->nobody, NGX_HTTP_IDEM_HASH_LEN);
+        return NGX_OK;
+    }
+
+    ngx_http_idem_digest_start(&d);
+
+    for (i = 0; i < n; i++) {
+
+        if (i > empty
+            && ngx_http_idem_value(r, &part[i], &value) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_http_idem_digest_field(&d, value.data,
+                                   (i < empty) ? 0 : value.len);
+    }
+
+    ngx_http_idem_digest_done(&d, hash);
+
+    if (empty == n) {
+        ngx_memcpy(conf->nobody, hash, NGX_HTTP_IDEM_HASH_LEN);
+        conf->nobody_known = 1;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * What the request is.  With "idempotency_fingerprint off" the key alone
+ * decides that; who asks still counts.  "whole": with the body even so, for a
+ * key that is derived from it.
+ */
+
+ngx_int_t
+ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t whole, u_char *identity, u_char *hash)
+{
+    u_char     kind;
+    ngx_str_t  fields[7];
+
+    fields[0].data = identity;
+    fields[0].len = NGX_HTTP_IDEM_HASH_LEN;
+
+    if (ctx->conf->fingerprint->mode == NGX_HTTP_IDEM_FINGERPRINT_OFF
+        && !whole)
+    {
+        ngx_http_idem_digest_fields(hash, fields, 1);
+        return NGX_OK;
+    }
+
+    fields[1] = r->method_name;
+    fields[2] = r->headers_in.server;
+    fields[3] = r->unparsed_uri;
+
+    if (ngx_http_idem_media_type(r, &fields[4]) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* a body that did not parse must not be taken for one that did */
+
+    kind = (u_char) ctx->body.kind;
+
+    fields[5].data = &kind;
+    fields[5].len = 1;
+
+    fields[6].data = ctx->body.hash;
+    fields[6].len = NGX_HTTP_IDEM_HASH_LEN;
+
+    ngx_http_idem_digest_fields(hash, fields, 7);
+
+    return NGX_OK;
+}
+
+
+/*
+ * Which operation it is, without its body: what two fingerprints have in
+ * common that were made by different schemes.
+ */
+
+void
+ngx_http_idem_target(ngx_http_request_t *r, u_char *target)
+{
+    u_char     hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t  fields[3];
+
+    static ngx_http_idem_digest_memo_t  memo;
+
+    fields[0] = r->method_name;
+    fields[1] = r->headers_in.server;
+    fields[2] = r->unparsed_uri;
+
+    ngx_http_idem_digest_again(&memo, hash, fields, 3);
+
+    ngx_memcpy(target, hash, NGX_HTTP_IDEM_TARGET_LEN);
+}
+
+
+/*
+ * The media type without white space around its parameters, its names in
+ * lower case, and without a boundary: that is made anew for each try.
+ */
+
+static ngx_int_t
+ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
+{
+    u_char      *p, *last, *out, *start;
+    ngx_str_t   *value;
+    ngx_uint_t   quoted, name;
+
+    ngx_str_null(type);
+
+    if (r->headers_in.content_type == NULL) {
+        return NGX_OK;
+    }
+
+    value = &r->headers_in.content_type->value;
+
+    p = value->data;
+    last = p + value->len;
+
+    /* mostly it is plain: a name in lower case, no parameter */
+
+    while (p < last && *p > ' ' && *p != ';' && *p != '"'
+           && (*p < 'A' || *p > 'Z'))
+    {
+        p++;
+    }
+
+    if (p == last) {
+        *type = *value;
+        return NGX_OK;
+    }
+
+    type->data = ngx_pnalloc(r->pool, value->len + 1);
+    if (type->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    out = type->data;
+    p = value->data;
+
+    while (p < last) {
+
+        /* a part: the type itself, or a parameter */
+
+        while (p < last && (*p == ' ' || *p == '\t')) {
+            p++;
+        }
+
+        start = out;
+        quoted = 0;
+        name = 1;
+
+        if (start != type->data) {
+            *out++ = ';';
+        }
+
+        for ( /* void */ ; p < last && (quoted || *p != ';'); p++) {
+
+            if (*p == '"') {
+                quoted = !quoted;
+
+            } else if (*p == '=') {
+                name = (start == type->data);
+            }
+
+            *out++ = name ? ngx_tolower(*p) : *p;
+        }
+
+        while (out > start && (out[-1] == ' ' || out[-1] == '\t')) {
+            out--;
+        }
+
+        if (start != type->data
+            && (out - start == 1
+                || (out - start > 10
+                    && ngx_strncmp(start + 1, "boundary=", 9) == 0)))
+        {
+            out = start;
+        }
+
+        p++;
+    }
+
+    type->len = out - type->data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * A number for the way in which fingerprints are made here: the same on every
+ * host with the same configuration.
+ */
+
+uint32_t
+ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf)
+{
+    u_char                      how[2];
+    uint32_t                    crc;
+    ngx_str_t                  *name;
+    ngx_uint_t                  i;
+    ngx_http_idem_canonical_t  *canonical;
+
+    canonical = conf->fingerprint;
+
+    how[0] = (u_char) canonical->mode;
+    how[1] = (u_char) canonical->unordered;
+
+    ngx_crc32_init(crc);
+    ngx_crc32_update(&crc, how, 2);
+
+    if (canonical->excluded) {
+        name = canonical->excluded->elts;
+
+        for (i = 0; i < canonical->excluded->nelts; i++) {
+            ngx_crc32_update(&crc, name[i].data, name[i].len);
+            ngx_crc32_update(&crc, (u_char *) ",", 1);
+        }
+    }
+
+    if (canonical->included) {
+        name = canonical->included->elts;
+
+        for (i = 0; i < canonical->included->nelts; i++) {
+            ngx_crc32_update(&crc, (u_char *) "+", 1);
+            ngx_crc32_update(&crc, name[i].data, name[i].len);
+        }
+    }
+
+    ngx_crc32_final(crc);
+
+    return crc;
+}

@@ -1,0 +1,553 @@
+
+/*
+ * Requests that move on to another location after they have begun.
+ *
+ * "index", an error_page, X-Accel-Redirect, ngx.exec() and the like lead a
+ * request on when its content handler runs, and the location where it comes to
+ * may have access checks of its own.  What is stored under the key was let in
+ * there, too; who asks for it again is not known to be.  So the moves are kept
+ * with the response, and a replay makes them first: nginx checks the access to
+ * each location on the way, and only the last one is where the response is
+ * sent from.  A client that is refused there gets the same answer as for a
+ * key that nobody has used.
+ *
+ * A move begins where nginx enters a location, and ends when it was let in:
+ * whatever the location itself does to a request before that (rewrite,
+ * try_files) it does again.  Should it come to another location all the same,
+ * nothing is replayed.
+ *
+ * Called by the handlers as a request comes by; the header is written by the
+ * capture and read by the replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include <openssl/crypto.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#define NGX_HTTP_IDEM_MOVES_HEADER  "X-Idempotency-Moves"
+
+/* in the head of a stored response, which is seldom more than a few of them */
+#define NGX_HTTP_IDEM_MOVES_LOOK  65536
+
+#define NGX_HTTP_IDEM_WHO_LEN                                                 \
+    (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
+
+
+static ngx_int_t ngx_http_idem_move_copy(ngx_pool_t *pool,
+    ngx_str_t *to, ngx_str_t *from);
+static ngx_int_t ngx_http_idem_move_who(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, u_char *who);
+static size_t ngx_http_idem_move_len(ngx_str_t *s);
+static u_char *ngx_http_idem_move_write(u_char *p, u_char letter,
+    ngx_str_t *s);
+static ngx_int_t ngx_http_idem_moves_read(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
+static ngx_int_t ngx_http_idem_moves_field(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field);
+static ngx_int_t ngx_http_idem_follow_move(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+
+
+/*
+ * nginx enters a location.  The first that is seen of it counts: by its URI
+ * before anything is rewritten, or by its name, which is not seen as early.
+ */
+
+ngx_int_t
+ngx_http_idem_move_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_move_t      *move;
+
+    if ((ctx->phase != NGX_HTTP_IDEM_EXECUTE
+         && ctx->phase != NGX_HTTP_IDEM_HOLD)
+        || ctx->move.target.len || r->post_action)
+    {
+        return NGX_OK;
+    }
+
+    move = &ctx->move;
+    move->get = (r->method_name.data == ngx_http_core_get_method.data);
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (clcf->named) {
+        ngx_str_null(&move->args);
+
+        return ngx_http_idem_move_copy(r->pool, &move->target, &clcf->name);
+    }
+
+    if (ngx_http_idem_move_copy(r->pool, &move->args, &r->args)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_move_copy(r->pool, &move->target, &r->uri);
+}
+
+
+ngx_int_t
+ngx_http_idem_redirected(ngx_http_request_t *r)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = (r == r->main) ? ngx_http_idem_get_ctx(r) : NULL;
+
+    return ctx ? ngx_http_idem_move_start(r, ctx) : NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_move_copy(ngx_pool_t *pool, ngx_str_t *to, ngx_str_t *from)
+{
+    to->len = 0;
+
+    to->data = ngx_pnalloc(pool, from->len + 1);
+    if (to->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(to->data, from->data, from->len);
+    to->len = from->len;
+
+    return NGX_OK;
+}
+
+
+/* it was let in */
+
+ngx_int_t
+ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_move_t      *move;
+
+    if (r->post_action) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_move_start(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->moves == NULL) {
+        ctx->moves = ngx_array_create(r->pool, 1,
+                                      sizeof(ngx_http_idem_move_t));
+        if (ctx->moves == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    move = ngx_array_push(ctx->moves);
+    if (move == NULL) {
+        return NGX_ERROR;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    *move = ctx->move;
+    move->location = clcf->name;
+
+    ngx_str_null(&ctx->move.target);
+
+    return NGX_OK;
+}
+
+
+/*
+ * Who asks may be known only where it has come to: by the identity that is
+ * configured there, or else where it began, with what the access checks have
+ * set meanwhile.
+ */
+
+static ngx_int_t
+ngx_http_idem_move_who(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, u_char *who)
+{
+    u_char                     hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (ngx_http_idem_identity(r, conf->store ? conf : ctx->conf, hash)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_hex_dump(who, hash, NGX_HTTP_IDEM_IDENTITY_LEN);
+
+    return NGX_OK;
+}
+
+
+/*
+ * The moves as one more header of the stored response, which no client gets
+ * to see: fields with a letter each, escaped, with a space between them.
+ */
+
+ngx_int_t
+ngx_http_idem_moves_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers)
+{
+    size_t                   len;
+    u_char                  *p;
+    ngx_uint_t               i;
+    ngx_http_idem_move_t    *move;
+    ngx_http_idem_header_t  *kept;
+
+    if (ctx->moves == NULL) {
+        return NGX_OK;
+    }
+
+    move = ctx->moves->elts;
+    len = 1 + NGX_HTTP_IDEM_WHO_LEN;
+
+    for (i = 0; i < ctx->moves->nelts; i++) {
+        len += ngx_http_idem_move_len(&move[i].target)
+               + ngx_http_idem_move_len(&move[i].args)
+               + ngx_http_idem_move_len(&move[i].location) + 2;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEM_HEADER_PLAIN;
+    kept->valid = 1;
+    ngx_str_set(&kept->name, NGX_HTTP_IDEM_MOVES_HEADER);
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->value.data = p;
+
+    *p++ = 'w';
+
+    if (ngx_http_idem_move_who(r, ctx, p) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    p += NGX_HTTP_IDEM_WHO_LEN;
+
+    for (i = 0; i < ctx->moves->nelts; i++) {
+        p = ngx_http_idem_move_write(p, 't', &move[i].target);
+        p = ngx_http_idem_move_write(p, 'a', &move[i].args);
+        p = ngx_http_idem_move_write(p, 'l', &move[i].location);
+
+        if (move[i].get) {
+            *p++ = ' ';
+            *p++ = 'g';
+        }
+    }
+
+    kept->value.len = p - kept->value.data;
+
+    return NGX_OK;
+}
+
+
+static size_t
+ngx_http_idem_move_len(ngx_str_t *s)
+{
+    return 2 + s->len
+           + 2 * ngx_escape_uri(NULL, s->data, s->len,
+                                NGX_ESCAPE_URI_COMPONENT);
+}
+
+
+static u_char *
+ngx_http_idem_move_write(u_char *p, u_char letter, ngx_str_t *s)
+{
+    *p++ = ' ';
+    *p++ = letter;
+
+    return (u_char *) ngx_escape_uri(p, s->data, s->len,
+                                     NGX_ESCAPE_URI_COMPONENT);
+}
+
+
+ngx_uint_t
+ngx_http_idem_is_moves(ngx_str_t *name)
+{
+    return name->len == sizeof(NGX_HTTP_IDEM_MOVES_HEADER) - 1
+           && ngx_strncasecmp(name->data,
+                              (u_char *) NGX_HTTP_IDEM_MOVES_HEADER,
+                              name->len)
+              == 0;
+}
+
+
+/*
+ * Another request than that of the response: it is not led to where it would
+ * be checked, and is told no more than that.
+ */
+
+ngx_uint_t
+ngx_http_idem_moved(ngx_http_idem_found_t *found)
+{
+    size_t   len;
+    u_char  *name;
+
+    if (found->state != NGX_HTTP_IDEM_COMPLETED) {
+        return 0;
+    }
+
+    name = (u_char *) NGX_HTTP_IDEM_MOVES_HEADER;
+    len = ngx_min(found->response.len, NGX_HTTP_IDEM_MOVES_LOOK);
+
+    return ngx_strlcasestrn(found->response.data, found->response.data + len,
+                            name, sizeof(NGX_HTTP_IDEM_MOVES_HEADER) - 2)
+           != NULL;
+}
+
+
+/*
+ * NGX_DECLINED if there is nothing to follow: the response was made where the
+ * request is.
+ */
+
+ngx_int_t
+ngx_http_idem_follow_start(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response)
+{
+    ngx_uint_t            i;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    if (ctx->followed || ctx->conf->dry_run) {
+        return NGX_DECLINED;
+    }
+
+    for (i = 0; i < response->nheaders; i++) {
+
+        if (!ngx_http_idem_is_moves(&response->headers[i].name)) {
+            continue;
+        }
+
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_FOLLOW,
+                            "there is a response of another location");
+
+        ctx->followed = cover;
+
+        switch (ngx_http_idem_moves_read(r, ctx, &response->headers[i].value))
+        {
+        case NGX_OK:
+            return ngx_http_idem_follow_move(r, ctx);
+
+        case NGX_DECLINED:
+            return ngx_http_idem_refuse(r, ctx,
+                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+
+        default:
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/* NGX_DECLINED if it can't be read */
+
+static ngx_int_t
+ngx_http_idem_moves_read(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
+{
+    u_char     *p, *last, *start;
+    ngx_int_t   rc;
+    ngx_str_t   field;
+
+    ctx->steps = ngx_array_create(r->pool, 1, sizeof(ngx_http_idem_move_t));
+    if (ctx->steps == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = value->data;
+    last = value->data + value->len;
+
+    while (p < last) {
+        start = p;
+
+        while (p < last && *p != ' ') {
+            p++;
+        }
+
+        if (p == start) {
+            return NGX_DECLINED;
+        }
+
+        field.data = start + 1;
+        field.len = p - field.data;
+
+        rc = ngx_http_idem_moves_field(r, ctx, *start, &field);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        p++;
+    }
+
+    return (ctx->steps->nelts && ctx->follower.len) ? NGX_OK : NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_http_idem_moves_field(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field)
+{
+    u_char                *src, *dst;
+    ngx_str_t              s;
+    ngx_http_idem_move_t  *step;
+
+    if (letter == 'w') {
+        ctx->follower = *field;
+        return NGX_OK;
+    }
+
+    s.data = ngx_pnalloc(r->pool, field->len + 1);
+    if (s.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    src = field->data;
+    dst = s.data;
+
+    ngx_unescape_uri(&dst, &src, field->len, 0);
+
+    s.len = dst - s.data;
+
+    if (letter == 't') {
+        step = ngx_array_push(ctx->steps);
+        if (step == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memzero(step, sizeof(ngx_http_idem_move_t));
+        step->target = s;
+
+        return s.len ? NGX_OK : NGX_DECLINED;
+    }
+
+    if (ctx->steps->nelts == 0) {
+        return NGX_DECLINED;
+    }
+
+    step = ctx->steps->elts;
+    step += ctx->steps->nelts - 1;
+
+    switch (letter) {
+
+    case 'a':
+        step->args = s;
+        return NGX_OK;
+
+    case 'l':
+        step->location = s;
+        return NGX_OK;
+
+    case 'g':
+        step->get = 1;
+        return NGX_OK;
+
+    default:
+        return NGX_DECLINED;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_move_t  *step;
+
+    step = ctx->steps->elts;
+    step += ctx->step;
+
+    if (step->get) {
+        r->method = NGX_HTTP_GET;
+        r->method_name = ngx_http_core_get_method;
+    }
+
+    /* as try_files does it */
+
+    if (step->target.data[0] == '@') {
+        (void) ngx_http_named_location(r, &step->target);
+
+    } else {
+        (void) ngx_http_internal_redirect(r, &step->target, &step->args);
+    }
+
+    ngx_http_finalize_request(r, NGX_DONE);
+
+    return NGX_DONE;
+}
+
+
+/* it was let in, where it has come to */
+
+ngx_int_t
+ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    u_char                     who[NGX_HTTP_IDEM_WHO_LEN];
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_move_t      *step;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    step = ctx->steps->elts;
+    step += ctx->step;
+
+    if (clcf->name.len != step->location.len
+        || ngx_strncmp(clcf->name.data, step->location.data, clcf->name.len)
+           != 0)
+    {
+        /* an error_page may have led it: a page of that is welcome */
+
+        if (r->content_handler == NULL
+            && (r->error_page || r->err_status)
+            && (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)))
+        {
+            return NGX_DECLINED;
+        }
+
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: a stored response was made in location "
+                      "\"%V\", its retry came to \"%V\" and is refused, record "
+                      "%*xs", &step->location, &clcf->name, (size_t) 8,
+                      ctx->followed->id);
+
+        return ngx_http_idem_refuse(r, ctx,
+                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+    }
+
+    if (++ctx->step < ctx->steps->nelts) {
+        return ngx_http_idem_follow_move(r, ctx);
+    }
+
+    if (ngx_http_idem_move_who(r, ctx, who) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->follower.len != sizeof(who)
+        || CRYPTO_memcmp(ctx->follower.data, who, sizeof(who)) != 0)
+    {
+        ctx->foreign = 1;
+
+        return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    }
+
+    return ngx_http_idem_replay(r, ctx->followed);
+}

@@ -1,0 +1,285 @@
+
+/*
+ * Where the handlers of a request stand among nginx's phases, and what it
+ * takes to pass by them.
+ *
+ * nginx calls the handlers of a phase for every request of the server, through
+ * a checker that knows the rules of the phase.  Ours look first whether the
+ * request has anything to do with us, and if not pass it on at once: a
+ * location without "idempotency" costs nothing that could be measured.  With
+ * the checkers of nginx it would be one percent.
+ *
+ * Called once by the module when the configuration was read, and once when
+ * nginx has made its table of phases of it.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static ngx_int_t ngx_http_idem_add_handler(ngx_array_t *handlers,
+    ngx_http_handler_pt handler, ngx_uint_t place);
+static ngx_uint_t ngx_http_idem_has_module(ngx_conf_t *cf, const char *name);
+static ngx_int_t ngx_http_idem_server_rewrite(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_preaccess_phase(ngx_http_request_t *r,
+    ngx_http_phase_handler_t *ph);
+static ngx_int_t ngx_http_idem_access_phase(ngx_http_request_t *r,
+    ngx_http_phase_handler_t *ph);
+static ngx_int_t ngx_http_idem_precontent_phase(ngx_http_request_t *r,
+    ngx_http_phase_handler_t *ph);
+
+
+typedef struct {
+    ngx_http_handler_pt       handler;
+    ngx_http_phase_handler_pt checker;
+} ngx_http_idem_stand_t;
+
+
+static ngx_http_idem_stand_t  ngx_http_idem_stands[] = {
+
+    { ngx_http_idem_preaccess_handler,
+      ngx_http_idem_preaccess_phase },
+
+    { ngx_http_idem_access_handler,
+      ngx_http_idem_access_phase },
+
+    { ngx_http_idem_precontent_handler,
+      ngx_http_idem_precontent_phase },
+
+    { NULL, NULL }
+};
+
+
+/*
+ * Of nginx's own, which are there as long as nginx is: what is to be done
+ * right before them takes no place of its own among the handlers.
+ */
+
+static ngx_http_handler_pt  ngx_http_idem_next_server_rewrite;
+static ngx_http_handler_pt  ngx_http_idem_next_try_files;
+
+
+/*
+ * nginx calls the handlers of a phase from the last to the first.  Those of its
+ * own modules come first in the list, whichever others are loaded: rewrite in
+ * server rewrite; in pre-content mirror, then try_files.  What leads to a
+ * location with checks of its own is to be called before begin, and mirror
+ * after it: a replay is not mirrored.
+ */
+
+ngx_int_t
+ngx_http_idem_phases_init(ngx_conf_t *cf)
+{
+    ngx_uint_t                  mirror;
+    ngx_array_t                *rewrite, *precontent;
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    rewrite = &cmcf->phases[NGX_HTTP_SERVER_REWRITE_PHASE].handlers;
+    precontent = &cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
+
+    ngx_http_idem_next_server_rewrite = NULL;
+    ngx_http_idem_next_try_files = NULL;
+
+    mirror = ngx_http_idem_has_module(cf, "ngx_http_mirror_module");
+
+    if (rewrite->nelts
+        && ngx_http_idem_has_module(cf, "ngx_http_rewrite_module"))
+    {
+        h = rewrite->elts;
+        ngx_http_idem_next_server_rewrite = h[0];
+        h[0] = ngx_http_idem_server_rewrite;
+
+    } else if (ngx_http_idem_add_handler(rewrite,
+                                    ngx_http_idem_server_rewrite, 0)
+               != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (precontent->nelts > mirror
+        && ngx_http_idem_has_module(cf, "ngx_http_try_files_module"))
+    {
+        h = precontent->elts;
+        ngx_http_idem_next_try_files = h[mirror];
+        h[mirror] = ngx_http_idem_try_files;
+    }
+
+    if (ngx_http_idem_add_handler(precontent,
+                                     ngx_http_idem_precontent_handler,
+                                     mirror)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idem_preaccess_handler;
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_idem_access_handler;
+
+    return NGX_OK;
+}
+
+
+/* those from "place" on move up by one */
+
+static ngx_int_t
+ngx_http_idem_add_handler(ngx_array_t *handlers,
+    ngx_http_handler_pt handler, ngx_uint_t place)
+{
+    ngx_uint_t            i;
+    ngx_http_handler_pt  *h;
+
+    if (ngx_array_push(handlers) == NULL) {
+        return NGX_ERROR;
+    }
+
+    h = handlers->elts;
+
+    for (i = handlers->nelts - 1; i > place; i--) {
+        h[i] = h[i - 1];
+    }
+
+    h[i] = handler;
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_has_module(ngx_conf_t *cf, const char *name)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; cf->cycle->modules[i]; i++) {
+        if (ngx_strcmp(cf->cycle->modules[i]->name, name) == 0) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* an internal redirect begins here */
+
+static ngx_int_t
+ngx_http_idem_server_rewrite(ngx_http_request_t *r)
+{
+    if (r->internal
+        && ngx_http_idem_redirected(r) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ngx_http_idem_next_server_rewrite
+           ? ngx_http_idem_next_server_rewrite(r) : NGX_DECLINED;
+}
+
+
+/*
+ * Behind every check: where the request goes from here is not for having been
+ * refused.
+ */
+
+static ngx_int_t
+ngx_http_idem_try_files(ngx_http_request_t *r)
+{
+    if (r->internal
+        || ngx_http_get_module_ctx(r, ngx_http_idempotency_module))
+    {
+        ngx_http_idem_let_in(r);
+    }
+
+    return ngx_http_idem_next_try_files(r);
+}
+
+
+void
+ngx_http_idem_phases_ready(ngx_cycle_t *cycle)
+{
+    ngx_http_phase_handler_t   *ph;
+    ngx_http_core_main_conf_t  *cmcf;
+    ngx_http_idem_stand_t      *stand;
+
+    cmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_core_module);
+
+    for (ph = cmcf->phase_engine.handlers; ph->checker; ph++) {
+
+        for (stand = ngx_http_idem_stands; stand->handler; stand++) {
+            if (ph->handler == stand->handler) {
+                ph->checker = stand->checker;
+            }
+        }
+    }
+}
+
+
+/* it may have come here from a location where it is on */
+
+static ngx_int_t
+ngx_http_idem_preaccess_phase(ngx_http_request_t *r,
+    ngx_http_phase_handler_t *ph)
+{
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf->store == NULL && !r->internal) {
+        r->phase_handler++;
+        return NGX_AGAIN;
+    }
+
+    return ngx_http_core_generic_phase(r, ph);
+}
+
+
+static ngx_int_t
+ngx_http_idem_access_phase(ngx_http_request_t *r,
+    ngx_http_phase_handler_t *ph)
+{
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (conf->store == NULL) {
+        r->phase_handler++;
+        return NGX_AGAIN;
+    }
+
+    return ngx_http_core_access_phase(r, ph);
+}
+
+
+/* it may have come here from a location where it is on */
+
+static ngx_int_t
+ngx_http_idem_precontent_phase(ngx_http_request_t *r,
+    ngx_http_phase_handler_t *ph)
+{
+    if (ngx_http_get_module_ctx(r, ngx_http_idempotency_module) == NULL
+        && !r->internal)
+    {
+        r->phase_handler++;
+        return NGX_AGAIN;
+    }
+
+    return ngx_http_core_generic_phase(r, ph);
+}

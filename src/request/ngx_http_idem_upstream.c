@@ -1,0 +1,369 @@
+
+/*
+ * The upstreams of an execution, watched: when one starts, answers, and ends.
+ *
+ * An upstream may start later than its content handler returns, as when it
+ * waits for the lock of a cache entry.  Once something was sent to it, nginx
+ * does not try a next peer by itself: it would for PUT and DELETE.  A response
+ * that ends before its time is one that broke off, and so is one whose body is
+ * invalid: nginx has no answer for that since it believes the header to be out.
+ *
+ * nginx calls the functions that an upstream's module gave it; some of them
+ * are replaced by ours, which call them.  Called by the execution and the
+ * capture.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static void ngx_http_idem_upstream_started(ngx_http_request_t *r,
+    ngx_http_idem_run_t *run);
+static ngx_uint_t ngx_http_idem_upstream_watch(ngx_http_upstream_t *u,
+    ngx_http_idem_run_t *run);
+static ngx_int_t ngx_http_idem_upstream_create(ngx_http_request_t *r);
+static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
+    ngx_int_t rc);
+static void ngx_http_idem_unmask(ngx_http_idem_run_t *run);
+static ngx_int_t ngx_http_idem_input_init(void *data);
+static ngx_int_t ngx_http_idem_input(void *data, ssize_t bytes);
+static ngx_int_t ngx_http_idem_pipe_input(ngx_event_pipe_t *p,
+    ngx_buf_t *buf);
+static ngx_uint_t ngx_http_idem_invalid(ngx_http_idem_run_t *run);
+
+
+/* methods after which nginx tries no next peer anyway */
+#define NGX_HTTP_IDEM_SPARED                                                  \
+    (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH)
+
+/* those of a subrequest that only asks for something */
+#define NGX_HTTP_IDEM_SAFE                                                    \
+    (NGX_HTTP_GET|NGX_HTTP_HEAD|NGX_HTTP_OPTIONS)
+
+
+ngx_http_idem_run_t *
+ngx_http_idem_run_of(ngx_http_idem_ctx_t *ctx, ngx_http_request_t *r)
+{
+    ngx_http_idem_run_t  *run;
+
+    for (run = &ctx->run; run; run = run->next) {
+        if (run->request == r) {
+            return run;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* the content handler has made an upstream, which may wait for something yet */
+
+void
+ngx_http_idem_upstream_start(ngx_http_request_t *r, ngx_http_idem_run_t *run)
+{
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+
+    if (u->cleanup) {
+        ngx_http_idem_upstream_started(r, run);
+
+    } else if (u->create_request != ngx_http_idem_upstream_create) {
+        run->create = u->create_request;
+        u->create_request = ngx_http_idem_upstream_create;
+    }
+}
+
+
+/* the first thing that nginx does after it took to checking the client */
+
+static ngx_int_t
+ngx_http_idem_upstream_create(ngx_http_request_t *r)
+{
+    ngx_int_t             rc;
+    ngx_http_idem_ctx_t  *ctx;
+    ngx_http_idem_run_t  *run;
+
+    ctx = ngx_http_idem_get_ctx(r);
+    run = ngx_http_idem_run_of(ctx, r);
+
+    r->upstream->create_request = run->create;
+
+    rc = run->create(r);
+
+    if (rc == NGX_OK && ngx_http_idem_at_work(ctx)) {
+        ngx_http_idem_upstream_started(r, run);
+    }
+
+    return rc;
+}
+
+
+static void
+ngx_http_idem_upstream_started(ngx_http_request_t *r,
+    ngx_http_idem_run_t *run)
+{
+    ngx_uint_t  spared;
+
+    if (!ngx_http_idem_upstream_watch(r->upstream, run)) {
+        return;
+    }
+
+    /*
+     * In place of the check of the client's connection.  The held response is
+     * never written to it, so that it is not missed.
+     */
+
+    r->write_event_handler = ngx_http_request_empty_handler;
+
+    spared = NGX_HTTP_IDEM_SPARED;
+
+    if (r != r->main) {
+        spared |= NGX_HTTP_IDEM_SAFE;
+    }
+
+    if (!(r->method & spared)) {
+        run->method = r->method;
+        run->masked = 1;
+        r->method |= NGX_HTTP_PATCH;
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_idem_upstream_watch(ngx_http_upstream_t *u, ngx_http_idem_run_t *run)
+{
+    if (u == run->upstream) {
+        return 0;
+    }
+
+    run->upstream = u;
+    run->invalid = 0;
+
+    run->finalize = u->finalize_request;
+    u->finalize_request = ngx_http_idem_upstream_finalize;
+
+    return 1;
+}
+
+
+/*
+ * The method is as it was before an error_page or X-Accel-Redirect reads it.
+ * "rc" tells how the upstream ended: 0 in order, NGX_DECLINED in order by
+ * X-Accel-Redirect.
+ */
+
+static void
+ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_upstream_t  *u;
+    ngx_http_idem_ctx_t  *ctx;
+    ngx_http_idem_run_t  *run;
+
+    ctx = ngx_http_idem_get_ctx(r);
+    run = ngx_http_idem_run_of(ctx, r);
+
+    u = r->upstream;
+    u->finalize_request = run->finalize;
+
+    ngx_http_idem_unmask(run);
+
+    if (u->header_sent
+        && rc != NGX_OK && rc != NGX_AGAIN && rc != NGX_DECLINED)
+    {
+        run->broke = 1;
+        run->broken = r->upstream_states ? r->upstream_states->nelts : 0;
+    }
+
+    run->finalize(r, rc);
+}
+
+
+static void
+ngx_http_idem_unmask(ngx_http_idem_run_t *run)
+{
+    if (run->masked) {
+        run->masked = 0;
+        run->request->method = run->method;
+    }
+}
+
+
+/*
+ * A response has come, so that there is no next peer any more: the filters are
+ * to find the method as it was.  And whose it is has to be known now: others
+ * answer when an upstream is through, and r->upstream is still there.
+ */
+
+void
+ngx_http_idem_upstream_answers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+    ngx_http_idem_run_t  *run;
+
+    run = &ctx->run;
+    u = r->upstream;
+
+    ngx_http_idem_unmask(run);
+
+    if (u == NULL || u->cleanup == NULL || r->filter_finalize
+#if (NGX_HTTP_CACHE)
+        || r->cached
+#endif
+       )
+    {
+        ctx->answering = NULL;
+        return;
+    }
+
+    ctx->answering = u;
+
+    (void) ngx_http_idem_upstream_watch(u, run);
+
+    if (u->input_filter_init == ngx_http_idem_input_init) {
+        return;
+    }
+
+    run->input_init = u->input_filter_init;
+    run->input_ctx = u->input_filter_ctx;
+
+    u->input_filter_init = ngx_http_idem_input_init;
+    u->input_filter_ctx = run;
+
+    if (u->buffering && u->pipe) {
+        run->pipe_ctx = u->pipe->input_ctx;
+        u->pipe->input_ctx = run;
+    }
+}
+
+
+/* an upstream that is through, and did not say that this was all */
+
+ngx_uint_t
+ngx_http_idem_upstream_broke(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    return ctx->answering && ctx->answering == r->upstream
+           && ctx->answering->cleanup == NULL;
+}
+
+
+/* the module may choose how to read a body only now that it has a header */
+
+static ngx_int_t
+ngx_http_idem_input_init(void *data)
+{
+    ngx_http_idem_run_t *run = data;
+
+    ngx_int_t             rc;
+    ngx_uint_t            buffering;
+    ngx_http_upstream_t  *u;
+
+    u = run->upstream;
+    buffering = u->buffering && u->pipe;
+
+    u->input_filter_init = run->input_init;
+    u->input_filter_ctx = run->input_ctx;
+
+    if (buffering) {
+        u->pipe->input_ctx = run->pipe_ctx;
+    }
+
+    if (run->input_init) {
+        rc = run->input_init(buffering ? run->pipe_ctx : run->input_ctx);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+    }
+
+    if (buffering) {
+        run->pipe_input = u->pipe->input_filter;
+        u->pipe->input_filter = ngx_http_idem_pipe_input;
+        return NGX_OK;
+    }
+
+    run->input = u->input_filter;
+    run->input_ctx = u->input_filter_ctx;
+
+    u->input_filter = ngx_http_idem_input;
+    u->input_filter_ctx = run;
+
+    return NGX_OK;
+}
+
+
+/* without buffers; "u->error" ends it as a lost connection would */
+
+static ngx_int_t
+ngx_http_idem_input(void *data, ssize_t bytes)
+{
+    ngx_http_idem_run_t *run = data;
+
+    ngx_int_t  rc;
+
+    rc = run->input(run->input_ctx, bytes);
+
+    if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
+        return rc;
+    }
+
+    run->upstream->error = 1;
+    run->upstream->length = 1;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
+{
+    ngx_int_t             rc;
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
+    ngx_http_idem_run_t  *run;
+
+    r = p->output_ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+    run = &ctx->run;
+
+    if (run->invalid) {
+        /* nobody wants the rest */
+        return NGX_OK;
+    }
+
+    rc = run->pipe_input(p, buf);
+
+    if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
+        return rc;
+    }
+
+    p->upstream_error = 1;
+    p->length = 1;
+
+    return NGX_OK;
+}
+
+
+/* nginx would close the connection, of which the client has seen nothing yet */
+
+static ngx_uint_t
+ngx_http_idem_invalid(ngx_http_idem_run_t *run)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(run->request);
+
+    if (ctx->phase != NGX_HTTP_IDEM_HOLD) {
+        return 0;
+    }
+
+    run->invalid = 1;
+
+    return 1;
+}

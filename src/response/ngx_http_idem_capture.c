@@ -1,0 +1,645 @@
+
+/*
+ * Capture and hold: the header and body of the holder's response are kept
+ * back, bounded, until the record is stored; then they go out.  So a client
+ * that has seen a response can get it again.
+ *
+ * What can't be held (too large, endless) is marked as such in the record and
+ * streams through untouched.
+ *
+ * The filters are called by nginx for every response; they call the outcome
+ * to know what becomes of the record, and the commit.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/*
+ * What is not to become a part of the filter that calls it: the filters are
+ * called for every response, and for most of them a look is all they do.
+ */
+
+#if (__GNUC__)
+#define NGX_HTTP_IDEM_APART  __attribute__((noinline))
+#else
+#define NGX_HTTP_IDEM_APART
+#endif
+
+
+static ngx_int_t ngx_http_idem_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_body_filter(ngx_http_request_t *r,
+    ngx_chain_t *in);
+static ngx_int_t ngx_http_idem_seen_header(ngx_http_request_t *r)
+    NGX_HTTP_IDEM_APART;
+static ngx_int_t ngx_http_idem_seen_body(ngx_http_request_t *r,
+    ngx_chain_t *in) NGX_HTTP_IDEM_APART;
+static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_APART;
+static ngx_uint_t ngx_http_idem_endless(ngx_http_request_t *r,
+    ngx_http_upstream_t *u);
+static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_head_alone(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_drop(ngx_chain_t *in);
+static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+    NGX_HTTP_IDEM_APART;
+static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_complete(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_own_headers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+
+
+/* nginx has no header for it: where the range that is wanted is found */
+extern ngx_module_t  ngx_http_range_body_filter_module;
+
+
+static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
+static ngx_http_output_body_filter_pt    ngx_http_next_body_filter;
+
+
+void
+ngx_http_idem_capture_init(void)
+{
+    ngx_http_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_idem_header_filter;
+
+    ngx_http_next_body_filter = ngx_http_top_body_filter;
+    ngx_http_top_body_filter = ngx_http_idem_body_filter;
+}
+
+
+static ngx_int_t
+ngx_http_idem_header_filter(ngx_http_request_t *r)
+{
+    if (ngx_http_get_module_ctx(r, ngx_http_idempotency_module) == NULL
+        && !r->internal && !r->filter_finalize)
+    {
+        return ngx_http_next_header_filter(r);
+    }
+
+    return ngx_http_idem_seen_header(r);
+}
+
+
+static ngx_int_t
+ngx_http_idem_seen_header(ngx_http_request_t *r)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx == NULL
+        || (ctx->phase != NGX_HTTP_IDEM_EXECUTE
+            && ctx->phase != NGX_HTTP_IDEM_HOLD))
+    {
+        if (ctx && (ctx->phase == NGX_HTTP_IDEM_REPLAY
+                    || ctx->phase == NGX_HTTP_IDEM_REFUSE))
+        {
+            ngx_http_idem_no_post_action(r);
+        }
+
+        return ngx_http_next_header_filter(r);
+    }
+
+    if (r != r->main) {
+        ngx_http_idem_subrequest_header(r, ctx);
+        return ngx_http_next_header_filter(r);
+    }
+
+    return ngx_http_idem_capture_header(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t   rc;
+    ngx_uint_t  header_only;
+
+    ngx_http_idem_upstream_answers(r, ctx);
+
+    /* held already: this is another response in place of that */
+
+    ctx->held = NULL;
+    ctx->held_last = &ctx->held;
+    ctx->held_size = 0;
+    ctx->segments = NULL;
+    ctx->ended = 0;
+    ctx->composed = 0;
+    ctx->charset = 0;
+    ctx->ranges = 0;
+    ctx->app_off = 0;
+    ctx->app_ttl = 0;
+
+    ngx_memzero(&ctx->response, sizeof(ngx_http_idem_response_t));
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD,
+                        "a response has come");
+
+    /* first of all: also what can't be held may have a word for us in it */
+
+    rc = ngx_http_idem_capture_head(r, ctx);
+
+    if (ngx_http_idem_endless(r, ctx->answering)) {
+        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
+        return ngx_http_idem_pass_header(r, ctx);
+    }
+
+    if (r->headers_out.content_offset) {
+
+        /* the slice module has begun where the client's range begins */
+
+        ctx->composed = 1;
+
+        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
+        return ngx_http_idem_pass_header(r, ctx);
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_NO_ROOM);
+        return ngx_http_idem_pass_header(r, ctx);
+    }
+
+    ctx->max_response = ngx_http_idem_size(r, &ctx->conf->max_response,
+                                           "idempotency_max_response");
+    ctx->max_response = ngx_min(ctx->max_response,
+                                NGX_HTTP_IDEM_RECORD_MAX_LEN);
+
+    header_only = ngx_http_idem_header_only(r);
+
+    if (ctx->held_size > ctx->max_response) {
+        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_TOO_LARGE);
+        return ngx_http_idem_pass_header(r, ctx);
+    }
+
+    if (!header_only
+        && r->headers_out.content_length_n
+           > (off_t) (ctx->max_response - ctx->held_size))
+    {
+        if (r->method == NGX_HTTP_HEAD) {
+            return ngx_http_idem_head_alone(r, ctx);
+        }
+
+        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_TOO_LARGE);
+        return ngx_http_idem_pass_header(r, ctx);
+    }
+
+    r->filter_need_in_memory = 1;
+
+    /*
+     * The range filters stand on both sides of this one: a range is cut out
+     * of what is held when it is sent
+     */
+
+    ctx->ranges = r->allow_ranges && ngx_http_idem_may_range(r);
+    r->allow_ranges = 0;
+
+    if (header_only) {
+
+        /* no body will come, and with that no last buffer */
+
+        r->header_only = 1;
+        ctx->response.header_only = 1;
+
+        return ngx_http_idem_complete(r, ctx);
+    }
+
+    ngx_http_idem_charset(r, ctx);
+
+    return NGX_OK;
+}
+
+
+/* a response of which nobody can wait for the end */
+
+static ngx_uint_t
+ngx_http_idem_endless(ngx_http_request_t *r, ngx_http_upstream_t *u)
+{
+    size_t            len;
+    ngx_str_t        *type;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS) {
+        return 1;
+    }
+
+    type = &r->headers_out.content_type;
+    len = sizeof("text/event-stream") - 1;
+
+    if (type->len >= len
+        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream", len)
+           == 0
+        && (type->len == len
+            || type->data[len] == ';' || type->data[len] == ' '))
+    {
+        return 1;
+    }
+
+    if (u == NULL) {
+        return 0;
+    }
+
+    /* nginx takes this header out of the response: look at what it got */
+
+    part = &u->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return 0;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == sizeof("X-Accel-Buffering") - 1
+            && ngx_strncasecmp(h[i].key.data, (u_char *) "X-Accel-Buffering",
+                               sizeof("X-Accel-Buffering") - 1)
+               == 0
+            && h[i].value.len == 2
+            && ngx_strncasecmp(h[i].value.data, (u_char *) "no", 2) == 0)
+        {
+            return 1;
+        }
+    }
+}
+
+
+/*
+ * Some handlers say themselves that their header is all (dav, "return 204"),
+ * others are told so by the header filter, which comes after us.  An upstream
+ * still ends its empty body.  The response to a HEAD is none of these: a
+ * filter between us and the header filter, as image_filter, may have to see
+ * the body before there can be a header.
+ */
+
+static ngx_uint_t
+ngx_http_idem_header_only(ngx_http_request_t *r)
+{
+    if (r->header_only) {
+        return 1;
+    }
+
+    return r->headers_out.status_line.len == 0
+           && (r->headers_out.status == NGX_HTTP_NO_CONTENT
+               || r->headers_out.status == NGX_HTTP_NOT_MODIFIED);
+}
+
+
+/* the response to a HEAD, without a body that its handler may have for it */
+
+static ngx_int_t
+ngx_http_idem_head_alone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->held = NULL;
+    ctx->held_last = &ctx->held;
+    ctx->held_size = ctx->head_size;
+
+    ctx->response.body_len = 0;
+
+    return ngx_http_idem_complete(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    if (ngx_http_get_module_ctx(r, ngx_http_idempotency_module) == NULL
+        && r == r->main)
+    {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    return ngx_http_idem_seen_body(r, in);
+}
+
+
+static ngx_int_t
+ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
+
+    if (r != r->main) {
+
+        if (ctx == NULL) {
+            ctx = ngx_http_get_module_ctx(r->main,
+                                          ngx_http_idempotency_module);
+        }
+
+        if (ctx == NULL || ctx->phase != NGX_HTTP_IDEM_HOLD) {
+            return ngx_http_next_body_filter(r, in);
+        }
+
+        return ngx_http_idem_subrequest_body(r, ctx, in);
+    }
+
+    if (ctx == NULL) {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    if (ctx->phase == NGX_HTTP_IDEM_HOLD) {
+        return ngx_http_idem_capture_body(r, ctx, in);
+    }
+
+    if (ctx->phase == NGX_HTTP_IDEM_COMPRESS
+        || ctx->phase == NGX_HTTP_IDEM_COMMIT)
+    {
+        ngx_http_idem_drop(in);
+        return NGX_AGAIN;
+    }
+
+    if (ctx->phase == NGX_HTTP_IDEM_SEND && r->header_only) {
+
+        /* a HEAD whose handler was not told so in time */
+
+        ngx_http_idem_drop(in);
+        in = NULL;
+    }
+
+    return ngx_http_next_body_filter(r, in);
+}
+
+
+static void
+ngx_http_idem_drop(ngx_chain_t *in)
+{
+    for ( /* void */ ; in; in = in->next) {
+        in->buf->pos = in->buf->last;
+        in->buf->file_pos = in->buf->file_last;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_capture_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    size_t                  len;
+    ngx_int_t               rc;
+    ngx_buf_t              *b;
+    ngx_uint_t              last, flush;
+    ngx_http_idem_reason_e  reason;
+
+    if (r->postponed || r != r->connection->data) {
+        rc = ngx_http_idem_subrequests_pending(r, ctx, in);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+    }
+
+    last = ctx->ended;
+    flush = 0;
+
+    for ( /* void */ ; in; in = in->next) {
+        b = in->buf;
+
+        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
+        reason = ngx_http_idem_hold(r, ctx, b, len);
+
+        if (reason != NGX_HTTP_IDEM_REASON_NONE) {
+
+            if (r->method == NGX_HTTP_HEAD) {
+                ngx_http_idem_drop(in);
+                return ngx_http_idem_head_alone(r, ctx);
+            }
+
+            ngx_http_idem_let_through(r, ctx, reason);
+
+            *ctx->held_last = in;
+
+            return ngx_http_idem_send(r, ctx);
+        }
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+
+        last |= b->last_buf;
+        flush |= b->flush;
+    }
+
+    if (last) {
+        return ngx_http_idem_complete(r, ctx);
+    }
+
+    if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
+
+        if (r->method == NGX_HTTP_HEAD) {
+            /* its body is nobody's business */
+            return ngx_http_idem_head_alone(r, ctx);
+        }
+
+        return ngx_http_idem_truncated(r, ctx);
+    }
+
+    return NGX_OK;
+}
+
+
+/* the response is not ours to hold: the record says why, and it streams */
+
+void
+ngx_http_idem_let_through(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason)
+{
+    ngx_http_idem_outcome_e  outcome;
+
+    outcome = ngx_http_idem_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->app_off) {
+        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
+    }
+
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: a response is %s to be kept, its retry "
+                      "is refused, record %*xs",
+                      reason == NGX_HTTP_IDEM_REASON_STREAM
+                          ? (ctx->composed ? "made by subrequests, not"
+                                           : "an endless stream, not")
+                      : reason == NGX_HTTP_IDEM_REASON_NO_ROOM
+                          ? "more than there is memory for, not"
+                      : "too large",
+                      (size_t) 8, ctx->primary->id);
+    }
+
+    ngx_http_idem_settle(ctx, outcome, reason);
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
+                        "it can't be held");
+
+    ngx_http_idem_execute_let_go(r);
+
+    ctx->ranges = 0;
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+}
+
+
+/*
+ * Nothing of it went to the client yet.  So this need not be a response that
+ * breaks off: it is what nginx answers when an upstream fails.
+ */
+
+static ngx_int_t
+ngx_http_idem_truncated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
+                        "the response broke off");
+
+    ngx_http_clean_header(r);
+
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    return NGX_HTTP_BAD_GATEWAY;
+}
+
+
+static ngx_int_t
+ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                rc;
+    ngx_http_idem_outcome_e  outcome;
+
+    ngx_http_idem_hold_last(ctx);
+
+    /* the length of these, if they have one, is not that of their body */
+
+    if (ctx->response.body_len == 0
+        && (ctx->response.status == NGX_HTTP_NO_CONTENT
+            || ctx->response.status == NGX_HTTP_NOT_MODIFIED
+            || r->method == NGX_HTTP_HEAD))
+    {
+        ctx->response.header_only = 1;
+    }
+
+    outcome = ngx_http_idem_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->app_off) {
+        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
+    }
+
+    if (ctx->composed && r->method != NGX_HTTP_HEAD
+        && r->headers_out.content_length_n
+           != (off_t) ctx->response.body_len)
+    {
+        /* one of the slices broke off, and nginx went on */
+
+        outcome = NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
+
+        ctx->ranges = 0;
+        r->keepalive = 0;
+    }
+
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP) {
+        rc = ngx_http_idem_commit(r, ctx);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+
+        /* it ran, and whoever can't get its response again must know */
+
+        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_NO_ROOM);
+
+        return ngx_http_idem_send(r, ctx);
+    }
+
+    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_NONE);
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
+                        outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
+                        ? "the outcome is unknown" : "not kept");
+
+    return ngx_http_idem_send(r, ctx);
+}
+
+
+/*
+ * What an execution says in its header, besides the application's words: a
+ * hint, for the lack of which nobody is to lose the response.
+ */
+
+static void
+ngx_http_idem_own_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t  value;
+
+    if (!ctx->expired || !ctx->conf->headers) {
+        return;
+    }
+
+    ngx_str_set(&value, "true");
+
+    (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);
+}
+
+
+ngx_int_t
+ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_own_headers(r, ctx);
+
+    if (ctx->charset) {
+        ctx->charset = 0;
+        ngx_str_null(&r->headers_out.charset);
+    }
+
+    return ngx_http_next_header_filter(r);
+}
+
+
+ngx_int_t
+ngx_http_idem_pass_body(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    return ngx_http_next_body_filter(r, in);
+}
+
+
+/* what was held, to the client */
+
+ngx_int_t
+ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    if (ctx->ranges) {
+
+        /* of several ranges, the range body filter would have to make one */
+
+        r->allow_ranges = 1;
+        r->single_range = 1;
+    }
+
+    rc = ngx_http_idem_pass_header(r, ctx);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    if (ctx->ranges
+        && ngx_http_get_module_ctx(r, ngx_http_range_body_filter_module))
+    {
+        ngx_http_idem_hold_range(r, ctx);
+    }
+
+    return ngx_http_next_body_filter(r, ctx->held);
+}

@@ -1,0 +1,133 @@
+
+/*
+ * The charset that a held response will have.
+ *
+ * autoindex looks at it once its header is sent: names in UTF-8 are cut where
+ * a character ends.  The charset filter has not seen the header of a held
+ * response yet, so what it will say is found out ahead.  Its configuration is
+ * its own: where the value of "charset" stands in it is told by the table of
+ * its directives, and the names are in an array at its beginning.
+ *
+ * Called by the capture.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* of "charset": at least that, a variable's index follows */
+#define NGX_HTTP_IDEM_CHARSET_VAR  0x10000
+
+
+/* the beginning of what the charset filter knows of a charset */
+
+typedef struct {
+    u_char     **tables;
+    ngx_str_t    name;
+} ngx_http_idem_charset_t;
+
+
+static ngx_int_t ngx_http_idem_charset_name(ngx_http_request_t *r,
+    ngx_str_t *name);
+
+
+void
+ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t  name;
+
+    /* a list of files: no location has a handler for it */
+
+    if (r->upstream || r->content_handler
+        || r->headers_out.charset.len
+        || r->headers_out.override_charset
+        || r->uri.len == 0 || r->uri.data[r->uri.len - 1] != '/'
+        || r->headers_out.content_type_len != sizeof("text/html") - 1
+        || ngx_strncasecmp(r->headers_out.content_type.data,
+                           (u_char *) "text/html", sizeof("text/html") - 1)
+           != 0)
+    {
+        return;
+    }
+
+    if (ngx_http_idem_charset_name(r, &name) == NGX_OK) {
+        r->headers_out.charset = name;
+        ctx->charset = 1;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_charset_name(ngx_http_request_t *r, ngx_str_t *name)
+{
+    char                       *conf;
+    ngx_int_t                   charset;
+    ngx_uint_t                  i;
+    ngx_array_t                *charsets;
+    ngx_module_t               *module;
+    ngx_command_t              *cmd;
+    ngx_http_variable_value_t  *vv;
+    ngx_http_idem_charset_t    *found;
+
+    for (i = 0; ngx_cycle->modules[i]; i++) {
+        if (ngx_strcmp(ngx_cycle->modules[i]->name,
+                       "ngx_http_charset_filter_module")
+            == 0)
+        {
+            break;
+        }
+    }
+
+    module = ngx_cycle->modules[i];
+
+    if (module == NULL) {
+        return NGX_DECLINED;
+    }
+
+    for (cmd = module->commands; cmd->name.len; cmd++) {
+        if (cmd->name.len == sizeof("charset") - 1
+            && ngx_strncmp(cmd->name.data, "charset", cmd->name.len) == 0)
+        {
+            break;
+        }
+    }
+
+    if (cmd->name.len == 0 || cmd->conf != NGX_HTTP_LOC_CONF_OFFSET) {
+        return NGX_DECLINED;
+    }
+
+    conf = r->loc_conf[module->ctx_index];
+    charset = *(ngx_int_t *) (conf + cmd->offset);
+
+    if (charset >= NGX_HTTP_IDEM_CHARSET_VAR) {
+        vv = ngx_http_get_indexed_variable(r,
+                                 charset - NGX_HTTP_IDEM_CHARSET_VAR);
+
+        if (vv == NULL || vv->not_found) {
+            return NGX_DECLINED;
+        }
+
+        name->len = vv->len;
+        name->data = vv->data;
+
+        return NGX_OK;
+    }
+
+    charsets = r->main_conf[module->ctx_index];
+
+    if (charset < 0 || (ngx_uint_t) charset >= charsets->nelts) {
+        /* "off" */
+        return NGX_DECLINED;
+    }
+
+    found = (ngx_http_idem_charset_t *)
+                ((u_char *) charsets->elts + charset * charsets->size);
+
+    *name = found->name;
+
+    return NGX_OK;
+}

@@ -1,0 +1,245 @@
+
+/*
+ * Bodies that are stored compressed (idempotency_compress), with zlib.
+ *
+ * Called by the commit and by the replay.  What comes from a store is not
+ * trusted: it is inflated to the length the record gives, and not a byte more.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include <zlib.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* the most that zlib makes of a byte is 1032: RFC 1951's longest match */
+#define NGX_HTTP_IDEM_INFLATE_RATIO  1032
+
+
+/* what is compressed in one turn of the event loop: some 3 ms */
+#define NGX_HTTP_IDEM_DEFLATE_PIECE  (1024 * 1024)
+
+/* of the next turn; with 0 it would be this one */
+#define NGX_HTTP_IDEM_DEFLATE_PAUSE  1
+
+
+struct ngx_http_idem_deflate_s {
+    z_stream      z;
+    ngx_chain_t  *in;
+    ngx_chain_t  *out;
+    ngx_event_t   event;
+    unsigned      open:1;
+};
+
+
+static ngx_int_t ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc);
+static void ngx_http_idem_deflate_handler(ngx_event_t *ev);
+
+
+/*
+ * Compresses the body that is held.  NGX_OK: that is done, or it is not worth
+ * it, or there is no memory for it.  NGX_AGAIN: it goes on in further turns of
+ * the event loop, and ngx_http_idem_deflated() is called in the end.
+ */
+
+ngx_int_t
+ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_deflate_t  *d;
+
+    d = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_deflate_t));
+    if (d == NULL) {
+        return NGX_OK;
+    }
+
+    /* room for less than it is now: with more it is not worth it */
+
+    d->out = ngx_http_idem_piece(r->pool, ctx->response.body_len);
+    if (d->out == NULL) {
+        return NGX_OK;
+    }
+
+    if (deflateInit(&d->z, Z_BEST_SPEED) != Z_OK) {
+        return NGX_OK;
+    }
+
+    d->open = 1;
+    d->in = ctx->held;
+    d->z.next_in = d->in->buf->pos;
+    d->z.next_out = d->out->buf->last;
+    d->z.avail_out = (uInt) (d->out->buf->end - d->out->buf->last);
+
+    ctx->deflate = d;
+
+    if (ngx_http_idem_deflate_turn(ctx) == NGX_OK) {
+        return NGX_OK;
+    }
+
+    d->event.handler = ngx_http_idem_deflate_handler;
+    d->event.data = ctx;
+    d->event.log = r->connection->log;
+
+    ngx_add_timer(&d->event, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+
+    return NGX_AGAIN;
+}
+
+
+static ngx_int_t
+ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx)
+{
+    int                       rc;
+    size_t                    left, n;
+    ngx_buf_t                *b;
+    ngx_uint_t                last;
+    ngx_http_idem_deflate_t  *d;
+
+    d = ctx->deflate;
+    left = NGX_HTTP_IDEM_DEFLATE_PIECE;
+
+    do {
+        b = d->in->buf;
+
+        n = ngx_min((size_t) (b->last - d->z.next_in), left);
+        last = (d->in->next == NULL && d->z.next_in + n == b->last);
+
+        d->z.avail_in = (uInt) n;
+        left -= n;
+
+        rc = deflate(&d->z, last ? Z_FINISH : Z_NO_FLUSH);
+
+        if (last || d->z.avail_in || rc == Z_STREAM_ERROR) {
+            ngx_http_idem_deflate_end(ctx, rc);
+            return NGX_OK;
+        }
+
+        if (d->z.next_in == b->last) {
+            d->in = d->in->next;
+            d->z.next_in = d->in->buf->pos;
+        }
+
+    } while (left);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc)
+{
+    ngx_buf_t                *b;
+    ngx_http_idem_deflate_t  *d;
+
+    d = ctx->deflate;
+
+    if (rc != Z_STREAM_END || d->z.avail_out == 0) {
+        ngx_pfree(ctx->request->pool, d->out);
+
+    } else {
+        b = d->out->buf;
+        b->last = d->z.next_out;
+
+        ctx->compressed = d->out;
+        ctx->response.compressed = 1;
+        ctx->response.body_len = b->last - b->pos;
+    }
+
+    ngx_http_idem_deflate_cleanup(ctx);
+}
+
+
+static void
+ngx_http_idem_deflate_handler(ngx_event_t *ev)
+{
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ev->data;
+    r = ctx->request;
+
+    ngx_http_set_log_request(r->connection->log, r);
+
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "idempotency: a turn of compression, at %uL",
+                   (uint64_t) ctx->deflate->z.total_in);
+
+    if (ngx_http_idem_deflate_turn(ctx) == NGX_AGAIN) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+        return;
+    }
+
+    ngx_http_idem_deflated(r, ctx);
+}
+
+
+void
+ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_deflate_t  *d;
+
+    d = ctx->deflate;
+
+    if (d == NULL) {
+        return;
+    }
+
+    ctx->deflate = NULL;
+
+    if (d->event.timer_set) {
+        ngx_del_timer(&d->event);
+    }
+
+    if (d->open) {
+        (void) deflateEnd(&d->z);
+    }
+}
+
+
+/* NGX_DECLINED if it is not what the record says */
+
+ngx_int_t
+ngx_http_idem_inflate(ngx_http_request_t *r,
+    ngx_http_idem_response_t *response, ngx_str_t *body)
+{
+    int        rc;
+    z_stream   z;
+    ngx_str_t  plain;
+
+    if (response->plain_len / NGX_HTTP_IDEM_INFLATE_RATIO > body->len) {
+        return NGX_DECLINED;
+    }
+
+    plain.len = response->plain_len;
+    plain.data = ngx_pnalloc(r->pool, ngx_max(plain.len, 1));
+    if (plain.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&z, sizeof(z_stream));
+
+    if (inflateInit(&z) != Z_OK) {
+        return NGX_ERROR;
+    }
+
+    z.next_in = body->data;
+    z.avail_in = (uInt) body->len;
+    z.next_out = plain.data;
+    z.avail_out = (uInt) plain.len;
+
+    rc = inflate(&z, Z_FINISH);
+
+    (void) inflateEnd(&z);
+
+    if (rc != Z_STREAM_END || z.avail_out || z.avail_in) {
+        return NGX_DECLINED;
+    }
+
+    *body = plain;
+
+    return NGX_OK;
+}

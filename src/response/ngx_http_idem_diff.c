@@ -1,0 +1,360 @@
+
+/*
+ * What differs: the paths of a JSON body that a conflict names
+ * (idempotency_conflict_detail).
+ *
+ * The list of the original comes from the store, and is not trusted: every
+ * text of it goes out as a JSON string.  Called by the refusal; calls the
+ * comparison of paths.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_json_paths.h"
+#include "response/ngx_http_idem_yajl.h"
+
+
+#define NGX_HTTP_IDEM_DIFF_MAX  20
+
+
+/* what stands in an array of strings for a value that is not there */
+#define NGX_HTTP_IDEM_DIFF_NONE  "(none)"
+
+
+typedef struct {
+    u_char                *last;
+    ngx_uint_t             n;
+    ngx_uint_t             values;
+    ngx_http_idem_diff_e   form;
+} ngx_http_idem_diff_t;
+
+
+#define NGX_HTTP_IDEM_DIFF_ENTRY                                              \
+    (ngx_http_idem_json_quoted(NGX_HTTP_IDEM_JSON_PATH_MAX)                   \
+     + 2 * ngx_http_idem_json_quoted(                                         \
+                                        NGX_HTTP_IDEM_JSON_TEXT_MAX)          \
+     + sizeof("{\"path\":,\"change\":\"changed\",\"old\":,\"new\":},"))
+
+
+static ngx_int_t ngx_http_idem_diff_entry(void *data,
+    const ngx_http_idem_json_diff_t *diff);
+static u_char *ngx_http_idem_diff_object(ngx_http_idem_diff_t *d, u_char *p,
+    const ngx_http_idem_json_diff_t *diff);
+static u_char *ngx_http_idem_diff_line(ngx_http_idem_diff_t *d,
+    u_char *p, const ngx_http_idem_json_diff_t *diff);
+static u_char *ngx_http_idem_diff_path(u_char *p, const ngx_str_t *path);
+static u_char *ngx_http_idem_diff_value(u_char *p,
+    const ngx_str_t *text, ngx_uint_t cut);
+static u_char *ngx_http_idem_diff_text(u_char *p,
+    const ngx_str_t *text, ngx_uint_t cut);
+static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
+    const u_char *last);
+static size_t ngx_http_idem_diff_char(const u_char *src, const u_char *last);
+
+
+static const char  *ngx_http_idem_diff_changes[] = {
+    "changed", "added", "removed"
+};
+
+
+/*
+ * "text" is a JSON array, or empty if nothing can be named: that is so of
+ * somebody else's record, too.  It is made once for a request.
+ */
+
+ngx_int_t
+ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_diff_e form, ngx_str_t *text, ngx_uint_t *more)
+{
+    u_char                *start;
+    ngx_int_t              rc;
+    ngx_http_idem_diff_t   d;
+
+    *more = 0;
+    *text = ctx->diffs[form];
+
+    if (text->data || ctx->found_details.len == 0 || ctx->foreign
+        || ctx->primary->details.len == 0)
+    {
+        return NGX_OK;
+    }
+
+    start = ngx_pnalloc(r->pool, NGX_HTTP_IDEM_DIFF_MAX
+                                 * NGX_HTTP_IDEM_DIFF_ENTRY + 64);
+    if (start == NULL) {
+        return NGX_ERROR;
+    }
+
+    d.last = start;
+    d.n = 0;
+    d.form = form;
+    d.values = (ctx->conf->conflict_detail
+                == NGX_HTTP_IDEM_JSON_DETAIL_VALUES);
+
+    *d.last++ = '[';
+
+    rc = ngx_http_idem_json_diff(&ctx->found_details, &ctx->primary->details,
+                                 NGX_HTTP_IDEM_DIFF_MAX,
+                                 ngx_http_idem_diff_entry, &d, more);
+
+    text->data = start;
+
+    if (rc == NGX_OK && d.n) {
+        *d.last++ = ']';
+        text->len = d.last - start;
+
+    } else {
+        text->len = 0;
+        *more = 0;
+    }
+
+    ctx->diffs[form] = *text;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_diff_entry(void *data, const ngx_http_idem_json_diff_t *diff)
+{
+    ngx_http_idem_diff_t  *d = data;
+
+    u_char  *p;
+
+    p = d->last;
+
+    if (d->n++) {
+        *p++ = ',';
+    }
+
+    d->last = (d->form == NGX_HTTP_IDEM_DIFF_OBJECTS)
+              ? ngx_http_idem_diff_object(d, p, diff)
+              : ngx_http_idem_diff_line(d, p, diff);
+
+    return NGX_OK;
+}
+
+
+static u_char *
+ngx_http_idem_diff_object(ngx_http_idem_diff_t *d, u_char *p,
+    const ngx_http_idem_json_diff_t *diff)
+{
+    p = ngx_cpymem(p, "{\"path\":", 8);
+    p = ngx_http_idem_json_quote(p, &diff->path);
+    p = ngx_sprintf(p, ",\"change\":\"%s\"",
+                    ngx_http_idem_diff_changes[diff->change]);
+
+    if (d->values && diff->old_text.data) {
+        p = ngx_cpymem(p, ",\"old\":", 7);
+        p = ngx_http_idem_diff_text(p, &diff->old_text, diff->old_cut);
+    }
+
+    if (d->values && diff->new_text.data) {
+        p = ngx_cpymem(p, ",\"new\":", 7);
+        p = ngx_http_idem_diff_text(p, &diff->new_text, diff->new_cut);
+    }
+
+    *p++ = '}';
+
+    return p;
+}
+
+
+/* "a.b: 'old' -> 'new'", or "a.b: changed" where no values are kept */
+
+static u_char *
+ngx_http_idem_diff_line(ngx_http_idem_diff_t *d, u_char *p,
+    const ngx_http_idem_json_diff_t *diff)
+{
+    *p++ = '"';
+    p = ngx_http_idem_diff_path(p, &diff->path);
+    p = ngx_cpymem(p, ": ", 2);
+
+    if (!d->values
+        || (diff->old_text.data == NULL && diff->new_text.data == NULL))
+    {
+        p = ngx_sprintf(p, "%s\"",
+                        ngx_http_idem_diff_changes[diff->change]);
+        return p;
+    }
+
+    p = ngx_http_idem_diff_value(p, &diff->old_text, diff->old_cut);
+    p = ngx_cpymem(p, " \xe2\x86\x92 ", 5);
+    p = ngx_http_idem_diff_value(p, &diff->new_text, diff->new_cut);
+    *p++ = '"';
+
+    return p;
+}
+
+
+/* "/a~1b/0" is "a/b.0" to people */
+
+static u_char *
+ngx_http_idem_diff_path(u_char *p, const ngx_str_t *path)
+{
+    u_char  *src, *start, *last;
+
+    if (path->len == 0) {
+        return ngx_cpymem(p, "(body)", 6);
+    }
+
+    last = path->data + path->len;
+    start = path->data + 1;
+
+    for (src = start; src < last; src++) {
+
+        if (*src != '/' && (*src != '~' || src + 1 == last)) {
+            continue;
+        }
+
+        p = ngx_http_idem_diff_escape(p, start, src);
+
+        if (*src == '/') {
+            *p++ = '.';
+
+        } else {
+            *p++ = (*++src == '1') ? '/' : '~';
+        }
+
+        start = src + 1;
+    }
+
+    return ngx_http_idem_diff_escape(p, start, last);
+}
+
+
+/* in single quotes: a string without its own, anything else as JSON has it */
+
+static u_char *
+ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
+{
+    u_char  *last;
+
+    if (text->data == NULL) {
+        return ngx_cpymem(p, NGX_HTTP_IDEM_DIFF_NONE,
+                          sizeof(NGX_HTTP_IDEM_DIFF_NONE) - 1);
+    }
+
+    last = text->data + text->len;
+
+    *p++ = '\'';
+
+    if (!cut && text->len >= 2 && text->data[0] == '"'
+        && ngx_http_idem_yajl_valid(text) == NGX_OK)
+    {
+        /* it is escaped as it has to be here */
+        p = ngx_cpymem(p, text->data + 1, text->len - 2);
+
+    } else if (text->len && text->data[0] == '"') {
+        p = ngx_http_idem_diff_escape(p, text->data + 1, last);
+
+    } else {
+        p = ngx_http_idem_diff_escape(p, text->data, last);
+    }
+
+    if (cut) {
+        p = ngx_cpymem(p, "...", 3);
+    }
+
+    *p++ = '\'';
+
+    return p;
+}
+
+
+/*
+ * JSON as it is; a string that was cut, or whatever else is no JSON any more,
+ * goes out as a string of its own.
+ */
+
+static u_char *
+ngx_http_idem_diff_text(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
+{
+    /* whether it may stand in JSON as it is: yajl knows, UTF-8 included */
+
+    if (!cut && ngx_http_idem_yajl_valid(text) == NGX_OK) {
+        return ngx_cpymem(p, text->data, text->len);
+    }
+
+    return ngx_http_idem_json_quote(p, text);
+}
+
+
+u_char *
+ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text)
+{
+    *p++ = '"';
+    p = ngx_http_idem_diff_escape(p, text->data, text->data + text->len);
+    *p++ = '"';
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_idem_diff_escape(u_char *p, const u_char *src, const u_char *last)
+{
+    size_t  n;
+
+    while (src < last) {
+
+        if (*src < 0x20 || *src == 0x7f) {
+            p = ngx_sprintf(p, "\\u%04xd", (int) *src++);
+            continue;
+        }
+
+        if (*src == '"' || *src == '\\') {
+            *p++ = '\\';
+        }
+
+        n = ngx_http_idem_diff_char(src, last);
+
+        if (n == 0) {
+            /* U+FFFD in place of what is no character */
+
+            p = ngx_cpymem(p, "\\ufffd", 6);
+            src++;
+            continue;
+        }
+
+        p = ngx_cpymem(p, src, n);
+        src += n;
+    }
+
+    return p;
+}
+
+
+/* the length of a character, or 0: nginx's own decoder lets too much pass */
+
+static size_t
+ngx_http_idem_diff_char(const u_char *src, const u_char *last)
+{
+    u_char    *p;
+    uint32_t   ch;
+
+    if (*src < 0x80) {
+        return 1;
+    }
+
+    p = (u_char *) src;
+    ch = ngx_utf8_decode(&p, last - src);
+
+    if (ch > 0x10ffff || (ch >= 0xd800 && ch <= 0xdfff)) {
+        return 0;
+    }
+
+    last = p;
+
+    while (--p > src) {
+        if ((*p & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+
+    return last - src;
+}

@@ -1,0 +1,642 @@
+
+/*
+ * The header of a response: what of it is kept, and how it is set again.
+ *
+ * nginx has a response's headers in a list, and beside it pointers and fields
+ * by which its filters know some of them.  Both are kept, so that gzip,
+ * expires and the others treat a replay as they treated the original.
+ *
+ * Called by the capture and by the replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#define NGX_HTTP_IDEM_STORE_HEADER  "X-Idempotency-Store"
+
+
+/* one of the fields below, with what is in it */
+
+typedef struct {
+    ngx_http_idem_header_e    kind;
+    ngx_table_elt_t          *h;
+} ngx_http_idem_pointed_t;
+
+
+static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
+    ngx_table_elt_t *h);
+static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
+static ngx_uint_t ngx_http_idem_pointed(ngx_http_request_t *r,
+    ngx_http_idem_pointed_t *pointed);
+static ngx_http_idem_header_e ngx_http_idem_header_kind(
+    ngx_http_idem_pointed_t *pointed, ngx_uint_t n,
+    ngx_table_elt_t *h);
+static void ngx_http_idem_store_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
+static ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
+    ngx_array_t *headers);
+static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
+    ngx_array_t *headers);
+static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
+    ngx_array_t *headers);
+static void ngx_http_idem_set_content_type(ngx_http_request_t *r,
+    ngx_str_t *value);
+static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
+    ngx_table_elt_t *h);
+
+
+/* fields of r->headers_out that point into its list */
+
+static const struct {
+    ngx_http_idem_header_e    kind;
+    size_t                    offset;
+} ngx_http_idem_pointers[] = {
+    { NGX_HTTP_IDEM_HEADER_LOCATION,
+      offsetof(ngx_http_headers_out_t, location) },
+    { NGX_HTTP_IDEM_HEADER_ETAG,
+      offsetof(ngx_http_headers_out_t, etag) },
+    { NGX_HTTP_IDEM_HEADER_LAST_MODIFIED,
+      offsetof(ngx_http_headers_out_t, last_modified) },
+    { NGX_HTTP_IDEM_HEADER_CONTENT_ENCODING,
+      offsetof(ngx_http_headers_out_t, content_encoding) },
+    { NGX_HTTP_IDEM_HEADER_SERVER,
+      offsetof(ngx_http_headers_out_t, server) },
+    { NGX_HTTP_IDEM_HEADER_EXPIRES,
+      offsetof(ngx_http_headers_out_t, expires) },
+    { NGX_HTTP_IDEM_HEADER_WWW_AUTHENTICATE,
+      offsetof(ngx_http_headers_out_t, www_authenticate) },
+    { NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES,
+      offsetof(ngx_http_headers_out_t, accept_ranges) },
+    { NGX_HTTP_IDEM_HEADER_REFRESH,
+      offsetof(ngx_http_headers_out_t, refresh) }
+};
+
+#define NGX_HTTP_IDEM_POINTERS                                                \
+    (sizeof(ngx_http_idem_pointers)                                           \
+     / sizeof(ngx_http_idem_pointers[0]))
+
+
+#define ngx_http_idem_pointer(r, offset)                                      \
+    ((ngx_table_elt_t **) ((char *) &(r)->headers_out + (offset)))
+
+#define ngx_http_idem_header_is(name, text)                                   \
+    ((name)->len == sizeof(text) - 1                                          \
+     && ngx_strncasecmp((name)->data, (u_char *) text, sizeof(text) - 1) == 0)
+
+
+ngx_int_t
+ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                  rc;
+    ngx_uint_t                 i, n;
+    ngx_array_t                headers;
+    ngx_list_part_t           *part;
+    ngx_table_elt_t           *h;
+    ngx_http_idem_header_t    *kept;
+    ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
+    ngx_http_idem_response_t  *response;
+
+    rc = ngx_array_init(&headers, r->pool, 16,
+                        sizeof(ngx_http_idem_header_t));
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_content_type(r, &headers);
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_last_modified(r, &headers);
+    }
+
+    part = &r->headers_out.headers.part;
+    n = part->nelts ? ngx_http_idem_pointed(r, pointed) : 0;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0) {
+            continue;
+        }
+
+        if (ngx_http_idem_header_is(&h[i].key, NGX_HTTP_IDEM_STORE_HEADER))
+        {
+            ngx_http_idem_store_header(r, ctx, &h[i]);
+            continue;
+        }
+
+        /* without memory, what is left is to find the word for us */
+
+        if (rc != NGX_OK || ngx_http_idem_hidden(ctx, &h[i])) {
+            continue;
+        }
+
+        kept = ngx_array_push(&headers);
+        if (kept == NULL) {
+            rc = NGX_ERROR;
+            continue;
+        }
+
+        kept->kind = ngx_http_idem_header_kind(pointed, n, &h[i]);
+        kept->valid = 1;
+        kept->name = h[i].key;
+        kept->value = h[i].value;
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_accept_ranges(r, &headers);
+    }
+
+    if (rc != NGX_OK
+        || ngx_http_idem_moves_header(r, ctx, &headers) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    response = &ctx->response;
+
+    response->status = r->headers_out.status;
+    response->headers = headers.elts;
+    response->nheaders = headers.nelts;
+    response->content_length = r->headers_out.content_length_n;
+
+    /* r->err_status makes ngx_http_send_header() drop the line */
+
+    if (r->headers_out.status_line.len) {
+        response->status_line = r->headers_out.status_line;
+    }
+
+    ctx->head_size = ngx_http_idem_head_size(response);
+
+    /* or beyond what a record can hold at all */
+
+    ctx->held_size = ctx->head_size ? ctx->head_size : NGX_MAX_SIZE_T_VALUE;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
+{
+    ngx_http_idem_header_t  *kept;
+
+    if (r->headers_out.content_type.len == 0) {
+        return NGX_OK;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEM_HEADER_CONTENT_TYPE;
+    ngx_str_set(&kept->name, "Content-Type");
+    kept->value = r->headers_out.content_type;
+    kept->valid = ngx_http_idem_text_valid(kept->value.data, kept->value.len);
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
+{
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    if (ngx_http_idem_not_kept(&h->key)) {
+        return 1;
+    }
+
+    /* nginx lets a name through that no header should have; a record not */
+
+    if (!ngx_http_idem_header_valid(&h->key, &h->value)) {
+        return 1;
+    }
+
+    if (ctx->conf->hide_headers == NULL) {
+        return 0;
+    }
+
+    name = ctx->conf->hide_headers->elts;
+
+    for (i = 0; i < ctx->conf->hide_headers->nelts; i++) {
+        if (h->key.len == name[i].len
+            && ngx_strncasecmp(h->key.data, name[i].data, name[i].len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* made by nginx for each response, or a matter of the one connection */
+
+static ngx_uint_t
+ngx_http_idem_not_kept(ngx_str_t *name)
+{
+    switch (name->len) {
+
+    case 2:
+        return ngx_http_idem_header_is(name, "te");
+
+    case 4:
+        return ngx_http_idem_header_is(name, "date");
+
+    case 7:
+        return ngx_http_idem_header_is(name, "trailer")
+               || ngx_http_idem_header_is(name, "upgrade");
+
+    case 10:
+        return ngx_http_idem_header_is(name, "connection")
+               || ngx_http_idem_header_is(name, "keep-alive");
+
+    case 12:
+        return ngx_http_idem_header_is(name, "content-type");
+
+    case 14:
+        return ngx_http_idem_header_is(name, "content-length");
+
+    case 16:
+        return ngx_http_idem_header_is(name, "proxy-connection");
+
+    case 17:
+        return ngx_http_idem_header_is(name, "transfer-encoding");
+
+    case 19:
+        return ngx_http_idem_is_moves(name);
+
+    default:
+        return 0;
+    }
+}
+
+
+/* those that are set: mostly one or two */
+
+static ngx_uint_t
+ngx_http_idem_pointed(ngx_http_request_t *r, ngx_http_idem_pointed_t *pointed)
+{
+    ngx_uint_t        i, n;
+    ngx_table_elt_t  *h;
+
+    n = 0;
+
+    for (i = 0; i < NGX_HTTP_IDEM_POINTERS; i++) {
+        h = *ngx_http_idem_pointer(r, ngx_http_idem_pointers[i].offset);
+
+        if (h) {
+            pointed[n].kind = ngx_http_idem_pointers[i].kind;
+            pointed[n].h = h;
+            n++;
+        }
+    }
+
+    return n;
+}
+
+
+static ngx_http_idem_header_e
+ngx_http_idem_header_kind(ngx_http_idem_pointed_t *pointed,
+    ngx_uint_t n, ngx_table_elt_t *h)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (pointed[i].h == h) {
+            return pointed[i].kind;
+        }
+    }
+
+    if (ngx_http_idem_header_is(&h->key, "Cache-Control")) {
+        return NGX_HTTP_IDEM_HEADER_CACHE_CONTROL;
+    }
+
+    return NGX_HTTP_IDEM_HEADER_PLAIN;
+}
+
+
+/*
+ * The application's own word on its response: "off", or for how many seconds.
+ * It is between the two of us, and taken out.
+ */
+
+static void
+ngx_http_idem_store_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
+{
+    ngx_int_t  n;
+
+    h->hash = 0;
+
+    if (h->value.len == 3
+        && ngx_strncasecmp(h->value.data, (u_char *) "off", 3) == 0)
+    {
+        ctx->app_off = 1;
+        return;
+    }
+
+    n = ngx_atoi(h->value.data, h->value.len);
+
+    if (n > 0 && n <= NGX_MAX_INT32_VALUE) {
+        ctx->app_ttl = (ngx_msec_t) n * 1000;
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: upstream sent \""
+                  NGX_HTTP_IDEM_STORE_HEADER ": %V\", which is "
+                  "neither \"off\" nor a number of seconds", &h->value);
+}
+
+
+/*
+ * What a static file has as a time only is kept as the header it becomes: it
+ * stands before those of the list, and other statuses do not get it.
+ */
+
+static ngx_int_t
+ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
+{
+    ngx_http_idem_header_t  *kept;
+
+    if (r->headers_out.last_modified
+        || r->headers_out.last_modified_time == -1)
+    {
+        return NGX_OK;
+    }
+
+    if (r->headers_out.status != NGX_HTTP_OK
+        && r->headers_out.status != NGX_HTTP_PARTIAL_CONTENT
+        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+    {
+        return NGX_OK;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEM_HEADER_LAST_MODIFIED;
+    kept->valid = 1;
+    ngx_str_set(&kept->name, "Last-Modified");
+
+    kept->value.data = ngx_pnalloc(r->pool,
+                                 sizeof("Mon, 28 Sep 1970 06:00:00 GMT") - 1);
+    if (kept->value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->value.len = ngx_http_time(kept->value.data,
+                                    r->headers_out.last_modified_time)
+                      - kept->value.data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * RFC 9110 has ranges for GET only, nginx for HEAD, too.  An X-Accel-Redirect
+ * makes a GET of any other method in r->method: the line is the client's own.
+ */
+
+ngx_uint_t
+ngx_http_idem_may_range(ngx_http_request_t *r)
+{
+    ngx_str_t  *line;
+
+    line = &r->request_line;
+
+    return line->len > 5
+           && (ngx_strncmp(line->data, "GET ", 4) == 0
+               || ngx_strncmp(line->data, "HEAD ", 5) == 0);
+}
+
+
+/* of what nginx itself cuts ranges is kept that it does */
+
+static ngx_int_t
+ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_header_t    *kept;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (!r->allow_ranges || r->headers_out.accept_ranges
+        || clcf->max_ranges == 0
+        || r->headers_out.status != NGX_HTTP_OK
+        || !ngx_http_idem_may_range(r))
+    {
+        return NGX_OK;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES;
+    kept->valid = 1;
+    ngx_str_set(&kept->name, "Accept-Ranges");
+    ngx_str_set(&kept->value, "bytes");
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_restore_head(ngx_http_request_t *r,
+    ngx_http_idem_response_t *response)
+{
+    ngx_uint_t               i, n;
+    ngx_table_elt_t         *h;
+    ngx_http_idem_header_t  *kept;
+
+    r->headers_out.status = response->status;
+    r->headers_out.status_line = response->status_line;
+
+    for (i = 0; i < response->nheaders; i++) {
+        kept = &response->headers[i];
+
+        if (kept->kind == NGX_HTTP_IDEM_HEADER_CONTENT_TYPE) {
+            ngx_http_idem_set_content_type(r, &kept->value);
+            continue;
+        }
+
+        if (ngx_http_idem_is_moves(&kept->name)) {
+            continue;
+        }
+
+        h = ngx_list_push(&r->headers_out.headers);
+        if (h == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memzero(h, sizeof(ngx_table_elt_t));
+
+        h->hash = 1;
+        h->key = kept->name;
+        h->value = kept->value;
+
+        if (kept->kind == NGX_HTTP_IDEM_HEADER_CACHE_CONTROL) {
+            if (ngx_http_idem_set_cache_control(r, h) != NGX_OK) {
+                return NGX_ERROR;
+            }
+
+            continue;
+        }
+
+        if (kept->kind == NGX_HTTP_IDEM_HEADER_PLAIN) {
+            continue;
+        }
+
+        for (n = 0; n < NGX_HTTP_IDEM_POINTERS; n++) {
+            if (ngx_http_idem_pointers[n].kind == kept->kind) {
+                *ngx_http_idem_pointer(r,
+                                      ngx_http_idem_pointers[n].offset)
+                    = h;
+            }
+        }
+    }
+
+    if (r->headers_out.last_modified) {
+        h = r->headers_out.last_modified;
+        r->headers_out.last_modified_time = ngx_parse_http_time(h->value.data,
+                                                                h->value.len);
+    }
+
+    return NGX_OK;
+}
+
+
+/* the charset apart from the type, as the upstream has it */
+
+static void
+ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
+{
+    u_char  *p, *last, *start;
+
+    r->headers_out.content_type = *value;
+    r->headers_out.content_type_len = value->len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    p = memchr(value->data, ';', value->len);
+    if (p == NULL) {
+        return;
+    }
+
+    last = value->data + value->len;
+
+    for ( /* void */ ; p < last; p++) {
+
+        if (*p != ';') {
+            continue;
+        }
+
+        start = p++;
+
+        while (p < last && *p == ' ') {
+            p++;
+        }
+
+        if (last - p > 8
+            && ngx_strncasecmp(p, (u_char *) "charset=", 8) == 0)
+        {
+            p += 8;
+
+            r->headers_out.content_type_len = start - value->data;
+
+            if (*p == '"') {
+                p++;
+            }
+
+            if (last > p && last[-1] == '"') {
+                last--;
+            }
+
+            r->headers_out.charset.data = p;
+            r->headers_out.charset.len = last - p;
+            return;
+        }
+
+        p--;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+#if (nginx_version >= 1023000)
+
+    ngx_table_elt_t  **p;
+
+    for (p = &r->headers_out.cache_control; *p; p = &(*p)->next) {
+        /* void */
+    }
+
+    *p = h;
+
+#else
+
+    ngx_table_elt_t  **p;
+
+    if (r->headers_out.cache_control.elts == NULL
+        && ngx_array_init(&r->headers_out.cache_control, r->pool, 2,
+                          sizeof(ngx_table_elt_t *))
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    p = ngx_array_push(&r->headers_out.cache_control);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    *p = h;
+
+#endif
+
+    return NGX_OK;
+}
+
+
+ngx_table_elt_t *
+ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(h, sizeof(ngx_table_elt_t));
+
+    h->hash = 1;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value = *value;
+
+    return h;
+}

@@ -1,0 +1,245 @@
+
+/*
+ * The bytes of a response that is held: pieces of memory, bounded, until the
+ * record is stored; and the range of them that goes out.
+ *
+ * Called by the capture, by that of subrequests, and by whatever else makes
+ * pieces of a response.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#define NGX_HTTP_IDEM_HOLD_MIN  1024
+#define NGX_HTTP_IDEM_HOLD_MAX  65536
+
+
+/* a piece of a response; one allocation has all of it */
+
+typedef struct {
+    ngx_chain_t  link;      /* first */
+    ngx_buf_t    buf;
+    u_char       data[1];
+} ngx_http_idem_piece_t;
+
+
+static ngx_int_t ngx_http_idem_hold_bytes(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *in);
+static off_t ngx_http_idem_range_len(ngx_http_request_t *r);
+
+
+/* another reason than NONE: it can't be held, and the rest of "b" not either */
+
+ngx_http_idem_reason_e
+ngx_http_idem_hold(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len)
+{
+    if (len > ctx->max_response - ctx->held_size) {
+        return NGX_HTTP_IDEM_REASON_TOO_LARGE;
+    }
+
+    if (len && ngx_http_idem_hold_bytes(r, ctx, b) != NGX_OK) {
+        return NGX_HTTP_IDEM_REASON_NO_ROOM;
+    }
+
+    return NGX_HTTP_IDEM_REASON_NONE;
+}
+
+
+/* what is held is taken out of "in", also when there is no room for the rest */
+
+static ngx_int_t
+ngx_http_idem_hold_bytes(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *in)
+{
+    off_t         expected;
+    size_t        size, n, len;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    len = in->last - in->pos;
+
+    ctx->held_size += len;
+    ctx->response.body_len += len;
+
+    while (len) {
+        cl = ctx->tail;
+        b = cl ? cl->buf : NULL;
+
+        if (ctx->held == NULL || b == NULL || b->last == b->end) {
+
+            /* the whole if it is known, otherwise ever larger pieces */
+
+            expected = r->headers_out.content_length_n
+                       - (off_t) (ctx->response.body_len - len);
+
+            size = ctx->response.body_len;
+            size = ngx_max(size, NGX_HTTP_IDEM_HOLD_MIN);
+            size = ngx_min(size, NGX_HTTP_IDEM_HOLD_MAX);
+
+            if (expected >= (off_t) len) {
+                size = (size_t) expected;
+            }
+
+            cl = ngx_http_idem_piece(r->pool, ngx_max(size, len));
+            if (cl == NULL) {
+                return NGX_ERROR;
+            }
+
+            b = cl->buf;
+
+            *ctx->held_last = cl;
+            ctx->held_last = &cl->next;
+            ctx->tail = cl;
+        }
+
+        n = ngx_min(len, (size_t) (b->end - b->last));
+
+        b->last = ngx_cpymem(b->last, in->pos, n);
+        in->pos += n;
+        len -= n;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_chain_t *
+ngx_http_idem_piece(ngx_pool_t *pool, size_t size)
+{
+    ngx_buf_t              *b;
+    ngx_http_idem_piece_t  *piece;
+
+    piece = ngx_palloc(pool, offsetof(ngx_http_idem_piece_t, data)
+                             + size);
+    if (piece == NULL) {
+        return NULL;
+    }
+
+    b = &piece->buf;
+
+    ngx_memzero(b, sizeof(ngx_buf_t));
+
+    b->start = piece->data;
+    b->pos = piece->data;
+    b->last = piece->data;
+    b->end = piece->data + size;
+    b->temporary = 1;
+
+    piece->link.buf = b;
+    piece->link.next = NULL;
+
+    return &piece->link;
+}
+
+
+void
+ngx_http_idem_hold_last(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_buf_t  *b;
+
+    if (ctx->held && ctx->segments == NULL) {
+        b = ctx->tail->buf;
+
+    } else {
+        b = &ctx->end_buf;
+
+        ctx->end.buf = b;
+        ctx->end.next = NULL;
+
+        *ctx->held_last = &ctx->end;
+        ctx->held_last = &ctx->end.next;
+    }
+
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+}
+
+
+/*
+ * As Content-Range has it: trailers, for one, take the length of the response
+ * away after nginx has set it.
+ */
+
+static off_t
+ngx_http_idem_range_len(ngx_http_request_t *r)
+{
+    off_t             first, last;
+    u_char           *p, *dash, *slash, *end;
+    ngx_table_elt_t  *h;
+
+    h = r->headers_out.content_range;
+
+    if (h == NULL || h->value.len <= sizeof("bytes ") - 1) {
+        return ngx_max(r->headers_out.content_length_n, 0);
+    }
+
+    p = h->value.data + sizeof("bytes ") - 1;
+    end = h->value.data + h->value.len;
+
+    dash = ngx_strlchr(p, end, '-');
+    slash = ngx_strlchr(p, end, '/');
+
+    if (dash == NULL || slash == NULL || slash < dash) {
+        return ngx_max(r->headers_out.content_length_n, 0);
+    }
+
+    first = ngx_atoof(p, dash - p);
+    last = ngx_atoof(dash + 1, slash - dash - 1);
+
+    if (first == NGX_ERROR || last == NGX_ERROR || last < first) {
+        return 0;
+    }
+
+    return last - first + 1;
+}
+
+
+/* leaves the range that the client wants, of a whole response */
+
+void
+ngx_http_idem_hold_range(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    off_t         size, offset, len;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl, **ll;
+
+    offset = r->headers_out.content_offset;
+    len = ngx_http_idem_range_len(r);
+
+    ll = &ctx->held;
+
+    while (*ll) {
+        cl = *ll;
+        b = cl->buf;
+
+        size = b->last - b->pos;
+
+        if (offset >= size || len == 0) {
+            offset -= ngx_min(offset, size);
+            *ll = cl->next;
+            continue;
+        }
+
+        b->pos += offset;
+        offset = 0;
+
+        if (b->last - b->pos > len) {
+            b->last = b->pos + len;
+        }
+
+        len -= b->last - b->pos;
+
+        if (len == 0) {
+            b->last_buf = 1;
+            b->last_in_chain = 1;
+        }
+
+        ll = &cl->next;
+    }
+}

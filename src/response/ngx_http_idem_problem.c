@@ -1,0 +1,418 @@
+
+/*
+ * Refusals: one JSON body that is at once an RFC 9457 problem and the
+ * envelope that API clients know.
+ *
+ * With idempotency_error_body off, nginx's own error_page serves the same
+ * statuses; whatever it leads to, a refused request never runs.
+ *
+ * Called by everything that refuses.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* 9999-12-31T23:59:59Z, in ms since the epoch */
+#define NGX_HTTP_IDEM_ISO_TIME_MAX  253402300799000ULL
+
+
+typedef struct {
+    ngx_uint_t               http;
+    ngx_http_idem_status_e   status;
+    unsigned                 retryable:1;
+    const char              *slug;
+    const char              *code;
+    const char              *type;
+    const char              *title;
+    const char              *detail;
+} ngx_http_idem_problem_t;
+
+
+static ngx_int_t ngx_http_idem_problem_headers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation);
+static ngx_int_t ngx_http_idem_problem_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation, ngx_str_t *text);
+static u_char *ngx_http_idem_two_digits(u_char *p, ngx_uint_t n);
+
+
+/* in the order of ngx_http_idem_problem_e */
+
+static const ngx_http_idem_problem_t
+    ngx_http_idem_problems[] =
+{
+    { 400, NGX_HTTP_IDEM_STATUS_INVALID, 0,
+      "key-missing", "IDEMPOTENCY_KEY_MISSING", "invalid_request",
+      "Idempotency-Key is missing",
+      "This operation takes an Idempotency-Key, and the request has none." },
+
+    { 400, NGX_HTTP_IDEM_STATUS_INVALID, 0,
+      "key-invalid", "IDEMPOTENCY_KEY_INVALID", "invalid_request",
+      "Idempotency-Key is invalid",
+      "The Idempotency-Key " },
+
+    { 409, NGX_HTTP_IDEM_STATUS_CONFLICT, 0,
+      "conflict", "IDEMPOTENCY_CONFLICT", "conflict",
+      "Idempotency-Key is already used",
+      "This Idempotency-Key was used before with a different request." },
+
+    { 409, NGX_HTTP_IDEM_STATUS_BUSY, 1,
+      "concurrent-request", "CONCURRENT_REQUEST", "concurrent",
+      "A request is outstanding for this Idempotency-Key",
+      "A request with this Idempotency-Key is still being processed." },
+
+    { 503, NGX_HTTP_IDEM_STATUS_TIMEOUT, 1,
+      "lock-timeout", "LOCK_TIMEOUT", "service_unavailable",
+      "The request with this Idempotency-Key takes too long",
+      "A request with this Idempotency-Key is still being processed; "
+      "its response was waited for in vain." },
+
+    { 429, NGX_HTTP_IDEM_STATUS_WAITERS, 1,
+      "too-many-waiters", "TOO_MANY_WAITERS", "too_many_requests",
+      "Too many requests wait for this Idempotency-Key",
+      "A request with this Idempotency-Key is still being processed, "
+      "and too many others wait for its response." },
+
+    { 503, NGX_HTTP_IDEM_STATUS_UNAVAILABLE, 1,
+      "store-unavailable", "STORE_UNAVAILABLE", "service_unavailable",
+      "Idempotency can't be assured at the moment",
+      "The request was not processed: whether it was before can't be told." },
+
+    { 409, NGX_HTTP_IDEM_STATUS_UNKNOWN, 0,
+      "outcome-unknown", "OUTCOME_UNKNOWN", "unknown_outcome",
+      "The outcome of the first request is unknown",
+      "A request with this Idempotency-Key may have been processed; "
+      "its response was lost." },
+
+    { 507, NGX_HTTP_IDEM_STATUS_TOO_LARGE, 0,
+      "response-too-large", "RESPONSE_TOO_LARGE", "not_replayable",
+      "The response was too large to be kept",
+      "A request with this Idempotency-Key was processed; "
+      "its response was too large to be kept." },
+
+    { 507, NGX_HTTP_IDEM_STATUS_TOO_LARGE, 0,
+      "response-not-kept", "RESPONSE_NOT_KEPT", "not_replayable",
+      "The response could not be kept",
+      "A request with this Idempotency-Key was processed; "
+      "its response could not be kept." }
+};
+
+
+ngx_int_t
+ngx_http_idem_refuse(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem)
+{
+    ngx_int_t                       rc;
+    ngx_str_t                       text, documentation;
+    const ngx_http_idem_problem_t  *p;
+
+    p = &ngx_http_idem_problems[problem];
+
+    if (ctx->conf->dry_run) {
+        return ngx_http_idem_dry_run(ctx, p->status);
+    }
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
+
+    ctx->problem = problem;
+    ctx->refused = 1;
+    ctx->status = p->status;
+    ctx->refusal = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
+                   ? ctx->conf->conflict_status : p->http;
+
+    if (p->retryable) {
+        ctx->retryable = 1;
+        ctx->retry_after = ngx_http_idem_time(r,
+                                              &ctx->conf->retry_after,
+                                              "idempotency_retry_after");
+    }
+
+    ngx_str_null(&documentation);
+
+    if (ctx->conf->documentation
+        && ngx_http_idem_value(r, ctx->conf->documentation, &documentation)
+           != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ngx_http_idem_problem_headers(r, ctx, &documentation)
+        != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!ctx->conf->error_body) {
+        return ctx->refusal;
+    }
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (ngx_http_idem_problem_body(r, ctx, &documentation, &text)
+        != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    r->headers_out.status = ctx->refusal;
+    r->headers_out.content_length_n = text.len;
+
+    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    r->disable_not_modified = 1;
+    r->allow_ranges = 0;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
+        rc = ngx_http_idem_output(r, &ctx->end_buf, &text);
+    }
+
+    ngx_http_finalize_request(r, rc);
+
+    return NGX_DONE;
+}
+
+
+/*
+ * An error_page has led a refused request to another location.  A page from
+ * there is welcome; what would run the request is not.
+ */
+
+ngx_int_t
+ngx_http_idem_refuse_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    if (r->content_handler == NULL
+        && (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)))
+    {
+        return NGX_DECLINED;
+    }
+
+    /* no further error_page: it could lead here again */
+    r->error_page = 1;
+
+    return ctx->refusal;
+}
+
+
+const char *
+ngx_http_idem_problem_code(ngx_http_idem_problem_e problem)
+{
+    return ngx_http_idem_problems[problem].code;
+}
+
+
+const char *
+ngx_http_idem_problem_type(ngx_http_idem_problem_e problem)
+{
+    return ngx_http_idem_problems[problem].type;
+}
+
+
+/* a sentence that may stand between the quotes of a JSON string */
+
+ngx_int_t
+ngx_http_idem_problem_message(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *text)
+{
+    const char  *detail;
+
+    detail = ngx_http_idem_problems[ctx->problem].detail;
+
+    if (ctx->problem != NGX_HTTP_IDEM_PROBLEM_KEY_INVALID) {
+        text->data = (u_char *) detail;
+        text->len = ngx_strlen(detail);
+        return NGX_OK;
+    }
+
+    text->data = ngx_pnalloc(r->pool, ngx_strlen(detail)
+                                      + ngx_strlen(ctx->reason) + 1);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    text->len = ngx_sprintf(text->data, "%s%s.", detail, ctx->reason)
+                - text->data;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_problem_headers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation)
+{
+    ngx_str_t  value;
+
+    if (ctx->retryable) {
+        value.data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN);
+        if (value.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        value.len = ngx_sprintf(value.data, "%M",
+                                (ctx->retry_after + 999) / 1000)
+                    - value.data;
+
+        if (ngx_http_idem_add_header(r, "Retry-After", &value)
+            == NULL)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (documentation->len) {
+        value.data = ngx_pnalloc(r->pool, documentation->len
+                                      + sizeof("<>; rel=\"describedby\"") - 1);
+        if (value.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        value.len = ngx_sprintf(value.data, "<%V>; rel=\"describedby\"",
+                                documentation)
+                    - value.data;
+
+        if (ngx_http_idem_add_header(r, "Link", &value) == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (ctx->conf->error_body) {
+        ngx_str_set(&value, "en");
+
+        if (ngx_http_idem_add_header(r, "Content-Language", &value)
+            == NULL)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *documentation, ngx_str_t *text)
+{
+    u_char                         *p;
+    size_t                          len, escaped;
+    ngx_str_t                       diff, message;
+    ngx_uint_t                      more;
+    const ngx_http_idem_problem_t  *problem;
+
+    problem = &ngx_http_idem_problems[ctx->problem];
+
+    if (ngx_http_idem_problem_message(r, ctx, &message) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    escaped = documentation->len
+              + ngx_escape_json(NULL, documentation->data, documentation->len);
+
+    if (ngx_http_idem_diff(r, ctx, NGX_HTTP_IDEM_DIFF_OBJECTS,
+                           &diff, &more)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    len = 2 * message.len + ngx_strlen(problem->title) + escaped + diff.len
+          + 512;
+
+    text->data = ngx_pnalloc(r->pool, len);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(text->data, "{\"type\":\"", 9);
+
+    if (documentation->len) {
+        p = (u_char *) ngx_escape_json(p, documentation->data,
+                                       documentation->len);
+    } else {
+        p = ngx_sprintf(p, "about:blank#idempotency-%s", problem->slug);
+    }
+
+    p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%V\","
+                    "\"ok\":false,\"error\":{\"type\":\"%s\",\"code\":\"%s\","
+                    "\"message\":\"%V\",\"retryable\":%s,",
+                    problem->title, ctx->refusal, &message, problem->type,
+                    problem->code, &message,
+                    ctx->retryable ? "true" : "false");
+
+    if (ctx->retryable) {
+        p = ngx_sprintf(p, "\"retryAfterMs\":%M,", ctx->retry_after);
+    }
+
+    p = ngx_cpymem(p, "\"details\":{", 11);
+
+    /* a conflict with somebody else's record tells nothing of it */
+
+    if (ctx->original_time && !ctx->foreign) {
+        p = ngx_cpymem(p, "\"original_time\":\"", 17);
+        p = ngx_http_idem_iso_time(p, ctx->original_time);
+        *p++ = '"';
+    }
+
+    if (diff.len) {
+        p = ngx_sprintf(p, ",\"diff_summary\":%V%s", &diff,
+                        more ? ",\"diff_more\":true" : "");
+    }
+
+    p = ngx_cpymem(p, "}}}\n", 4);
+
+    text->len = p - text->data;
+
+    return NGX_OK;
+}
+
+
+/* by hand: a replay has one, and ngx_sprintf() takes ten times as long */
+
+u_char *
+ngx_http_idem_iso_time(u_char *p, uint64_t msec)
+{
+    ngx_tm_t  tm;
+
+    /* a year has four digits, whatever a store has made of the time */
+
+    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX)
+                         / 1000), &tm);
+
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_year / 100);
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_year % 100);
+    *p++ = '-';
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_mon);
+    *p++ = '-';
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_mday);
+    *p++ = 'T';
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_hour);
+    *p++ = ':';
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_min);
+    *p++ = ':';
+    p = ngx_http_idem_two_digits(p, tm.ngx_tm_sec);
+    *p++ = 'Z';
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_idem_two_digits(u_char *p, ngx_uint_t n)
+{
+    *p++ = (u_char) ('0' + n / 10);
+    *p++ = (u_char) ('0' + n % 10);
+
+    return p;
+}

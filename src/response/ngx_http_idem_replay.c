@@ -1,0 +1,271 @@
+
+/*
+ * Replay: a stored response, byte for byte, to a client that was let in.
+ *
+ * It goes out through all of nginx's filters, so add_header, gzip and the
+ * rest act on it as on any response, and our own filter lets it pass.
+ *
+ * Called by the handler once begin has found a completed record of the same
+ * request.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
+    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
+    ngx_str_t *body, const char **reason);
+static ngx_int_t ngx_http_idem_replay_headers(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_replay_ranges(ngx_http_request_t *r);
+
+
+ngx_int_t
+ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_int_t                  rc;
+    ngx_str_t                  body;
+    const char                *reason;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_response_t   response;
+
+    ctx = cover->ctx;
+    reason = NULL;
+
+    rc = ngx_http_idem_replay_decode(r, &cover->op.found, &response,
+                                     &body, &reason);
+    if (rc == NGX_DECLINED) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: store \"%V\" has a record that can't be "
+                      "read: %s, record %*xs", &ctx->conf->store->name,
+                      reason ? reason : "unknown", (size_t) 8, cover->id);
+
+        /*
+         * Whatever idempotency_on_store_error says: it ran, and to run it
+         * again is the one thing that must not be
+         */
+
+        return ngx_http_idem_refuse(r, ctx,
+                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+    }
+
+    if (rc != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = ngx_http_idem_follow_start(r, cover, &response);
+
+    if (rc != NGX_DECLINED) {
+        return rc;
+    }
+
+    if (ctx->conf->dry_run) {
+        ctx->original_time = response.time;
+        return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
+    }
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPLAY,
+                        "there is a response");
+
+    ctx->status = NGX_HTTP_IDEM_STATUS_REPLAYED;
+
+    /* the record may be of a later request that was given this response */
+    ctx->original_time = response.time;
+
+    /* should a filter fail: the error_page of that must not run it either */
+
+    ctx->refusal = NGX_HTTP_INTERNAL_SERVER_ERROR;
+
+    /* what of the request is left unread must not be taken for the next one */
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (ngx_http_idem_restore_head(r, &response) != NGX_OK
+        || ngx_http_idem_replay_headers(r, ctx) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->conf->replay_json && !response.header_only
+        && ngx_http_idem_replay_json(r, ctx, &body) == NGX_ERROR)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->conf->replay_status && response.status / 100 == 2) {
+        r->headers_out.status = ctx->conf->replay_status;
+        ngx_str_null(&r->headers_out.status_line);
+    }
+
+    /* the client has had it: a condition of its own must not change it */
+
+    r->disable_not_modified = 1;
+    r->allow_ranges = 0;
+
+    r->headers_out.content_length_n = response.header_only
+                                      ? response.content_length
+                                      : (off_t) body.len;
+
+    ngx_http_idem_replay_ranges(r);
+
+    rc = ngx_http_send_header(r);
+
+    if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
+        rc = ngx_http_idem_output(r, &ctx->end_buf, &body);
+    }
+
+    ngx_http_finalize_request(r, rc);
+
+    return NGX_DONE;
+}
+
+
+/* NGX_DECLINED if it is not a record that can be read */
+
+static ngx_int_t
+ngx_http_idem_replay_decode(ngx_http_request_t *r,
+    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
+    ngx_str_t *body, const char **reason)
+{
+    ngx_int_t   rc;
+    ngx_uint_t  n;
+
+    ngx_memzero(response, sizeof(ngx_http_idem_response_t));
+
+    if (ngx_http_idem_head_peek(found->response.data,
+                                found->response.len, &n, reason)
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    response->headers = ngx_palloc(r->pool, ngx_max(n, 1)
+                                    * sizeof(ngx_http_idem_header_t));
+    if (response->headers == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_response_decode(found->response.data,
+                                      found->response.len, response,
+                                      body, found->verify, reason)
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    if (response->compressed) {
+        rc = ngx_http_idem_inflate(r, response, body);
+
+        if (rc == NGX_DECLINED) {
+            *reason = "its body can't be decompressed";
+        }
+
+        return rc;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t  value;
+
+    if (!ctx->conf->headers) {
+        return NGX_OK;
+    }
+
+    ngx_str_set(&value, "true");
+
+    if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value)
+        == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    value.data = ngx_pnalloc(r->pool, NGX_HTTP_IDEM_ISO_TIME_LEN);
+    if (value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.len = ngx_http_idem_iso_time(value.data, ctx->original_time)
+                - value.data;
+
+    if (ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)
+        == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * A response that said so, or of which nginx did, has ranges: nginx cuts them
+ * and says so again.  One range, as of the original (..._send()).
+ */
+
+static void
+ngx_http_idem_replay_ranges(ngx_http_request_t *r)
+{
+    ngx_table_elt_t           *h;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    h = r->headers_out.accept_ranges;
+
+    if (h == NULL
+        || h->value.len != sizeof("bytes") - 1
+        || ngx_strncasecmp(h->value.data, (u_char *) "bytes", 5) != 0
+        || !ngx_http_idem_may_range(r)
+        || r->headers_out.status != NGX_HTTP_OK
+        || r->headers_out.content_length_n == -1
+        || r->http_version < NGX_HTTP_VERSION_10
+        || clcf->max_ranges == 0)
+    {
+        return;
+    }
+
+    h->hash = 0;
+    r->headers_out.accept_ranges = NULL;
+
+    r->allow_ranges = 1;
+    r->single_range = 1;
+}
+
+
+/*
+ * The whole of a body, through every filter.  The buffer is the caller's, and
+ * zeroed: once the header is out it is too late to find that there is none.
+ */
+
+ngx_int_t
+ngx_http_idem_output(ngx_http_request_t *r, ngx_buf_t *b, ngx_str_t *body)
+{
+    ngx_chain_t  out;
+
+    if (body->len) {
+        b->pos = body->data;
+        b->last = body->data + body->len;
+        b->memory = 1;
+    }
+
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    out.buf = b;
+    out.next = NULL;
+
+    return ngx_http_output_filter(r, &out);
+}

@@ -1,0 +1,347 @@
+
+/*
+ * Members that a replay sets in the JSON object it answers with
+ * (idempotency_replay_json).
+ *
+ * The body is parsed and written again by yajl: the order of members and the
+ * text of numbers stay, white space and the form of escapes may not.  A body
+ * that is not a JSON object is left as it is.  Called by the replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include <yajl/yajl_gen.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "response/ngx_http_idem_yajl.h"
+
+
+/* a member, and its value for this request */
+
+typedef struct {
+    ngx_str_t                              text;
+    ngx_uint_t                             json;     /* it stands as it is  */
+} ngx_http_idem_rewrite_value_t;
+
+
+typedef struct {
+    ngx_http_idem_yajl_t            yajl;
+    yajl_gen                        gen;
+    ngx_http_idem_replay_member_t  *member;
+    ngx_http_idem_rewrite_value_t  *value;
+    ngx_uint_t                      nmembers;
+    ngx_uint_t                      depth;
+    ngx_uint_t                      skip;            /* depth of a member that
+                                                        is set anew, and its
+                                                        value left out     */
+    ngx_uint_t                      object;
+} ngx_http_idem_rewrite_t;
+
+
+static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body);
+static void ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w);
+static int ngx_http_idem_rewrite_skipped(ngx_http_idem_rewrite_t *w);
+static int ngx_http_idem_rewrite_null(void *data);
+static int ngx_http_idem_rewrite_boolean(void *data, int value);
+static int ngx_http_idem_rewrite_number(void *data, const char *p,
+    size_t len);
+static int ngx_http_idem_rewrite_string(void *data,
+    const unsigned char *p, size_t len);
+static int ngx_http_idem_rewrite_start_map(void *data);
+static int ngx_http_idem_rewrite_map_key(void *data,
+    const unsigned char *p, size_t len);
+static int ngx_http_idem_rewrite_end_map(void *data);
+static int ngx_http_idem_rewrite_start_array(void *data);
+static int ngx_http_idem_rewrite_end_array(void *data);
+
+
+static yajl_callbacks  ngx_http_idem_rewrite_callbacks = {
+    ngx_http_idem_rewrite_null,
+    ngx_http_idem_rewrite_boolean,
+    NULL,
+    NULL,
+    ngx_http_idem_rewrite_number,
+    ngx_http_idem_rewrite_string,
+    ngx_http_idem_rewrite_start_map,
+    ngx_http_idem_rewrite_map_key,
+    ngx_http_idem_rewrite_end_map,
+    ngx_http_idem_rewrite_start_array,
+    ngx_http_idem_rewrite_end_array
+};
+
+
+#define ngx_http_idem_rewrite_ok(rc)  ((rc) == yajl_gen_status_ok)
+
+
+/* NGX_OK whether or not it was rewritten; NGX_ERROR: no memory */
+
+ngx_int_t
+ngx_http_idem_replay_json(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
+{
+    ngx_int_t                 rc;
+    ngx_uint_t                i;
+    ngx_http_idem_rewrite_t   w;
+
+    /* what the application itself encoded is not ours to open */
+
+    if (r->headers_out.content_encoding || body->len == 0) {
+        return NGX_OK;
+    }
+
+    ngx_memzero(&w, sizeof(ngx_http_idem_rewrite_t));
+
+    w.member = ctx->conf->replay_json->elts;
+    w.nmembers = ctx->conf->replay_json->nelts;
+
+    w.value = ngx_palloc(r->pool, w.nmembers
+                              * sizeof(ngx_http_idem_rewrite_value_t));
+    if (w.value == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < w.nmembers; i++) {
+        if (ngx_http_complex_value(r, &w.member[i].value, &w.value[i].text)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        /* true, 17, "text" or {"a":1} as they are; all else is a string */
+
+        rc = ngx_http_idem_yajl_valid(&w.value[i].text);
+
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        w.value[i].json = (rc == NGX_OK);
+    }
+
+    ngx_http_idem_yajl_init(&w.yajl);
+
+    rc = ngx_http_idem_rewrite(r, &w, body);
+
+    ngx_http_idem_yajl_done(&w.yajl);
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_idem_rewrite(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body)
+{
+    size_t                len;
+    u_char               *p;
+    yajl_handle           parser;
+    yajl_status           status;
+    const unsigned char  *text;
+
+    if (setjmp(w->yajl.no_memory)) {
+        return NGX_ERROR;
+    }
+
+    w->gen = yajl_gen_alloc(&w->yajl.funcs);
+    (void) yajl_gen_config(w->gen, yajl_gen_validate_utf8, 1);
+
+    parser = yajl_alloc(&ngx_http_idem_rewrite_callbacks, &w->yajl.funcs, w);
+
+    status = yajl_parse(parser, body->data, body->len);
+
+    if (status == yajl_status_ok) {
+        status = yajl_complete_parse(parser);
+    }
+
+    if (status != yajl_status_ok || !w->object
+        || !ngx_http_idem_rewrite_ok(yajl_gen_get_buf(w->gen, &text,
+                                                      &len)))
+    {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, text, len);
+
+    body->data = p;
+    body->len = len;
+
+    return NGX_OK;
+}
+
+
+/* at the end of the object, in the order of the directives */
+
+static void
+ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < w->nmembers; i++) {
+        (void) yajl_gen_string(w->gen, w->member[i].member.data,
+                               w->member[i].member.len);
+
+        if (w->value[i].json) {
+            (void) yajl_gen_number(w->gen, (char *) w->value[i].text.data,
+                                   w->value[i].text.len);
+
+        } else if (yajl_gen_string(w->gen, w->value[i].text.data,
+                                   w->value[i].text.len)
+                   == yajl_gen_invalid_string)
+        {
+            /* a variable may have any bytes, and JSON has UTF-8 only */
+
+            (void) yajl_gen_null(w->gen);
+        }
+    }
+}
+
+
+static int
+ngx_http_idem_rewrite_skipped(ngx_http_idem_rewrite_t *w)
+{
+    if (w->skip == 0) {
+        return 0;
+    }
+
+    /* the value of the member itself ends the leaving out */
+
+    if (w->depth == w->skip) {
+        w->skip = 0;
+    }
+
+    return 1;
+}
+
+
+static int
+ngx_http_idem_rewrite_null(void *data)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    return ngx_http_idem_rewrite_skipped(w)
+           || ngx_http_idem_rewrite_ok(yajl_gen_null(w->gen));
+}
+
+
+static int
+ngx_http_idem_rewrite_boolean(void *data, int value)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    return ngx_http_idem_rewrite_skipped(w)
+           || ngx_http_idem_rewrite_ok(yajl_gen_bool(w->gen, value));
+}
+
+
+static int
+ngx_http_idem_rewrite_number(void *data, const char *p, size_t len)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    return ngx_http_idem_rewrite_skipped(w)
+           || ngx_http_idem_rewrite_ok(yajl_gen_number(w->gen, p, len));
+}
+
+
+static int
+ngx_http_idem_rewrite_string(void *data, const unsigned char *p, size_t len)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    return ngx_http_idem_rewrite_skipped(w)
+           || ngx_http_idem_rewrite_ok(yajl_gen_string(w->gen, p, len));
+}
+
+
+static int
+ngx_http_idem_rewrite_start_map(void *data)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    if (w->depth++ == 0) {
+        w->object = 1;
+    }
+
+    return w->skip
+           || ngx_http_idem_rewrite_ok(yajl_gen_map_open(w->gen));
+}
+
+
+static int
+ngx_http_idem_rewrite_map_key(void *data, const unsigned char *p, size_t len)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    ngx_uint_t  i;
+
+    if (w->skip) {
+        return 1;
+    }
+
+    if (w->depth == 1) {
+        for (i = 0; i < w->nmembers; i++) {
+            if (w->member[i].member.len == len
+                && ngx_memcmp(w->member[i].member.data, p, len) == 0)
+            {
+                w->skip = w->depth;
+                return 1;
+            }
+        }
+    }
+
+    return ngx_http_idem_rewrite_ok(yajl_gen_string(w->gen, p, len));
+}
+
+
+static int
+ngx_http_idem_rewrite_end_map(void *data)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    w->depth--;
+
+    if (ngx_http_idem_rewrite_skipped(w)) {
+        return 1;
+    }
+
+    if (w->depth == 0) {
+        ngx_http_idem_rewrite_set(w);
+    }
+
+    return ngx_http_idem_rewrite_ok(yajl_gen_map_close(w->gen));
+}
+
+
+static int
+ngx_http_idem_rewrite_start_array(void *data)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    if (w->depth++ == 0) {
+        return 0;
+    }
+
+    return w->skip
+           || ngx_http_idem_rewrite_ok(yajl_gen_array_open(w->gen));
+}
+
+
+static int
+ngx_http_idem_rewrite_end_array(void *data)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    w->depth--;
+
+    return ngx_http_idem_rewrite_skipped(w)
+           || ngx_http_idem_rewrite_ok(yajl_gen_array_close(w->gen));
+}

@@ -1,0 +1,513 @@
+
+/*
+ * Subrequests that run while the main response is held.
+ *
+ * Mostly nobody sees their output: ngx.location.capture() of Lua, njs and
+ * auth_request keep it.  But a module can also put it into the response, as
+ * echo_location and slice do, and nginx's postpone filter, which stands below
+ * us and puts all parts in order, would send it ahead of the header.
+ *
+ * The slices of a file are parts of one response: they are held like the rest
+ * of it.  Any other subrequest is another response, with filters of its own,
+ * and whether something of it comes out at the end is known only there.  So
+ * its output goes down to nginx's write filter, which is told not to send.
+ * What has arrived there shows that the response is made by subrequests: then
+ * the main response is let through, in its place before and between them, and
+ * its record says that it ran and can't be replayed.
+ *
+ * Called by the capture.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* what the main request sent after a subrequest that was not through then */
+
+struct ngx_http_idem_segment_s {
+    ngx_http_request_t       *after;
+    ngx_chain_t             **start;            /* in ctx->held             */
+    ngx_http_idem_segment_t  *next;
+};
+
+
+static ngx_uint_t ngx_http_idem_slice(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_slice_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
+static ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r,
+    ngx_chain_t *in, ngx_int_t *rc);
+static ngx_int_t ngx_http_idem_segment(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_compose(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason);
+static ngx_chain_t *ngx_http_idem_cut_chain(ngx_http_idem_segment_t *segment);
+static ngx_int_t ngx_http_idem_activate(ngx_http_request_t *r,
+    ngx_http_postponed_request_t **rest, ngx_http_request_t *active);
+static void ngx_http_idem_postpone(ngx_http_request_t *r,
+    ngx_http_postponed_request_t **rest, ngx_http_request_t *upto);
+static ngx_int_t ngx_http_idem_pass_filtered(ngx_http_request_t *r,
+    ngx_chain_t *in);
+
+
+void
+ngx_http_idem_subrequest_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx)
+{
+    if (ctx->phase == NGX_HTTP_IDEM_HOLD
+        && ngx_http_idem_slice(r))
+    {
+        r->filter_need_in_memory = 1;
+
+        /* the client's range is cut out of the whole, not out of each slice */
+
+        r->allow_ranges = 0;
+    }
+}
+
+
+/* the slice module gives its context to the subrequests it makes */
+
+static ngx_uint_t
+ngx_http_idem_slice(ngx_http_request_t *r)
+{
+    void        *slice;
+    ngx_uint_t   i;
+
+    for (i = 0; ngx_cycle->modules[i]; i++) {
+
+        if (ngx_strcmp(ngx_cycle->modules[i]->name,
+                       "ngx_http_slice_filter_module")
+            != 0)
+        {
+            continue;
+        }
+
+        slice = r->ctx[ngx_cycle->modules[i]->ctx_index];
+
+        return slice && slice == r->main->ctx[ngx_cycle->modules[i]->ctx_index];
+    }
+
+    return 0;
+}
+
+
+/* the body filter for a subrequest while the main response is held */
+
+ngx_int_t
+ngx_http_idem_subrequest_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_int_t     rc;
+    ngx_chain_t  *out;
+
+    if (r->subrequest_in_memory) {
+        return ngx_http_idem_pass_body(r, in);
+    }
+
+    if (in && r == r->connection->data && r->postponed == NULL
+        && ngx_http_idem_slice(r))
+    {
+        return ngx_http_idem_slice_body(r, ctx, in);
+    }
+
+    out = ngx_http_idem_probe(r, in, &rc);
+
+    if (out == NULL || rc == NGX_ERROR) {
+        return rc;
+    }
+
+    rc = ngx_http_idem_compose(r->main, ctx, NGX_HTTP_IDEM_REASON_STREAM);
+
+    if (rc == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_pass_filtered(r, out);
+}
+
+
+static ngx_int_t
+ngx_http_idem_slice_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    size_t                  len;
+    ngx_buf_t              *b;
+    ngx_chain_t            *cl;
+    ngx_http_idem_reason_e  reason;
+
+    ctx->composed = 1;
+
+    for (cl = in; cl; cl = cl->next) {
+        b = cl->buf;
+
+        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
+        reason = ngx_http_idem_hold(r->main, ctx, b, len);
+
+        if (reason != NGX_HTTP_IDEM_REASON_NONE) {
+
+            if (ngx_http_idem_compose(r->main, ctx, reason)
+                == NGX_ERROR)
+            {
+                return NGX_ERROR;
+            }
+
+            return ngx_http_idem_pass_body(r, cl);
+        }
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * Lets "in" go down to the write filter, but not to the client.  What arrives
+ * there is the client's: the chain, or NULL if it is nothing.
+ */
+
+static ngx_chain_t *
+ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in, ngx_int_t *rc)
+{
+    ngx_uint_t         delayed;
+    ngx_chain_t       *cl, *out;
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
+    delayed = c->write->delayed;
+    c->write->delayed = 1;
+
+    *rc = ngx_http_idem_pass_body(r, in);
+
+    c->write->delayed = delayed;
+
+    out = r->main->out;
+
+    if (out == NULL) {
+        return NULL;
+    }
+
+    r->main->out = NULL;
+    c->buffered &= ~NGX_HTTP_WRITE_BUFFERED;
+
+    if (*rc == NGX_AGAIN) {
+        *rc = NGX_OK;
+    }
+
+    for (cl = out; cl; cl = cl->next) {
+        if (ngx_buf_size(cl->buf)) {
+            return out;
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
+ * The main request sends, or is asked to go on, and there are subrequests that
+ * are not through.  NGX_DECLINED: "in" is to be held, or there is nothing to
+ * wait for.
+ */
+
+ngx_int_t
+ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    size_t                  len;
+    ngx_int_t               rc;
+    ngx_chain_t            *cl;
+    ngx_http_idem_reason_e  reason;
+
+    if (in == NULL) {
+
+        /* the postpone filter wakes the next of them */
+
+        (void) ngx_http_idem_probe(r, NULL, &rc);
+
+        return rc;
+    }
+
+    for (cl = in; cl; cl = cl->next) {
+
+        if (!cl->buf->last_buf) {
+            continue;
+        }
+
+        ctx->ended = 1;
+        r->buffered |= NGX_HTTP_IDEM_BUFFERED;
+    }
+
+    if (ngx_http_idem_segment(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for (cl = in; cl; cl = cl->next) {
+
+        len = ngx_buf_in_memory(cl->buf)
+              ? (size_t) (cl->buf->last - cl->buf->pos) : 0;
+
+        reason = ngx_http_idem_hold(r, ctx, cl->buf, len);
+
+        if (reason != NGX_HTTP_IDEM_REASON_NONE) {
+            ctx->ended = 0;
+
+            if (ngx_http_idem_compose(r, ctx, reason) == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+
+            return ngx_http_idem_pass_body(r, cl);
+        }
+
+        cl->buf->pos = cl->buf->last;
+        cl->buf->file_pos = cl->buf->file_last;
+    }
+
+    return NGX_OK;
+}
+
+
+/* what is held from now on stands behind the subrequests that there are */
+
+static ngx_int_t
+ngx_http_idem_segment(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_request_t             *after;
+    ngx_http_postponed_request_t   *pr;
+    ngx_http_idem_segment_t        *segment, **last;
+
+    after = NULL;
+
+    for (pr = r->postponed; pr; pr = pr->next) {
+        after = pr->request;
+    }
+
+    segment = NULL;
+
+    for (last = &ctx->segments; *last; last = &(*last)->next) {
+        segment = *last;
+    }
+
+    if (segment
+        && (segment->after == after || segment->start == ctx->held_last))
+    {
+        segment->after = after;
+        return NGX_OK;
+    }
+
+    segment = ngx_palloc(r->pool, sizeof(ngx_http_idem_segment_t));
+    if (segment == NULL) {
+        return NGX_ERROR;
+    }
+
+    segment->after = after;
+    segment->start = ctx->held_last;
+    segment->next = NULL;
+
+    *last = segment;
+
+    /* it does not go on in the buffer of the one before */
+    ctx->tail = NULL;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Lets the main response through while it has subrequests: each part of it to
+ * its place.  NGX_ERROR: that failed, also if a filter has another status for
+ * the response, since the parts of the subrequests would not be of that one.
+ */
+
+static ngx_int_t
+ngx_http_idem_compose(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason)
+{
+    ngx_int_t                      rc;
+    ngx_chain_t                   *cl, *next;
+    ngx_http_request_t            *active;
+    ngx_http_postponed_request_t  *rest;
+    ngx_http_idem_segment_t       *segment;
+
+    if (ctx->ended) {
+        ngx_http_idem_hold_last(ctx);
+    }
+
+    ctx->composed = 1;
+
+    ngx_http_idem_let_through(r, ctx, reason);
+
+    /* what came before the first of them, as if there were none yet */
+
+    active = r->connection->data;
+    rest = r->postponed;
+
+    r->connection->data = r;
+    r->postponed = NULL;
+
+    segment = ctx->segments;
+    next = segment ? ngx_http_idem_cut_chain(segment) : NULL;
+
+    rc = ngx_http_idem_pass_header(r, ctx);
+
+    if (rc == NGX_ERROR || rc > NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->held && !r->header_only
+        && ngx_http_idem_pass_body(r, ctx->held) == NGX_ERROR)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_activate(r, &rest, active) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for ( /* void */ ; segment; segment = segment->next) {
+        ngx_http_idem_postpone(r, &rest, segment->after);
+
+        cl = next;
+        next = segment->next ? ngx_http_idem_cut_chain(segment->next)
+                             : NULL;
+
+        if (cl && !r->header_only
+            && ngx_http_idem_pass_body(r, cl) == NGX_ERROR)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    while (rest) {
+        ngx_http_idem_postpone(r, &rest, rest->request);
+    }
+
+    return NGX_OK;
+}
+
+
+/* the chain of a segment; the one before ends there */
+
+static ngx_chain_t *
+ngx_http_idem_cut_chain(ngx_http_idem_segment_t *segment)
+{
+    ngx_chain_t  *cl;
+
+    cl = *segment->start;
+    *segment->start = NULL;
+
+    return cl;
+}
+
+
+/*
+ * The request whose turn it was goes on.  If the filters have made new
+ * subrequests of what they were given, as ssi does, it is after them.
+ */
+
+static ngx_int_t
+ngx_http_idem_activate(ngx_http_request_t *r,
+    ngx_http_postponed_request_t **rest, ngx_http_request_t *active)
+{
+    ngx_http_request_t            *parent;
+    ngx_http_postponed_request_t  *pr, **last;
+
+    if (r->postponed == NULL) {
+        r->connection->data = active;
+        return NGX_OK;
+    }
+
+    if (active == r) {
+        return NGX_OK;
+    }
+
+    /* the first of a list stays in it while it is its turn */
+
+    for (parent = active; parent != r; parent = parent->parent) {
+        if (*rest && (*rest)->request == parent) {
+            *rest = (*rest)->next;
+            break;
+        }
+    }
+
+    pr = ngx_palloc(r->pool, sizeof(ngx_http_postponed_request_t));
+    if (pr == NULL) {
+        return NGX_ERROR;
+    }
+
+    pr->request = active;
+    pr->out = NULL;
+    pr->next = NULL;
+
+    for (last = &r->postponed; *last; last = &(*last)->next) { /* void */ }
+
+    *last = pr;
+
+    return NGX_OK;
+}
+
+
+/* takes the subrequests up to "upto" out of "rest", if that is one of them */
+
+static void
+ngx_http_idem_postpone(ngx_http_request_t *r,
+    ngx_http_postponed_request_t **rest, ngx_http_request_t *upto)
+{
+    ngx_http_postponed_request_t  *pr, **last;
+
+    for (pr = *rest; pr; pr = pr->next) {
+        if (pr->request == upto) {
+            break;
+        }
+    }
+
+    if (pr == NULL) {
+        return;
+    }
+
+    for (last = &r->postponed; *last; last = &(*last)->next) { /* void */ }
+
+    *last = *rest;
+    *rest = pr->next;
+    pr->next = NULL;
+}
+
+
+/* what the filters of a subrequest have seen already, behind those */
+
+static ngx_int_t
+ngx_http_idem_pass_filtered(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    void                          **ctx;
+    ngx_int_t                       rc;
+    ngx_http_postponed_request_t   *children, **last;
+
+    ctx = r->ctx;
+    children = r->postponed;
+
+    r->ctx = ngx_pcalloc(r->pool, sizeof(void *) * ngx_http_max_module);
+
+    if (r->ctx == NULL) {
+        r->ctx = ctx;
+        return NGX_ERROR;
+    }
+
+    r->postponed = NULL;
+
+    rc = ngx_http_idem_pass_body(r, in);
+
+    r->ctx = ctx;
+
+    for (last = &r->postponed; *last; last = &(*last)->next) { /* void */ }
+
+    *last = children;
+
+    return rc;
+}

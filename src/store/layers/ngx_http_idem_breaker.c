@@ -1,0 +1,505 @@
+
+/*
+ * The breaker: a store that failed some times in a row is asked only now and
+ * then, so that requests need not wait for a store that does not answer.
+ *
+ * It gates begin and watch, which come before the application runs.  What
+ * comes after (renewals, commits, releases) always tries, and what becomes of
+ * it counts as well: any failure is one more in a row, and any answer of the
+ * store ends the row.  A watch that ends is no answer, since it may end by
+ * its timer; and an error that is about one record is no failure of the store.
+ *
+ * Closed: everything passes.  Open, for "reset": begin and watch fail at once.
+ * Then half open: one begin of all workers passes, the probe; its answer
+ * closes the breaker, its failure opens it again.  A probe has its time: when
+ * that is over, as when its worker was killed, the next begin is the probe.
+ *
+ * A store that is several servers has a breaker for each: one that is down
+ * must not keep requests from those that answer.  The one that is asked first
+ * counts, wherever it may send the question on.
+ *
+ * The state is in shared memory.  While all is well nobody takes its lock.
+ *
+ * Called through the layers around it; calls the backend.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/zone/ngx_http_idem_mutex.h"
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+/* how long a probe may take before there is another */
+#define NGX_HTTP_IDEM_PROBE_MIN  1000
+#define NGX_HTTP_IDEM_PROBE_MAX  10000
+
+/* of an operation that is not the probe */
+#define NGX_HTTP_IDEM_NO_PROBE   0
+
+/* "store <name>", with the node */
+#define NGX_HTTP_IDEM_WHOSE_LEN  256
+
+
+static ngx_int_t ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op);
+static void ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op);
+static ngx_uint_t ngx_http_idem_breaker_place(
+    ngx_http_idem_breaker_t *b, u_char *id);
+static ngx_int_t ngx_http_idem_breaker_gate(
+    ngx_http_idem_breaker_t *b, ngx_uint_t place, uintptr_t *probe);
+static ngx_int_t ngx_http_idem_breaker_refuse(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_breaker_ask(
+    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
+static ngx_int_t ngx_http_idem_breaker_done(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static void ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
+    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
+static void ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
+    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
+static u_char *ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
+    ngx_uint_t place, u_char *p, u_char *last);
+
+
+const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
+    ngx_string("breaker"),
+    NULL,
+    NULL,
+    NULL,
+    ngx_http_idem_layer_init_process,
+    ngx_http_idem_layer_exit_process,
+    ngx_http_idem_breaker_begin,
+    ngx_http_idem_breaker_pass,              /* renew   */
+    ngx_http_idem_breaker_pass,              /* commit  */
+    ngx_http_idem_breaker_pass,              /* release */
+    ngx_http_idem_breaker_watch,
+    ngx_http_idem_breaker_cancel,
+    NULL,                                  /* stats */
+    1
+};
+
+
+#define ngx_http_idem_breaker_conf(op)                                        \
+    ((ngx_http_idem_breaker_t *) (op)->store->conf)
+
+#define ngx_http_idem_breaker_sh(b, place)                                    \
+    (&((ngx_http_idem_breaker_sh_t *) (b)->shared.data)[place])
+
+/* without the lock: a look that may be late by a moment */
+#define ngx_http_idem_breaker_is(b, place, what)                              \
+    (*(volatile ngx_uint_t *)                                                 \
+         &ngx_http_idem_breaker_sh(b, place)->what)
+
+/* what goes along with an operation: the place asked, and its probe */
+#define ngx_http_idem_breaker_note(place, probe)                              \
+    ((probe) * NGX_HTTP_IDEM_BREAKERS + (place))
+#define ngx_http_idem_breaker_note_place(note)                                \
+    ((note) % NGX_HTTP_IDEM_BREAKERS)
+#define ngx_http_idem_breaker_note_probe(note)                                \
+    ((note) / NGX_HTTP_IDEM_BREAKERS)
+
+/* numbers of probes begin anew before they do not fit into a note */
+#define NGX_HTTP_IDEM_PROBE_LAST                                              \
+    ((uintptr_t) -1 / NGX_HTTP_IDEM_BREAKERS - 1)
+
+
+static ngx_int_t
+ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
+{
+    uintptr_t                 probe;
+    ngx_uint_t                place;
+    ngx_http_idem_breaker_t  *b;
+
+    b = ngx_http_idem_breaker_conf(op);
+    place = ngx_http_idem_breaker_place(b, op->id);
+
+    if (ngx_http_idem_breaker_gate(b, place, &probe) != NGX_OK) {
+        ngx_http_idem_metrics_count(b->layer.named,
+                                NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
+        return ngx_http_idem_breaker_refuse(op);
+    }
+
+    return ngx_http_idem_breaker_ask(op, place, probe);
+}
+
+
+static ngx_int_t
+ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t  place;
+
+    place = ngx_http_idem_breaker_place(
+                               ngx_http_idem_breaker_conf(op), op->id);
+
+    return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
+}
+
+
+/* never a probe: that it ends does not mean that the store answers */
+
+static ngx_int_t
+ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t                place;
+    ngx_http_idem_breaker_t  *b;
+
+    b = ngx_http_idem_breaker_conf(op);
+    place = ngx_http_idem_breaker_place(b, op->id);
+
+    if (ngx_http_idem_breaker_is(b, place, state)
+        != NGX_HTTP_IDEM_BREAKER_CLOSED)
+    {
+        return ngx_http_idem_breaker_refuse(op);
+    }
+
+    return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
+}
+
+
+static ngx_int_t
+ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op,
+    ngx_uint_t place, uintptr_t probe)
+{
+    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
+                             ngx_http_idem_breaker_done,
+                             ngx_http_idem_breaker_note(place, probe));
+}
+
+
+static void
+ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
+{
+    uintptr_t                    note, probe;
+    ngx_http_idem_breaker_t     *b;
+    ngx_http_idem_breaker_sh_t  *sh;
+
+    b = ngx_http_idem_breaker_conf(op);
+    note = ngx_http_idem_layer_note(op);
+    probe = ngx_http_idem_breaker_note_probe(note);
+
+    ngx_http_idem_layer_cancel(op);
+
+    if (probe == NGX_HTTP_IDEM_NO_PROBE) {
+        return;
+    }
+
+    /* it will never tell: the next one is the probe */
+
+    sh = ngx_http_idem_breaker_sh(b, ngx_http_idem_breaker_note_place(note));
+
+    ngx_http_idem_mutex_lock(b->shared.shpool);
+
+    if (sh->state == NGX_HTTP_IDEM_BREAKER_HALF_OPEN
+        && sh->probe == probe)
+    {
+        sh->until = ngx_current_msec;
+    }
+
+    ngx_http_idem_mutex_unlock(b->shared.shpool);
+}
+
+
+/* that of the node the record is on, as far as this worker knows */
+
+static ngx_uint_t
+ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
+{
+    ngx_http_idem_store_node_t        *node;
+    ngx_http_idem_nodes_t       *nodes;
+    ngx_http_idem_breaker_sh_t  *sh;
+
+    nodes = b->layer.named->nodes;
+
+    if (nodes == NULL) {
+        return 0;
+    }
+
+    node = nodes->find(nodes->data, id);
+
+    if (node == NULL || node->place == 0) {
+        return 0;
+    }
+
+    if (ngx_http_idem_breaker_is(b, node->place, owner)
+        != node->owner)
+    {
+        /* the place was another's: its state is, too */
+
+        sh = ngx_http_idem_breaker_sh(b, node->place);
+
+        ngx_http_idem_mutex_lock(b->shared.shpool);
+
+        if (sh->owner != node->owner) {
+            ngx_memzero(sh, sizeof(ngx_http_idem_breaker_sh_t));
+
+            ngx_memory_barrier();
+
+            sh->owner = node->owner;
+        }
+
+        ngx_http_idem_mutex_unlock(b->shared.shpool);
+    }
+
+    return node->place;
+}
+
+
+/* NGX_OK: go on, as "probe" if that is not 0; NGX_DECLINED: not now */
+
+static ngx_int_t
+ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
+    ngx_uint_t place, uintptr_t *probe)
+{
+    ngx_int_t                    rc;
+    ngx_msec_t                   time;
+    ngx_http_idem_breaker_sh_t  *sh;
+
+    *probe = NGX_HTTP_IDEM_NO_PROBE;
+
+    if (ngx_http_idem_breaker_is(b, place, state)
+        == NGX_HTTP_IDEM_BREAKER_CLOSED)
+    {
+        return NGX_OK;
+    }
+
+    rc = NGX_OK;
+    sh = ngx_http_idem_breaker_sh(b, place);
+
+    ngx_http_idem_mutex_lock(b->shared.shpool);
+
+    if (sh->state == NGX_HTTP_IDEM_BREAKER_CLOSED) {
+        /* just now */
+
+    } else if ((ngx_msec_int_t) (sh->until - ngx_current_msec) > 0) {
+        rc = NGX_DECLINED;
+
+    } else {
+        time = ngx_min(b->reset, NGX_HTTP_IDEM_PROBE_MAX);
+        time = ngx_max(time, NGX_HTTP_IDEM_PROBE_MIN);
+
+        if (++sh->probe > NGX_HTTP_IDEM_PROBE_LAST) {
+            sh->probe = NGX_HTTP_IDEM_NO_PROBE + 1;
+        }
+
+        sh->state = NGX_HTTP_IDEM_BREAKER_HALF_OPEN;
+        sh->until = ngx_current_msec + time;
+
+        *probe = sh->probe;
+    }
+
+    ngx_http_idem_mutex_unlock(b->shared.shpool);
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_idem_breaker_refuse(ngx_http_idem_op_t *op)
+{
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = "the breaker is open";
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_breaker_done(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    uintptr_t                 probe;
+    ngx_uint_t                place;
+    ngx_http_idem_breaker_t  *b;
+
+    b = ngx_http_idem_breaker_conf(op);
+    place = ngx_http_idem_breaker_note_place(note);
+    probe = ngx_http_idem_breaker_note_probe(note);
+
+    if (!ngx_http_idem_layer_answered(op)) {
+        ngx_http_idem_breaker_failed(b, op, place, probe);
+
+    } else if (op->kind != NGX_HTTP_IDEM_OP_WATCH
+               && (ngx_http_idem_breaker_is(b, place, fails)
+                   || ngx_http_idem_breaker_is(b, place, state)
+                      != NGX_HTTP_IDEM_BREAKER_CLOSED))
+    {
+        ngx_http_idem_breaker_answered(b, op, place, probe);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
+    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe)
+{
+    u_char                      *p;
+    u_char                       whose[NGX_HTTP_IDEM_WHOSE_LEN];
+    ngx_uint_t                   closed;
+    ngx_http_idem_breaker_sh_t  *sh;
+
+    closed = 0;
+    sh = ngx_http_idem_breaker_sh(b, place);
+
+    ngx_http_idem_mutex_lock(b->shared.shpool);
+
+    if (sh->state == NGX_HTTP_IDEM_BREAKER_CLOSED) {
+        sh->fails = 0;
+
+    } else if (probe != NGX_HTTP_IDEM_NO_PROBE
+               || (ngx_msec_int_t) (op->start - sh->opened) > 0)
+    {
+        /* not what was asked before it opened, and is late */
+
+        sh->state = NGX_HTTP_IDEM_BREAKER_CLOSED;
+        sh->fails = 0;
+        closed = 1;
+    }
+
+    ngx_http_idem_mutex_unlock(b->shared.shpool);
+
+    if (closed) {
+        ngx_http_idem_store_event(b->layer.named,
+                                   NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL);
+
+        p = ngx_http_idem_breaker_whose(b, place, whose,
+                                        whose + sizeof(whose));
+
+        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
+                      "idempotency: %*s answers again, its breaker is closed",
+                      p - whose, whose);
+    }
+}
+
+
+static void
+ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
+    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe)
+{
+    u_char                      *p;
+    u_char                       whose[NGX_HTTP_IDEM_WHOSE_LEN];
+    ngx_uint_t                   opened, again;
+    ngx_http_idem_breaker_sh_t  *sh;
+
+    opened = 0;
+    again = 0;
+    sh = ngx_http_idem_breaker_sh(b, place);
+
+    ngx_http_idem_mutex_lock(b->shared.shpool);
+
+    switch (sh->state) {
+
+    case NGX_HTTP_IDEM_BREAKER_CLOSED:
+        opened = (++sh->fails >= b->fails);
+        break;
+
+    case NGX_HTTP_IDEM_BREAKER_HALF_OPEN:
+        again = (probe != NGX_HTTP_IDEM_NO_PROBE && probe == sh->probe);
+        break;
+
+    default: /* NGX_HTTP_IDEM_BREAKER_OPEN */
+        break;
+    }
+
+    if (again && op->start == ngx_current_msec) {
+
+        /*
+         * The backend refused it without asking, since it waits to connect
+         * again: that tells nothing, and the next probe need not wait long
+         */
+
+        again = 0;
+        sh->until = ngx_current_msec + ngx_min(b->reset,
+                                               NGX_HTTP_IDEM_PROBE_MIN);
+    }
+
+    if (opened || again) {
+        sh->state = NGX_HTTP_IDEM_BREAKER_OPEN;
+        sh->opened = ngx_current_msec;
+        sh->until = ngx_current_msec + b->reset;
+    }
+
+    ngx_http_idem_mutex_unlock(b->shared.shpool);
+
+    if (!opened && !again) {
+        return;
+    }
+
+    p = ngx_http_idem_breaker_whose(b, place, whose, whose + sizeof(whose));
+
+    if (again) {
+        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
+                      "idempotency: %*s still fails, its breaker stays open "
+                      "for %M ms: %s", p - whose, whose, b->reset,
+                      op->error ? op->error : "no answer");
+        return;
+    }
+
+    ngx_http_idem_metrics_count(b->layer.named,
+                                  NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
+    ngx_http_idem_store_event(b->layer.named,
+                                   NGX_HTTP_IDEM_EVENT_BREAKER_OPENED,
+                                   op->error);
+
+    ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                  "idempotency: %*s failed %ui times in a row, its breaker is "
+                  "open for %M ms: %s", p - whose, whose, b->fails, b->reset,
+                  op->error ? op->error : "no answer");
+}
+
+
+static u_char *
+ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
+    ngx_uint_t place, u_char *p, u_char *last)
+{
+    ngx_http_idem_node_figures_t  *node;
+
+    node = NULL;
+
+    if (place) {
+        node = ngx_http_idem_nodes_at(b->layer.named->nodes, place);
+    }
+
+    if (node) {
+        p = ngx_slprintf(p, last, "node %*s of ", node->len, node->name);
+    }
+
+    return ngx_slprintf(p, last, "store \"%V\"", &b->layer.named->name);
+}
+
+
+/* read without the lock: a figure, and the number is whole */
+
+ngx_int_t
+ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
+{
+    ngx_int_t                 worst;
+    ngx_uint_t                i;
+    ngx_http_idem_breaker_t  *b;
+
+    if (store->layers == NULL || store->layers->breaker == NULL) {
+        return NGX_DECLINED;
+    }
+
+    b = store->layers->breaker;
+
+    worst = ngx_http_idem_breaker_sh(b, place)->state;
+
+    if (place || store->nodes == NULL) {
+        return worst;
+    }
+
+    for (i = 1; i < NGX_HTTP_IDEM_BREAKERS; i++) {
+        if (ngx_http_idem_nodes_at(store->nodes, i)) {
+            worst = ngx_max(worst,
+                    (ngx_int_t) ngx_http_idem_breaker_sh(b, i)->state);
+        }
+    }
+
+    return worst;
+}

@@ -1,0 +1,205 @@
+
+/*
+ * The cache: completed records of a store that is elsewhere, in shared memory
+ * of this nginx for a while.
+ *
+ * A begin whose record is here is answered without a round trip, also while
+ * the store is away.  Only what can't change any more is here: a completed
+ * record, until the end of its own life or of the cache's "ttl", whichever
+ * comes first.  Both count from when the store was asked, which is before it
+ * answered, so that nothing is replayed beyond its life.  It is filled by
+ * what begins find, and by the commits of this nginx.  What has to give way
+ * is forgotten; the store has it.
+ *
+ * Whether a record is of the same request is not judged here: the claim is
+ * kept with it, and the core looks at that.
+ *
+ * Called by the core as the store; calls the outbox inside, and the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+/* a response that would take more of the zone than this part is left out */
+#define NGX_HTTP_IDEM_CACHE_PART  8
+
+/* records that each new one looks at, of those whose time may have come */
+#define NGX_HTTP_IDEM_CACHE_PURGE_N  8
+
+
+static ngx_int_t ngx_http_idem_cache_begin(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_cache_commit(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_cache_begun(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_cache_committed(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static void ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
+    ngx_http_idem_op_t *op, ngx_msec_t left);
+
+
+const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
+    ngx_string("cache"),
+    NULL,
+    NULL,
+    NULL,
+    ngx_http_idem_layer_init_process,
+    ngx_http_idem_layer_exit_process,
+    ngx_http_idem_cache_begin,
+    ngx_http_idem_layer_pass,                /* renew   */
+    ngx_http_idem_cache_commit,
+    ngx_http_idem_layer_pass,                /* release */
+    ngx_http_idem_layer_pass,                /* watch   */
+    ngx_http_idem_layer_cancel,
+    NULL,                                  /* stats */
+    1
+};
+
+
+#define ngx_http_idem_cache_conf(op)                                          \
+    ((ngx_http_idem_cache_t *) (op)->store->conf)
+
+
+static ngx_int_t
+ngx_http_idem_cache_begin(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_node_t   *node;
+    ngx_http_idem_cache_t  *cache;
+
+    cache = ngx_http_idem_cache_conf(op);
+
+    ngx_http_idem_zone_lock(&cache->z);
+
+    node = ngx_http_idem_zone_find(&cache->z, op->id);
+
+    if (node) {
+        ngx_http_idem_zone_found(&cache->z, node, op);
+    }
+
+    ngx_http_idem_zone_unlock(&cache->z);
+
+    if (node && op->result == NGX_HTTP_IDEM_FOUND) {
+        ngx_http_idem_metrics_count(cache->layer.named,
+                                       NGX_HTTP_IDEM_COUNT_CACHE_HITS);
+        return NGX_OK;
+    }
+
+    ngx_http_idem_metrics_count(cache->layer.named,
+                                     NGX_HTTP_IDEM_COUNT_CACHE_MISSES);
+
+    return ngx_http_idem_layer_ask(op, cache->layer.inner,
+                                   ngx_http_idem_cache_begun, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_cache_begun(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_buf_t               b;
+    ngx_chain_t             cl;
+    ngx_http_idem_op_t      commit;
+    ngx_http_idem_found_t  *found;
+
+    found = &op->found;
+
+    if (op->result != NGX_HTTP_IDEM_FOUND
+        || found->state != NGX_HTTP_IDEM_COMPLETED
+        || op->kept)
+    {
+        return NGX_OK;
+    }
+
+    /* once, when it comes from the store, and not for each that finds it */
+
+    if (found->verify) {
+
+        if (!ngx_http_idem_response_intact(found->response.data,
+                                           found->response.len))
+        {
+            return NGX_OK;
+        }
+
+        found->verify = 0;
+    }
+
+    ngx_memzero(&b, sizeof(ngx_buf_t));
+
+    b.memory = 1;
+    b.pos = found->response.data;
+    b.last = found->response.data + found->response.len;
+
+    cl.buf = &b;
+    cl.next = NULL;
+
+    /* as if it had been committed here */
+
+    ngx_memzero(&commit, sizeof(ngx_http_idem_op_t));
+
+    commit.start = op->start;
+    commit.claim = &found->claim;
+    commit.details = found->details;
+    commit.state = found->state;
+    commit.response = &cl;
+    commit.size = found->response.len;
+
+    ngx_memcpy(commit.id, op->id, NGX_HTTP_IDEM_ID_LEN);
+
+    ngx_http_idem_cache_fill(ngx_http_idem_cache_conf(op),
+                             &commit, found->left);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_cache_commit(ngx_http_idem_op_t *op)
+{
+    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
+                                        ngx_http_idem_cache_committed, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_cache_committed(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    /* one that waits in the outbox may yet turn out to be lost */
+
+    if (op->result == NGX_HTTP_IDEM_OK
+        && op->state == NGX_HTTP_IDEM_COMPLETED
+        && !op->kept)
+    {
+        ngx_http_idem_cache_fill(ngx_http_idem_cache_conf(op), op, op->ttl);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
+    ngx_http_idem_op_t *op, ngx_msec_t left)
+{
+    ngx_msec_t  fresh_until, expires;
+
+    fresh_until = op->start + left;
+    expires = op->start + ngx_min(left, cache->ttl);
+
+    if ((ngx_msec_int_t) (expires - ngx_current_msec) <= 0
+        || op->size > (size_t) cache->z.size / NGX_HTTP_IDEM_CACHE_PART)
+    {
+        return;
+    }
+
+    ngx_http_idem_zone_lock(&cache->z);
+
+    ngx_http_idem_zone_purge(&cache->z, NGX_HTTP_IDEM_CACHE_PURGE_N);
+
+    (void) ngx_http_idem_zone_keep(&cache->z, op, fresh_until, expires);
+
+    ngx_http_idem_zone_unlock(&cache->z);
+}

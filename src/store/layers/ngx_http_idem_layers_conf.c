@@ -1,0 +1,385 @@
+
+/*
+ * The layers in the configuration: their directives, which stand in the block
+ * of the store itself, and the order in which they are put around it.
+ *
+ * A store keeps its place and its name.  What it was becomes a store within:
+ * its backend and conf move there, and those of the outermost layer take
+ * their place.  So whoever has a pointer to the store asks the layers.
+ *
+ * Called by the declaration of stores; calls the zones, and makes small states
+ * that all workers share.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+#define NGX_HTTP_IDEM_BREAKER_FAILS  5
+#define NGX_HTTP_IDEM_BREAKER_RESET  60000
+#define NGX_HTTP_IDEM_CACHE_TTL      30000
+#define NGX_HTTP_IDEM_OUTBOX_SIZE    (8 * 1024 * 1024)
+
+
+typedef char *(*ngx_http_idem_layers_set_pt)(ngx_conf_t *cf,
+    ngx_http_idem_layers_t *layers);
+
+
+typedef struct {
+    ngx_str_t                     name;
+    ngx_http_idem_layers_set_pt   set;
+} ngx_http_idem_layers_command_t;
+
+
+static char *ngx_http_idem_layers_breaker(ngx_conf_t *cf,
+    ngx_http_idem_layers_t *layers);
+static char *ngx_http_idem_layers_cache(ngx_conf_t *cf,
+    ngx_http_idem_layers_t *layers);
+static char *ngx_http_idem_layers_outbox(ngx_conf_t *cf,
+    ngx_http_idem_layers_t *layers);
+static char *ngx_http_idem_layers_time(ngx_conf_t *cf,
+    ngx_str_t *value, size_t skip, ngx_msec_t *time);
+static char *ngx_http_idem_layers_invalid(ngx_conf_t *cf,
+    ngx_str_t *value, const char *right);
+static char *ngx_http_idem_layers_put(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store, ngx_http_idem_layer_t *layer,
+    const ngx_http_idem_backend_t *backend);
+
+
+static ngx_http_idem_layers_command_t
+    ngx_http_idem_layers_commands[] =
+{
+    { ngx_string("breaker"), ngx_http_idem_layers_breaker },
+    { ngx_string("cache"), ngx_http_idem_layers_cache },
+    { ngx_string("outbox"), ngx_http_idem_layers_outbox },
+    { ngx_null_string, NULL }
+};
+
+
+#define ngx_http_idem_layers_begins(value, text)                              \
+    ((value)->len > sizeof(text) - 1                                          \
+     && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
+
+
+ngx_int_t
+ngx_http_idem_layers_directive(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store, char **rv)
+{
+    ngx_str_t                       *value;
+    ngx_http_idem_layers_command_t  *cmd;
+
+    value = cf->args->elts;
+
+    for (cmd = ngx_http_idem_layers_commands; cmd->name.len; cmd++) {
+        if (cmd->name.len == value[0].len
+            && ngx_strncmp(cmd->name.data, value[0].data, value[0].len) == 0)
+        {
+            break;
+        }
+    }
+
+    if (cmd->name.len == 0) {
+        return NGX_DECLINED;
+    }
+
+    *rv = NGX_CONF_ERROR;
+
+    if (!store->backend->remote) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" is of no use in a %V store: its records "
+                           "are in this nginx itself, without a round trip, "
+                           "and it can't be away", &value[0],
+                           &store->backend->name);
+        return NGX_OK;
+    }
+
+    if (store->layers == NULL) {
+        store->layers = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_layers_t));
+        if (store->layers == NULL) {
+            return NGX_OK;
+        }
+    }
+
+    *rv = cmd->set(cf, store->layers);
+
+    return NGX_OK;
+}
+
+
+/* breaker [fails=5] [reset=60s]; */
+
+static char *
+ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
+{
+    ngx_int_t                 n;
+    ngx_str_t                *value, s;
+    ngx_uint_t                i;
+    ngx_http_idem_breaker_t  *b;
+
+    if (layers->breaker) {
+        return "is duplicate";
+    }
+
+    b = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_breaker_t));
+    if (b == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    b->fails = NGX_HTTP_IDEM_BREAKER_FAILS;
+    b->reset = NGX_HTTP_IDEM_BREAKER_RESET;
+
+    layers->breaker = b;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_http_idem_layers_begins(&value[i], "fails=")) {
+            s.data = value[i].data + 6;
+            s.len = value[i].len - 6;
+
+            n = ngx_atoi(s.data, s.len);
+
+            if (n == NGX_ERROR || n == 0) {
+                return ngx_http_idem_layers_invalid(cf, &value[i],
+                                    "a number of failures, at least 1");
+            }
+
+            b->fails = n;
+            continue;
+        }
+
+        if (ngx_http_idem_layers_begins(&value[i], "reset=")) {
+            if (ngx_http_idem_layers_time(cf, &value[i], 6, &b->reset)
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
+
+            continue;
+        }
+
+        return ngx_http_idem_layers_invalid(cf, &value[i],
+                                    "it is \"breaker [fails=5] [reset=60s]\"");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* cache <zone>:<size> [ttl=30s]; */
+
+static char *
+ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
+{
+    ngx_str_t              *value;
+    ngx_http_idem_cache_t  *cache;
+
+    if (layers->cache) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts < 2 || cf->args->nelts > 3) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"cache\" "
+                           "directive: it is \"cache <zone>:<size> "
+                           "[ttl=30s]\"");
+        return NGX_CONF_ERROR;
+    }
+
+    cache = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_cache_t));
+    if (cache == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    cache->ttl = NGX_HTTP_IDEM_CACHE_TTL;
+    cache->z.full = NGX_HTTP_IDEM_FULL_FORGET;
+
+    layers->cache = cache;
+
+    if (cf->args->nelts == 3) {
+
+        if (!ngx_http_idem_layers_begins(&value[2], "ttl=")) {
+            return ngx_http_idem_layers_invalid(cf, &value[2],
+                                 "it is \"cache <zone>:<size> [ttl=30s]\"");
+        }
+
+        if (ngx_http_idem_layers_time(cf, &value[2], 4, &cache->ttl)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return ngx_http_idem_zone_parse(cf, &value[1], &cache->z);
+}
+
+
+/* outbox <size>; */
+
+static char *
+ngx_http_idem_layers_outbox(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
+{
+    ngx_str_t  *value;
+
+    if (layers->outbox.z.size) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts != 2) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"outbox\" "
+                           "directive: it is \"outbox <size>\"");
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_str_set(&layers->outbox.z.name, "outbox");
+
+    return ngx_http_idem_zone_size(cf, &value[1], &layers->outbox.z);
+}
+
+
+static char *
+ngx_http_idem_layers_time(ngx_conf_t *cf, ngx_str_t *value,
+    size_t skip, ngx_msec_t *time)
+{
+    ngx_int_t  n;
+    ngx_str_t  s;
+
+    s.data = value->data + skip;
+    s.len = value->len - skip;
+
+    n = ngx_parse_time(&s, 0);
+
+    if (n == NGX_ERROR || n == 0) {
+        return ngx_http_idem_layers_invalid(cf, value,
+                                          "a time above 0, for example 30s");
+    }
+
+    *time = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_layers_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right)
+{
+    ngx_str_t  *args;
+
+    args = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\" directive: %s",
+                       value, &args[0], right);
+
+    return NGX_CONF_ERROR;
+}
+
+
+/* from the inside out */
+
+char *
+ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_cache_t    *cache;
+    ngx_http_idem_layers_t   *layers;
+    ngx_http_idem_outbox_t   *o;
+    ngx_http_idem_breaker_t  *b;
+
+    if (!store->backend->remote) {
+        return NGX_CONF_OK;
+    }
+
+    if (store->layers == NULL) {
+        store->layers = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_layers_t));
+        if (store->layers == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    layers = store->layers;
+
+    b = layers->breaker;
+
+    if (b && (ngx_http_idem_shared_add(cf, &b->shared,
+                                  sizeof(ngx_http_idem_breaker_sh_t)
+                                  * NGX_HTTP_IDEM_BREAKERS,
+                                  "idempotency_breaker", &store->name, NULL)
+              != NGX_CONF_OK
+              || ngx_http_idem_layers_put(cf, store, &b->layer,
+                                       &ngx_http_idem_breaker_backend)
+                 != NGX_CONF_OK))
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    o = &layers->outbox;
+
+    if (o->z.size == 0) {
+        o->z.size = NGX_HTTP_IDEM_OUTBOX_SIZE;
+    }
+
+    o->z.full = NGX_HTTP_IDEM_FULL_REFUSE;
+
+    if (ngx_http_idem_shared_name(cf, &o->z.name,
+                                  NGX_HTTP_IDEM_OUTBOX_PREFIX,
+                                  &store->name, NULL)
+        != NGX_OK
+        || ngx_http_idem_zone_add(cf, &o->z) != NGX_CONF_OK
+        || ngx_http_idem_shared_add(cf, &o->shared,
+                                   sizeof(ngx_http_idem_outbox_sh_t),
+                                   "idempotency_retries", &store->name, NULL)
+           != NGX_CONF_OK
+        || ngx_http_idem_layers_put(cf, store, &o->layer,
+                                        &ngx_http_idem_outbox_backend)
+           != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    cache = layers->cache;
+
+    if (cache == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_zone_add(cf, &cache->z) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_layers_put(cf, store, &cache->layer,
+                                         &ngx_http_idem_cache_backend);
+}
+
+
+static char *
+ngx_http_idem_layers_put(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    ngx_http_idem_layer_t *layer, const ngx_http_idem_backend_t *backend)
+{
+    layer->inner = ngx_palloc(cf->pool, sizeof(ngx_http_idem_store_t));
+    if (layer->inner == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    /* without figures: they are those of the whole */
+
+    *layer->inner = *store;
+    layer->inner->metrics = NULL;
+
+    layer->named = store;
+
+    store->backend = backend;
+    store->conf = layer;
+
+    return NGX_CONF_OK;
+}

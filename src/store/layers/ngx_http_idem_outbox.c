@@ -1,0 +1,449 @@
+
+/*
+ * The outbox: commits that could not reach the store after the application
+ * ran.
+ *
+ * The record is kept in shared memory of this nginx.  A begin for it is
+ * answered from here, so that a retry is replayed and does not run again, and
+ * the commit is tried again until it lands, or somebody else turns out to
+ * have taken over, or its time is over (..._outbox_retry.c).  Once its lease
+ * may be over, another host may have run the same: then the commit is tried
+ * before anybody is answered (..._outbox_check.c).  What is kept is not
+ * forgotten for something newer: when there is no room, the commit fails.
+ *
+ * A commit that the store has, but too few of its replicas, is kept as well,
+ * while half of the room is free: until replicas have it, it may be lost with
+ * its server, and is written again where another takes over.
+ *
+ * And here are the locks and outcomes of requests that run although the store
+ * does not answer a begin (..._outbox_local.c).
+ *
+ * While there is nothing in it, a begin costs one look at a counter.
+ *
+ * Called by the cache or the core; calls the breaker or the backend inside,
+ * and the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+/* what there is of a record */
+
+typedef enum {
+    NGX_HTTP_IDEM_OUTBOX_NONE = 0,
+    NGX_HTTP_IDEM_OUTBOX_KEPT,
+    NGX_HTTP_IDEM_OUTBOX_DOUBTFUL,           /* the store may know better: the
+                                                lease may be over           */
+    NGX_HTTP_IDEM_OUTBOX_RUNS                /* a lock of this nginx only   */
+} ngx_http_idem_outbox_has_e;
+
+
+static ngx_int_t ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_release(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_watch(ngx_http_idem_op_t *op);
+static void ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_committed(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_outbox_released(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_has(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
+    ngx_uint_t read);
+static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
+static ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+static void ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+
+
+const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
+    ngx_string("outbox"),
+    NULL,
+    NULL,
+    NULL,
+    ngx_http_idem_outbox_init_process,
+    ngx_http_idem_outbox_exit_process,
+    ngx_http_idem_outbox_begin,
+    ngx_http_idem_outbox_renew,
+    ngx_http_idem_outbox_commit,
+    ngx_http_idem_outbox_release,
+    ngx_http_idem_outbox_watch,
+    ngx_http_idem_outbox_cancel,
+    NULL,                                  /* stats */
+    1
+};
+
+
+#define ngx_http_idem_outbox_conf(op)                                         \
+    ((ngx_http_idem_outbox_t *) (op)->store->conf)
+
+
+static ngx_int_t
+ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_outbox_t  *o;
+
+    o = ngx_http_idem_outbox_conf(op);
+
+    if (op->unprotected) {
+        return ngx_http_idem_outbox_local_begin(o, op);
+    }
+
+    switch (ngx_http_idem_outbox_has(o, op, 1)) {
+
+    case NGX_HTTP_IDEM_OUTBOX_KEPT:
+    case NGX_HTTP_IDEM_OUTBOX_RUNS:
+        op->kept = 1;
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_OUTBOX_DOUBTFUL:
+        return ngx_http_idem_outbox_check(o, op);
+
+    default: /* NGX_HTTP_IDEM_OUTBOX_NONE */
+        return ngx_http_idem_layer_pass(op);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op)
+{
+    if (op->unprotected) {
+        return ngx_http_idem_outbox_local_renew(
+                                    ngx_http_idem_outbox_conf(op), op);
+    }
+
+    return ngx_http_idem_layer_pass(op);
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
+{
+    if (op->unprotected) {
+
+        /* the store did not know that it runs: it is told when it answers */
+
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "it ran unprotected";
+
+        /* another host may have run it meanwhile */
+
+        op->locked_until = ngx_current_msec
+                           + (ngx_http_idem_op_retryable(op)
+                              ? op->lease : 0);
+
+        return ngx_http_idem_outbox_committed(op, 0);
+    }
+
+    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
+                                        ngx_http_idem_outbox_committed, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
+{
+    if (op->unprotected) {
+        return ngx_http_idem_outbox_local_release(
+                                    ngx_http_idem_outbox_conf(op), op);
+    }
+
+    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
+                                        ngx_http_idem_outbox_released, 0);
+}
+
+
+/*
+ * What is here has changed already: there is nothing to wait for.  What is in
+ * doubt has: whoever waits may have been told that another one runs.
+ */
+
+static ngx_int_t
+ngx_http_idem_outbox_watch(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_outbox_t  *o;
+
+    o = ngx_http_idem_outbox_conf(op);
+
+    switch (ngx_http_idem_outbox_has(o, op, 0)) {
+
+    case NGX_HTTP_IDEM_OUTBOX_KEPT:
+        op->result = NGX_HTTP_IDEM_OK;
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_OUTBOX_RUNS:
+        return ngx_http_idem_outbox_local_watch(op);
+
+    default:
+        return ngx_http_idem_layer_pass(op);
+    }
+}
+
+
+/* it ran, whether the asker is there or not */
+
+static void
+ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_outbox_t  *o;
+
+    o = ngx_http_idem_outbox_conf(op);
+
+    if (op->state_data == NULL) {
+
+        /* nothing was handed down: it waits for a commit to be tried */
+
+        if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+            ngx_http_idem_outbox_local_cancel(op);
+
+        } else {
+            ngx_http_idem_outbox_check_cancel(op);
+        }
+
+        return;
+    }
+
+    ngx_http_idem_layer_cancel(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+        op->error = "it was given up";
+
+        if (ngx_http_idem_outbox_keep(o, op,
+                                          NGX_HTTP_IDEM_OUTBOX_FAILED)
+            != NGX_OK)
+        {
+            ngx_http_idem_metrics_count(o->layer.named,
+                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_committed(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_outbox_t  *o;
+
+    o = ngx_http_idem_outbox_conf(op);
+
+    if (op->result != NGX_HTTP_IDEM_ERROR) {
+
+        if (op->unacknowledged) {
+            (void) ngx_http_idem_outbox_keep(o, op,
+                                  NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);
+        }
+
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_outbox_keep(o, op,
+                                  NGX_HTTP_IDEM_OUTBOX_FAILED)
+        == NGX_OK)
+    {
+        op->result = NGX_HTTP_IDEM_OK;
+        op->kept = 1;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_released(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (!ngx_http_idem_layer_answered(op)) {
+        ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_conf(op), op);
+    }
+
+    return NGX_OK;
+}
+
+
+/* "read": as begin finds it, and then only while it is to be replayed */
+
+static ngx_http_idem_outbox_has_e
+ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_uint_t read)
+{
+    ngx_http_idem_node_t        *node;
+    ngx_http_idem_outbox_has_e   has;
+
+    if (ngx_http_idem_outbox_empty(o)) {
+        return NGX_HTTP_IDEM_OUTBOX_NONE;
+    }
+
+    /* whoever put it there may be gone */
+
+    ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_TICK);
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_zone_find(&o->z, op->id);
+
+    if (node == NULL
+        || (ngx_msec_int_t) (node->until + op->age - ngx_current_msec) <= 0)
+    {
+        has = NGX_HTTP_IDEM_OUTBOX_NONE;
+
+    } else {
+        has = node->state == NGX_HTTP_IDEM_IN_PROGRESS
+                  ? NGX_HTTP_IDEM_OUTBOX_RUNS
+              : (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec) > 0
+                && ngx_http_idem_outbox_cause(node)
+                   == NGX_HTTP_IDEM_OUTBOX_FAILED
+                  ? NGX_HTTP_IDEM_OUTBOX_KEPT
+              : NGX_HTTP_IDEM_OUTBOX_DOUBTFUL;
+
+        if (read) {
+            ngx_http_idem_zone_found(&o->z, node, op);
+            op->found.left = ngx_http_idem_outbox_left(node);
+        }
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    return has;
+}
+
+
+/* of the record; of an unknown outcome, until the same request may run */
+
+ngx_msec_t
+ngx_http_idem_outbox_left(ngx_http_idem_node_t *node)
+{
+    ngx_msec_int_t  left;
+
+    left = (ngx_msec_int_t) ((ngx_http_idem_op_retryable(node)
+                              ? node->u.locked_until : node->until)
+                             - ngx_current_msec);
+
+    return ngx_max(left, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause)
+{
+    ngx_msec_t                  fresh_until;
+    ngx_uint_t                  waiting;
+    ngx_http_idem_node_t       *node, *old;
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    node = NULL;
+    sh = ngx_http_idem_outbox_sh(o);
+    fresh_until = op->start + op->ttl;
+
+    ngx_http_idem_outbox_lock(o);
+
+    old = ngx_http_idem_zone_find(&o->z, op->id);
+
+    if (old && sh->unacknowledged) {
+        sh->unacknowledged -= ngx_http_idem_outbox_cause(old);
+    }
+
+    if (cause == NGX_HTTP_IDEM_OUTBOX_FAILED
+        || 2 * o->z.zone->room.nfree > o->z.zone->room.n)
+    {
+        node = ngx_http_idem_zone_keep(&o->z, op, fresh_until,
+                                       fresh_until + op->grace);
+    }
+
+    if (node) {
+        node->again = cause;
+        sh->unacknowledged += cause;
+
+        ngx_http_idem_outbox_lane_use(o,
+                       ngx_http_idem_outbox_lane(o, op->id, cause));
+    }
+
+    waiting = ngx_http_idem_outbox_waiting(o);
+
+    ngx_http_idem_outbox_unlock(o);
+
+    if (node) {
+        ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
+    }
+
+    if (cause == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED) {
+        return NGX_OK;
+    }
+
+    if (node == NULL) {
+        (void) ngx_atomic_fetch_add(&sh->figures.dropped, 1);
+
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s; there "
+                      "is no room for it in zone \"%V\" with %ui waiting: it "
+                      "is lost, and a retry may run again, record %*xs",
+                      &o->layer.named->name,
+                      op->error ? op->error : "no answer",
+                      &o->z.name, waiting, (size_t) 8, op->id);
+        return NGX_DECLINED;
+    }
+
+    (void) ngx_atomic_fetch_add(&sh->figures.kept, 1);
+
+    ngx_http_idem_metrics_count(o->layer.named,
+                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+    ngx_http_idem_record_event(o->layer.named,
+                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                                     op->id, op->error);
+
+    ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                  "idempotency: commit in store \"%V\" failed: %s; it is "
+                  "kept here and tried again, %ui waiting, record %*xs",
+                  &o->layer.named->name, op->error ? op->error : "no answer",
+                  waiting, (size_t) 8, op->id);
+
+    return NGX_OK;
+}
+
+
+/* commits that the store lacks; read without the lock, it may be late */
+
+ngx_uint_t
+ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o)
+{
+    ngx_uint_t             others;
+    ngx_http_idem_zone_t  *zone;
+
+    zone = o->z.zone;
+
+    others = ngx_http_idem_outbox_sh(o)->unacknowledged
+             + zone->states[NGX_HTTP_IDEM_IN_PROGRESS];
+
+    return zone->records > others ? zone->records - others : 0;
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
+{
+    if (ngx_http_idem_layer_init_process(cycle, store) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_outbox_retry_init(cycle, store->conf);
+}
+
+
+static void
+ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_outbox_retry_exit(store->conf);
+    ngx_http_idem_layer_exit_process(cycle, store);
+}

@@ -1,0 +1,232 @@
+
+/*
+ * Locks of this nginx only: of requests that run although the store does not
+ * answer (idempotency_on_store_error pass).
+ *
+ * Other hosts do not know of them, and the store is not told: what they are
+ * good for is that duplicates which come to this nginx wait for the one that
+ * runs, and get its response.  That is kept as any commit that failed, and
+ * written to the store when it is back, if nothing is there by then.
+ *
+ * A lock that its worker does not renew is there for the same request when
+ * its lease is over, and for no other.
+ *
+ * Called by the outbox.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+/* between looks of a request that waits for one of these */
+#define NGX_HTTP_IDEM_OUTBOX_LOCAL_MIN  20
+#define NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX  250
+
+
+static ngx_uint_t ngx_http_idem_outbox_local_free(
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+static void ngx_http_idem_outbox_local_look(ngx_event_t *ev);
+static ngx_http_idem_node_t *ngx_http_idem_outbox_local_find(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
+
+
+ngx_int_t
+ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_node_t  *node, *old;
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_zone_find(&o->z, op->id);
+
+    if (node && !ngx_http_idem_outbox_local_free(node, op)) {
+        ngx_http_idem_zone_found(&o->z, node, op);
+        op->found.left = ngx_http_idem_outbox_left(node);
+        op->kept = 1;
+
+    } else {
+
+        old = node;
+
+        node = ngx_http_idem_zone_insert(&o->z, op->id,
+                        op->start + ngx_http_idem_lock_life(op));
+
+        if (node) {
+            ngx_http_idem_zone_state(&o->z, node, NGX_HTTP_IDEM_IN_PROGRESS,
+                                     NGX_HTTP_IDEM_REASON_NONE);
+            node->claim = *op->claim;
+            node->hold = op->hold;
+            node->until = op->start + op->lease;
+
+            ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+            ngx_http_idem_zone_link(&o->z, node);
+
+            if (old) {
+                ngx_http_idem_zone_remove(&o->z, old);
+            }
+
+            op->result = NGX_HTTP_IDEM_ACQUIRED;
+
+        } else {
+            op->result = NGX_HTTP_IDEM_FULL;
+        }
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    return NGX_OK;
+}
+
+
+/* whether what is there does not stand in the way of a request */
+
+static ngx_uint_t
+ngx_http_idem_outbox_local_free(ngx_http_idem_node_t *node,
+    ngx_http_idem_op_t *op)
+{
+    ngx_msec_t  until;
+
+    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        until = node->until;
+
+    } else if (ngx_http_idem_op_retryable(node)) {
+        until = node->u.locked_until;
+
+    } else {
+        return (ngx_msec_int_t) (node->until + op->age - ngx_current_msec)
+               <= 0;
+    }
+
+    /* the same request may run when the lease is over, and no other */
+
+    if ((ngx_msec_int_t) (until - ngx_current_msec) > 0 || node->hold
+        || !ngx_http_idem_claim_same(&node->claim, op->claim,
+                                     op->key_alone))
+    {
+        return 0;
+    }
+
+    op->abandoned = (node->state == NGX_HTTP_IDEM_IN_PROGRESS);
+
+    return 1;
+}
+
+
+/* never lost: there is nobody to lose it to, or nothing to be done about it */
+
+ngx_int_t
+ngx_http_idem_outbox_local_renew(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_node_t  *node;
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_outbox_local_find(o, op);
+
+    if (node) {
+        ngx_http_idem_zone_change(&o->z, node);
+        node->until = ngx_current_msec + op->lease;
+        ngx_http_idem_zone_changed(&o->z);
+
+        ngx_http_idem_zone_expire(&o->z, node, ngx_current_msec
+                                        + ngx_http_idem_lock_life(op));
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    op->result = NGX_HTTP_IDEM_OK;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_node_t  *node;
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_outbox_local_find(o, op);
+
+    if (node) {
+        ngx_http_idem_zone_remove(&o->z, node);
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    op->result = NGX_HTTP_IDEM_OK;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op)
+{
+    ngx_msec_t  delay;
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = ngx_http_idem_outbox_local_look;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+    op->timer.cancelable = 1;
+
+    op->state_data = NULL;
+
+    delay = NGX_HTTP_IDEM_OUTBOX_LOCAL_MIN << ngx_min(op->attempt, 8);
+    delay = ngx_min(delay, NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX);
+
+    ngx_add_timer(&op->timer, delay);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_outbox_local_look(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ev->data;
+    op->result = NGX_HTTP_IDEM_OK;
+
+    ngx_http_idem_store_complete(op);
+}
+
+
+void
+ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op)
+{
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+}
+
+
+static ngx_http_idem_node_t *
+ngx_http_idem_outbox_local_find(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_node_t  *node;
+
+    node = ngx_http_idem_zone_find(&o->z, op->id);
+
+    if (node == NULL || node->state != NGX_HTTP_IDEM_IN_PROGRESS
+        || ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
+           != 0)
+    {
+        return NULL;
+    }
+
+    return node;
+}

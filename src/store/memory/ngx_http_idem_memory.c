@@ -1,0 +1,681 @@
+
+/*
+ * The backend of the embedded store: the block of directives that declares
+ * one, and the operations, each one short stay under the zone's mutex.  All
+ * but watch are answered at once.
+ *
+ * Called through the table of stores; calls the zone, and the waking of other
+ * workers.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/memory/ngx_http_idem_memory.h"
+
+
+/*
+ * Records that each begin looks at, of those whose time may have come.  It adds
+ * one, which comes up a few times before it expires.
+ */
+#define NGX_HTTP_IDEM_PURGE_N       8
+
+#define NGX_HTTP_IDEM_DEFAULT_SIZE  (32 * 1024 * 1024)
+
+
+static void *ngx_http_idem_memory_create_conf(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+static char *ngx_http_idem_memory_directive(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+static char *ngx_http_idem_memory_init_conf(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+static ngx_int_t ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+static void ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+static ngx_int_t ngx_http_idem_memory_begin(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_memory_renew(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_memory_commit(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_memory_release(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_memory_watch(ngx_http_idem_op_t *op);
+static void ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats);
+static void ngx_http_idem_memory_give_back(
+    ngx_http_idem_memory_t *m, ngx_http_idem_node_t *node);
+static ngx_uint_t ngx_http_idem_memory_free(
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+static ngx_uint_t ngx_http_idem_memory_lapsed(
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+static ngx_http_idem_node_t *ngx_http_idem_memory_lay(
+    ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op);
+static void ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again);
+static void ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+static void ngx_http_idem_memory_lease(
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+static void ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+static void ngx_http_idem_memory_unlock(
+    ngx_http_idem_memory_t *m, ngx_uint_t evicted, ngx_log_t *log);
+
+
+const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
+    ngx_string("memory"),
+    ngx_http_idem_memory_create_conf,
+    ngx_http_idem_memory_directive,
+    ngx_http_idem_memory_init_conf,
+    ngx_http_idem_memory_init_process,
+    ngx_http_idem_memory_exit_process,
+    ngx_http_idem_memory_begin,
+    ngx_http_idem_memory_renew,
+    ngx_http_idem_memory_commit,
+    ngx_http_idem_memory_release,
+    ngx_http_idem_memory_watch,
+    ngx_http_idem_memory_cancel,
+    ngx_http_idem_memory_stats,
+    0                                        /* remote */
+};
+
+
+#define ngx_http_idem_memory_conf(op)                                         \
+    ((ngx_http_idem_memory_t *) (op)->store->conf)
+
+#define ngx_http_idem_memory_ours(node, op)                                   \
+    (ngx_memcmp((node)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN)          \
+     == 0)
+
+
+/* "until" is the end of a lease, and not of the record */
+#define ngx_http_idem_memory_leased(node)                                     \
+    ((node)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
+     || ((node)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN                       \
+         && !(node)->hold))
+
+
+static ngx_int_t
+ngx_http_idem_memory_begin(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t               evicted;
+    ngx_http_idem_node_t    *node;
+    ngx_http_idem_memory_t  *m;
+
+    m = ngx_http_idem_memory_conf(op);
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    evicted = m->z.zone->evicted;
+
+    ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_PURGE_N);
+
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node == NULL) {
+        node = ngx_http_idem_memory_lay(m, op);
+        op->result = node ? NGX_HTTP_IDEM_ACQUIRED
+                          : NGX_HTTP_IDEM_FULL;
+
+    } else if (ngx_http_idem_memory_ours(node, op)
+               && node->state == NGX_HTTP_IDEM_IN_PROGRESS)
+    {
+        ngx_http_idem_memory_take(m, node, op, node->again);
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+
+    } else if (ngx_http_idem_memory_free(node, op)) {
+
+        if (node->state == NGX_HTTP_IDEM_COMPLETED) {
+            ngx_http_idem_zone_evict(&m->z, node);
+        }
+
+        ngx_http_idem_memory_take(m, node, op, !op->expired);
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+
+    } else {
+        ngx_http_idem_memory_found(m, node, op);
+    }
+
+    ngx_http_idem_memory_unlock(m, evicted, op->log);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t               evicted;
+    ngx_http_idem_node_t    *node;
+    ngx_http_idem_memory_t  *m;
+
+    m = ngx_http_idem_memory_conf(op);
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    evicted = m->z.zone->evicted;
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node == NULL) {
+        node = ngx_http_idem_memory_lay(m, op);
+        op->result = node ? NGX_HTTP_IDEM_OK
+                          : NGX_HTTP_IDEM_FULL;
+
+    } else if (node->state == NGX_HTTP_IDEM_IN_PROGRESS
+               && ngx_http_idem_memory_ours(node, op))
+    {
+        ngx_http_idem_zone_change(&m->z, node);
+        ngx_http_idem_memory_lease(node, op);
+        ngx_http_idem_zone_changed(&m->z);
+
+        op->result = NGX_HTTP_IDEM_OK;
+
+    } else if (ngx_http_idem_memory_lapsed(node, op)) {
+        ngx_http_idem_memory_take(m, node, op, 1);
+        op->result = NGX_HTTP_IDEM_OK;
+
+    } else {
+        op->result = NGX_HTTP_IDEM_LOST;
+    }
+
+    ngx_http_idem_memory_unlock(m, evicted, op->log);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
+{
+    uint64_t                 waiting;
+    ngx_uint_t               evicted;
+    ngx_http_idem_node_t    *node;
+    ngx_http_idem_state_e    state;
+    ngx_http_idem_memory_t  *m;
+    ngx_http_idem_reason_e   reason;
+
+    m = ngx_http_idem_memory_conf(op);
+    waiting = 0;
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    evicted = m->z.zone->evicted;
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node == NULL) {
+        node = ngx_http_idem_memory_lay(m, op);
+
+    } else if (!ngx_http_idem_memory_ours(node, op)) {
+
+        if (!ngx_http_idem_memory_lapsed(node, op)) {
+            op->result = NGX_HTTP_IDEM_LOST;
+            goto done;
+        }
+
+        ngx_http_idem_memory_take(m, node, op, 1);
+
+    } else if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        op->result = NGX_HTTP_IDEM_OK;
+        goto done;
+    }
+
+    if (node == NULL) {
+        op->result = NGX_HTTP_IDEM_FULL;
+        goto done;
+    }
+
+    op->result = NGX_HTTP_IDEM_OK;
+    state = op->state;
+    reason = op->reason;
+
+    if (state == NGX_HTTP_IDEM_COMPLETED
+        && ngx_http_idem_zone_put(&m->z, node, op->response, op->size)
+           != NGX_OK)
+    {
+        state = NGX_HTTP_IDEM_UNUSABLE;
+        reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
+        op->result = NGX_HTTP_IDEM_FULL;
+    }
+
+    ngx_http_idem_zone_change(&m->z, node);
+
+    ngx_http_idem_zone_state(&m->z, node, state, reason);
+
+    node->until = ngx_current_msec
+                  + (ngx_http_idem_op_retryable(op) ? op->lease
+                                                           : op->ttl);
+
+    ngx_http_idem_zone_expire(&m->z, node,
+                              ngx_current_msec
+                              + ngx_http_idem_record_life(op));
+
+    waiting = node->u.waiting;
+    node->u.waiting = 0;
+
+    ngx_http_idem_zone_changed(&m->z);
+
+done:
+
+    ngx_http_idem_memory_unlock(m, evicted, op->log);
+
+    ngx_http_idem_wake(m, op->id, waiting);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
+{
+    uint64_t                 waiting;
+    ngx_http_idem_node_t    *node;
+    ngx_http_idem_memory_t  *m;
+
+    m = ngx_http_idem_memory_conf(op);
+    waiting = 0;
+    op->result = NGX_HTTP_IDEM_OK;
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node) {
+        if (node->state == NGX_HTTP_IDEM_IN_PROGRESS
+            && ngx_http_idem_memory_ours(node, op))
+        {
+            waiting = node->u.waiting;
+            ngx_http_idem_memory_give_back(m, node);
+
+        } else {
+            op->result = NGX_HTTP_IDEM_LOST;
+        }
+    }
+
+    ngx_http_idem_zone_unlock(&m->z);
+
+    ngx_http_idem_wake(m, op->id, waiting);
+
+    return NGX_OK;
+}
+
+
+/*
+ * Of a request that did not run.  But one before it, whose lock it took over,
+ * may have: then another request must not find nothing.
+ */
+
+static void
+ngx_http_idem_memory_give_back(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node)
+{
+    if (!node->again) {
+        ngx_http_idem_zone_remove(&m->z, node);
+        return;
+    }
+
+    ngx_http_idem_zone_change(&m->z, node);
+
+    node->u.waiting = 0;
+    node->until = ngx_current_msec;
+
+    ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_UNUSABLE,
+                             NGX_HTTP_IDEM_REASON_UNKNOWN);
+
+    ngx_http_idem_zone_changed(&m->z);
+}
+
+
+/*
+ * The record may have changed since begin looked: then there is nothing to
+ * wait for.  Otherwise this worker is on the list of those that a commit or
+ * a release wakes.
+ */
+
+static ngx_int_t
+ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
+{
+    ngx_msec_int_t           left;
+    ngx_http_idem_node_t    *node;
+    ngx_http_idem_memory_t  *m;
+
+    m = ngx_http_idem_memory_conf(op);
+    left = 0;
+    op->result = NGX_HTTP_IDEM_OK;
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node && node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+        if (left > 0 && m->slot >= 0) {
+            node->u.waiting |= (uint64_t) 1 << m->slot;
+        }
+    }
+
+    ngx_http_idem_zone_unlock(&m->z);
+
+    if (left <= 0) {
+        return NGX_OK;
+    }
+
+    ngx_http_idem_wake_watch(m, op, (ngx_msec_t) left);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op)
+{
+    /* nothing else is ever pending */
+
+    ngx_http_idem_wake_cancel(op);
+}
+
+
+static ngx_int_t
+ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats)
+{
+    ngx_http_idem_memory_t  *m;
+
+    m = store->conf;
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    ngx_memcpy(stats->records, m->z.zone->states, sizeof(stats->records));
+
+    stats->bytes = m->z.shm_zone->shm.size
+                   - m->z.zone->room.nfree * NGX_HTTP_IDEM_BLOCK_SIZE;
+    stats->size = m->z.shm_zone->shm.size;
+    stats->evicted = m->z.zone->evicted;
+
+    ngx_http_idem_zone_unlock(&m->z);
+
+    return NGX_OK;
+}
+
+
+/* whether a record that is there is to be had */
+
+static ngx_uint_t
+ngx_http_idem_memory_free(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_msec_int_t  left;
+
+    if (!ngx_http_idem_memory_leased(node)) {
+
+        /* it expired, and did so before the asker came */
+
+        left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+        op->expired = (left + (ngx_msec_int_t) op->age <= 0);
+        return op->expired;
+    }
+
+    if (!ngx_http_idem_memory_lapsed(node, op)) {
+        return 0;
+    }
+
+    op->abandoned = (node->state == NGX_HTTP_IDEM_IN_PROGRESS);
+
+    return 1;
+}
+
+
+/*
+ * A lease that is over, and the same request: begin takes it over; and so does
+ * a holder that had lost its lock to one that is gone by now.
+ */
+
+static ngx_uint_t
+ngx_http_idem_memory_lapsed(ngx_http_idem_node_t *node,
+    ngx_http_idem_op_t *op)
+{
+    return ngx_http_idem_memory_leased(node)
+           && !node->hold
+           && (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0
+           && ngx_http_idem_claim_same(&node->claim, op->claim,
+                                       op->key_alone);
+}
+
+
+/* a new record, with the lock on it */
+
+static ngx_http_idem_node_t *
+ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
+{
+    ngx_msec_t             expires;
+    ngx_http_idem_node_t  *node;
+
+    expires = ngx_current_msec + ngx_http_idem_lock_life(op);
+
+    node = ngx_http_idem_zone_insert(&m->z, op->id, expires);
+
+    if (node) {
+        ngx_http_idem_memory_hold(m, node, op);
+        node->again = 0;
+        ngx_http_idem_zone_details(&m->z, node, &op->details);
+        ngx_http_idem_zone_link(&m->z, node);
+    }
+
+    return node;
+}
+
+
+/*
+ * The lock on a record that is there, in place of what it was.  Its details
+ * are taken away first and set last: those of another request never stand
+ * beside the claim.
+ */
+
+static void
+ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again)
+{
+    ngx_http_idem_zone_details(&m->z, node, NULL);
+
+    ngx_http_idem_zone_change(&m->z, node);
+    ngx_http_idem_memory_hold(m, node, op);
+    node->again = (uint8_t) again;
+    ngx_http_idem_zone_changed(&m->z);
+
+    ngx_http_idem_zone_details(&m->z, node, &op->details);
+}
+
+
+
+static void
+ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_IN_PROGRESS,
+                             NGX_HTTP_IDEM_REASON_NONE);
+
+    node->hold = op->hold;
+    node->claim = *op->claim;
+
+    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+    ngx_http_idem_memory_lease(node, op);
+}
+
+
+static void
+ngx_http_idem_memory_lease(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_msec_t  expires;
+
+    node->until = ngx_current_msec + op->lease;
+
+    /* it only ever moves away: purge looks at it again in time */
+
+    expires = ngx_current_msec + ngx_http_idem_lock_life(op);
+
+    if ((ngx_msec_int_t) (expires - node->expires) > 0) {
+        node->expires = expires;
+    }
+}
+
+
+static void
+ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_msec_int_t          left;
+    ngx_http_idem_found_t  *found;
+
+    ngx_http_idem_zone_found(&m->z, node, op);
+
+    found = &op->found;
+
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    if (left > 0) {
+        return;
+    }
+
+    found->left = 0;
+
+    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+
+        /* under hold, or of another request */
+
+        found->left = node->expires - ngx_current_msec;
+        found->state = NGX_HTTP_IDEM_UNUSABLE;
+        found->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+    }
+}
+
+
+static void
+ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m,
+    ngx_uint_t evicted, ngx_log_t *log)
+{
+    ngx_uint_t  n, records, details;
+
+    n = m->z.zone->evicted - evicted;
+    records = m->z.zone->records;
+    details = m->z.zone->details_dropped - m->details_dropped;
+
+    ngx_http_idem_zone_unlock(&m->z);
+
+    /* a zone that is too small evicts with every request: once a second */
+
+    if (n && m->eviction_logged != ngx_time()) {
+        m->eviction_logged = ngx_time();
+
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "idempotency: zone \"%V\" is full: %ui of its %ui "
+                      "records lost their response, the oldest first; "
+                      "make it larger, or idempotency_ttl shorter",
+                      &m->z.name, n, records);
+    }
+
+    if (details && m->details_logged != ngx_time()) {
+        m->details_logged = ngx_time();
+        m->details_dropped += details;
+
+        ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                      "idempotency: zone \"%V\" is full: %ui of its records "
+                      "lost what idempotency_conflict_detail keeps, the "
+                      "oldest first", &m->z.name, details);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_memory_t  *m;
+
+    m = store->conf;
+
+    m->details_dropped = m->z.zone->details_dropped;
+
+    return ngx_http_idem_wake_init(cycle, m);
+}
+
+
+static void
+ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_wake_exit(store->conf);
+}
+
+
+static void *
+ngx_http_idem_memory_create_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_memory_t  *m;
+
+    m = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_memory_t));
+    if (m == NULL) {
+        return NULL;
+    }
+
+    m->slot = -1;
+    m->fd = (ngx_socket_t) -1;
+
+    return m;
+}
+
+
+/* zone <name>:<size>; */
+
+static char *
+ngx_http_idem_memory_directive(ngx_conf_t *cf, ngx_http_idem_store_t *store)
+{
+    ngx_str_t               *value;
+    ngx_http_idem_memory_t  *m;
+
+    m = store->conf;
+    value = cf->args->elts;
+
+    if (value[0].len != 4 || ngx_strncmp(value[0].data, "zone", 4) != 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown directive \"%V\" in a memory store: "
+                           "it has \"zone <name>:<size>\" only", &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    if (m->z.name.len) {
+        return "is duplicate";
+    }
+
+    if (cf->args->nelts != 2) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"zone\" "
+                           "directive: it is \"zone <name>:<size>\"");
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_zone_parse(cf, &value[1], &m->z);
+}
+
+
+static char *
+ngx_http_idem_memory_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_memory_t  *m;
+
+    m = store->conf;
+
+    if (m->z.name.len == 0) {
+        m->z.size = NGX_HTTP_IDEM_DEFAULT_SIZE;
+
+        m->z.name.len = sizeof("idempotency_") - 1 + store->name.len;
+        m->z.name.data = ngx_pnalloc(cf->pool, m->z.name.len);
+        if (m->z.name.data == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_sprintf(m->z.name.data, "idempotency_%V", &store->name);
+    }
+
+    return ngx_http_idem_zone_add(cf, &m->z);
+}

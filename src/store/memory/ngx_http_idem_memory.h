@@ -1,0 +1,55 @@
+
+/*
+ * The embedded store: records in a shared memory zone, one for all workers of
+ * an nginx.  Beside the zone (..._zone.h):
+ *
+ *   ..._memory.c  the backend: its block of directives, and the operations
+ *   ..._wake.c    telling a waiter in another worker that a record changed
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_MEMORY_H_INCLUDED_
+#define _NGX_HTTP_IDEM_MEMORY_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/ngx_http_idem_store.h"
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+#define NGX_HTTP_IDEM_WATCH_BUCKETS  256
+
+
+typedef struct {
+    ngx_http_idem_records_t  z;
+
+    /* this worker */
+    ngx_int_t                slot;               /* -1: it is not woken     */
+    ngx_socket_t             fd;
+    ngx_queue_t              watches[
+                                        NGX_HTTP_IDEM_WATCH_BUCKETS];
+    time_t                   eviction_logged;
+    time_t                   details_logged;
+    ngx_uint_t               details_dropped;        /* that were logged    */
+} ngx_http_idem_memory_t;
+
+
+extern const ngx_http_idem_backend_t
+    ngx_http_idem_memory_backend;
+
+
+/* ..._wake.c */
+
+ngx_int_t ngx_http_idem_wake_init(ngx_cycle_t *cycle,
+    ngx_http_idem_memory_t *m);
+void ngx_http_idem_wake_exit(ngx_http_idem_memory_t *m);
+void ngx_http_idem_wake(ngx_http_idem_memory_t *m, u_char *id,
+    uint64_t waiting);
+void ngx_http_idem_wake_watch(ngx_http_idem_memory_t *m,
+    ngx_http_idem_op_t *op, ngx_msec_t lease_left);
+void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op);
+
+
+#endif /* _NGX_HTTP_IDEM_MEMORY_H_INCLUDED_ */

@@ -1,0 +1,177 @@
+
+/*
+ * The nodes of a store that is several servers: names and figures in shared
+ * memory.
+ *
+ * A worker remembers the place of a node, and whose place that was then: one
+ * that was given to another node meanwhile is looked for anew.  So counting
+ * takes no lock.
+ *
+ * Called by backends that have nodes; read by the status endpoint.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/zone/ngx_http_idem_mutex.h"
+#include "store/ngx_http_idem_nodes.h"
+
+
+/* a node that nobody heard of for so long, in seconds, is gone */
+#define NGX_HTTP_IDEM_NODES_GONE  600
+
+
+typedef struct {
+    ngx_uint_t                      owners;     /* so far                   */
+    ngx_http_idem_node_figures_t  nodes[NGX_HTTP_IDEM_NODES_MAX];
+} ngx_http_idem_nodes_sh_t;
+
+
+static ngx_uint_t ngx_http_idem_nodes_place(
+    ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name);
+
+
+const char  *ngx_http_idem_node_counts[] = {
+    "answered", "failed", "redirected"
+};
+
+
+#define ngx_http_idem_nodes_sh(nodes)                                         \
+    ((ngx_http_idem_nodes_sh_t *) (nodes)->shared.data)
+
+#define ngx_http_idem_nodes_gone(node)                                        \
+    (ngx_time() - (node)->seen > NGX_HTTP_IDEM_NODES_GONE)
+
+
+char *
+ngx_http_idem_nodes_add(ngx_conf_t *cf,
+    ngx_http_idem_nodes_t *nodes, ngx_str_t *store)
+{
+    return ngx_http_idem_shared_add(cf, &nodes->shared,
+                                     sizeof(ngx_http_idem_nodes_sh_t),
+                                     "idempotency_nodes", store, NULL);
+}
+
+
+void
+ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
+    ngx_http_idem_store_node_t *node)
+{
+    ngx_slab_pool_t                  *shpool;
+    ngx_http_idem_node_figures_t   *entry;
+    ngx_http_idem_nodes_sh_t  *sh;
+
+    sh = ngx_http_idem_nodes_sh(nodes);
+
+    if (node->place) {
+        entry = &sh->nodes[node->place - 1];
+
+        if (entry->owner == node->owner) {
+            entry->seen = ngx_time();
+            return;
+        }
+    }
+
+    shpool = nodes->shared.shpool;
+
+    ngx_http_idem_mutex_lock(shpool);
+
+    node->place = ngx_http_idem_nodes_place(sh, &node->name);
+
+    if (node->place) {
+        entry = &sh->nodes[node->place - 1];
+        entry->seen = ngx_time();
+        node->owner = entry->owner;
+    }
+
+    ngx_http_idem_mutex_unlock(shpool);
+}
+
+
+/* the place of that name, or one that is free now; 0: there is none */
+
+static ngx_uint_t
+ngx_http_idem_nodes_place(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
+{
+    u_char                           c, text[NGX_HTTP_IDEM_NODES_NAME];
+    size_t                           len;
+    ngx_uint_t                       i, free;
+    ngx_http_idem_node_figures_t  *entry;
+
+    free = 0;
+    len = ngx_min(name->len, NGX_HTTP_IDEM_NODES_NAME);
+
+    /* a server may have said it: nothing that would not be a label as it is */
+
+    for (i = 0; i < len; i++) {
+        c = name->data[i];
+        text[i] = (c <= 0x20 || c >= 0x7f || c == '"' || c == '\\') ? '_' : c;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_NODES_MAX; i++) {
+        entry = &sh->nodes[i];
+
+        if (entry->len == len
+            && ngx_memcmp(entry->name, text, len) == 0)
+        {
+            return i + 1;
+        }
+
+        if (free == 0
+            && (entry->len == 0 || ngx_http_idem_nodes_gone(entry)))
+        {
+            free = i + 1;
+        }
+    }
+
+    if (free) {
+        entry = &sh->nodes[free - 1];
+
+        ngx_memzero(entry, sizeof(ngx_http_idem_node_figures_t));
+        ngx_memcpy(entry->name, text, len);
+
+        entry->owner = ++sh->owners;
+
+        /* the name counts from here on: it is whole, should we be killed */
+
+        ngx_memory_barrier();
+
+        entry->len = len;
+    }
+
+    return free;
+}
+
+
+void
+ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
+    ngx_http_idem_store_node_t *node, ngx_http_idem_node_count_e what)
+{
+    ngx_http_idem_nodes_see(nodes, node);
+
+    if (node->place) {
+        (void) ngx_atomic_fetch_add(
+                &ngx_http_idem_nodes_sh(nodes)
+                     ->nodes[node->place - 1].counts[what], 1);
+    }
+}
+
+
+ngx_http_idem_node_figures_t *
+ngx_http_idem_nodes_at(ngx_http_idem_nodes_t *nodes, ngx_uint_t place)
+{
+    ngx_http_idem_node_figures_t  *entry;
+
+    if (place == 0) {
+        return NULL;
+    }
+
+    entry = &ngx_http_idem_nodes_sh(nodes)->nodes[place - 1];
+
+    if (entry->len == 0 || ngx_http_idem_nodes_gone(entry)) {
+        return NULL;
+    }
+
+    return entry;
+}

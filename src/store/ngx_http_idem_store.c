@@ -1,0 +1,386 @@
+
+/*
+ * The table of stores, and what is the same for every backend: handing an
+ * operation over, its end, and operations that outlive whoever asked.
+ *
+ * Called by the core with operations; calls the backend of the store.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/ngx_http_idem_store.h"
+#include "store/memory/ngx_http_idem_memory.h"
+#include "store/redis/ngx_http_idem_redis.h"
+
+
+#define NGX_HTTP_IDEM_OP_POOL_SIZE  1024
+
+/*
+ * Operations of their own life that are there already when memory is short: a
+ * lock that could not be given back, or marked as used, would stay
+ */
+#define NGX_HTTP_IDEM_RESERVE       16
+
+/* an operation that took longer is an event of its own */
+#define NGX_HTTP_IDEM_SLOW          100
+
+
+/* an operation of its own life, with room for its claim */
+
+typedef struct {
+    ngx_http_idem_op_t       op;                /* first                    */
+    ngx_http_idem_claim_t    claim;
+} ngx_http_idem_detached_t;
+
+
+static ngx_http_idem_op_t *ngx_http_idem_op_make(ngx_pool_t *pool);
+static ngx_http_idem_op_t *ngx_http_idem_op_new(void);
+static void ngx_http_idem_op_destroy(ngx_http_idem_op_t *op);
+static void ngx_http_idem_op_missed(ngx_http_idem_op_t *op);
+
+
+static ngx_http_idem_op_t
+    *ngx_http_idem_reserve[NGX_HTTP_IDEM_RESERVE];
+static ngx_uint_t  ngx_http_idem_nreserve;
+
+static ngx_http_idem_doubt_pt  ngx_http_idem_doubt_handler;
+
+
+static const ngx_http_idem_backend_t
+    *ngx_http_idem_backends[] =
+{
+    &ngx_http_idem_memory_backend,
+    &ngx_http_idem_redis_backend,
+    NULL
+};
+
+
+const char  *ngx_http_idem_op_names[] = {
+    "begin", "renew", "commit", "release", "watch"
+};
+
+
+const ngx_http_idem_backend_t *
+ngx_http_idem_backend(ngx_str_t *name)
+{
+    const ngx_http_idem_backend_t  **b;
+
+    for (b = ngx_http_idem_backends; *b; b++) {
+        if ((*b)->name.len == name->len
+            && ngx_strncmp((*b)->name.data, name->data, name->len) == 0)
+        {
+            return *b;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_str_t *
+ngx_http_idem_backend_names(void)
+{
+    u_char                          *p, *last;
+    const ngx_http_idem_backend_t  **b;
+
+    static u_char                    text[128];
+    static ngx_str_t                 names;
+
+    p = text;
+    last = text + sizeof(text);
+
+    for (b = ngx_http_idem_backends; *b; b++) {
+        p = ngx_slprintf(p, last, "%s\"%V\"", p == text ? "" : ", ",
+                         &(*b)->name);
+    }
+
+    names.data = text;
+    names.len = p - text;
+
+    return &names;
+}
+
+
+void
+ngx_http_idem_store_on_doubt(ngx_http_idem_doubt_pt handler)
+{
+    ngx_http_idem_doubt_handler = handler;
+}
+
+
+void
+ngx_http_idem_store_doubt(ngx_http_idem_store_t *store,
+    ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data)
+{
+    if (ngx_http_idem_doubt_handler) {
+        ngx_http_idem_doubt_handler(store, now, concerns, data);
+    }
+}
+
+
+ngx_int_t
+ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
+{
+    ngx_int_t                       rc;
+    const ngx_http_idem_backend_t  *backend;
+
+    backend = op->store->backend;
+
+    op->start = ngx_current_msec;
+    op->clock = ngx_http_idem_metrics_clock();
+    op->error = NULL;
+    op->bad_record = 0;
+    op->running = 0;
+    op->kept = 0;
+    op->unacknowledged = 0;
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+
+        if (ngx_http_idem_nreserve < NGX_HTTP_IDEM_RESERVE) {
+            ngx_http_idem_store_reserve();
+        }
+
+        rc = backend->begin(op);
+        break;
+
+    case NGX_HTTP_IDEM_OP_RENEW:
+        rc = backend->renew(op);
+        break;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+        rc = backend->commit(op);
+        break;
+
+    case NGX_HTTP_IDEM_OP_RELEASE:
+        rc = backend->release(op);
+        break;
+
+    default: /* NGX_HTTP_IDEM_OP_WATCH */
+        rc = backend->watch(op);
+    }
+
+    op->pending = (rc == NGX_AGAIN);
+
+    if (rc == NGX_OK) {
+        ngx_http_idem_metrics_operation(op);
+    }
+
+    return rc;
+}
+
+
+void
+ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
+{
+    op->pending = 0;
+
+    ngx_http_idem_metrics_operation(op);
+
+    if (op->kind != NGX_HTTP_IDEM_OP_WATCH
+        && ngx_current_msec - op->start >= NGX_HTTP_IDEM_SLOW)
+    {
+        ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
+                                    ngx_http_idem_op_names[op->kind]);
+    }
+
+    op->handler(op);
+}
+
+
+void
+ngx_http_idem_store_cancel(ngx_http_idem_op_t *op)
+{
+    if (!op->pending) {
+        return;
+    }
+
+    op->pending = 0;
+    op->store->backend->cancel(op);
+}
+
+
+/* as much as can be had; what is missing is made up for by a later begin */
+
+void
+ngx_http_idem_store_reserve(void)
+{
+    ngx_http_idem_op_t  *op;
+
+    while (ngx_http_idem_nreserve < NGX_HTTP_IDEM_RESERVE) {
+
+        op = ngx_http_idem_op_new();
+        if (op == NULL) {
+            return;
+        }
+
+        ngx_http_idem_reserve[ngx_http_idem_nreserve++] = op;
+    }
+}
+
+
+void
+ngx_http_idem_store_unreserve(void)
+{
+    while (ngx_http_idem_nreserve) {
+        ngx_destroy_pool(
+            ngx_http_idem_reserve[--ngx_http_idem_nreserve]
+                ->pool);
+    }
+}
+
+
+ngx_http_idem_op_t *
+ngx_http_idem_op_detached(ngx_http_idem_store_t *store,
+    ngx_http_idem_op_e kind, u_char *id, u_char *token)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ngx_http_idem_op_new();
+
+    if (op == NULL) {
+
+        if (ngx_http_idem_nreserve == 0) {
+            return NULL;
+        }
+
+        op = ngx_http_idem_reserve[--ngx_http_idem_nreserve];
+    }
+
+    op->kind = kind;
+    op->store = store;
+    op->log = ngx_cycle->log;
+
+    ngx_memcpy(op->id, id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_memcpy(op->token, token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+    return op;
+}
+
+
+static ngx_http_idem_op_t *
+ngx_http_idem_op_new(void)
+{
+    ngx_pool_t          *pool;
+    ngx_http_idem_op_t  *op;
+
+    pool = ngx_create_pool(NGX_HTTP_IDEM_OP_POOL_SIZE, ngx_cycle->log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    op = ngx_http_idem_op_make(pool);
+
+    if (op == NULL) {
+        ngx_destroy_pool(pool);
+    }
+
+    return op;
+}
+
+
+static ngx_http_idem_op_t *
+ngx_http_idem_op_make(ngx_pool_t *pool)
+{
+    ngx_http_idem_detached_t  *d;
+
+    d = ngx_pcalloc(pool, sizeof(ngx_http_idem_detached_t));
+    if (d == NULL) {
+        return NULL;
+    }
+
+    d->op.pool = pool;
+    d->op.claim = &d->claim;
+
+    return &d->op;
+}
+
+
+void
+ngx_http_idem_op_detach(ngx_http_idem_op_t *op)
+{
+    op->handler = ngx_http_idem_op_destroy;
+
+    if (ngx_http_idem_store_submit(op) == NGX_OK) {
+        ngx_http_idem_op_destroy(op);
+    }
+}
+
+
+static void
+ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
+{
+    ngx_pool_t  *pool;
+
+    if (op->result == NGX_HTTP_IDEM_LOST
+        || op->result == NGX_HTTP_IDEM_FULL
+        || op->result == NGX_HTTP_IDEM_ERROR)
+    {
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: %s in store \"%V\" failed: %s",
+                      ngx_http_idem_op_names[op->kind],
+                      &op->store->name,
+                      op->error ? op->error : "the lock was lost");
+
+        if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+            ngx_http_idem_op_missed(op);
+        }
+    }
+
+    pool = op->pool;
+
+    /* what was taken out of the reserve is made good */
+
+    if (ngx_http_idem_nreserve < NGX_HTTP_IDEM_RESERVE) {
+        ngx_reset_pool(pool);
+
+        op = ngx_http_idem_op_make(pool);
+
+        if (op) {
+            ngx_http_idem_reserve[ngx_http_idem_nreserve++] = op;
+            return;
+        }
+    }
+
+    ngx_destroy_pool(pool);
+}
+
+
+/*
+ * A commit that nobody waits for, of a request that is gone or had no response
+ * to keep, counts as any other.
+ */
+
+static void
+ngx_http_idem_op_missed(ngx_http_idem_op_t *op)
+{
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_LOST:
+        ngx_http_idem_metrics_count(op->store,
+                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_record_event(op->store,
+                                         NGX_HTTP_IDEM_EVENT_LOCK_LOST,
+                                         op->id, "commit");
+        break;
+
+    case NGX_HTTP_IDEM_FULL:
+        ngx_http_idem_record_event(op->store,
+                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                                     op->id, "no room for the response");
+        break;
+
+    default: /* NGX_HTTP_IDEM_ERROR */
+        ngx_http_idem_metrics_count(op->store,
+                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+        ngx_http_idem_record_event(op->store,
+                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                                     op->id, op->error);
+        break;
+    }
+}

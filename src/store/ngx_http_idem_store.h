@@ -1,0 +1,332 @@
+
+/*
+ * The interface of a store: what the core may ask of one, whichever it is.
+ *
+ * Every question is an operation object.  The backend either completes it
+ * before the call returns (NGX_OK, no callback), or later (NGX_AGAIN, then
+ * op->handler is called once, unless the operation is cancelled first).  An
+ * error is a result, not a return code, so there is one path for both.
+ *
+ * A store knows records by id and holders by token; it knows nothing of HTTP.
+ * A backend is a const ngx_http_idem_backend_t that stands in the
+ * table of ngx_http_idem_store.c; nobody else names one.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_STORE_H_INCLUDED_
+#define _NGX_HTTP_IDEM_STORE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "record/ngx_http_idem_record.h"
+#include "store/ngx_http_idem_nodes.h"
+
+
+typedef struct ngx_http_idem_store_s  ngx_http_idem_store_t;
+typedef struct ngx_http_idem_op_s     ngx_http_idem_op_t;
+
+/* what stands around one that is elsewhere: layers/..._layers.h */
+typedef struct ngx_http_idem_layers_s  ngx_http_idem_layers_t;
+
+/* its figures: observe/..._metrics.h */
+typedef struct ngx_http_idem_metrics_s  ngx_http_idem_metrics_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_OP_BEGIN = 0,
+    NGX_HTTP_IDEM_OP_RENEW,
+    NGX_HTTP_IDEM_OP_COMMIT,
+    NGX_HTTP_IDEM_OP_RELEASE,
+    NGX_HTTP_IDEM_OP_WATCH,
+    NGX_HTTP_IDEM_OP_N
+} ngx_http_idem_op_e;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_OK = 0,                /* renewed, committed, released    */
+    NGX_HTTP_IDEM_ACQUIRED,              /* begin: we are the holder        */
+    NGX_HTTP_IDEM_FOUND,                 /* begin: op->found says what      */
+    NGX_HTTP_IDEM_LOST,                  /* somebody else's token is there  */
+    NGX_HTTP_IDEM_GONE,                  /* begin: what was in progress is
+                                            not there any more, and nobody
+                                            gave it back                    */
+    NGX_HTTP_IDEM_FULL,                  /* there is no room                */
+    NGX_HTTP_IDEM_ERROR                  /* the store did not answer        */
+} ngx_http_idem_result_e;
+
+
+/* what begin found in place of nothing; filled for NGX_..._FOUND only */
+
+typedef struct {
+    ngx_http_idem_state_e    state;
+    ngx_http_idem_reason_e   reason;            /* of an unusable record    */
+    ngx_http_idem_claim_t    claim;
+    ngx_str_t                response;          /* encoded, in op->pool     */
+    ngx_str_t                details;           /* as op->details, or empty */
+    ngx_msec_t               left;              /* of the lease if it is in
+                                                   progress, of its life
+                                                   otherwise                */
+    unsigned                 verify:1;          /* the bytes left the process:
+                                                   check their sum          */
+} ngx_http_idem_found_t;
+
+
+/* a lock as begin laid it, for a store that can make use of that in commit */
+
+typedef struct {
+    ngx_http_idem_store_t   *store;             /* where; NULL: not told    */
+    ngx_msec_t               time;              /* when it was asked        */
+    uint64_t                 life;              /* ms from then on, at least,
+                                                   if nobody changes it     */
+} ngx_http_idem_laid_t;
+
+
+typedef void (*ngx_http_idem_op_pt)(ngx_http_idem_op_t *op);
+
+
+struct ngx_http_idem_op_s {
+    ngx_http_idem_op_e       kind;
+    ngx_http_idem_store_t   *store;
+
+    u_char                   id[NGX_HTTP_IDEM_ID_LEN];
+    u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
+
+    /* begin and renew */
+    ngx_http_idem_claim_t   *claim;
+    ngx_str_t                details;           /* kept beside the claim, if
+                                                   there is room; or empty  */
+    ngx_msec_t               lease;             /* also of a commit that says
+                                                   that the outcome is unknown:
+                                                   then a retry may run     */
+    unsigned                 hold:1;            /* a lease that ran out keeps
+                                                   the record: the outcome is
+                                                   unknown for the whole ttl */
+
+    /* begin */
+    ngx_msec_t               age;               /* since the asker came: what
+                                                   had not expired then is
+                                                   found, within its grace  */
+    unsigned                 key_alone:1;        /* of claim_same()         */
+    unsigned                 waits:1;           /* whoever asks would wait for
+                                                   a holder, and is to find out
+                                                   that it gave the record
+                                                   back                     */
+    unsigned                 again:1;           /* it waits already: a record
+                                                   that is gone, and was not
+                                                   given back, is not taken */
+    unsigned                 leased:1;          /* ... and the lease that it
+                                                   knows of is not over     */
+
+    /* watch */
+    ngx_uint_t               attempt;           /* looks in vain, so far    */
+    unsigned                 woken:1;           /* while it was still being
+                                                   asked                    */
+
+    /* begin (of the record that is to be), commit */
+    ngx_msec_t               ttl;
+    ngx_msec_t               grace;             /* after the ttl a begin still
+                                                   learns that it expired   */
+
+    /* commit */
+    ngx_http_idem_state_e    state;             /* completed or unusable    */
+    ngx_http_idem_reason_e   reason;
+    ngx_chain_t             *response;          /* encoded; in memory       */
+    size_t                   size;              /* of it                    */
+    ngx_msec_t               locked_until;        /* nobody else can have had
+                                                   the lock before: counted
+                                                   from when the last begin or
+                                                   renewal that got through
+                                                   was sent                 */
+    unsigned                 hasty:1;           /* does not wait until
+                                                   replicas have it         */
+    unsigned                 known:1;           /* that replicas lack it was
+                                                   logged and counted before */
+
+    /* all but watch: the request runs although the store did not answer; its
+       lock and its outcome are this nginx's own, until the store is back */
+    unsigned                 unprotected:1;
+
+    /*
+     * The answer of a begin, if the store is several: which of them it is
+     * from.  Whoever asks carries it on to what follows.
+     */
+    ngx_http_idem_store_t   *where;
+
+    /* the answer of a begin that took the lock, and still there in a commit */
+    ngx_http_idem_laid_t     laid;
+
+    /* the answer */
+    ngx_http_idem_result_e   result;
+    ngx_http_idem_found_t    found;
+    const char              *error;             /* for the log              */
+    unsigned                 abandoned:1;        /* acquired from a holder
+                                                   whose lease ran out      */
+    unsigned                 expired:1;         /* acquired; there was one, and
+                                                   it expired within grace  */
+    unsigned                 bad_record:1;        /* error: the store answers,
+                                                   but not this record      */
+    unsigned                 running:1;         /* lost: to one that has no
+                                                   outcome yet, and may still
+                                                   give it back             */
+    unsigned                 kept:1;            /* the store does not have it
+                                                   yet, this nginx keeps it:
+                                                   committed, or found so   */
+    unsigned                 unacknowledged:1;        /* committed, and lost if
+                                                   its server is: too few
+                                                   replicas have it         */
+
+    ngx_pool_t              *pool;              /* for op->found            */
+    ngx_log_t               *log;
+    ngx_http_idem_op_pt      handler;
+    void                    *data;              /* the asker's              */
+    ngx_msec_t               start;
+    uint64_t                 clock;             /* the same, microseconds   */
+    unsigned                 pending:1;         /* the handler will be called */
+
+    /* the backend's own, while it is pending */
+    ngx_queue_t              queue;
+    ngx_event_t              timer;
+    void                    *state_data;
+};
+
+
+typedef struct {
+    ngx_uint_t   records[NGX_HTTP_IDEM_UNUSABLE + 1];          /* by state  */
+    size_t       bytes;
+    size_t       size;
+    ngx_uint_t   evicted;
+} ngx_http_idem_store_stats_t;
+
+
+typedef struct {
+    ngx_str_t    name;                           /* in idempotency_store    */
+
+    /* configuration: a block of directives, then the whole */
+    void      *(*create_conf)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
+    char      *(*directive)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
+    char      *(*init_conf)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
+
+    /* one process */
+    ngx_int_t  (*init_process)(ngx_cycle_t *cycle, ngx_http_idem_store_t *s);
+    void       (*exit_process)(ngx_cycle_t *cycle, ngx_http_idem_store_t *s);
+
+    /*
+     * operations: NGX_OK or NGX_AGAIN
+     *
+     * begin    takes the lock with (token, claim, lease), or tells what is
+     *          there.  A lock with our own token is ours.  One whose lease ran
+     *          out, or an unknown outcome whose lease did, goes to the same
+     *          request only; another one finds it, until its ttl ends.
+     *          A store that may lose records tells who waits (op->again) that
+     *          one is gone.
+     * renew    fenced; lays the lock anew where the record is gone.
+     * commit   fenced; writes where the record is gone; wakes the waiters.
+     * release  fenced; wakes the waiters.
+     * watch    completes when the record changed, or when it is time to look
+     *          again; spuriously, too.
+     * cancel   the asker is gone: the handler is not called.  A begin that is
+     *          given up leaves no lock behind.
+     */
+    ngx_int_t  (*begin)(ngx_http_idem_op_t *op);
+    ngx_int_t  (*renew)(ngx_http_idem_op_t *op);
+    ngx_int_t  (*commit)(ngx_http_idem_op_t *op);
+    ngx_int_t  (*release)(ngx_http_idem_op_t *op);
+    ngx_int_t  (*watch)(ngx_http_idem_op_t *op);
+    void       (*cancel)(ngx_http_idem_op_t *op);
+
+    /* what it holds now, if it knows; may be NULL */
+    ngx_int_t  (*stats)(ngx_http_idem_store_t *s,
+                        ngx_http_idem_store_stats_t *stats);
+
+    ngx_uint_t   remote;                         /* it can be away          */
+} ngx_http_idem_backend_t;
+
+
+struct ngx_http_idem_store_s {
+    ngx_str_t                        name;
+    const ngx_http_idem_backend_t   *backend;
+    void                            *conf;            /* the backend's      */
+    ngx_http_idem_layers_t          *layers;          /* or NULL            */
+    ngx_http_idem_nodes_t           *nodes;           /* NULL: it is one    */
+    ngx_uint_t                       connects;        /* by this worker: a
+                                                         server that was
+                                                         connected anew may
+                                                         have lost what its
+                                                         replicas did not have
+                                                         */
+    ngx_http_idem_metrics_t         *metrics;
+    struct ngx_http_idem_log_s      *log;             /* of its events      */
+    ngx_resolver_t                  *resolver;        /* for names that are
+                                                         looked up while it
+                                                         runs, or NULL      */
+    u_char                          *file;            /* where declared     */
+    ngx_uint_t                       line;
+};
+
+
+/*
+ * For backends: how long a lock is remembered if nobody renews it.  Its
+ * fingerprint stays for the ttl; and for a while longer than the lease, however
+ * short the ttl, since a record does not expire while its holder runs.
+ */
+#define ngx_http_idem_lock_life(op)                                           \
+    ngx_max((op)->ttl, 2 * (op)->lease)
+
+/* a commit after which, once the lease is over, the same request may run */
+#define ngx_http_idem_op_retryable(op)                                        \
+    ((op)->state == NGX_HTTP_IDEM_UNUSABLE                                    \
+     && (op)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !(op)->hold)
+
+/* ... and how long what a commit makes of it is */
+#define ngx_http_idem_record_life(op)                                         \
+    (ngx_http_idem_op_retryable(op)                                           \
+     ? ngx_max((op)->ttl, (op)->lease) : (op)->ttl + (op)->grace)
+
+
+const ngx_http_idem_backend_t *ngx_http_idem_backend(ngx_str_t *name);
+
+/* the names of all backends, for an error message */
+ngx_str_t *ngx_http_idem_backend_names(void);
+
+ngx_int_t ngx_http_idem_store_submit(ngx_http_idem_op_t *op);
+void ngx_http_idem_store_cancel(ngx_http_idem_op_t *op);
+
+/* for backends: the answer to an operation that was pending is there */
+void ngx_http_idem_store_complete(ngx_http_idem_op_t *op);
+
+/*
+ * For backends: records may be lost, since another server has them now, or
+ * since a connection broke and the server may have been started anew.  Whoever
+ * holds locks there renews them "now", or as soon as it is worth trying.
+ * "concerns" tells of a record whether it is one of them; NULL: they all are.
+ */
+typedef ngx_uint_t (*ngx_http_idem_concerns_pt)(void *data, u_char *id);
+typedef void (*ngx_http_idem_doubt_pt)(ngx_http_idem_store_t *store,
+    ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
+
+void ngx_http_idem_store_doubt(ngx_http_idem_store_t *store,
+    ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
+
+/* one process: who is told of that */
+void ngx_http_idem_store_on_doubt(ngx_http_idem_doubt_pt handler);
+
+/* one process: operations of their own life for when memory is short */
+void ngx_http_idem_store_reserve(void);
+void ngx_http_idem_store_unreserve(void);
+
+/*
+ * An operation that outlives whoever asked: it has a pool of its own, and
+ * goes with it when it is done.  op->claim has room for a claim.
+ */
+ngx_http_idem_op_t *ngx_http_idem_op_detached(ngx_http_idem_store_t *store,
+    ngx_http_idem_op_e kind, u_char *id, u_char *token);
+void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
+
+
+extern const char  *ngx_http_idem_op_names[];
+
+
+#endif /* _NGX_HTTP_IDEM_STORE_H_INCLUDED_ */

@@ -1,0 +1,146 @@
+
+/*
+ * TLS of a Redis store: what is checked of a server, and what is shown to it.
+ *
+ * Called when the block of the store has been read.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idem_redis.h"
+
+
+#define NGX_HTTP_IDEM_REDIS_VERIFY_DEPTH  9
+
+
+char *
+ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
+{
+    const char  *wrong;
+
+    wrong = NULL;
+
+    ngx_conf_init_value(redis->sentinel_tls, redis->tls);
+
+    if (!redis->tls && !redis->sentinel_tls) {
+
+        if (redis->tls_verify != NGX_CONF_UNSET
+            || redis->tls_trusted_certificate.len || redis->tls_name.len
+            || redis->tls_certificate.len || redis->tls_certificate_key.len)
+        {
+            wrong = "has \"tls_...\" directives without \"tls on\"";
+            goto invalid;
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_init_value(redis->tls_verify, 1);
+
+    if ((redis->tls_certificate.len == 0)
+        != (redis->tls_certificate_key.len == 0))
+    {
+        wrong = "has one of \"tls_certificate\" and \"tls_certificate_key\" "
+                "without the other";
+        goto invalid;
+    }
+
+    /* without a name each server is checked for the host it was named by */
+
+    if (redis->tls_name.len == 0 && redis->tls_verify
+        && redis->servers.nelts
+        && ((ngx_http_idem_redis_addr_t *) redis->servers.elts)->url
+           .family == AF_UNIX)
+    {
+        wrong = "has TLS on a unix socket: it needs a \"tls_name\" to check, "
+                "or \"tls_verify off\"";
+        goto invalid;
+    }
+
+#if (NGX_SSL)
+    {
+    u_char              *name;
+    ngx_ssl_t           *ssl;
+    ngx_pool_cleanup_t  *cln;
+
+    /* OpenSSL wants it with a NUL */
+
+    name = ngx_pnalloc(cf->pool, redis->tls_name.len + 1);
+    if (name == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *ngx_cpymem(name, redis->tls_name.data, redis->tls_name.len) = '\0';
+    redis->tls_name.data = name;
+
+    ssl = ngx_pcalloc(cf->pool, sizeof(ngx_ssl_t));
+    if (ssl == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ssl->log = cf->log;
+
+    if (ngx_ssl_create(ssl, NGX_SSL_TLSv1_2|NGX_SSL_TLSv1_3, NULL)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    cln = ngx_pool_cleanup_add(cf->pool, 0);
+    if (cln == NULL) {
+        ngx_ssl_cleanup_ctx(ssl);
+        return NGX_CONF_ERROR;
+    }
+
+    cln->handler = ngx_ssl_cleanup_ctx;
+    cln->data = ssl;
+
+    if (redis->tls_certificate.len
+        && ngx_ssl_certificate(cf, ssl, &redis->tls_certificate,
+                               &redis->tls_certificate_key, NULL)
+           != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (redis->tls_verify) {
+
+        if (redis->tls_trusted_certificate.len == 0) {
+
+            if (SSL_CTX_set_default_verify_paths(ssl->ctx) == 0) {
+                wrong = "needs \"tls_trusted_certificate\": the system's own "
+                        "certificates can't be loaded";
+                goto invalid;
+            }
+
+        } else if (ngx_ssl_trusted_certificate(cf, ssl,
+                                    &redis->tls_trusted_certificate,
+                                    NGX_HTTP_IDEM_REDIS_VERIFY_DEPTH)
+                   != NGX_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    redis->ssl = ssl;
+    }
+
+    return NGX_CONF_OK;
+
+#else
+
+    wrong = "has \"tls on\", and this nginx was built without TLS";
+
+#endif
+
+invalid:
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
+                  &redis->store->name, redis->store->file,
+                  redis->store->line, wrong);
+
+    return NGX_CONF_ERROR;
+}

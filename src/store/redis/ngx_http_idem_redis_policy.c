@@ -1,0 +1,122 @@
+
+/*
+ * Whether the server may forget records before their time: its
+ * maxmemory-policy, asked once for each node by one of the workers.
+ *
+ * Called when a connection is ready.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/redis/ngx_http_idem_redis.h"
+#include "store/redis/topology/ngx_http_idem_redis_topology.h"
+
+
+static void ngx_http_idem_redis_policy_handler(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static void ngx_http_idem_redis_info_handler(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static void ngx_http_idem_redis_policy(
+    ngx_http_idem_redis_node_t *node, ngx_str_t *policy);
+
+
+void
+ngx_http_idem_redis_policy_ask(ngx_http_idem_redis_conn_t *conn)
+{
+    ngx_str_t  args[3];
+
+    conn->node->policy_asked = 1;
+
+    ngx_str_set(&args[0], "CONFIG");
+    ngx_str_set(&args[1], "GET");
+    ngx_str_set(&args[2], "maxmemory-policy");
+
+    (void) ngx_http_idem_redis_ask(conn, ngx_http_idem_redis_policy_handler,
+                           args, 3);
+}
+
+
+static void
+ngx_http_idem_redis_policy_handler(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    ngx_str_t                    args[2], policy;
+    ngx_http_idem_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_http_idem_redis_call_free(call);
+
+    if (ngx_http_idem_redis_field(reply, 1, &policy) == NGX_OK) {
+        ngx_http_idem_redis_policy(conn->node, &policy);
+        return;
+    }
+
+    /* the user may not ask that; this, perhaps */
+
+    ngx_str_set(&args[0], "INFO");
+    ngx_str_set(&args[1], "memory");
+
+    if (ngx_http_idem_redis_ask(conn,
+                            ngx_http_idem_redis_info_handler, args, 2)
+        == NGX_OK)
+    {
+        ngx_http_idem_redis_flush(conn);
+    }
+}
+
+
+static void
+ngx_http_idem_redis_info_handler(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    u_char                      *p, *last;
+    ngx_str_t                    policy;
+    ngx_http_idem_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_http_idem_redis_call_free(call);
+
+    if (reply->type != REDIS_REPLY_STRING) {
+        return;
+    }
+
+    last = (u_char *) reply->str + reply->len;
+
+    p = ngx_strnstr((u_char *) reply->str, "maxmemory_policy:",
+                    (size_t) reply->len);
+    if (p == NULL) {
+        return;
+    }
+
+    policy.data = p + sizeof("maxmemory_policy:") - 1;
+
+    for (p = policy.data; p < last && *p > ' '; p++) { /* void */ }
+
+    policy.len = p - policy.data;
+
+    ngx_http_idem_redis_policy(conn->node, &policy);
+}
+
+
+static void
+ngx_http_idem_redis_policy(ngx_http_idem_redis_node_t *node,
+    ngx_str_t *policy)
+{
+    if (policy->len == sizeof("noeviction") - 1
+        && ngx_strncmp(policy->data, "noeviction", policy->len) == 0)
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                  "idempotency: store \"%V\": the maxmemory-policy of Redis "
+                  "is \"%V\" at %V: it may forget records before their time, "
+                  "and their requests run again; it should be \"noeviction\"",
+                  &node->redis->store->name, policy,
+                  ngx_http_idem_redis_node_label(node));
+}

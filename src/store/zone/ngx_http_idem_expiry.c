@@ -1,0 +1,168 @@
+
+/*
+ * The records of a zone by the time of their expiry: a wheel of queues, as
+ * kernels have it for their timers, so that a record takes two pointers and a
+ * few instructions, however many there are.
+ *
+ * A queue of the lowest level has the records that expire within one tick of
+ * 64 ms; there are 64 of them, for the next 4 seconds.  One of the level above
+ * has those of 64 ticks, and so on.  When the time of a queue has come, all
+ * that is in it is moved to "due", in one step.  Whoever purges takes a few
+ * from there: what has expired is removed, and what lives longer is put where
+ * it belongs now.  That also serves a lease that was renewed, which leaves the
+ * record where it is.  So a record is looked at once for each level it passes:
+ * five times at most in two years.
+ *
+ * Nobody catches up with a long time at once, since others wait for the zone:
+ * the wheel may be behind the clock, and then records come up late.
+ *
+ * Called by the zone, with the zone locked.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+/* bits of a number of ticks, and of milliseconds within a tick */
+#define NGX_HTTP_IDEM_EXPIRY_BITS       6
+#define NGX_HTTP_IDEM_EXPIRY_TICK_BITS  6
+
+#define NGX_HTTP_IDEM_EXPIRY_TICK                                             \
+    (1 << NGX_HTTP_IDEM_EXPIRY_TICK_BITS)
+
+#define NGX_HTTP_IDEM_EXPIRY_MASK                                             \
+    (NGX_HTTP_IDEM_EXPIRY_SLOTS - 1)
+
+
+static void ngx_http_idem_expiry_tick(ngx_http_idem_expiry_t *expiry);
+static void ngx_http_idem_expiry_due(
+    ngx_http_idem_expiry_t *expiry, ngx_uint_t level, ngx_uint_t n);
+
+
+void
+ngx_http_idem_expiry_init(ngx_http_idem_expiry_t *expiry)
+{
+    ngx_uint_t  level, i;
+
+    expiry->tick = 0;
+    expiry->time = ngx_current_msec;
+
+    ngx_queue_init(&expiry->due);
+
+    for (level = 0; level < NGX_HTTP_IDEM_EXPIRY_LEVELS; level++) {
+        for (i = 0; i < NGX_HTTP_IDEM_EXPIRY_SLOTS; i++) {
+            ngx_queue_init(&expiry->slots[level][i]);
+        }
+    }
+}
+
+
+/* by node->expires */
+
+void
+ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
+    ngx_http_idem_node_t *node)
+{
+    ngx_uint_t      ahead, level, n;
+    ngx_msec_int_t  left;
+
+    left = (ngx_msec_int_t) (node->expires - expiry->time);
+    ahead = (left > 0)
+            ? (ngx_uint_t) left >> NGX_HTTP_IDEM_EXPIRY_TICK_BITS : 0;
+
+    for (level = 0;
+         level < NGX_HTTP_IDEM_EXPIRY_LEVELS
+         && ahead >> (level + 1) * NGX_HTTP_IDEM_EXPIRY_BITS;
+         level++)
+    {
+        /* void */
+    }
+
+    if (level == NGX_HTTP_IDEM_EXPIRY_LEVELS) {
+
+        /* beyond the wheel: as far ahead as it reaches, and then once more */
+
+        level--;
+        ahead = ((ngx_uint_t) 1 << NGX_HTTP_IDEM_EXPIRY_LEVELS
+                                   * NGX_HTTP_IDEM_EXPIRY_BITS) - 1;
+    }
+
+    n = (expiry->tick + ahead) >> level * NGX_HTTP_IDEM_EXPIRY_BITS;
+
+    ngx_queue_insert_tail(
+               &expiry->slots[level][n & NGX_HTTP_IDEM_EXPIRY_MASK],
+               &node->expiry);
+}
+
+
+ngx_http_idem_node_t *
+ngx_http_idem_expiry_next(ngx_http_idem_expiry_t *expiry, ngx_uint_t *work)
+{
+    for ( ;; ) {
+
+        if (*work == 0) {
+            return NULL;
+        }
+
+        (*work)--;
+
+        if (!ngx_queue_empty(&expiry->due)) {
+            return ngx_queue_data(ngx_queue_head(&expiry->due),
+                                  ngx_http_idem_node_t, expiry);
+        }
+
+        if ((ngx_msec_int_t) (ngx_current_msec - expiry->time)
+            < NGX_HTTP_IDEM_EXPIRY_TICK)
+        {
+            return NULL;
+        }
+
+        ngx_http_idem_expiry_tick(expiry);
+    }
+}
+
+
+/* a tick is over */
+
+static void
+ngx_http_idem_expiry_tick(ngx_http_idem_expiry_t *expiry)
+{
+    ngx_uint_t  level, n;
+
+    ngx_http_idem_expiry_due(expiry, 0, expiry->tick);
+
+    expiry->tick++;
+    expiry->time += NGX_HTTP_IDEM_EXPIRY_TICK;
+
+    /* once round: the next queue of the level above, and so on */
+
+    n = expiry->tick;
+
+    for (level = 1;
+         level < NGX_HTTP_IDEM_EXPIRY_LEVELS
+         && (n & NGX_HTTP_IDEM_EXPIRY_MASK) == 0;
+         level++)
+    {
+        n >>= NGX_HTTP_IDEM_EXPIRY_BITS;
+
+        ngx_http_idem_expiry_due(expiry, level, n);
+    }
+}
+
+
+static void
+ngx_http_idem_expiry_due(ngx_http_idem_expiry_t *expiry,
+    ngx_uint_t level, ngx_uint_t n)
+{
+    ngx_queue_t  *slot;
+
+    slot = &expiry->slots[level][n & NGX_HTTP_IDEM_EXPIRY_MASK];
+
+    if (!ngx_queue_empty(slot)) {
+        ngx_queue_add(&expiry->due, slot);
+        ngx_queue_init(slot);
+    }
+}

@@ -1,0 +1,20 @@
+
+/*
+ * The lock of a shared memory zone: its slab pool's, the one that nginx's
+ * master frees after a worker was killed.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_MUTEX_H_INCLUDED_
+#define _NGX_HTTP_IDEM_MUTEX_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+
+void ngx_http_idem_mutex_lock(ngx_slab_pool_t *shpool);
+void ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool);
+
+
+#endif /* _NGX_HTTP_IDEM_MUTEX_H_INCLUDED_ */

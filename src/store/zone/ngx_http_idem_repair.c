@@ -1,0 +1,455 @@
+
+/*
+ * A zone whose lock was held by a worker that was killed: whoever takes the
+ * lock next makes everything anew from the buckets, whose records are whole at
+ * any instruction (see the header).
+ *
+ * A record that was being changed is as it was before.  Bytes that no record
+ * refers to are free; a record that is not completed has no response.  What
+ * can't be, and never should, is left out: a link that leads nowhere, or to
+ * what another has.
+ *
+ * It can be killed, too, at any instruction: the next one begins again.
+ *
+ * Called by the lock of the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+/* what there is, as it is counted */
+
+typedef struct {
+    ngx_uint_t                      records;
+    ngx_uint_t                      states[NGX_HTTP_IDEM_UNUSABLE + 1];
+    size_t                          bytes;
+    size_t                          details_bytes;
+    ngx_uint_t                      wrong;       /* what can't be           */
+} ngx_http_idem_census_t;
+
+
+/* whether these are the links of a record that stands in the queue */
+
+typedef ngx_uint_t (*ngx_http_idem_links_pt)(
+    ngx_http_idem_records_t *z, ngx_queue_t *q);
+
+
+/* records as they lie in memory: from bucket to bucket would take far longer */
+#define ngx_http_idem_repair_next(z, node)                                    \
+    ngx_http_idem_room_next(&(z)->zone->room, node,                           \
+                            NGX_HTTP_IDEM_KIND_NODE)
+
+
+static void ngx_http_idem_repair_undo(ngx_http_idem_records_t *z);
+static void ngx_http_idem_repair_nodes(
+    ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
+static ngx_uint_t ngx_http_idem_repair_known(
+    ngx_http_idem_node_t *first, ngx_http_idem_node_t *node);
+static void ngx_http_idem_repair_bytes(
+    ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
+static void ngx_http_idem_repair_response(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census);
+static void ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census);
+static ngx_int_t ngx_http_idem_repair_chunks(ngx_http_idem_records_t *z,
+    ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
+static void ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
+    ngx_queue_t *head, ngx_http_idem_links_pt links);
+static ngx_uint_t ngx_http_idem_repair_completed(
+    ngx_http_idem_records_t *z, ngx_queue_t *q);
+static ngx_uint_t ngx_http_idem_repair_detailed(
+    ngx_http_idem_records_t *z, ngx_queue_t *q);
+static void ngx_http_idem_repair_rest(ngx_http_idem_records_t *z);
+static void ngx_http_idem_repair_append(ngx_queue_t *head, ngx_queue_t *q);
+
+
+void
+ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
+{
+    ngx_uint_t               level;
+    ngx_http_idem_zone_t    *zone;
+    ngx_http_idem_census_t   census;
+
+    zone = z->zone;
+
+    ngx_memzero(&census, sizeof(ngx_http_idem_census_t));
+
+    ngx_http_idem_repair_undo(z);
+
+    ngx_http_idem_room_reset(&zone->room);
+
+    /* all records first: no chunk can then be taken for one */
+
+    ngx_http_idem_repair_nodes(z, &census);
+    ngx_http_idem_repair_bytes(z, &census);
+
+    ngx_http_idem_repair_order(z, &zone->completed,
+                               ngx_http_idem_repair_completed);
+    ngx_http_idem_repair_order(z, &zone->details,
+                               ngx_http_idem_repair_detailed);
+    ngx_http_idem_repair_rest(z);
+
+    ngx_http_idem_room_settle(&zone->room);
+
+    /* at once: some look at it without the lock */
+
+    zone->records = census.records;
+
+    ngx_memcpy(zone->states, census.states, sizeof(zone->states));
+
+    zone->bytes = census.bytes;
+    zone->details_bytes = census.details_bytes;
+    zone->repaired++;
+
+    level = census.wrong ? NGX_LOG_ALERT : NGX_LOG_WARN;
+
+    ngx_log_error(level, ngx_cycle->log, 0,
+                  "idempotency: a worker died while it changed zone \"%V\", "
+                  "the zone has been repaired: %ui records, %ui of them in "
+                  "progress, %ui could not be read",
+                  &z->name, zone->records,
+                  zone->states[NGX_HTTP_IDEM_IN_PROGRESS],
+                  census.wrong);
+}
+
+
+static void
+ngx_http_idem_repair_undo(ngx_http_idem_records_t *z)
+{
+    ngx_http_idem_node_t  *node;
+    ngx_http_idem_undo_t  *undo;
+
+    undo = &z->zone->undo;
+    node = undo->node;
+
+    if (node == NULL) {
+        return;
+    }
+
+    /* it is linked, or it was when it began to change */
+
+    ngx_memcpy(&node->expires, undo->head, NGX_HTTP_IDEM_UNDO_HEAD);
+    ngx_memcpy(node->token, undo->tail, NGX_HTTP_IDEM_UNDO_TAIL);
+
+    ngx_http_idem_zone_changed(z);
+}
+
+
+static void
+ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
+    ngx_http_idem_census_t *census)
+{
+    ngx_uint_t             i;
+    ngx_http_idem_node_t  *node, **p;
+
+    for (i = 0; i <= z->zone->mask; i++) {
+
+        p = &z->zone->buckets[i];
+
+        while (*p) {
+            node = *p;
+
+            if (!ngx_http_idem_room_within(&z->zone->room, node,
+                                              NGX_HTTP_IDEM_NODE_SIZE))
+            {
+                *p = NULL;
+                census->wrong++;
+                break;
+            }
+
+            if (ngx_http_idem_repair_known(z->zone->buckets[i], node)) {
+                /* it was being replaced */
+                *p = node->next;
+                continue;
+            }
+
+            if (ngx_http_idem_room_claim(&z->zone->room, node,
+                                              NGX_HTTP_IDEM_KIND_NODE)
+                != NGX_OK)
+            {
+                *p = NULL;
+                census->wrong++;
+                break;
+            }
+
+            p = &node->next;
+        }
+    }
+}
+
+
+/* whether one that stands before it has the same id */
+
+static ngx_uint_t
+ngx_http_idem_repair_known(ngx_http_idem_node_t *first,
+    ngx_http_idem_node_t *node)
+{
+    for ( /* void */ ; first != node; first = first->next) {
+
+        if (ngx_memcmp(first->id, node->id, NGX_HTTP_IDEM_ID_LEN)
+            == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* and links that are not seen yet, when the order is looked for */
+
+static void
+ngx_http_idem_repair_bytes(ngx_http_idem_records_t *z,
+    ngx_http_idem_census_t *census)
+{
+    ngx_http_idem_node_t  *node;
+
+    for (node = ngx_http_idem_repair_next(z, NULL);
+         node;
+         node = ngx_http_idem_repair_next(z, node))
+    {
+        ngx_http_idem_repair_response(z, node, census);
+        ngx_http_idem_repair_details(z, node, census);
+
+        node->completed.prev = NULL;
+
+        if (node->details) {
+            node->details->queue.prev = NULL;
+        }
+
+        census->records++;
+        census->states[node->state]++;
+    }
+}
+
+
+static void
+ngx_http_idem_repair_response(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census)
+{
+    size_t  left;
+
+    left = node->size;
+    left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
+
+    /* it was about to become unusable */
+
+    if (node->state != NGX_HTTP_IDEM_UNUSABLE) {
+        node->reason = NGX_HTTP_IDEM_REASON_NONE;
+    }
+
+    switch (node->state) {
+
+    case NGX_HTTP_IDEM_COMPLETED:
+
+        if (ngx_http_idem_repair_chunks(z, node->chunks, left,
+                                        &census->bytes)
+            == NGX_OK)
+        {
+            return;
+        }
+
+        census->wrong++;
+
+        node->reason = NGX_HTTP_IDEM_REASON_EVICTED;
+        break;
+
+    case NGX_HTTP_IDEM_IN_PROGRESS:
+    case NGX_HTTP_IDEM_UNUSABLE:
+        node->chunks = NULL;
+        node->size = 0;
+        return;
+
+    default:
+        census->wrong++;
+
+        node->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+        break;
+    }
+
+    ngx_http_idem_zone_barrier();
+
+    node->state = NGX_HTTP_IDEM_UNUSABLE;
+
+    ngx_http_idem_zone_barrier();
+
+    node->chunks = NULL;
+    node->size = 0;
+}
+
+
+static void
+ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census)
+{
+    ngx_http_idem_details_t  *d;
+
+    d = node->details;
+
+    if (d == NULL) {
+        return;
+    }
+
+    if (ngx_http_idem_room_within(&z->zone->room, d,
+                                      sizeof(ngx_http_idem_details_t))
+        && d->node == node
+        && ngx_http_idem_repair_chunks(z, (ngx_http_idem_chunk_t *) d,
+                                   ngx_http_idem_details_size(d->len),
+                                   &census->details_bytes)
+           == NGX_OK)
+    {
+        return;
+    }
+
+    census->wrong++;
+    node->details = NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_repair_chunks(ngx_http_idem_records_t *z,
+    ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes)
+{
+    size_t  n, sum;
+
+    sum = 0;
+
+    for ( /* void */ ; size; chunk = chunk->next) {
+        n = ngx_http_idem_chunk_size(size);
+
+        if (ngx_http_idem_room_claim(&z->zone->room, chunk,
+                                     ngx_http_idem_room_kind(n))
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        sum += n;
+
+        n -= NGX_HTTP_IDEM_CHUNK_HEAD;
+        size -= ngx_min(n, size);
+    }
+
+    if (chunk) {
+        return NGX_ERROR;
+    }
+
+    *bytes += sum;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Those that stand in a queue keep their order: from the head on it is whole,
+ * but may lead over some that are gone, whose bytes are still as they were.
+ */
+
+static void
+ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
+    ngx_queue_t *head, ngx_http_idem_links_pt links)
+{
+    size_t        most;
+    ngx_queue_t  *q, *last, *next;
+
+    last = head;
+    most = (z->zone->room.n << NGX_HTTP_IDEM_BLOCK_SHIFT)
+           / sizeof(ngx_queue_t);
+
+    for (q = head->next; q != head && most--; q = next) {
+
+        if (!ngx_http_idem_room_within(&z->zone->room, q,
+                                       sizeof(ngx_queue_t)))
+        {
+            break;
+        }
+
+        next = q->next;
+
+        if (links(z, q) && q->prev == NULL) {
+            last->next = q;
+            q->prev = last;
+            last = q;
+        }
+    }
+
+    last->next = head;
+    head->prev = last;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_repair_completed(ngx_http_idem_records_t *z, ngx_queue_t *q)
+{
+    ngx_http_idem_node_t  *node;
+
+    node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+
+    return ngx_http_idem_room_used(&z->zone->room, node,
+                                   NGX_HTTP_IDEM_KIND_NODE)
+           && ngx_http_idem_zone_queued(z, node);
+}
+
+
+static ngx_uint_t
+ngx_http_idem_repair_detailed(ngx_http_idem_records_t *z, ngx_queue_t *q)
+{
+    ngx_http_idem_details_t  *d;
+
+    d = ngx_queue_data(q, ngx_http_idem_details_t, queue);
+
+    return ngx_http_idem_room_within(&z->zone->room, d,
+                                       sizeof(ngx_http_idem_details_t))
+           && ngx_http_idem_room_used(&z->zone->room, d->node,
+                                      NGX_HTTP_IDEM_KIND_NODE)
+           && d->node->details == d;
+}
+
+
+/* the wheel; and those that were not in their queue, and should be */
+
+static void
+ngx_http_idem_repair_rest(ngx_http_idem_records_t *z)
+{
+    ngx_http_idem_node_t  *node;
+
+    ngx_http_idem_expiry_init(&z->zone->expiry);
+
+    for (node = ngx_http_idem_repair_next(z, NULL);
+         node;
+         node = ngx_http_idem_repair_next(z, node))
+    {
+        ngx_http_idem_expiry_add(&z->zone->expiry, node);
+
+        if (!ngx_http_idem_zone_queued(z, node)) {
+            node->completed.next = NULL;
+
+        } else if (node->completed.prev == NULL) {
+            ngx_http_idem_repair_append(&z->zone->completed,
+                                        &node->completed);
+        }
+
+        if (node->details && node->details->queue.prev == NULL) {
+            ngx_http_idem_repair_append(&z->zone->details,
+                                        &node->details->queue);
+        }
+    }
+}
+
+
+static void
+ngx_http_idem_repair_append(ngx_queue_t *head, ngx_queue_t *q)
+{
+    q->next = head;
+
+    ngx_http_idem_zone_barrier();
+
+    head->prev->next = q;
+    q->prev = head->prev;
+    head->prev = q;
+}

@@ -1,0 +1,135 @@
+
+/*
+ * A small state that all workers share, and that a reload finds again: a zone
+ * of its own, named after the store it belongs to.
+ *
+ * Called while the configuration is read, by what keeps such a state.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "store/zone/ngx_http_idem_shared.h"
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+#define NGX_HTTP_IDEM_SHARED_MAGIC   0x49445331        /* "IDS1" */
+
+
+/* a state in shared memory says what it is: a build may change it */
+
+typedef struct {
+    uint32_t                        magic;
+    uint32_t                        size;
+    u_char                          data[1];
+} ngx_http_idem_shared_head_t;
+
+#define NGX_HTTP_IDEM_SHARED_DATA                                             \
+    ngx_align(offsetof(ngx_http_idem_shared_head_t, data),                    \
+              NGX_ALIGNMENT)
+
+
+static ngx_int_t ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+
+
+/* <prefix>_<name>[_<other>] */
+
+ngx_int_t
+ngx_http_idem_shared_name(ngx_conf_t *cf, ngx_str_t *dst,
+    const char *prefix, ngx_str_t *name, ngx_str_t *other)
+{
+    u_char  *p;
+
+    dst->data = ngx_pnalloc(cf->pool, ngx_strlen(prefix) + 1 + name->len
+                                      + 1 + (other ? other->len : 0));
+    if (dst->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_sprintf(dst->data, "%s_%V", prefix, name);
+
+    if (other) {
+        p = ngx_sprintf(p, "_%V", other);
+    }
+
+    dst->len = p - dst->data;
+
+    return NGX_OK;
+}
+
+
+char *
+ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
+    size_t size, const char *prefix, ngx_str_t *name, ngx_str_t *other)
+{
+    ngx_str_t        zone;
+    ngx_shm_zone_t  *shm_zone;
+
+    if (ngx_http_idem_shared_name(cf, &zone, prefix, name, other)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    /* known by a tag of nginx itself, as the zones of records are */
+
+    shm_zone = ngx_shared_memory_add(cf, &zone,
+                                     NGX_HTTP_IDEM_MIN_PAGES
+                                     * ngx_pagesize,
+                                     (void *) &ngx_http_core_module);
+    if (shm_zone == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (shm_zone->init) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "zone \"%V\" is already used by another store",
+                           &zone);
+        return NGX_CONF_ERROR;
+    }
+
+    s->size = size;
+
+    shm_zone->init = ngx_http_idem_shared_init;
+    shm_zone->data = s;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_http_idem_shared_t       *s;
+    ngx_http_idem_shared_head_t  *head;
+
+    s = shm_zone->data;
+    s->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    head = s->shpool->data;
+
+    /* of another build: it is made anew, since it holds nothing for long */
+
+    if (head == NULL
+        || head->magic != NGX_HTTP_IDEM_SHARED_MAGIC
+        || head->size != s->size)
+    {
+        head = ngx_slab_calloc(s->shpool,
+                               NGX_HTTP_IDEM_SHARED_DATA + s->size);
+        if (head == NULL) {
+            return NGX_ERROR;
+        }
+
+        head->magic = NGX_HTTP_IDEM_SHARED_MAGIC;
+        head->size = (uint32_t) s->size;
+
+        s->shpool->data = head;
+    }
+
+    s->data = (u_char *) head + NGX_HTTP_IDEM_SHARED_DATA;
+
+    return NGX_OK;
+}

@@ -1,0 +1,31 @@
+
+/*
+ * A small state that all workers share, and that a reload finds again.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_SHARED_H_INCLUDED_
+#define _NGX_HTTP_IDEM_SHARED_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+
+typedef struct {
+    size_t                          size;
+    ngx_slab_pool_t                *shpool;
+    void                           *data;
+} ngx_http_idem_shared_t;
+
+
+/* "s->data" is there, zeroed, once nginx has made its zones */
+char *ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
+    size_t size, const char *prefix, ngx_str_t *name, ngx_str_t *other);
+
+/* <prefix>_<name>[_<other>] */
+ngx_int_t ngx_http_idem_shared_name(ngx_conf_t *cf, ngx_str_t *dst,
+    const char *prefix, ngx_str_t *name, ngx_str_t *other);
+
+
+#endif /* _NGX_HTTP_IDEM_SHARED_H_INCLUDED_ */

@@ -1,0 +1,510 @@
+
+/*
+ * The records of a zone: by id, by the time of their expiry, and those that
+ * may have to give way in order of age.
+ *
+ * When there is no room, expired records are purged, and then details give
+ * way.  After that it depends on what the zone is for.  In the embedded store
+ * no unexpired record is ever forgotten: the oldest completed ones lose their
+ * response, and what is left of them still keeps a request from running
+ * twice.  A cache forgets the oldest; what waits to be sent stays, and what is
+ * new is refused.
+ *
+ * Only shpool->mutex guards it: the one lock that nginx's master frees after
+ * a worker was killed.  What that worker left is repaired by whoever takes the
+ * lock next; the header tells the rules that make this possible.
+ *
+ * Called by the embedded store, and by the cache and the outbox.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/zone/ngx_http_idem_mutex.h"
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+/* how much of the wheel of expiry times may turn in one step: half a minute
+   that nobody came, or some hundred microseconds of looking for room */
+#define NGX_HTTP_IDEM_PURGE_WORK    512
+#define NGX_HTTP_IDEM_ROOM_WORK     2048
+
+
+static void *ngx_http_idem_zone_make_room(
+    ngx_http_idem_records_t *z, ngx_uint_t kind);
+static ngx_uint_t ngx_http_idem_zone_purge_node(
+    ngx_http_idem_records_t *z, ngx_http_idem_node_t *node);
+static ngx_uint_t ngx_http_idem_zone_give_way(ngx_http_idem_records_t *z);
+
+
+void
+ngx_http_idem_zone_lock(ngx_http_idem_records_t *z)
+{
+    ngx_http_idem_mutex_lock(z->shpool);
+
+    if (z->zone->busy) {
+        ngx_http_idem_zone_repair(z);
+    }
+
+    z->zone->busy = 1;
+
+    ngx_http_idem_zone_barrier();
+}
+
+
+void
+ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z)
+{
+    ngx_http_idem_zone_barrier();
+
+    z->zone->busy = 0;
+
+    ngx_http_idem_zone_barrier();
+
+    ngx_http_idem_mutex_unlock(z->shpool);
+}
+
+
+static ngx_http_idem_node_t **
+ngx_http_idem_zone_bucket(ngx_http_idem_records_t *z, u_char *id)
+{
+    uint32_t  hash;
+
+    /* an id is a SHA-256: any bits of it will do */
+
+    ngx_memcpy(&hash, id, sizeof(uint32_t));
+
+    return &z->zone->buckets[hash & z->zone->mask];
+}
+
+
+ngx_http_idem_node_t *
+ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
+{
+    ngx_http_idem_node_t  *node;
+
+    for (node = *ngx_http_idem_zone_bucket(z, id);
+         node;
+         node = node->next)
+    {
+        if (ngx_memcmp(node->id, id, NGX_HTTP_IDEM_ID_LEN) != 0) {
+            continue;
+        }
+
+        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
+            return node;
+        }
+
+        ngx_http_idem_zone_remove(z, node);
+        z->zone->expired++;
+        return NULL;
+    }
+
+    return NULL;
+}
+
+
+ngx_http_idem_node_t *
+ngx_http_idem_zone_insert(ngx_http_idem_records_t *z, u_char *id,
+    ngx_msec_t expires)
+{
+    ngx_http_idem_node_t  *node;
+
+    node = ngx_http_idem_zone_alloc(z, NGX_HTTP_IDEM_KIND_NODE);
+    if (node == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(node, offsetof(ngx_http_idem_node_t, data));
+    ngx_memcpy(node->id, id, NGX_HTTP_IDEM_ID_LEN);
+
+    /* not while it is being made: looking for room would take it away */
+
+    if ((ngx_msec_int_t) (expires - ngx_current_msec) <= 0) {
+        expires = ngx_current_msec + 1;
+    }
+
+    node->expires = expires;
+    ngx_http_idem_expiry_add(&z->zone->expiry, node);
+
+    /* some look whether there is any at all, without the lock */
+
+    z->zone->records++;
+    z->zone->states[node->state]++;
+
+    return node;
+}
+
+
+void
+ngx_http_idem_zone_link(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    ngx_http_idem_node_t  **bucket;
+
+    bucket = ngx_http_idem_zone_bucket(z, node->id);
+    node->next = *bucket;
+
+    ngx_http_idem_zone_barrier();
+
+    *bucket = node;
+}
+
+
+void
+ngx_http_idem_zone_change(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    ngx_http_idem_undo_t  *undo;
+
+    undo = &z->zone->undo;
+
+    ngx_memcpy(undo->head, &node->expires, NGX_HTTP_IDEM_UNDO_HEAD);
+    ngx_memcpy(undo->tail, node->token, NGX_HTTP_IDEM_UNDO_TAIL);
+
+    ngx_http_idem_zone_barrier();
+
+    undo->node = node;
+
+    ngx_http_idem_zone_barrier();
+}
+
+
+void
+ngx_http_idem_zone_changed(ngx_http_idem_records_t *z)
+{
+    ngx_http_idem_zone_barrier();
+
+    z->zone->undo.node = NULL;
+
+    ngx_http_idem_zone_barrier();
+}
+
+
+void
+ngx_http_idem_zone_state(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_state_e state,
+    ngx_http_idem_reason_e reason)
+{
+    z->zone->states[node->state]--;
+    z->zone->states[state]++;
+
+    node->reason = (uint8_t) reason;
+
+    ngx_http_idem_zone_barrier();
+
+    node->state = (uint8_t) state;
+}
+
+
+void
+ngx_http_idem_zone_expire(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_msec_t expires)
+{
+    node->expires = expires;
+
+    ngx_queue_remove(&node->expiry);
+    ngx_http_idem_expiry_add(&z->zone->expiry, node);
+}
+
+
+void
+ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    ngx_http_idem_node_t  **p;
+
+    /* one that is being made is in no bucket yet */
+
+    for (p = ngx_http_idem_zone_bucket(z, node->id);
+         *p;
+         p = &(*p)->next)
+    {
+        if (*p == node) {
+            *p = node->next;
+            break;
+        }
+    }
+
+    ngx_http_idem_zone_barrier();
+
+    z->zone->records--;
+    z->zone->states[node->state]--;
+
+    ngx_queue_remove(&node->expiry);
+
+    ngx_http_idem_zone_details(z, node, NULL);
+    ngx_http_idem_zone_drop(z, node);
+
+    ngx_http_idem_room_free(&z->zone->room, node);
+}
+
+
+/*
+ * From the head to the tail it is whole at any time: what a repair finds in
+ * this order stays in it.
+ */
+
+void
+ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    ngx_queue_t  *q, *head;
+
+    q = &node->completed;
+    head = &z->zone->completed;
+
+    if (q->next) {
+        ngx_queue_remove(q);
+    }
+
+    q->prev = head->prev;
+    q->next = head;
+
+    ngx_http_idem_zone_barrier();
+
+    head->prev->next = q;
+    head->prev = q;
+}
+
+
+/*
+ * The new one is complete before it takes the place of the old one.  It is in
+ * the queue of those that give way only when it has all the room it needs, so
+ * that it does not give way to itself.
+ */
+
+ngx_http_idem_node_t *
+ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
+    ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires)
+{
+    ngx_http_idem_node_t  *node, *old;
+
+    node = ngx_http_idem_zone_insert(z, op->id, expires);
+    if (node == NULL) {
+        return NULL;
+    }
+
+    node->claim = *op->claim;
+    node->hold = op->hold;
+    node->until = until;
+    node->u.locked_until = op->locked_until;
+
+    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+    if (op->state == NGX_HTTP_IDEM_COMPLETED) {
+
+        if (ngx_http_idem_zone_put(z, node, op->response, op->size)
+            != NGX_OK)
+        {
+            ngx_http_idem_zone_remove(z, node);
+            return NULL;
+        }
+    }
+
+    ngx_http_idem_zone_state(z, node, op->state, op->reason);
+    ngx_http_idem_zone_details(z, node, &op->details);
+
+    old = ngx_http_idem_zone_find(z, op->id);
+
+    /* it is the first of its bucket, and hides the other */
+
+    ngx_http_idem_zone_link(z, node);
+
+    if (old) {
+        ngx_http_idem_zone_remove(z, old);
+    }
+
+    if (node->completed.next == NULL) {
+        ngx_http_idem_zone_requeue(z, node);
+    }
+
+    return node;
+}
+
+
+void
+ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_found_t  *found;
+
+    found = &op->found;
+
+    op->result = NGX_HTTP_IDEM_FOUND;
+
+    found->state = node->state;
+    found->reason = node->reason;
+    found->claim = node->claim;
+    found->left = node->until - ngx_current_msec;
+    found->verify = 0;
+    found->response.len = 0;
+
+    ngx_http_idem_zone_copy_details(z, node, op->pool, &found->details);
+
+    if (node->state != NGX_HTTP_IDEM_COMPLETED) {
+        return;
+    }
+
+    found->response.data = ngx_pnalloc(op->pool, node->size);
+
+    if (found->response.data == NULL) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory for the response";
+        op->bad_record = 1;
+        return;
+    }
+
+    if (ngx_http_idem_zone_copy(z, node, found->response.data)
+        != NGX_OK)
+    {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "the response is not whole";
+        op->bad_record = 1;
+        return;
+    }
+
+    found->response.len = node->size;
+}
+
+
+void
+ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n)
+{
+    ngx_uint_t             work;
+    ngx_http_idem_node_t  *node;
+
+    work = NGX_HTTP_IDEM_PURGE_WORK;
+
+    while (n--) {
+        node = ngx_http_idem_expiry_next(&z->zone->expiry, &work);
+
+        if (node == NULL) {
+            return;
+        }
+
+        (void) ngx_http_idem_zone_purge_node(z, node);
+    }
+}
+
+
+/* 0 if it lives: then it is put where it belongs */
+
+static ngx_uint_t
+ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
+        ngx_http_idem_zone_expire(z, node, node->expires);
+        return 0;
+    }
+
+    ngx_http_idem_zone_remove(z, node);
+    z->zone->expired++;
+
+    return 1;
+}
+
+
+void *
+ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
+{
+    void  *p;
+
+    p = ngx_http_idem_room_alloc(&z->zone->room, kind);
+
+    return p ? p : ngx_http_idem_zone_make_room(z, kind);
+}
+
+
+/*
+ * Before a request is refused, what has expired is looked for to the end,
+ * however long that takes
+ */
+
+static void *
+ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
+{
+    void  *p;
+
+    do {
+        if (!ngx_http_idem_zone_purge_one(z,
+                                              NGX_HTTP_IDEM_ROOM_WORK)
+            && !ngx_http_idem_zone_drop_details(z)
+            && !ngx_http_idem_zone_give_way(z)
+            && !ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1))
+        {
+            return NULL;
+        }
+
+        p = ngx_http_idem_room_alloc(&z->zone->room, kind);
+
+    } while (p == NULL);
+
+    return p;
+}
+
+
+ngx_uint_t
+ngx_http_idem_zone_purge_one(ngx_http_idem_records_t *z, ngx_uint_t work)
+{
+    ngx_http_idem_node_t  *node;
+
+    for ( ;; ) {
+        node = ngx_http_idem_expiry_next(&z->zone->expiry, &work);
+
+        if (node == NULL) {
+            return 0;
+        }
+
+        if (ngx_http_idem_zone_purge_node(z, node)) {
+            return 1;
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_idem_zone_give_way(ngx_http_idem_records_t *z)
+{
+    ngx_queue_t           *q;
+    ngx_http_idem_node_t  *node;
+
+    if (z->full == NGX_HTTP_IDEM_FULL_REFUSE
+        || ngx_queue_empty(&z->zone->completed))
+    {
+        return 0;
+    }
+
+    q = ngx_queue_head(&z->zone->completed);
+    node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+
+    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
+        return ngx_http_idem_zone_purge_node(z, node);
+    }
+
+    z->zone->evicted++;
+
+    if (z->full == NGX_HTTP_IDEM_FULL_FORGET) {
+        ngx_http_idem_zone_remove(z, node);
+
+    } else {
+        ngx_http_idem_zone_evict(z, node);
+    }
+
+    return 1;
+}
+
+
+void
+ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    ngx_http_idem_zone_state(z, node, NGX_HTTP_IDEM_UNUSABLE,
+                             NGX_HTTP_IDEM_REASON_EVICTED);
+
+    ngx_http_idem_zone_barrier();
+
+    ngx_http_idem_zone_drop(z, node);
+}

@@ -1,0 +1,501 @@
+
+/*
+ * A zone of records in the configuration: its name and size, and its making
+ * when nginx starts.  A reload finds it again, as long as its size is the
+ * same; another size is refused, since it would forget every record.
+ *
+ * Called by the embedded store, and by the layers around the others, while
+ * nginx reads the configuration.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include <openssl/rand.h>
+
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+/* a bucket for so many bytes of the zone: less than a record takes */
+#define NGX_HTTP_IDEM_BUCKET_BYTES  512
+
+/* for how many milliseconds a reload tries to look into a zone */
+#define NGX_HTTP_IDEM_LOOK_TIME  1000
+
+
+static ngx_int_t ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static ngx_int_t ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old);
+static ngx_uint_t ngx_http_idem_zone_declared(ngx_conf_t *cf,
+    ngx_str_t *name);
+static ngx_int_t ngx_http_idem_zone_lost(ngx_conf_t *cf,
+    ngx_shm_zone_t *old, ngx_uint_t n);
+static ngx_uint_t ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old,
+    ngx_http_idem_zone_t *zone);
+static ngx_int_t ngx_http_idem_zone_create(ngx_http_idem_records_t *z);
+
+
+/*
+ * The tag by which nginx knows that a zone is ours.  Not an address in this
+ * module, as usual: a .so that was replaced is loaded to another address, and
+ * a reload would then make the zone anew and forget every record.
+ */
+#define ngx_http_idem_zone_tag  ((void *) &ngx_http_core_module)
+
+
+/* a zone of one kind is not taken for another after a reload, either */
+#define ngx_http_idem_zone_magic(z)                                           \
+    (NGX_HTTP_IDEM_ZONE_MAGIC + (uint32_t) (z)->full)
+
+
+char *
+ngx_http_idem_zone_parse(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_records_t *z)
+{
+    u_char     *p;
+    ngx_str_t   s;
+
+    p = (u_char *) ngx_strchr(value->data, ':');
+
+    if (p == NULL || p == value->data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid zone \"%V\": it is <name>:<size>, "
+                           "for example ledger:32m", value);
+        return NGX_CONF_ERROR;
+    }
+
+    z->name.data = value->data;
+    z->name.len = p - value->data;
+
+    s.data = p + 1;
+    s.len = value->data + value->len - s.data;
+
+    return ngx_http_idem_zone_size(cf, &s, z);
+}
+
+
+char *
+ngx_http_idem_zone_size(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_records_t *z)
+{
+    z->size = ngx_parse_size(value);
+
+    if (z->size == NGX_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid size \"%V\" of zone \"%V\": it is a "
+                           "number with an optional k or m, "
+                           "for example 32m", value, &z->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (z->size < (ssize_t) (NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "zone \"%V\" is too small: %z bytes, it takes "
+                           "at least %uz", &z->name, z->size,
+                           (size_t) (NGX_HTTP_IDEM_MIN_PAGES
+                                     * ngx_pagesize));
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z)
+{
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *zone;
+    ngx_list_part_t  *part;
+
+    /*
+     * nginx itself would quietly make a zone of another size anew: nothing is
+     * lost by that in one that may forget
+     */
+
+    part = &cf->cycle->old_cycle->shared_memory.part;
+    zone = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            zone = part->elts;
+            i = 0;
+        }
+
+        if (z->full != NGX_HTTP_IDEM_FULL_FORGET
+            && zone[i].tag == ngx_http_idem_zone_tag
+            && zone[i].shm.name.len == z->name.len
+            && ngx_strncmp(zone[i].shm.name.data, z->name.data, z->name.len)
+               == 0
+            && zone[i].shm.size != (size_t) z->size)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "the size of zone \"%V\" was changed from %uz "
+                               "to %z bytes; a reload would forget every "
+                               "record in it: keep the size, give the zone "
+                               "a new name, or restart nginx",
+                               &z->name, zone[i].shm.size, z->size);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    z->shm_zone = ngx_shared_memory_add(cf, &z->name, z->size,
+                                        ngx_http_idem_zone_tag);
+    if (z->shm_zone == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (z->shm_zone->init) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "zone \"%V\" is already used by another store",
+                           &z->name);
+        return NGX_CONF_ERROR;
+    }
+
+    z->shm_zone->init = ngx_http_idem_zone_init;
+    z->shm_zone->data = z;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_http_idem_records_t  *z;
+
+    z = shm_zone->data;
+    z->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (data == NULL && !shm_zone->shm.exists) {
+        return ngx_http_idem_zone_create(z);
+    }
+
+    /*
+     * "data" belongs to the cycle before, and perhaps to another build of
+     * this module: only what is in the zone itself is looked at
+     */
+
+    z->zone = z->shpool->data;
+
+    if (z->zone == NULL
+        || z->zone->magic != ngx_http_idem_zone_magic(z)
+        || z->zone->version != NGX_HTTP_IDEM_ZONE_VERSION)
+    {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "zone \"%V\" was laid out by another version of "
+                      "ngx_http_idempotency_module, or for another use: "
+                      "give the zone a new name, or restart nginx",
+                      &shm_zone->shm.name);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * All of the zone is one allocation of its slab pool, which is not used again:
+ * ..._room.c tells why.  In it stand the zone, the name for nginx's log, the
+ * buckets, and then the memory of the records.
+ */
+
+static ngx_int_t
+ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
+{
+    size_t                 size;
+    u_char                *p, *end;
+    ngx_str_t             *name;
+    ngx_uint_t             n;
+    ngx_http_idem_zone_t  *zone;
+
+    /* that there is no room is an outcome here, with a message of its own */
+    z->shpool->log_nomem = 0;
+
+    /* pages in a row, as they are in a new pool */
+
+    size = z->shpool->pfree * ngx_pagesize;
+
+    p = ngx_slab_alloc(z->shpool, size);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    end = p + size;
+
+    zone = (ngx_http_idem_zone_t *) p;
+    ngx_memzero(zone, sizeof(ngx_http_idem_zone_t));
+    p += sizeof(ngx_http_idem_zone_t);
+
+    for (n = 64; n * NGX_HTTP_IDEM_BUCKET_BYTES < (size_t) z->size; ) {
+        n *= 2;
+    }
+
+    p = ngx_align_ptr(p, NGX_ALIGNMENT);
+
+    zone->buckets = (ngx_http_idem_node_t **) p;
+    zone->mask = n - 1;
+    p += n * sizeof(ngx_http_idem_node_t *);
+
+    name = &z->shm_zone->shm.name;
+
+    if ((size_t) (end - p) < sizeof(" in idempotency zone \"\"") + name->len) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(zone->buckets, n * sizeof(ngx_http_idem_node_t *));
+
+    z->shpool->log_ctx = p;
+    p = ngx_sprintf(p, " in idempotency zone \"%V\"%Z", name);
+
+    ngx_http_idem_room_init(&zone->room, p, end - p);
+
+    if (RAND_bytes(zone->nonce, sizeof(zone->nonce)) != 1) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_expiry_init(&zone->expiry);
+    ngx_queue_init(&zone->completed);
+    ngx_queue_init(&zone->details);
+
+    zone->magic = ngx_http_idem_zone_magic(z);
+    zone->version = NGX_HTTP_IDEM_ZONE_VERSION;
+
+    z->shpool->data = zone;
+    z->zone = zone;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Zones that the configuration before had, and this one has not, and that hold
+ * what must not be forgotten.  Commits that a store has not taken yet can't be
+ * without it: the reload is refused.  A zone of records is kept for as long as
+ * there are any, in case that a store comes back for it.
+ */
+
+ngx_int_t
+ngx_http_idem_zones_left(ngx_conf_t *cf)
+{
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *zone;
+    ngx_list_part_t  *part;
+
+    part = &cf->cycle->old_cycle->shared_memory.part;
+    zone = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            zone = part->elts;
+            i = 0;
+        }
+
+        if (zone[i].tag == ngx_http_idem_zone_tag
+            && zone[i].shm.addr
+            && !ngx_http_idem_zone_declared(cf, &zone[i].shm.name)
+            && ngx_http_idem_zone_left(cf, &zone[i]) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *zone;
+    ngx_list_part_t  *part;
+
+    part = &cf->cycle->shared_memory.part;
+    zone = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return 0;
+            }
+
+            part = part->next;
+            zone = part->elts;
+            i = 0;
+        }
+
+        if (zone[i].shm.name.len == name->len
+            && ngx_strncmp(zone[i].shm.name.data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
+{
+    ngx_uint_t                n;
+    ngx_slab_pool_t          *shpool;
+    ngx_http_idem_zone_t     *zone;
+    ngx_http_idem_records_t  *z;
+
+    shpool = (ngx_slab_pool_t *) old->shm.addr;
+    zone = shpool->data;
+
+    /* other zones of ours hold nothing that would be missed */
+
+    if (zone == NULL || zone->version != NGX_HTTP_IDEM_ZONE_VERSION) {
+        return NGX_OK;
+    }
+
+    z = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_records_t));
+    if (z == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (zone->magic == NGX_HTTP_IDEM_ZONE_MAGIC
+                       + NGX_HTTP_IDEM_FULL_EVICT)
+    {
+        z->full = NGX_HTTP_IDEM_FULL_EVICT;
+
+    } else if (zone->magic == NGX_HTTP_IDEM_ZONE_MAGIC
+                              + NGX_HTTP_IDEM_FULL_REFUSE)
+    {
+        z->full = NGX_HTTP_IDEM_FULL_REFUSE;
+
+    } else {
+        return NGX_OK;
+    }
+
+    n = ngx_http_idem_zone_unexpired(old, zone);
+
+    if (n == 0) {
+        return NGX_OK;
+    }
+
+    if (z->full == NGX_HTTP_IDEM_FULL_REFUSE) {
+        return ngx_http_idem_zone_lost(cf, old, n);
+    }
+
+    z->size = old->shm.size;
+    z->name.len = old->shm.name.len;
+    z->name.data = ngx_pstrdup(cf->pool, &old->shm.name);
+
+    if (z->name.data == NULL
+        || ngx_http_idem_zone_add(cf, z) != NGX_CONF_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                  "idempotency: no store uses zone \"%V\" any more, which "
+                  "holds %ui unexpired records: what they are of may run "
+                  "again; the zone is kept until they have expired, for a "
+                  "store that uses it again", &z->name, n);
+
+    return NGX_OK;
+}
+
+
+/* the name of a zone of commits ends in that of the store */
+
+static ngx_int_t
+ngx_http_idem_zone_lost(ngx_conf_t *cf, ngx_shm_zone_t *old, ngx_uint_t n)
+{
+    size_t     len;
+    ngx_str_t  store;
+
+    store = old->shm.name;
+    len = sizeof(NGX_HTTP_IDEM_OUTBOX_PREFIX "_") - 1;
+
+    if (store.len > len
+        && ngx_strncmp(store.data, NGX_HTTP_IDEM_OUTBOX_PREFIX "_", len)
+           == 0)
+    {
+        store.data += len;
+        store.len -= len;
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "idempotency_store \"%V\" is gone from the configuration, "
+                  "and %ui commits are kept for it that could not reach its "
+                  "server yet; a reload would forget them, and what they are "
+                  "of would run again: declare it under that name until they "
+                  "have landed, or restart nginx to give them up",
+                  &store, n);
+
+    return NGX_ERROR;
+}
+
+
+/*
+ * As far as can be told: a zone that a worker holds for long, or that a dead
+ * one left half changed, is taken for one that has some.
+ */
+
+static ngx_uint_t
+ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old, ngx_http_idem_zone_t *zone)
+{
+    u_char                *start, *end;
+    ngx_uint_t             i, n, seen, most, tries;
+    ngx_slab_pool_t       *shpool;
+    ngx_http_idem_node_t  *node;
+
+    shpool = (ngx_slab_pool_t *) old->shm.addr;
+
+    for (tries = 0; !ngx_shmtx_trylock(&shpool->mutex); tries++) {
+
+        if (tries == NGX_HTTP_IDEM_LOOK_TIME) {
+            return ngx_max(zone->records, 1);
+        }
+
+        ngx_msleep(1);
+    }
+
+    n = 0;
+    seen = 0;
+    start = old->shm.addr;
+    end = start + old->shm.size;
+    most = old->shm.size / sizeof(ngx_http_idem_node_t);
+
+    for (i = 0; i <= zone->mask; i++) {
+
+        for (node = zone->buckets[i]; node; node = node->next) {
+
+            if ((u_char *) node < start
+                || (u_char *) node
+                   > end - sizeof(ngx_http_idem_node_t)
+                || ++seen > most)
+            {
+                ngx_shmtx_unlock(&shpool->mutex);
+                return ngx_max(n, 1);
+            }
+
+            if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
+                n++;
+            }
+        }
+    }
+
+    ngx_shmtx_unlock(&shpool->mutex);
+
+    return n;
+}
