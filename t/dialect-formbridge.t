@@ -518,8 +518,18 @@ my $text = sub { $_[0]->json->{result}{content}[0]{text} };
 
 is($text->(call_tool(1, $tool, $arguments)), 'sub_1', 'a call');
 is($text->(call_tool(1, $tool, $arguments)), 'sub_1', 'its retry');
-is($text->(call_tool(2, $tool, $arguments)), 'sub_1',
-   'also with another JSON-RPC id');
+
+my $again = call_tool(2, $tool, $arguments);
+is($text->($again), 'sub_1', 'also with another JSON-RPC id');
+is($again->json->{id}, 2, 'which the answer carries');
+is(call_tool('"a-b"', $tool, $arguments)->json->{id}, 'a-b',
+   'and so if it is a string');
+
+my $last = '{"method":"tools/call","params":{"name":"' . $tool
+           . '","arguments":' . $arguments . '},"jsonrpc":"2.0","id":7}';
+is(example_post('/mcp', $last, { 'Content-Type' => 'application/json' })
+   ->json->{id}, 7, 'wherever it stands');
+
 is($text->(call_tool(3, $tool, $arguments, '{"progressToken":3}')), 'sub_1',
    'or another progress token');
 is(app_count('/mcp'), 1, 'ran once');
@@ -567,3 +577,47 @@ like($e->{payload}{idempotencyKey}, qr/^[0-9a-f]{64}$/, 'the key, hashed');
 like($e->{payload}{originalEventId}, qr/^[0-9a-f]{64}$/, 'what it belongs to');
 is($events[0]{payload}{originalEventId}, $e->{payload}{originalEventId},
    'the same for each replay');
+
+
+
+=== TEST 13: the audit stream
+--- http_config eval: main::example('formbridge')
+--- config
+    location /unused { }
+--- client
+created();
+
+my @agent = ('X-Agent-Id' => 'agent_456');
+
+example_post($URI, $BODY, headers(@agent)) for 1, 2;
+example_post($URI, '{"fields":{}}', headers('X-Agent-Id' => 'agent_789'));
+example_post($URI, $BODY, { 'Content-Type' => 'application/json' });
+
+my @events = lines('audit.json', 3);
+
+is_deeply([ map { $_->{eventType} } @events ],
+          [ map { "idempotency.$_" } qw(key.created replay conflict) ],
+          'what became of each request with a key');
+is_deeply([ map { $_->{actorId} } @events ],
+          [ qw(agent_456 agent_456 agent_789) ], 'of whom');
+
+for my $e (@events) {
+    my $m = $e->{metadata};
+
+    like($e->{eventId}, qr/^evt_/, "$e->{eventType}: eventId");
+    is($m->{intakeId}, 'vendor-onboarding', "$e->{eventType}: intakeId");
+    is($m->{operation}, 'submit', "$e->{eventType}: operation");
+    is($m->{ttl}, '24h', "$e->{eventType}: ttl");
+    like($m->{idempotencyKey}, qr/^[0-9a-f]{64}$/,
+         "$e->{eventType}: the key, hashed");
+    like($m->{duration}, qr/^\d+\.\d{3}$/, "$e->{eventType}: duration");
+}
+
+my $m = $events[2]{metadata};
+
+like($m->{$_}, qr/^[0-9a-f]{64}$/, "conflict: $_")
+    for qw(requestHash originalRequestHash);
+isnt($m->{requestHash}, $m->{originalRequestHash}, 'which differ');
+is($events[1]{metadata}{requestHash}, $m->{originalRequestHash},
+   'the original is that of the replay');
+like($m->{originalTimestamp}, qr/^\d{4}-/, 'conflict: originalTimestamp');
