@@ -158,6 +158,14 @@ is_new(submit(form('{"name": "John Doe", "email": "john@example.com"}',
                    'test-form:7c9e6679-7425-40de-944b-e07fc1f90ae7')), 6,
        'another session');
 
+# an application that says 201: its duplicate says 200
+
+app_answer('/api/forms/made/submit', { %{ answers() }, status => 201 });
+
+is_deeply([ map { example_post('/api/forms/made/submit', $FIRST,
+                               { 'Content-Type' => 'application/json' })->status }
+            1, 2 ], [ 201, 200 ], 'created once, 200 the second time');
+
 # what is no part of contextId and formData does not count
 
 is_duplicate(submit('{"contextId":"' . $CONTEXT . '","formData":{"name":'
@@ -264,8 +272,10 @@ app_answer($URI, answers());
 
 is_new(submit($FIRST), 1, 'first submission');
 
-edit_config(sub { s/127\.0\.0\.1:$ENV{TEST_NGINX_PORT_2}\b/127.0.0.1:$ENV{TEST_NGINX_PORT_3}/ });
-my $host = start_host($ENV{TEST_NGINX_PORT_4} || free_port());
+edit_config(sub {
+    s/(127\.0\.0\.1):$ENV{TEST_NGINX_PORT_2}\b/$1:$ENV{TEST_NGINX_PORT_3}/;
+});
+my $host = start_host(free_port());
 
 is_duplicate(http_post($URI, $FIRST, { 'Content-Type' => 'application/json' },
                        port => $ENV{TEST_NGINX_PORT_3}), 1, 'another host');

@@ -221,17 +221,6 @@ for my $status (400, 401, 403, 404, 409, 422, 429, 500, 501, 503) {
 my @log = events(10);
 is($log[-1]{cached_status}, 'failed', 'the log says that it failed');
 
-# the backend dies before it answers: nobody knows, and it never runs again
-
-app_answer($URI, { close => 1 }, created());
-
-is(example_post($URI, $BODY, headers())->status, 502, 'the backend dies');
-
-my $retry = example_post($URI, $BODY, headers());
-is($retry->status, 409, 'its retry is refused');
-is($retry->json->{error}{code}, 'OUTCOME_UNKNOWN', 'and says why');
-is(app_count($URI), 1, 'it did not run twice');
-
 
 
 === TEST 6: UUID v4, and nothing else
@@ -317,3 +306,25 @@ is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'ran');
 is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'replayed');
 ok(wait_for(sub { example_post($URI, $BODY, headers())->json->{user_id} != 1 },
             10), 'until the time is over');
+
+
+
+=== TEST 9: the backend dies while it runs
+--- http_config eval
+main::example('guardian', sub { s/(idempotency_ttl )/idempotency_lease 1s; $1/ })
+--- config
+    location /unused { }
+--- client
+# nobody knows whether it ran: it does not run again, also when a lease would
+# be over
+
+app_answer($URI, { close => 1 }, created());
+
+is(example_post($URI, $BODY, headers())->status, 502, 'the backend dies');
+
+select undef, undef, undef, 1.5;
+
+my $retry = example_post($URI, $BODY, headers());
+is($retry->status, 409, 'its retry is refused');
+is($retry->json->{error}{code}, 'OUTCOME_UNKNOWN', 'and says why');
+is(app_count($URI), 1, 'it did not run twice');
