@@ -18,10 +18,9 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "admin/ngx_http_idem_stats.h"
 #include "request/ngx_http_idem_request.h"
-#include "claim/ngx_http_idem_waiters.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
+#include "store/layers/ngx_http_idem_layers.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
 
@@ -415,7 +414,7 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
-        ngx_http_idem_metrics_bind(store[i]);
+        store[i]->metrics = ngx_http_idem_metrics_bind(&store[i]->name);
     }
 
     ngx_http_idem_fallback_bind(&mcf->fallbacks);
@@ -457,7 +456,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
 
-    if (ngx_http_idem_log_init_process(cycle) != NGX_OK) {
+    if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -497,5 +496,5 @@ ngx_http_idem_exit_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_store_unreserve();
-    ngx_http_idem_log_exit_process(cycle);
+    ngx_http_idem_log_exit_process(&mcf->logs);
 }

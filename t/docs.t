@@ -114,7 +114,7 @@ sub choices {
 
 
 sub variables {
-    my ($body) = text('src/observe/ngx_http_idem_variables.c')
+    my ($body) = text('src/request/ngx_http_idem_variables.c')
                  =~ /ngx_http_variable_t\s+\w+\[\] = \{(.*?)^\};/ms
         or die 'no table of variables';
 
@@ -487,13 +487,13 @@ sub errors_agree {
 
 
 sub figures_agree {
-    my ($body) = text('src/observe/ngx_http_idem_stats_prometheus.c')
+    my ($body) = text('src/admin/ngx_http_idem_stats_prometheus.c')
                  =~ /ngx_http_idem_families\[\] = \{(.*?)^\};/ms;
 
     my @families;
     push @families, "`$1` $2" while $body =~ /\{ "(\w+)", "(\w+)",/g;
 
-    my $layers = text('src/observe/ngx_http_idem_stats_layers.c');
+    my $layers = text('src/admin/ngx_http_idem_stats_layers.c');
     push @families, "`$1` $2"
         while $layers =~ /# TYPE nginx_idempotency_(\w+) (\w+)/g;
 

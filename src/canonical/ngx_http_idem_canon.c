@@ -225,7 +225,7 @@ ngx_http_idem_canon_radix(const u_char *stack, uint32_t *order,
                > at + NGX_HTTP_IDEM_CANON_KEY_LEN)
         {
             ngx_http_idem_canon_radix(stack, order + i, scratch, end - i,
-                                     at + NGX_HTTP_IDEM_CANON_KEY_LEN);
+                                      at + NGX_HTTP_IDEM_CANON_KEY_LEN);
         }
     }
 }

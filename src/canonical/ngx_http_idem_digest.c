@@ -9,8 +9,7 @@
 
 #include <openssl/rand.h>
 
-#include "record/ngx_http_idem_number.h"
-#include "record/ngx_http_idem_record.h"
+#include "ngx_http_idem_number.h"
 #include "canonical/ngx_http_idem_digest.h"
 
 

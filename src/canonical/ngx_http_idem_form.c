@@ -95,8 +95,8 @@ ngx_http_idem_form_feed(ngx_http_idem_form_t *f, const u_char *p, size_t len)
 
     /* what is read is no longer than what it is read from */
 
-    f->rc = ngx_http_idem_canon_grow(&f->mem, &f->text, f->len,
-                                     &f->size, len);
+    f->rc = ngx_http_idem_canon_grow(&f->mem, &f->text, f->len, &f->size,
+                                     len);
 
     for (last = p + len; p < last && f->rc == NGX_OK; p++) {
         f->rc = ngx_http_idem_form_byte(f, *p);
@@ -202,7 +202,7 @@ ngx_http_idem_form_name(ngx_http_idem_form_t *f)
     f->value = 1;
 
     return ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
-                                            f->text, len);
+                                      f->text, len);
 }
 
 
@@ -249,7 +249,7 @@ ngx_http_idem_form_group(ngx_http_idem_form_t *f)
     }
 
     return ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
-                                            group, dst - group);
+                                      group, dst - group);
 }
 
 

@@ -236,8 +236,8 @@ ngx_http_idem_json_parse(ngx_http_idem_json_t *j, const u_char *p, size_t len)
         funcs.free = ngx_http_idem_json_free;
         funcs.ctx = j;
 
-        j->parser = yajl_alloc(&ngx_http_idem_json_walk_callbacks,
-                               &funcs, &j->walk);
+        j->parser = yajl_alloc(&ngx_http_idem_json_walk_callbacks, &funcs,
+                               &j->walk);
     }
 
     status = len ? yajl_parse(j->parser, p, len)

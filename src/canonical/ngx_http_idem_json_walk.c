@@ -275,8 +275,8 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
     f = &w->frames[w->depth - 1];
 
     if (w->depth == 1) {
-        w->wanted = ngx_http_idem_json_find(options->wanted,
-                                            options->nwanted, p, len);
+        w->wanted = ngx_http_idem_json_find(options->wanted, options->nwanted,
+                                            p, len);
     }
 
     if (!w->hidden

@@ -17,7 +17,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_idem_key.h"
+#include "canonical/ngx_http_idem_key.h"
 
 
 /* digits of a number in a parameter, 3.3.1 and 3.3.2 */

@@ -14,7 +14,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_idem_multipart.h"
+#include "canonical/ngx_http_idem_multipart.h"
 
 
 #define ngx_http_idem_multipart_is_ows(c)  ((c) == ' ' || (c) == '\t')

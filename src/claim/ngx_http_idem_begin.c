@@ -19,8 +19,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 /* for so long those who came within the window of a record still find it */
@@ -59,16 +57,16 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_op_t     *op;
     ngx_http_idem_cover_t  *cover;
 
-    if (ctx->lease == 0) {
+    if (ctx->claims.lease == 0) {
         ngx_http_idem_begin_start(r, ctx);
     }
 
-    for (i = 0; i < ctx->ncovers; i++) {
+    for (i = 0; i < ctx->claims.ncovers; i++) {
 
-        cover = &ctx->covers[i];
+        cover = &ctx->claims.covers[i];
         op = &cover->op;
 
-        if (ctx->blocked && cover != ctx->primary) {
+        if (ctx->claims.blocked && cover != ctx->claims.primary) {
             continue;
         }
 
@@ -87,11 +85,11 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             }
         }
 
-        if (cover->taken || cover == ctx->replayed) {
+        if (cover->taken || cover == ctx->claims.replayed) {
             continue;
         }
 
-        ctx->store_time += ngx_current_msec - op->start;
+        ctx->claims.store_time += ngx_current_msec - op->start;
 
         switch (op->result) {
 
@@ -103,8 +101,8 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         case NGX_HTTP_IDEM_FOUND:
 
-            if (cover == ctx->primary) {
-                ctx->blocked = NULL;
+            if (cover == ctx->claims.primary) {
+                ctx->claims.blocked = NULL;
                 return ngx_http_idem_found(r, cover);
             }
 
@@ -113,18 +111,18 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             {
                 /* it has the response, if the key's record does not object */
 
-                if (ctx->replayed == NULL) {
-                    ctx->replayed = cover;
+                if (ctx->claims.replayed == NULL || cover->dedupe->reject) {
+                    ctx->claims.replayed = cover;
                 }
 
                 break;
             }
 
-            ctx->blocked = cover;
+            ctx->claims.blocked = cover;
             break;
 
         default: /* NGX_HTTP_IDEM_FULL, NGX_HTTP_IDEM_ERROR */
-            ctx->blocked = NULL;
+            ctx->claims.blocked = NULL;
             return ngx_http_idem_store_error(r, cover);
         }
     }
@@ -136,11 +134,11 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static void
 ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ctx->lease = ngx_http_idem_time(r, &ctx->conf->lease,
+    ctx->claims.lease = ngx_http_idem_time(r, &ctx->conf->lease,
                                     "idempotency_lease");
-    ctx->lease = ngx_max(ctx->lease, NGX_HTTP_IDEM_LEASE_MIN);
-    ctx->ttl = ngx_http_idem_ttl(r, ctx);
-    ctx->grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
+    ctx->claims.lease = ngx_max(ctx->claims.lease, NGX_HTTP_IDEM_LEASE_MIN);
+    ctx->claims.ttl = ngx_http_idem_ttl(r, ctx);
+    ctx->claims.grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
                                     "idempotency_expired_grace");
 }
 
@@ -153,48 +151,52 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    cover = ctx->blocked;
+    cover = ctx->claims.blocked;
 
     if (cover) {
-        ctx->blocked = NULL;
+        ctx->claims.blocked = NULL;
         return ngx_http_idem_found(r, cover);
     }
 
-    if (ctx->replayed) {
-        ngx_http_idem_adopt(ctx, &ctx->replayed->op.found);
+    if (ctx->claims.replayed) {
+
+        if (!ctx->claims.replayed->dedupe->reject) {
+            ngx_http_idem_adopt(ctx, &ctx->claims.replayed->op.found);
+        }
+
         ngx_http_idem_release(ctx);
 
-        return ngx_http_idem_found(r, ctx->replayed);
+        return ngx_http_idem_found(r, ctx->claims.replayed);
     }
 
     /* what it may have waited for was given back: it is the original now */
 
-    ctx->original_time = 0;
+    ctx->answer.original_time = 0;
     ctx->met = NULL;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         if (!cover->derived) {
-            ctx->expired |= cover->op.expired;
+            ctx->claims.expired |= cover->op.expired;
         }
 
         if (cover->op.abandoned) {
-            ngx_http_idem_metrics_count(ctx->conf->store,
-                                       NGX_HTTP_IDEM_COUNT_ABANDONED);
+            ngx_http_idem_metrics_count(ctx->conf->store->metrics,
+                                        NGX_HTTP_IDEM_COUNT_ABANDONED);
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED,
-                                   NULL);
+                                NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                           "idempotency: a lease of %M ms ran out without an "
                           "outcome, the request runs again, record %*xs",
-                          ctx->lease, (size_t) 8, cover->id);
+                          ctx->claims.lease, (size_t) 8, cover->id);
         }
     }
 
-    if (!ctx->unprotected) {
+    if (!ctx->claims.unprotected) {
         ngx_http_idem_event(ctx,
-                            ctx->expired
+                            ctx->claims.expired
                               ? NGX_HTTP_IDEM_EVENT_KEY_EXPIRED
                               : NGX_HTTP_IDEM_EVENT_KEY_CREATED,
                             NULL);
@@ -236,14 +238,14 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->where = cover->where;
     op->claim = &cover->claim;
     op->details = cover->details;
-    op->lease = ctx->lease;
-    op->ttl = cover->derived ? cover->window + ctx->lease : ctx->ttl;
+    op->lease = ctx->claims.lease;
+    op->ttl = cover->derived ? cover->window + ctx->claims.lease : ctx->claims.ttl;
     op->grace = ngx_http_idem_grace(cover);
     op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
     op->key_alone = ngx_http_idem_key_alone(cover);
     op->hold = ngx_http_idem_holds(ctx);
     op->locked_until = cover->locked_until;
-    op->unprotected = ctx->unprotected;
+    op->unprotected = ctx->claims.unprotected;
     op->abandoned = 0;
     op->expired = 0;
     op->pool = ctx->request->pool;
@@ -291,7 +293,7 @@ ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
     ngx_msec_int_t  left;
 
     if (!cover->derived) {
-        return cover->ctx->app_ttl ? cover->ctx->app_ttl : cover->ctx->ttl;
+        return cover->ctx->capture.app_ttl ? cover->ctx->capture.app_ttl : cover->ctx->claims.ttl;
     }
 
     left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window
@@ -305,7 +307,7 @@ ngx_msec_t
 ngx_http_idem_grace(ngx_http_idem_cover_t *cover)
 {
     return cover->derived ? NGX_HTTP_IDEM_DERIVED_GRACE
-                          : cover->ctx->grace;
+                          : cover->ctx->claims.grace;
 }
 
 
@@ -327,15 +329,24 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     /* who waits asks the store again: it may be back */
 
-    ctx->unprotected = 0;
-    ctx->original_time = found->claim.time;
+    ctx->claims.unprotected = 0;
+    ctx->answer.original_time = found->claim.time;
     ctx->met = cover;
 
     if (!ngx_http_idem_same_request(cover, &found->claim)) {
-        ctx->found_details = found->details;
-        ctx->foreign |= ngx_http_idem_moved(found);
+        ctx->answer.details = found->details;
+        ctx->answer.foreign |= ngx_http_idem_moved(found);
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    }
+
+    if (cover->derived && cover->dedupe->reject
+        && found->state != NGX_HTTP_IDEM_UNUSABLE)
+    {
+        /* whether the first one is through or still runs */
+
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST);
     }
 
     switch (found->state) {
@@ -356,11 +367,11 @@ ngx_uint_t
 ngx_http_idem_same_request(ngx_http_idem_cover_t *cover,
     ngx_http_idem_claim_t *claim)
 {
-    cover->ctx->foreign = !ngx_http_idem_claim_same_identity(claim,
+    cover->ctx->answer.foreign = !ngx_http_idem_claim_same_identity(claim,
                                                               &cover->claim);
 
     return ngx_http_idem_claim_same(claim, &cover->claim,
-                                        ngx_http_idem_key_alone(cover));
+                                    ngx_http_idem_key_alone(cover));
 }
 
 
@@ -378,20 +389,20 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         /* under "lease" this is what is left of it */
 
         if (ctx->conf->unknown_outcome != NGX_HTTP_IDEM_UNKNOWN_HOLD) {
-            ctx->retryable = 1;
-            ctx->retry_after = cover->op.found.left;
+            ctx->answer.retryable = 1;
+            ctx->answer.retry_after = cover->op.found.left;
         }
 
         return ngx_http_idem_refuse(r, ctx,
-                                 NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
+                                    NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
 
     case NGX_HTTP_IDEM_REASON_TOO_LARGE:
         return ngx_http_idem_refuse(r, ctx,
-                              NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
 
     default:
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 }
 
@@ -410,7 +421,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
     ngx_http_idem_op_t     *op;
     ngx_http_idem_cover_t  *cover;
 
-    cover = ctx->primary;
+    cover = ctx->claims.primary;
 
     /*
      * Not so a derived record: this request is not the one that ran, and who
@@ -445,11 +456,11 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
         ngx_http_idem_response_seal(b->pos, found->response.len);
     }
 
-    op->lease = ctx->lease;
+    op->lease = ctx->claims.lease;
     op->locked_until = cover->locked_until;
-    op->unprotected = ctx->unprotected;
+    op->unprotected = ctx->claims.unprotected;
     op->ttl = ngx_http_idem_commit_ttl(cover);
-    op->grace = ctx->grace;
+    op->grace = ctx->claims.grace;
     op->state = NGX_HTTP_IDEM_COMPLETED;
     op->reason = NGX_HTTP_IDEM_REASON_NONE;
     op->response = cl;
@@ -483,12 +494,12 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     pass = (ctx->conf->on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS
             && !op->bad_record);
 
-    if (pass && !ctx->unprotected && ctx->conf->store->layers) {
+    if (pass && !ctx->claims.unprotected && ctx->conf->store->layers) {
         rc = ngx_http_idem_begin_here(r, ctx);
 
         /* otherwise the request may be gone */
 
-        if (rc == NGX_DECLINED && ctx->unprotected
+        if (rc == NGX_DECLINED && ctx->claims.unprotected
             && ctx->phase == NGX_HTTP_IDEM_EXECUTE)
         {
             ngx_http_idem_store_failed(ctx, result, error,
@@ -498,7 +509,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return rc;
     }
 
-    ctx->unprotected = 0;
+    ctx->claims.unprotected = 0;
 
     ngx_http_idem_store_failed(ctx, result, error,
                                pass ? "runs unprotected"
@@ -506,7 +517,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     if (!pass) {
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
     ctx->status = NGX_HTTP_IDEM_STATUS_UNPROTECTED;
@@ -528,12 +539,12 @@ ngx_http_idem_begin_here(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t  i;
 
-    ctx->unprotected = 1;
-    ctx->replayed = NULL;
+    ctx->claims.unprotected = 1;
+    ctx->claims.replayed = NULL;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        ctx->covers[i].asked = 0;
-        ctx->covers[i].where = NULL;
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        ctx->claims.covers[i].asked = 0;
+        ctx->claims.covers[i].where = NULL;
     }
 
     return ngx_http_idem_begin(r, ctx);

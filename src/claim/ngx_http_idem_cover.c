@@ -14,6 +14,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_url.h"
 
 
 /* the scheme of derived records: the id says all, there is no other request */
@@ -25,12 +26,16 @@ static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d);
+static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
+    ngx_http_idem_digest_t *d);
+static ngx_int_t ngx_http_idem_cover_url(ngx_http_request_t *r,
+    ngx_http_idem_dedupe_t *dedupe, const ngx_http_idem_json_member_t *member,
+    u_char *hash);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
-/* ctx->ncovers is 0 if there are none */
+/* ctx->claims.ncovers is 0 if there are none */
 
 ngx_int_t
 ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -45,9 +50,9 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     dedupe = ctx->conf->dedupe ? ctx->conf->dedupe->elts : NULL;
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
-    ctx->covers = ngx_pcalloc(r->pool, (n + 1)
+    ctx->claims.covers = ngx_pcalloc(r->pool, (n + 1)
                                        * sizeof(ngx_http_idem_cover_t));
-    if (ctx->covers == NULL) {
+    if (ctx->claims.covers == NULL) {
         return NGX_ERROR;
     }
 
@@ -57,7 +62,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    cover = ctx->covers;
+    cover = ctx->claims.covers;
 
     if (ctx->key.len) {
         cover->ctx = ctx;
@@ -93,10 +98,10 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    ctx->ncovers = cover - ctx->covers;
+    ctx->claims.ncovers = cover - ctx->claims.covers;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         ngx_memcpy(cover->claim.identity, identity,
                    NGX_HTTP_IDEM_IDENTITY_LEN);
@@ -181,7 +186,7 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_digest_field(&d, identity, NGX_HTTP_IDEM_HASH_LEN);
 
     if (dedupe->members) {
-        rc = ngx_http_idem_cover_members(ctx, dedupe, &d);
+        rc = ngx_http_idem_cover_members(r, ctx, dedupe, &d);
 
         if (rc != NGX_OK) {
             return rc;
@@ -205,9 +210,11 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
+ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d)
 {
+    u_char                              hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t                           rc;
     ngx_uint_t                         *index, i, n;
     const ngx_http_idem_json_member_t  *member;
 
@@ -232,12 +239,63 @@ ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
             continue;
         }
 
-        ngx_http_idem_digest_field(d, member->digest,
-                                      NGX_HTTP_IDEM_CANON_DIGEST_LEN);
+        rc = NGX_DECLINED;
+
+        if (dedupe->url && member->kind == NGX_HTTP_IDEM_JSON_STRING) {
+            rc = ngx_http_idem_cover_url(r, dedupe, member, hash);
+
+            if (rc == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+        }
+
+        ngx_http_idem_digest_field(d, rc == NGX_OK ? hash : member->digest,
+                                   NGX_HTTP_IDEM_CANON_DIGEST_LEN);
         n++;
     }
 
     return n ? NGX_OK : NGX_DECLINED;
+}
+
+
+/* NGX_DECLINED if it is no URL: it counts as it is */
+
+static ngx_int_t
+ngx_http_idem_cover_url(ngx_http_request_t *r, ngx_http_idem_dedupe_t *dedupe,
+    const ngx_http_idem_json_member_t *member, u_char *hash)
+{
+    size_t      len;
+    u_char     *buf;
+    ngx_str_t  *args, fields[2];
+
+    len = member->value.len;
+
+    if (len > NGX_HTTP_IDEM_URL_MAX) {
+        return NGX_DECLINED;
+    }
+
+    buf = ngx_pnalloc(r->pool, ngx_http_idem_url_room(len));
+    args = ngx_palloc(r->pool,
+                      ngx_http_idem_url_args(len) * sizeof(ngx_str_t));
+
+    if (buf == NULL || args == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_url_normalize(&member->value,
+                                    dedupe->strip ? dedupe->strip->elts : NULL,
+                                    dedupe->strip ? dedupe->strip->nelts : 0,
+                                    args, buf, &fields[1])
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_str_set(&fields[0], "url");
+
+    ngx_http_idem_digest_fields(hash, fields, 2);
+
+    return NGX_OK;
 }
 
 
@@ -249,21 +307,21 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 
     /* a handful at most, and each is moved before anybody points to it */
 
-    for (i = 1; i < ctx->ncovers; i++) {
+    for (i = 1; i < ctx->claims.ncovers; i++) {
         for (k = i;
-             k > 0 && ngx_memcmp(ctx->covers[k - 1].id, ctx->covers[k].id,
+             k > 0 && ngx_memcmp(ctx->claims.covers[k - 1].id, ctx->claims.covers[k].id,
                                  NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = ctx->covers[k];
-            ctx->covers[k] = ctx->covers[k - 1];
-            ctx->covers[k - 1] = tmp;
+            tmp = ctx->claims.covers[k];
+            ctx->claims.covers[k] = ctx->claims.covers[k - 1];
+            ctx->claims.covers[k - 1] = tmp;
         }
     }
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        if (i == 0 || !ctx->covers[i].derived) {
-            ctx->primary = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        if (i == 0 || !ctx->claims.covers[i].derived) {
+            ctx->claims.primary = &ctx->claims.covers[i];
         }
     }
 }

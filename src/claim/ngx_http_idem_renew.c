@@ -22,8 +22,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 /* how soon a renewal that failed is tried again */
@@ -73,17 +71,17 @@ ngx_http_idem_renew_init(ngx_cycle_t *cycle)
 void
 ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
 {
-    ctx->renew_at = ngx_current_msec + ctx->lease / 3;
-    ctx->holding = 1;
+    ctx->claims.renew_at = ngx_current_msec + ctx->claims.lease / 3;
+    ctx->claims.holding = 1;
 
-    ngx_queue_insert_tail(&ngx_http_idem_holders, &ctx->holder);
+    ngx_queue_insert_tail(&ngx_http_idem_holders, &ctx->claims.holder);
     ngx_http_idem_nholders++;
 
     /* a worker that is to quit waits while there are holders, but no longer */
 
     ngx_http_idem_renewal.cancelable = 0;
 
-    ngx_http_idem_renew_due(ctx->renew_at);
+    ngx_http_idem_renew_due(ctx->claims.renew_at);
 }
 
 
@@ -92,9 +90,9 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t  i;
 
-    ctx->holding = 0;
+    ctx->claims.holding = 0;
 
-    ngx_queue_remove(&ctx->holder);
+    ngx_queue_remove(&ctx->claims.holder);
     ngx_http_idem_nholders--;
 
     if (ngx_http_idem_nholders == 0) {
@@ -102,8 +100,8 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_renewal.cancelable = 1;
     }
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->covers[i].renewal);
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        ngx_http_idem_store_cancel(&ctx->claims.covers[i].renewal);
     }
 }
 
@@ -158,21 +156,21 @@ ngx_http_idem_renew_handler(ngx_event_t *ev)
 
     while (!ngx_queue_empty(&all)) {
         q = ngx_queue_head(&all);
-        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, holder);
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, claims.holder);
 
         ngx_queue_remove(q);
         ngx_queue_insert_tail(&ngx_http_idem_holders, q);
 
-        left = (ngx_msec_int_t) (ctx->renew_at - ngx_current_msec);
+        left = (ngx_msec_int_t) (ctx->claims.renew_at - ngx_current_msec);
 
-        if (left > (ngx_msec_int_t) (ctx->lease / 12)) {
-            ngx_http_idem_renew_due(ctx->renew_at);
+        if (left > (ngx_msec_int_t) (ctx->claims.lease / 12)) {
+            ngx_http_idem_renew_due(ctx->claims.renew_at);
             continue;
         }
 
-        ctx->renew_at = ngx_current_msec + ctx->lease / 3;
+        ctx->claims.renew_at = ngx_current_msec + ctx->claims.lease / 3;
 
-        ngx_http_idem_renew_due(ctx->renew_at);
+        ngx_http_idem_renew_due(ctx->claims.renew_at);
 
         ngx_http_idem_renew(ctx);
     }
@@ -199,22 +197,22 @@ ngx_http_idem_renew_doubt(ngx_http_idem_store_t *store,
          q != ngx_queue_sentinel(&ngx_http_idem_holders);
          q = ngx_queue_next(q))
     {
-        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, holder);
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, claims.holder);
 
         if (!ngx_http_idem_renew_concerns(ctx, store, concerns, data)) {
             continue;
         }
 
         if (now) {
-            ctx->renew_at = ngx_current_msec;
+            ctx->claims.renew_at = ngx_current_msec;
             n++;
             continue;
         }
 
-        due = ngx_current_msec + NGX_HTTP_IDEM_RENEW_AGAIN(ctx->lease);
+        due = ngx_current_msec + NGX_HTTP_IDEM_RENEW_AGAIN(ctx->claims.lease);
 
-        if ((ngx_msec_int_t) (ctx->renew_at - due) > 0) {
-            ctx->renew_at = due;
+        if ((ngx_msec_int_t) (ctx->claims.renew_at - due) > 0) {
+            ctx->claims.renew_at = due;
             ngx_http_idem_renew_due(due);
         }
     }
@@ -234,8 +232,8 @@ ngx_http_idem_renew_concerns(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         /* a store has several parts, and one name; a fallback has another */
 
@@ -262,8 +260,8 @@ ngx_http_idem_renew(ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_op_t     *op;
     ngx_http_idem_cover_t  *cover;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
         op = &cover->renewal;
 
         /* the last one may still be under way */
@@ -293,15 +291,16 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 
     case NGX_HTTP_IDEM_OK:
         ngx_http_idem_locked(cover, op);
-        ngx_http_idem_metrics_count(op->store, NGX_HTTP_IDEM_COUNT_RENEWALS);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_RENEWALS);
         break;
 
     case NGX_HTTP_IDEM_LOST:
 
         cover->lost = 1;
 
-        ngx_http_idem_metrics_count(op->store,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx,
                             NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                             "renew");
@@ -312,9 +311,9 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
         break;
 
     default:
-        cover->ctx->renew_at = ngx_current_msec
-                               + NGX_HTTP_IDEM_RENEW_AGAIN(cover->ctx->lease);
-        ngx_http_idem_renew_due(cover->ctx->renew_at);
+        cover->ctx->claims.renew_at = ngx_current_msec
+                               + NGX_HTTP_IDEM_RENEW_AGAIN(cover->ctx->claims.lease);
+        ngx_http_idem_renew_due(cover->ctx->claims.renew_at);
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a lease could not be renewed in store "

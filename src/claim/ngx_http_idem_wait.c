@@ -23,9 +23,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "claim/ngx_http_idem_waiters.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 #define NGX_HTTP_IDEM_WATCHES  256
@@ -123,13 +120,13 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_BUSY);
     }
 
-    if (!ctx->waited) {
-        ctx->wait_start = ngx_current_msec;
-        ctx->wait_until = ngx_current_msec
+    if (!ctx->wait.waited) {
+        ctx->wait.start = ngx_current_msec;
+        ctx->wait.until = ngx_current_msec
                           + ngx_http_idem_time(r, &ctx->conf->wait,
                                                "idempotency_wait");
 
-        if (ctx->wait_until == ctx->wait_start) {
+        if (ctx->wait.until == ctx->wait.start) {
             return ngx_http_idem_refuse(r, ctx,
                               NGX_HTTP_IDEM_PROBLEM_CONCURRENT_REQUEST);
         }
@@ -137,7 +134,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     /* however often it is put off, and by whichever record */
 
-    left = (ngx_msec_int_t) (ctx->wait_until - ngx_current_msec);
+    left = (ngx_msec_int_t) (ctx->wait.until - ngx_current_msec);
 
     if (left <= 0) {
         return ngx_http_idem_refuse(r, ctx,
@@ -150,26 +147,26 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         != NGX_OK)
     {
         return ngx_http_idem_refuse(r, ctx,
-                                NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
+                                    NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
     }
 
-    if (!ctx->waited) {
+    if (!ctx->wait.waited) {
         ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION, NULL);
     }
 
-    ctx->waited = 1;
-    ctx->counted = 1;
-    ctx->waiting = cover;
+    ctx->wait.waited = 1;
+    ctx->wait.counted = 1;
+    ctx->wait.cover = cover;
     cover->asked = 0;
     cover->where = cover->op.where;
 
-    ctx->deadline.handler = ngx_http_idem_deadline_handler;
-    ctx->deadline.data = ctx;
-    ctx->deadline.log = r->connection->log;
+    ctx->wait.deadline.handler = ngx_http_idem_deadline_handler;
+    ctx->wait.deadline.data = ctx;
+    ctx->wait.deadline.log = r->connection->log;
 
     /* not cancelable: it also keeps a worker that is to quit */
 
-    ngx_add_timer(&ctx->deadline, (ngx_msec_t) left);
+    ngx_add_timer(&ctx->wait.deadline, (ngx_msec_t) left);
 
     watch = ngx_http_idem_watch_get(cover);
     if (watch == NULL) {
@@ -189,8 +186,8 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_WAIT,
                         "the holder still runs");
 
-    ctx->watch = watch;
-    ngx_queue_insert_tail(&watch->waiters, &ctx->queue);
+    ctx->wait.watch = watch;
+    ngx_queue_insert_tail(&watch->waiters, &ctx->wait.queue);
 
     /* it was there just now, whatever others found before */
 
@@ -218,24 +215,25 @@ static void
 ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_waited_e result)
 {
-    if (ctx->deadline.timer_set) {
-        ngx_del_timer(&ctx->deadline);
+    if (ctx->wait.deadline.timer_set) {
+        ngx_del_timer(&ctx->wait.deadline);
     }
 
-    if (ctx->counted) {
-        ctx->counted = 0;
-        ctx->wait_time = ngx_current_msec - ctx->wait_start;
-        ngx_http_idem_metrics_wait(ctx->conf->store, result, ctx->wait_time);
+    if (ctx->wait.counted) {
+        ctx->wait.counted = 0;
+        ctx->wait.time = ngx_current_msec - ctx->wait.start;
+        ngx_http_idem_metrics_wait(ctx->conf->store->metrics, result,
+                                   ctx->wait.time);
         ngx_http_idem_waiters_leave(&ctx->conf->store->name,
-                                    ctx->waiting->id);
+                                    ctx->wait.cover->id);
     }
 
-    if (ctx->ready) {
-        ctx->ready = 0;
-        ngx_queue_remove(&ctx->queue);
+    if (ctx->wait.ready) {
+        ctx->wait.ready = 0;
+        ngx_queue_remove(&ctx->wait.queue);
     }
 
-    if (ctx->watch) {
+    if (ctx->wait.watch) {
         ngx_http_idem_watch_leave(ctx);
     }
 }
@@ -322,13 +320,13 @@ ngx_http_idem_watch_look(ngx_event_t *ev)
     watch = ev->data;
 
     q = ngx_queue_head(&watch->waiters);
-    ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
+    ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, wait.queue);
 
     watch->asking = ctx;
 
-    op = &ctx->waiting->op;
+    op = &ctx->wait.cover->op;
 
-    ngx_http_idem_op_prepare(ctx->waiting, op, NGX_HTTP_IDEM_OP_BEGIN);
+    ngx_http_idem_op_prepare(ctx->wait.cover, op, NGX_HTTP_IDEM_OP_BEGIN);
     op->handler = ngx_http_idem_watch_looked;
     op->again = !watch->gone
                 || (ngx_msec_int_t) (watch->back - ngx_current_msec) > 0;
@@ -350,7 +348,7 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
 
     cover = op->data;
     ctx = cover->ctx;
-    watch = ctx->watch;
+    watch = ctx->wait.watch;
 
     watch->asking = NULL;
     watch->busy = 1;
@@ -360,7 +358,7 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_ACQUIRED:
         watch->op.attempt = 0;
         watch->gone = 0;
-        watch->leased = ngx_current_msec + ctx->lease;
+        watch->leased = ngx_current_msec + ctx->claims.lease;
         cover->taken = 1;
         cover->where = op->where;
         ngx_http_idem_locked(cover, op);
@@ -423,7 +421,7 @@ ngx_http_idem_watch_gone(ngx_http_idem_watch_t *watch,
         watch->gone = 1;
         watch->op.attempt = 0;
 
-        left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(ctx->lease);
+        left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(ctx->claims.lease);
         leased = (ngx_msec_int_t) (watch->leased - ngx_current_msec);
 
         watch->back = ngx_current_msec
@@ -463,8 +461,8 @@ ngx_http_idem_watch_share(ngx_http_idem_watch_t *watch,
          q = next)
     {
         next = ngx_queue_next(q);
-        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
-        cover = ctx->waiting;
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, wait.queue);
+        cover = ctx->wait.cover;
 
         if (found->state == NGX_HTTP_IDEM_IN_PROGRESS
             && ngx_http_idem_same_request(cover, &found->claim))
@@ -522,14 +520,14 @@ ngx_http_idem_watch_leave(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_watch_t  *watch;
 
-    watch = ctx->watch;
-    ctx->watch = NULL;
+    watch = ctx->wait.watch;
+    ctx->wait.watch = NULL;
 
-    ngx_queue_remove(&ctx->queue);
+    ngx_queue_remove(&ctx->wait.queue);
 
     if (watch->asking == ctx) {
         watch->asking = NULL;
-        ngx_http_idem_store_cancel(&ctx->waiting->op);
+        ngx_http_idem_store_cancel(&ctx->wait.cover->op);
     }
 
     if (watch->busy) {
@@ -570,17 +568,17 @@ static void
 ngx_http_idem_ready(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_wait_end(ctx,
-                           ctx->waiting->taken
+                           ctx->wait.cover->taken
                                ? NGX_HTTP_IDEM_WAITED_ACQUIRED
                                : NGX_HTTP_IDEM_WAITED_ANSWERED);
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN,
                         "the record changed");
 
-    ctx->waiting->asked = 1;
+    ctx->wait.cover->asked = 1;
 
-    ctx->ready = 1;
-    ngx_queue_insert_tail(&ngx_http_idem_ready_queue, &ctx->queue);
+    ctx->wait.ready = 1;
+    ngx_queue_insert_tail(&ngx_http_idem_ready_queue, &ctx->wait.queue);
 
     ngx_post_event(&ngx_http_idem_ready_event, &ngx_posted_events);
 }
@@ -594,9 +592,9 @@ ngx_http_idem_ready_handler(ngx_event_t *ev)
 
     while (!ngx_queue_empty(&ngx_http_idem_ready_queue)) {
         q = ngx_queue_head(&ngx_http_idem_ready_queue);
-        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, queue);
+        ctx = ngx_queue_data(q, ngx_http_idem_ctx_t, wait.queue);
 
-        ctx->ready = 0;
+        ctx->wait.ready = 0;
         ngx_queue_remove(q);
 
         ngx_http_idem_resume(ctx->request);

@@ -16,7 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "claim/ngx_http_idem_waiters.h"
+#include "claim/ngx_http_idem_claim.h"
 #include "record/ngx_http_idem_record.h"
 #include "store/zone/ngx_http_idem_mutex.h"
 
@@ -63,7 +63,7 @@ ngx_http_idem_waiters_zone(ngx_conf_t *cf)
     shm_zone = ngx_shared_memory_add(cf, &name,
                                      sizeof(ngx_http_idem_waiters_t)
                                      + 16 * ngx_pagesize,
-                                     (void *) &ngx_http_core_module);
+                                     ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
         return NGX_ERROR;
     }
@@ -84,7 +84,7 @@ ngx_http_idem_waiters_init(ngx_shm_zone_t *shm_zone, void *data)
 
     if (shpool->data == NULL) {
         shpool->data = ngx_slab_calloc(shpool,
-                                     sizeof(ngx_http_idem_waiters_t));
+                                       sizeof(ngx_http_idem_waiters_t));
         if (shpool->data == NULL) {
             return NGX_ERROR;
         }

@@ -12,7 +12,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "conf/ngx_http_idem_conf.h"
+#include "store/layers/ngx_http_idem_layers.h"
 
 
 static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
@@ -306,8 +307,8 @@ ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
-    ilcf->store = ngx_http_idem_fallback(cf, &mcf->fallbacks,
-                                         ilcf->store, ledger);
+    ilcf->store = ngx_http_idem_fallback(cf, &mcf->fallbacks, ilcf->store,
+                                         ledger);
 
     return ilcf->store ? NGX_CONF_OK : NGX_CONF_ERROR;
 }

@@ -12,7 +12,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "conf/ngx_http_idem_conf.h"
 
 
 static ngx_uint_t ngx_http_idem_conf_is_name(ngx_str_t *value,

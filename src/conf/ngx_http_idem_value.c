@@ -16,7 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "conf/ngx_http_idem_conf.h"
 
 
 static ngx_int_t ngx_http_idem_value_header(ngx_conf_t *cf,

@@ -3,10 +3,9 @@
  * Events: what happened, one JSON object a line (idempotency_log).
  *
  * A line never has a key, a body or a credential in it: hashes and words of
- * the configuration only.  Two files:
- *
- *   ..._events.c  which event is told when, and the line it makes
- *   ..._log.c     where lines go: a file or syslog, off the request's path
+ * the configuration only.  Whoever has something to tell builds its line here
+ * member by member: request/..._request_events.c for requests, the stores for
+ * themselves; ..._log.c takes it to a file or to syslog.
  */
 
 
@@ -16,9 +15,8 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
+#include "observe/ngx_http_idem_log.h"
 
 
 typedef enum {
@@ -39,46 +37,36 @@ typedef enum {
 } ngx_http_idem_event_e;
 
 
-typedef enum {
-    NGX_HTTP_IDEM_LEVEL_ERROR = 0,
-    NGX_HTTP_IDEM_LEVEL_WARN,
-    NGX_HTTP_IDEM_LEVEL_INFO,
-    NGX_HTTP_IDEM_LEVEL_N
-} ngx_http_idem_level_e;
+/* a line without its word: names of stores and groups are bounded */
+#define NGX_HTTP_IDEM_LINE_LEN  1024
 
 
-/* of a whole sample: parts in a million */
-#define NGX_HTTP_IDEM_SAMPLE_ALL  1000000
+/* one that is being built; what finds no room in it is cut off */
+
+typedef struct {
+    ngx_http_idem_log_t    *log;
+    ngx_http_idem_level_e   level;
+    u_char                 *p;
+    u_char                 *last;
+    u_char                  buf[NGX_HTTP_IDEM_LINE_LEN];
+} ngx_http_idem_line_t;
 
 
-/*
- * Something happened to a request.  "word" says more, if it is not NULL: a
- * word of ours, never what a client or an application sent.
- */
-void ngx_http_idem_event(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_event_e event, const char *word);
+/* NGX_DECLINED: the log (it may be NULL) does not want this one */
+ngx_int_t ngx_http_idem_line_start(ngx_http_idem_line_t *line,
+    ngx_http_idem_log_t *log, ngx_http_idem_event_e event, ngx_str_t *store);
 
-/* ... to a store, whichever request it was that noticed */
-void ngx_http_idem_store_event(ngx_http_idem_store_t *store,
-    ngx_http_idem_event_e event, const char *word);
+/* members: a string is bounded, and what JSON would escape is '_' in it */
+void ngx_http_idem_line_string(ngx_http_idem_line_t *line, const char *name,
+    ngx_str_t *s);
+void ngx_http_idem_line_word(ngx_http_idem_line_t *line, const char *name,
+    const char *word);
+void ngx_http_idem_line_hex(ngx_http_idem_line_t *line, const char *name,
+    u_char *p, size_t len);
+void ngx_http_idem_line_number(ngx_http_idem_line_t *line, const char *name,
+    uint64_t n);
 
-/* ... to one record of it, when the request is gone, or was another's */
-void ngx_http_idem_record_event(ngx_http_idem_store_t *store,
-    ngx_http_idem_event_e event, u_char *id, const char *word);
-
-/* the request ended: the event of its outcome */
-void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
-
-
-/* ..._log.c */
-
-char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-ngx_uint_t ngx_http_idem_log_wants(ngx_http_idem_log_t *log,
-    ngx_http_idem_level_e level);
-void ngx_http_idem_log_write(ngx_http_idem_log_t *log,
-    ngx_http_idem_level_e level, u_char *p, size_t len);
-ngx_int_t ngx_http_idem_log_init_process(ngx_cycle_t *cycle);
-void ngx_http_idem_log_exit_process(ngx_cycle_t *cycle);
+void ngx_http_idem_line_write(ngx_http_idem_line_t *line);
 
 
 #endif /* _NGX_HTTP_IDEM_EVENTS_H_INCLUDED_ */

@@ -7,21 +7,15 @@
  * threads; meanwhile another buffer takes the lines.  If both are full, lines
  * are dropped and counted.  The file is reopened with nginx's others (USR1).
  *
- * Called by the events.
+ * Called by the events; conf/..._conf_log.c sets it up.
  */
 
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_log.h"
 #include "observe/ngx_http_idem_metrics.h"
-
-#if (NGX_THREADS)
-#include <ngx_thread_pool.h>
-#endif
 
 
 #define NGX_HTTP_IDEM_LOG_BUFFER  65536
@@ -43,32 +37,6 @@ typedef struct {
 } ngx_http_idem_log_write_t;
 
 
-struct ngx_http_idem_log_s {
-    ngx_open_file_t        *file;
-    ngx_syslog_peer_t      *syslog;
-    ngx_http_idem_level_e   level;
-    ngx_uint_t              sample[NGX_HTTP_IDEM_LEVEL_N];
-
-    /* this worker */
-    u_char                 *buf;
-    u_char                 *spare;              /* NULL: being written      */
-    size_t                  len;
-    ngx_event_t             flush;
-    ngx_uint_t              seen[NGX_HTTP_IDEM_LEVEL_N];
-    time_t                  complained;
-#if (NGX_THREADS)
-    ngx_thread_pool_t             *pool;
-    ngx_thread_task_t             *task;
-#endif
-    ngx_queue_t                    queue;       /* of all logs              */
-};
-
-
-static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
-    ngx_http_idem_log_t *log, ngx_str_t *value);
-static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
-    ngx_http_idem_log_t *log, ngx_str_t *value);
-static ngx_int_t ngx_http_idem_fraction(u_char *p, u_char *last);
 static void ngx_http_idem_log_flush(ngx_http_idem_log_t *log);
 static void ngx_http_idem_log_flush_event(ngx_event_t *ev);
 static void ngx_http_idem_log_flush_file(ngx_open_file_t *file,
@@ -86,197 +54,38 @@ static void ngx_http_idem_log_written(ngx_event_t *ev);
 #endif
 
 
-static ngx_str_t  ngx_http_idem_level_names[] = {
+ngx_str_t  ngx_http_idem_level_names[] = {
     ngx_string("error"), ngx_string("warn"), ngx_string("info")
 };
 
 
-/* idempotency_log <file> | syslog:... | off [level=...] [sample=...] */
+/* this process: all logs, NULL in the master */
+static ngx_queue_t  *ngx_http_idem_logs;
 
-char *
-ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+
+ngx_int_t
+ngx_http_idem_log_file(ngx_conf_t *cf, ngx_http_idem_log_t *log,
+    ngx_str_t *name)
 {
-    ngx_http_idem_loc_conf_t  *ilcf = conf;
-
-    ngx_str_t                  *value;
-    ngx_uint_t                  i;
-    ngx_http_idem_log_t        *log;
-    ngx_http_idem_main_conf_t  *mcf;
-
-    if (ilcf->log != NGX_CONF_UNSET_PTR) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_http_idem_conf_is(&value[1], "off")) {
-
-        if (cf->args->nelts > 2) {
-            return ngx_http_idem_conf_invalid(cf, &value[2],
-                                              "\"off\" stands alone");
-        }
-
-        ilcf->log = NULL;
-        return NGX_CONF_OK;
-    }
-
-    log = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_log_t));
-    if (log == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    ilcf->log = log;
-
-    log->level = NGX_HTTP_IDEM_LEVEL_INFO;
-
-    for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
-        log->sample[i] = NGX_HTTP_IDEM_SAMPLE_ALL;
-    }
-
-    if (value[1].len > 7 && ngx_strncmp(value[1].data, "syslog:", 7) == 0) {
-        log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
-        if (log->syslog == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
-            return NGX_CONF_ERROR;
-        }
-
-    } else {
-        log->file = ngx_conf_open_file(cf->cycle, &value[1]);
-        if (log->file == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        if (log->file->flush
-            && log->file->flush != ngx_http_idem_log_flush_file)
-        {
-            return ngx_http_idem_conf_invalid(cf, &value[1],
-                                 "the file is used by another log with a "
-                                 "buffer of its own");
-        }
-
-        log->file->flush = ngx_http_idem_log_flush_file;
-
-#if (NGX_THREADS)
-        log->pool = ngx_thread_pool_add(cf, NULL);
-        if (log->pool == NULL) {
-            return NGX_CONF_ERROR;
-        }
-#endif
-    }
-
-    for (i = 2; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_conf_log_option(cf, log, &value[i])
-            != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
-    ngx_queue_insert_tail(&mcf->logs, &log->queue);
-
-    return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_idem_conf_log_option(ngx_conf_t *cf,
-    ngx_http_idem_log_t *log, ngx_str_t *value)
-{
-    ngx_uint_t  i;
-
-    if (value->len > 6 && ngx_strncmp(value->data, "level=", 6) == 0) {
-
-        for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
-            if (value->len - 6 == ngx_http_idem_level_names[i].len
-                && ngx_strncmp(value->data + 6,
-                               ngx_http_idem_level_names[i].data,
-                               value->len - 6)
-                   == 0)
-            {
-                log->level = i;
-                return NGX_CONF_OK;
-            }
-        }
-
-        return ngx_http_idem_conf_invalid(cf, value,
-                             "the level is \"error\", \"warn\" or \"info\"");
-    }
-
-    if (value->len > 7 && ngx_strncmp(value->data, "sample=", 7) == 0) {
-        return ngx_http_idem_conf_sample(cf, log, value);
-    }
-
-    return ngx_http_idem_conf_invalid(cf, value,
-                             "it is \"level=...\" or \"sample=...\"");
-}
-
-
-/* sample=0.1: of info; sample=info:0.1,warn:0.5: of each that is named */
-
-static char *
-ngx_http_idem_conf_sample(ngx_conf_t *cf,
-    ngx_http_idem_log_t *log, ngx_str_t *value)
-{
-    u_char      *p, *last, *end;
-    ngx_int_t    n;
-    ngx_str_t   *name;
-    ngx_uint_t   i, level;
-
-    p = value->data + 7;
-    last = value->data + value->len;
-
-    while (p < last) {
-
-        end = ngx_strlchr(p, last, ',');
-        end = end ? end : last;
-
-        level = NGX_HTTP_IDEM_LEVEL_INFO;
-
-        for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
-            name = &ngx_http_idem_level_names[i];
-
-            if ((size_t) (end - p) > name->len && p[name->len] == ':'
-                && ngx_strncmp(p, name->data, name->len) == 0)
-            {
-                level = i;
-                p += name->len + 1;
-                break;
-            }
-        }
-
-        n = ngx_http_idem_fraction(p, end);
-
-        if (n == NGX_ERROR) {
-            return ngx_http_idem_conf_invalid(cf, value,
-                             "a sample is 0 to 1, as sample=0.1, or "
-                             "sample=info:0.1,warn:1");
-        }
-
-        log->sample[level] = n;
-
-        p = end + 1;
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_fraction(u_char *p, u_char *last)
-{
-    ngx_int_t  n;
-
-    n = ngx_atofp(p, last - p, 6);
-
-    if (n == NGX_ERROR || n > NGX_HTTP_IDEM_SAMPLE_ALL) {
+    log->file = ngx_conf_open_file(cf->cycle, name);
+    if (log->file == NULL) {
         return NGX_ERROR;
     }
 
-    return n;
+    if (log->file->flush && log->file->flush != ngx_http_idem_log_flush_file) {
+        return NGX_BUSY;
+    }
+
+    log->file->flush = ngx_http_idem_log_flush_file;
+
+#if (NGX_THREADS)
+    log->pool = ngx_thread_pool_add(cf, NULL);
+    if (log->pool == NULL) {
+        return NGX_ERROR;
+    }
+#endif
+
+    return NGX_OK;
 }
 
 
@@ -358,18 +167,15 @@ ngx_http_idem_log_flush_event(ngx_event_t *ev)
 static void
 ngx_http_idem_log_flush_file(ngx_open_file_t *file, ngx_log_t *dummy)
 {
-    ngx_queue_t                *q;
-    ngx_http_idem_log_t        *log;
-    ngx_http_idem_main_conf_t  *mcf;
+    ngx_queue_t          *q;
+    ngx_http_idem_log_t  *log;
 
-    mcf = ngx_http_cycle_get_module_main_conf(ngx_cycle,
-                                              ngx_http_idempotency_module);
-    if (mcf == NULL) {
+    if (ngx_http_idem_logs == NULL) {
         return;
     }
 
-    for (q = ngx_queue_head(&mcf->logs);
-         q != ngx_queue_sentinel(&mcf->logs);
+    for (q = ngx_queue_head(ngx_http_idem_logs);
+         q != ngx_queue_sentinel(ngx_http_idem_logs);
          q = ngx_queue_next(q))
     {
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
@@ -417,8 +223,8 @@ ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
     ngx_err_t   err;
     ngx_uint_t  dropped;
 
-    err = ngx_http_idem_log_write_all(log->file->fd, log->buf,
-                                      log->len, &dropped);
+    err = ngx_http_idem_log_write_all(log->file->fd, log->buf, log->len,
+                                      &dropped);
     log->len = 0;
 
     if (err) {
@@ -555,17 +361,15 @@ ngx_http_idem_log_written(ngx_event_t *ev)
 
 
 ngx_int_t
-ngx_http_idem_log_init_process(ngx_cycle_t *cycle)
+ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
 {
-    ngx_queue_t                *q;
-    ngx_http_idem_log_t        *log;
-    ngx_http_idem_main_conf_t  *mcf;
+    ngx_queue_t          *q;
+    ngx_http_idem_log_t  *log;
 
-    mcf = ngx_http_cycle_get_module_main_conf(cycle,
-                                              ngx_http_idempotency_module);
+    ngx_http_idem_logs = logs;
 
-    for (q = ngx_queue_head(&mcf->logs);
-         q != ngx_queue_sentinel(&mcf->logs);
+    for (q = ngx_queue_head(logs);
+         q != ngx_queue_sentinel(logs);
          q = ngx_queue_next(q))
     {
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
@@ -583,7 +387,7 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle)
 
 #if (NGX_THREADS)
         log->task = ngx_thread_task_alloc(cycle->pool,
-                                    sizeof(ngx_http_idem_log_write_t));
+                                          sizeof(ngx_http_idem_log_write_t));
         if (log->task == NULL) {
             return NGX_ERROR;
         }
@@ -602,17 +406,13 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle)
 /* the process ends: what is left is written here and now */
 
 void
-ngx_http_idem_log_exit_process(ngx_cycle_t *cycle)
+ngx_http_idem_log_exit_process(ngx_queue_t *logs)
 {
-    ngx_queue_t                *q;
-    ngx_http_idem_log_t        *log;
-    ngx_http_idem_main_conf_t  *mcf;
+    ngx_queue_t          *q;
+    ngx_http_idem_log_t  *log;
 
-    mcf = ngx_http_cycle_get_module_main_conf(cycle,
-                                              ngx_http_idempotency_module);
-
-    for (q = ngx_queue_head(&mcf->logs);
-         q != ngx_queue_sentinel(&mcf->logs);
+    for (q = ngx_queue_head(logs);
+         q != ngx_queue_sentinel(logs);
          q = ngx_queue_next(q))
     {
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);

@@ -8,8 +8,8 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
+#include "ngx_http_idem.h"
 #include "observe/ngx_http_idem_metrics.h"
 
 
@@ -47,7 +47,7 @@ ngx_http_idem_metrics_zone(ngx_conf_t *cf)
     shm_zone = ngx_shared_memory_add(cf, &name,
                                sizeof(ngx_http_idem_metrics_shared_t)
                                + 16 * ngx_pagesize,
-                               (void *) &ngx_http_core_module);
+                               ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
         return NGX_ERROR;
     }
@@ -69,7 +69,7 @@ ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 
     if (shpool->data == NULL) {
         shared = ngx_slab_calloc(shpool,
-                               sizeof(ngx_http_idem_metrics_shared_t));
+                                 sizeof(ngx_http_idem_metrics_shared_t));
         if (shared == NULL) {
             return NGX_ERROR;
         }
@@ -125,15 +125,15 @@ ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name)
  * reload.  Stores that find no place are counted together, as "other".
  */
 
-void
-ngx_http_idem_metrics_bind(ngx_http_idem_store_t *store)
+ngx_http_idem_metrics_t *
+ngx_http_idem_metrics_bind(ngx_str_t *store)
 {
     u_char                    name[NGX_HTTP_IDEM_METRICS_NAME];
     size_t                    len;
     ngx_uint_t                i;
     ngx_http_idem_metrics_t  *m;
 
-    len = ngx_http_idem_metrics_label(name, &store->name);
+    len = ngx_http_idem_metrics_label(name, store);
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_STORES - 1; i++) {
         m = &ngx_http_idem_metrics->stores[i];
@@ -158,7 +158,7 @@ ngx_http_idem_metrics_bind(ngx_http_idem_store_t *store)
         m->len = len;
     }
 
-    store->metrics = m;
+    return m;
 }
 
 
@@ -235,60 +235,49 @@ ngx_http_idem_metrics_find_group(u_char *name, size_t len)
 
 
 void
-ngx_http_idem_metrics_request(ngx_http_idem_store_t *store,
-    ngx_uint_t group, ngx_uint_t status)
+ngx_http_idem_metrics_request(ngx_http_idem_metrics_t *m, ngx_uint_t group,
+    ngx_uint_t status)
 {
-    (void) ngx_atomic_fetch_add(&store->metrics->requests[group][status], 1);
+    (void) ngx_atomic_fetch_add(&m->requests[group][status], 1);
 }
 
 
 void
-ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
+ngx_http_idem_metrics_count(ngx_http_idem_metrics_t *m,
     ngx_http_idem_count_e what)
 {
-    (void) ngx_atomic_fetch_add(&store->metrics->counts[what], 1);
+    (void) ngx_atomic_fetch_add(&m->counts[what], 1);
 }
 
 
 void
-ngx_http_idem_metrics_operation(ngx_http_idem_op_t *op)
+ngx_http_idem_metrics_operation(ngx_http_idem_metrics_t *m, ngx_uint_t kind,
+    ngx_uint_t result)
 {
-    ngx_http_idem_metrics_t  *m;
-
-    m = op->store->metrics;
-
-    /* a store within another has none: it is counted where it was asked for */
-
-    if (m == NULL) {
-        return;
-    }
-
-    (void) ngx_atomic_fetch_add(&m->operations[op->kind][op->result], 1);
-
-    /* a watch takes as long as others run */
-
-    if (op->kind != NGX_HTTP_IDEM_OP_WATCH) {
-        ngx_http_idem_metrics_observe(&m->operation[op->kind],
-                                       ngx_http_idem_metrics_clock()
-                                       - op->clock);
-    }
+    (void) ngx_atomic_fetch_add(&m->operations[kind][result], 1);
 }
 
 
 void
-ngx_http_idem_metrics_wait(ngx_http_idem_store_t *store,
+ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m, ngx_uint_t kind,
+    uint64_t usec)
+{
+    ngx_http_idem_metrics_observe(&m->operation[kind], usec);
+}
+
+
+void
+ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
     ngx_http_idem_waited_e result, ngx_msec_t msec)
 {
-    ngx_http_idem_metrics_observe(&store->metrics->wait[result],
-                                  (uint64_t) msec * 1000);
+    ngx_http_idem_metrics_observe(&m->wait[result], (uint64_t) msec * 1000);
 }
 
 
 void
-ngx_http_idem_metrics_lock_held(ngx_http_idem_store_t *store, ngx_msec_t msec)
+ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m, ngx_msec_t msec)
 {
-    ngx_http_idem_metrics_observe(&store->metrics->lock_held,
-                                  (uint64_t) msec * 1000);
+    ngx_http_idem_metrics_observe(&m->lock_held, (uint64_t) msec * 1000);
 }
 
 

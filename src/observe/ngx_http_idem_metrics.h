@@ -16,16 +16,16 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/ngx_http_idem_store.h"
-
-
 #define NGX_HTTP_IDEM_METRICS_STORES   16
 #define NGX_HTTP_IDEM_METRICS_GROUPS   64
 #define NGX_HTTP_IDEM_METRICS_OTHER    64            /* beyond the groups */
 #define NGX_HTTP_IDEM_METRICS_NAME     64
 
-#define NGX_HTTP_IDEM_METRICS_STATUSES 14
-#define NGX_HTTP_IDEM_METRICS_RESULTS  7
+/* of requests; of operations of a store, and their results */
+#define NGX_HTTP_IDEM_METRICS_STATUSES    14
+#define NGX_HTTP_IDEM_METRICS_OPERATIONS  5
+#define NGX_HTTP_IDEM_METRICS_RESULTS     7
+
 #define NGX_HTTP_IDEM_METRICS_BUCKETS  16
 
 
@@ -62,7 +62,9 @@ typedef struct {
 } ngx_http_idem_histogram_t;
 
 
-struct ngx_http_idem_metrics_s {
+/* of one store */
+
+typedef struct {
     u_char                     name[NGX_HTTP_IDEM_METRICS_NAME];
     size_t                     len;
 
@@ -71,31 +73,30 @@ struct ngx_http_idem_metrics_s {
                                      [NGX_HTTP_IDEM_METRICS_STATUSES];
     ngx_atomic_t               counts[NGX_HTTP_IDEM_COUNT_N];
     ngx_atomic_t               operations
-                                     [NGX_HTTP_IDEM_OP_N]
+                                     [NGX_HTTP_IDEM_METRICS_OPERATIONS]
                                      [NGX_HTTP_IDEM_METRICS_RESULTS];
-    ngx_http_idem_histogram_t  operation[NGX_HTTP_IDEM_OP_N];
+    ngx_http_idem_histogram_t  operation[NGX_HTTP_IDEM_METRICS_OPERATIONS];
     ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_WAITED_N];
     ngx_http_idem_histogram_t  lock_held;
-};
+} ngx_http_idem_metrics_t;
 
 
 typedef struct {
     uint32_t                   magic;
     uint32_t                   version;
     ngx_atomic_t               events_dropped;
-    ngx_http_idem_metrics_t    stores[
-                                        NGX_HTTP_IDEM_METRICS_STORES];
+    ngx_http_idem_metrics_t    stores[NGX_HTTP_IDEM_METRICS_STORES];
     struct {
-        u_char                        name[NGX_HTTP_IDEM_METRICS_NAME];
-        size_t                        len;
+        u_char                 name[NGX_HTTP_IDEM_METRICS_NAME];
+        size_t                 len;
     } groups[NGX_HTTP_IDEM_METRICS_GROUPS];
 } ngx_http_idem_metrics_shared_t;
 
 
 ngx_int_t ngx_http_idem_metrics_zone(ngx_conf_t *cf);
 
-/* gives a store its figures; where its name has been before, those it had */
-void ngx_http_idem_metrics_bind(ngx_http_idem_store_t *store);
+/* the figures of a store; where its name has been before, those it had */
+ngx_http_idem_metrics_t *ngx_http_idem_metrics_bind(ngx_str_t *store);
 
 /* a number for a group, the same in all locations that name it */
 ngx_uint_t ngx_http_idem_metrics_group(ngx_str_t *group);
@@ -103,15 +104,18 @@ ngx_uint_t ngx_http_idem_metrics_group(ngx_str_t *group);
 /* ... and back: as it stands in figures and events */
 ngx_str_t ngx_http_idem_metrics_group_name(ngx_uint_t group);
 
-void ngx_http_idem_metrics_request(ngx_http_idem_store_t *store,
+void ngx_http_idem_metrics_request(ngx_http_idem_metrics_t *m,
     ngx_uint_t group, ngx_uint_t status);
-void ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
+void ngx_http_idem_metrics_count(ngx_http_idem_metrics_t *m,
     ngx_http_idem_count_e what);
-void ngx_http_idem_metrics_operation(ngx_http_idem_op_t *op);
-void ngx_http_idem_metrics_wait(ngx_http_idem_store_t *store,
+void ngx_http_idem_metrics_operation(ngx_http_idem_metrics_t *m,
+    ngx_uint_t kind, ngx_uint_t result);
+void ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m,
+    ngx_uint_t kind, uint64_t usec);
+void ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
     ngx_http_idem_waited_e result, ngx_msec_t msec);
-void ngx_http_idem_metrics_lock_held(
-    ngx_http_idem_store_t *store, ngx_msec_t msec);
+void ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m,
+    ngx_msec_t msec);
 
 /* lines of the event log were lost */
 void ngx_http_idem_metrics_dropped(ngx_uint_t n);

@@ -12,7 +12,7 @@
 
 #include <openssl/crypto.h>
 
-#include "ngx_http_idem_record.h"
+#include "record/ngx_http_idem_record.h"
 
 
 ngx_uint_t

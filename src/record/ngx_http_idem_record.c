@@ -41,7 +41,7 @@
 #include <zlib.h>
 
 #include "ngx_http_idem_number.h"
-#include "ngx_http_idem_record.h"
+#include "record/ngx_http_idem_record.h"
 
 
 /* one version down and one up; there was none before the first */
@@ -358,8 +358,7 @@ void
 ngx_http_idem_head_seal(u_char *p, size_t head_len, uint32_t body_sum)
 {
     ngx_http_idem_put32(p + NGX_HTTP_IDEM_RECORD_SUM,
-                        ngx_http_idem_record_sum(p, head_len,
-                                                 body_sum));
+                        ngx_http_idem_record_sum(p, head_len, body_sum));
 }
 
 
@@ -375,10 +374,8 @@ ngx_http_idem_record_sum(const u_char *p, size_t head_len, uint32_t body_sum)
 
     sum = ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM, p,
                                  NGX_HTTP_IDEM_RECORD_SUM);
-    sum = ngx_http_idem_body_sum(sum,
-                                   p + NGX_HTTP_IDEM_RECORD_STATUS,
-                                   head_len
-                                   - NGX_HTTP_IDEM_RECORD_STATUS);
+    sum = ngx_http_idem_body_sum(sum, p + NGX_HTTP_IDEM_RECORD_STATUS,
+                                 head_len - NGX_HTTP_IDEM_RECORD_STATUS);
 
     return ngx_http_idem_body_sum(sum, body, 4);
 }
@@ -391,8 +388,8 @@ ngx_http_idem_record_intact(const u_char *p, size_t head_len, size_t len)
 {
     uint32_t  sum;
 
-    sum = ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM,
-                                 p + head_len, len - head_len);
+    sum = ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM, p + head_len,
+                                 len - head_len);
 
     return ngx_http_idem_record_sum(p, head_len, sum)
            == ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_SUM);
@@ -424,8 +421,7 @@ ngx_http_idem_response_seal(u_char *p, size_t len)
         return;
     }
 
-    head_len = ngx_http_idem_get32(p
-                                     + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
+    head_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
 
     ngx_http_idem_head_seal(p, head_len,
                   ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM,
@@ -474,10 +470,8 @@ ngx_http_idem_head_peek(const u_char *p, size_t len,
         return NGX_ERROR;
     }
 
-    head_len = ngx_http_idem_get32(p
-                                     + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
-    body_len = ngx_http_idem_get32(p
-                                     + NGX_HTTP_IDEM_RECORD_BODY_LEN);
+    head_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
+    body_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_BODY_LEN);
 
     if (head_len < NGX_HTTP_IDEM_RECORD_HEAD_MIN
         || head_len > len || len - head_len != body_len)
@@ -514,8 +508,7 @@ ngx_http_idem_response_decode(const u_char *p, size_t len,
         return NGX_ERROR;
     }
 
-    head_len = ngx_http_idem_get32(p
-                                     + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
+    head_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
 
     if (verify && !ngx_http_idem_record_intact(p, head_len, len)) {
         *reason = "wrong checksum";
@@ -578,19 +571,16 @@ ngx_http_idem_record_fixed(const u_char *p,
     response->compressed =
                        (p[3] & NGX_HTTP_IDEM_RECORD_COMPRESSED) ? 1 : 0;
 
-    response->status = ngx_http_idem_get16(p
-                                       + NGX_HTTP_IDEM_RECORD_STATUS);
+    response->status = ngx_http_idem_get16(p + NGX_HTTP_IDEM_RECORD_STATUS);
 
     if (response->status < 100 || response->status > 999) {
         *reason = "bad status";
         return NGX_ERROR;
     }
 
-    response->time = ngx_http_idem_get64(p
-                                         + NGX_HTTP_IDEM_RECORD_TIME);
+    response->time = ngx_http_idem_get64(p + NGX_HTTP_IDEM_RECORD_TIME);
 
-    length = ngx_http_idem_get64(p
-                                       + NGX_HTTP_IDEM_RECORD_LENGTH);
+    length = ngx_http_idem_get64(p + NGX_HTTP_IDEM_RECORD_LENGTH);
 
     if (length > (uint64_t) 1 << 63) {
         *reason = "bad content length";

@@ -215,7 +215,7 @@ ngx_http_idem_key(ngx_http_request_t *r,
             h = ngx_http_idem_request_header(r, &value->header, &n);
 
             if (n > 1) {
-                ctx->reason = "was sent more than once";
+                ctx->answer.reason = "was sent more than once";
                 return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
             }
@@ -245,7 +245,7 @@ ngx_http_idem_key(ngx_http_request_t *r,
     }
 
     if (empty) {
-        ctx->reason = "is empty";
+        ctx->answer.reason = "is empty";
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }
@@ -289,7 +289,7 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
     {
         /* nginx has no $request_body of it: nobody knows whether it has one */
 
-        ctx->reason = "is looked for in the body, which is too large for it";
+        ctx->answer.reason = "is looked for in the body, which is too large for it";
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }
@@ -323,7 +323,7 @@ ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (ngx_http_idem_key_parse(ctx->conf->key_format, &ctx->sent_key,
-                                buf, &ctx->key, &ctx->reason)
+                                buf, &ctx->key, &ctx->answer.reason)
         != NGX_OK)
     {
         return ngx_http_idem_refuse(r, ctx,
@@ -349,7 +349,7 @@ ngx_http_idem_key_member(ngx_http_request_t *r,
     member = ngx_http_idem_json_member(ctx->body.json, i);
 
     if (member->count > 1) {
-        ctx->reason = "was sent more than once";
+        ctx->answer.reason = "was sent more than once";
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }
@@ -365,13 +365,13 @@ ngx_http_idem_key_member(ngx_http_request_t *r,
         break;
 
     default:
-        ctx->reason = "is neither a string nor a number";
+        ctx->answer.reason = "is neither a string nor a number";
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }
 
     if (member->value.len == 0) {
-        ctx->reason = "is empty";
+        ctx->answer.reason = "is empty";
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }

@@ -101,18 +101,18 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         no_buffering = r->request_body_no_buffering;
         r->request_body_no_buffering = 1;
-        ctx->probe = 1;
+        ctx->place.probe = 1;
 
         (void) ngx_http_top_request_body_filter(r, NULL);
 
         r->request_body_no_buffering = no_buffering;
 
-        if (!ctx->probe) {
+        if (!ctx->place.probe) {
             ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_CALLED;
             return NGX_OK;
         }
 
-        ctx->probe = 0;
+        ctx->place.probe = 0;
 
         ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_GONE;
     }
@@ -167,14 +167,14 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         && ngx_http_idem_multipart_boundary(type, &boundary) == NGX_OK)
     {
         body->multipart = ngx_palloc(r->pool,
-                                    sizeof(ngx_http_idem_multipart_t));
+                                     sizeof(ngx_http_idem_multipart_t));
         if (body->multipart == NULL) {
             return NGX_ERROR;
         }
 
         ngx_http_idem_multipart_init(body->multipart, &boundary,
-                              ngx_http_idem_body_multipart_update,
-                              body->digest);
+                                     ngx_http_idem_body_multipart_update,
+                                     body->digest);
     }
 
     if (ngx_http_idem_body_parsers(r, ctx, mode) != NGX_OK) {
@@ -355,8 +355,8 @@ ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_idem_next_request_body_filter(r, in);
     }
 
-    if (ctx->probe) {
-        ctx->probe = 0;
+    if (ctx->place.probe) {
+        ctx->place.probe = 0;
         return NGX_OK;
     }
 

@@ -10,8 +10,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 static void ngx_http_idem_place(ngx_http_request_t *r,
@@ -93,7 +91,7 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r,
 
     ctx->request = r;
     ctx->arrival = ngx_current_msec;
-    ctx->held_last = &ctx->held;
+    ctx->capture.last = &ctx->capture.held;
 
     cln->handler = ngx_http_idem_ctx_free;
 
@@ -125,7 +123,7 @@ ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_loc_conf_t  *conf;
 
     if ((ctx->phase != NGX_HTTP_IDEM_ADMIT && !ctx->bypassed)
-        || ctx->uri_changes == r->uri_changes)
+        || ctx->place.uri_changes == r->uri_changes)
     {
         return;
     }
@@ -179,7 +177,7 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
 
     if (ctx) {
         ngx_http_idem_arrive(r, ctx);
-        ctx->let_in = 1;
+        ctx->place.let_in = 1;
     }
 }
 
@@ -187,11 +185,11 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
 static void
 ngx_http_idem_place(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ctx->place = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
-    ctx->uri_changes = r->uri_changes;
-    ctx->error_page = r->error_page;
-    ctx->err_status = r->err_status;
-    ctx->let_in = 0;
+    ctx->place.location = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    ctx->place.uri_changes = r->uri_changes;
+    ctx->place.error_page = r->error_page;
+    ctx->place.err_status = r->err_status;
+    ctx->place.let_in = 0;
 }
 
 
@@ -210,27 +208,27 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_err_page_t       *page;
     ngx_http_core_loc_conf_t  *clcf;
 
-    if (ctx->let_in) {
+    if (ctx->place.let_in) {
         return 0;
     }
 
-    if (r->error_page != ctx->error_page
-        || r->err_status != ctx->err_status)
+    if (r->error_page != ctx->place.error_page
+        || r->err_status != ctx->place.err_status)
     {
         return 1;
     }
 
-    if (!ctx->place->recursive_error_pages
-        || ctx->place->error_pages == NULL)
+    if (!ctx->place.location->recursive_error_pages
+        || ctx->place.location->error_pages == NULL)
     {
         return 0;
     }
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    page = ctx->place->error_pages->elts;
+    page = ctx->place.location->error_pages->elts;
 
-    for (i = 0; i < ctx->place->error_pages->nelts; i++) {
+    for (i = 0; i < ctx->place.location->error_pages->nelts; i++) {
 
         status = (page[i].overwrite >= 0) ? page[i].overwrite
                                           : page[i].status;
@@ -353,8 +351,8 @@ ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t  i;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->covers[i].op);
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
     ngx_http_idem_wait_cancel(ctx);
@@ -399,7 +397,7 @@ ngx_http_idem_ctx_cleanup(void *data)
 
     if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->figured) {
         ctx->figured = 1;
-        ngx_http_idem_metrics_request(ctx->conf->store,
+        ngx_http_idem_metrics_request(ctx->conf->store->metrics,
                                       ngx_http_idem_group(ctx), ctx->status);
         ngx_http_idem_outcome_event(ctx);
     }
@@ -420,8 +418,8 @@ ngx_http_idem_ctx_free(void *data)
     ngx_http_idem_body_cleanup(ctx);
     ngx_http_idem_deflate_cleanup(ctx);
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->covers[i].op);
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
     ctx->phase = NGX_HTTP_IDEM_PASS;

@@ -19,7 +19,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 static ngx_int_t ngx_http_idem_content_handler(ngx_http_request_t *r);
@@ -47,16 +46,16 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_run_t  *run;
 
-    run = &ctx->run;
+    run = &ctx->work.run;
 
     if (ctx->phase == NGX_HTTP_IDEM_BEGIN) {
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
                             "the lock is ours");
 
-        ctx->status = ctx->unprotected
+        ctx->status = ctx->claims.unprotected
                       ? NGX_HTTP_IDEM_STATUS_UNPROTECTED
                       : NGX_HTTP_IDEM_STATUS_EXECUTED;
-        ctx->held_since = ngx_current_msec;
+        ctx->claims.held_since = ngx_current_msec;
 
         run->request = r;
         run->origin = r->upstream;
@@ -151,8 +150,8 @@ ngx_http_idem_add_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     run->request = r;
 
-    run->next = ctx->run.next;
-    ctx->run.next = run;
+    run->next = ctx->work.run.next;
+    ctx->work.run.next = run;
 
     return run;
 }
@@ -212,12 +211,11 @@ ngx_http_idem_checks_access(ngx_http_request_t *r)
 void
 ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->holding) {
+    if (ctx->claims.holding) {
         ngx_http_idem_renew_stop(ctx);
 
-        ngx_http_idem_metrics_lock_held(ctx->conf->store,
-                                        ngx_current_msec
-                                        - ctx->held_since);
+        ngx_http_idem_metrics_lock_held(ctx->conf->store->metrics,
+                                        ngx_current_msec - ctx->claims.held_since);
     }
 }
 
@@ -236,7 +234,7 @@ ngx_http_idem_content_handler(ngx_http_request_t *r)
 
     if (run == NULL) {
         /* a copy of the holder, as those that update a cache */
-        return ctx->run.content_handler(r);
+        return ctx->work.run.content_handler(r);
     }
 
     if (r == r->main

@@ -205,14 +205,14 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                 "it failed");
 
             ctx->status = NGX_HTTP_IDEM_STATUS_UNAVAILABLE;
-            ctx->refusal = rc;
+            ctx->answer.status = rc;
         }
 
         return rc;
 
     case NGX_HTTP_IDEM_WAIT:
 
-        if (ctx->watch) {
+        if (ctx->wait.watch) {
             return NGX_AGAIN;
         }
 
@@ -246,7 +246,7 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
 
-    if (ctx->ncovers == 0) {
+    if (ctx->claims.ncovers == 0) {
 
         if (ngx_http_idem_filters_check(r, ctx) != NGX_OK) {
             return ngx_http_idem_refuse(r, ctx,
@@ -267,7 +267,7 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
-        if (ctx->ncovers == 0) {
+        if (ctx->claims.ncovers == 0) {
             ctx->status = NGX_HTTP_IDEM_STATUS_BYPASS;
 
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,

@@ -67,12 +67,12 @@ ngx_http_idem_move_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if ((ctx->phase != NGX_HTTP_IDEM_EXECUTE
          && ctx->phase != NGX_HTTP_IDEM_HOLD)
-        || ctx->move.target.len || r->post_action)
+        || ctx->work.move.target.len || r->post_action)
     {
         return NGX_OK;
     }
 
-    move = &ctx->move;
+    move = &ctx->work.move;
     move->get = (r->method_name.data == ngx_http_core_get_method.data);
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
@@ -137,25 +137,25 @@ ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    if (ctx->moves == NULL) {
-        ctx->moves = ngx_array_create(r->pool, 1,
+    if (ctx->work.moves == NULL) {
+        ctx->work.moves = ngx_array_create(r->pool, 1,
                                       sizeof(ngx_http_idem_move_t));
-        if (ctx->moves == NULL) {
+        if (ctx->work.moves == NULL) {
             return NGX_ERROR;
         }
     }
 
-    move = ngx_array_push(ctx->moves);
+    move = ngx_array_push(ctx->work.moves);
     if (move == NULL) {
         return NGX_ERROR;
     }
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    *move = ctx->move;
+    *move = ctx->work.move;
     move->location = clcf->name;
 
-    ngx_str_null(&ctx->move.target);
+    ngx_str_null(&ctx->work.move.target);
 
     return NGX_OK;
 }
@@ -203,14 +203,14 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
     ngx_http_idem_move_t    *move;
     ngx_http_idem_header_t  *kept;
 
-    if (ctx->moves == NULL) {
+    if (ctx->work.moves == NULL) {
         return NGX_OK;
     }
 
-    move = ctx->moves->elts;
+    move = ctx->work.moves->elts;
     len = 1 + NGX_HTTP_IDEM_WHO_LEN;
 
-    for (i = 0; i < ctx->moves->nelts; i++) {
+    for (i = 0; i < ctx->work.moves->nelts; i++) {
         len += ngx_http_idem_move_len(&move[i].target)
                + ngx_http_idem_move_len(&move[i].args)
                + ngx_http_idem_move_len(&move[i].location) + 2;
@@ -240,7 +240,7 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
     p += NGX_HTTP_IDEM_WHO_LEN;
 
-    for (i = 0; i < ctx->moves->nelts; i++) {
+    for (i = 0; i < ctx->work.moves->nelts; i++) {
         p = ngx_http_idem_move_write(p, 't', &move[i].target);
         p = ngx_http_idem_move_write(p, 'a', &move[i].args);
         p = ngx_http_idem_move_write(p, 'l', &move[i].location);
@@ -326,7 +326,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 
     ctx = cover->ctx;
 
-    if (ctx->followed || ctx->conf->dry_run) {
+    if (ctx->follow.cover || ctx->conf->dry_run) {
         return NGX_DECLINED;
     }
 
@@ -339,7 +339,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_FOLLOW,
                             "there is a response of another location");
 
-        ctx->followed = cover;
+        ctx->follow.cover = cover;
 
         switch (ngx_http_idem_moves_read(r, ctx, &response->headers[i].value))
         {
@@ -369,8 +369,8 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
     ngx_int_t   rc;
     ngx_str_t   field;
 
-    ctx->steps = ngx_array_create(r->pool, 1, sizeof(ngx_http_idem_move_t));
-    if (ctx->steps == NULL) {
+    ctx->follow.steps = ngx_array_create(r->pool, 1, sizeof(ngx_http_idem_move_t));
+    if (ctx->follow.steps == NULL) {
         return NGX_ERROR;
     }
 
@@ -400,7 +400,7 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
         p++;
     }
 
-    return (ctx->steps->nelts && ctx->follower.len) ? NGX_OK : NGX_DECLINED;
+    return (ctx->follow.steps->nelts && ctx->follow.follower.len) ? NGX_OK : NGX_DECLINED;
 }
 
 
@@ -413,7 +413,7 @@ ngx_http_idem_moves_field(ngx_http_request_t *r,
     ngx_http_idem_move_t  *step;
 
     if (letter == 'w') {
-        ctx->follower = *field;
+        ctx->follow.follower = *field;
         return NGX_OK;
     }
 
@@ -430,7 +430,7 @@ ngx_http_idem_moves_field(ngx_http_request_t *r,
     s.len = dst - s.data;
 
     if (letter == 't') {
-        step = ngx_array_push(ctx->steps);
+        step = ngx_array_push(ctx->follow.steps);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -441,12 +441,12 @@ ngx_http_idem_moves_field(ngx_http_request_t *r,
         return s.len ? NGX_OK : NGX_DECLINED;
     }
 
-    if (ctx->steps->nelts == 0) {
+    if (ctx->follow.steps->nelts == 0) {
         return NGX_DECLINED;
     }
 
-    step = ctx->steps->elts;
-    step += ctx->steps->nelts - 1;
+    step = ctx->follow.steps->elts;
+    step += ctx->follow.steps->nelts - 1;
 
     switch (letter) {
 
@@ -473,8 +473,8 @@ ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_move_t  *step;
 
-    step = ctx->steps->elts;
-    step += ctx->step;
+    step = ctx->follow.steps->elts;
+    step += ctx->follow.step;
 
     if (step->get) {
         r->method = NGX_HTTP_GET;
@@ -507,8 +507,8 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    step = ctx->steps->elts;
-    step += ctx->step;
+    step = ctx->follow.steps->elts;
+    step += ctx->follow.step;
 
     if (clcf->name.len != step->location.len
         || ngx_strncmp(clcf->name.data, step->location.data, clcf->name.len)
@@ -527,13 +527,13 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                       "idempotency: a stored response was made in location "
                       "\"%V\", its retry came to \"%V\" and is refused, record "
                       "%*xs", &step->location, &clcf->name, (size_t) 8,
-                      ctx->followed->id);
+                      ctx->follow.cover->id);
 
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
+                                    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 
-    if (++ctx->step < ctx->steps->nelts) {
+    if (++ctx->follow.step < ctx->follow.steps->nelts) {
         return ngx_http_idem_follow_move(r, ctx);
     }
 
@@ -541,13 +541,13 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ctx->follower.len != sizeof(who)
-        || CRYPTO_memcmp(ctx->follower.data, who, sizeof(who)) != 0)
+    if (ctx->follow.follower.len != sizeof(who)
+        || CRYPTO_memcmp(ctx->follow.follower.data, who, sizeof(who)) != 0)
     {
-        ctx->foreign = 1;
+        ctx->answer.foreign = 1;
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
-    return ngx_http_idem_replay(r, ctx->followed);
+    return ngx_http_idem_replay(r, ctx->follow.cover);
 }

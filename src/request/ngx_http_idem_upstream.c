@@ -50,7 +50,7 @@ ngx_http_idem_run_of(ngx_http_idem_ctx_t *ctx, ngx_http_request_t *r)
 {
     ngx_http_idem_run_t  *run;
 
-    for (run = &ctx->run; run; run = run->next) {
+    for (run = &ctx->work.run; run; run = run->next) {
         if (run->request == r) {
             return run;
         }
@@ -206,7 +206,7 @@ ngx_http_idem_upstream_answers(ngx_http_request_t *r,
     ngx_http_upstream_t  *u;
     ngx_http_idem_run_t  *run;
 
-    run = &ctx->run;
+    run = &ctx->work.run;
     u = r->upstream;
 
     ngx_http_idem_unmask(run);
@@ -217,11 +217,11 @@ ngx_http_idem_upstream_answers(ngx_http_request_t *r,
 #endif
        )
     {
-        ctx->answering = NULL;
+        ctx->work.answering = NULL;
         return;
     }
 
-    ctx->answering = u;
+    ctx->work.answering = u;
 
     (void) ngx_http_idem_upstream_watch(u, run);
 
@@ -247,8 +247,8 @@ ngx_http_idem_upstream_answers(ngx_http_request_t *r,
 ngx_uint_t
 ngx_http_idem_upstream_broke(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    return ctx->answering && ctx->answering == r->upstream
-           && ctx->answering->cleanup == NULL;
+    return ctx->work.answering && ctx->work.answering == r->upstream
+           && ctx->work.answering->cleanup == NULL;
 }
 
 
@@ -330,7 +330,7 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
     r = p->output_ctx;
 
     ctx = ngx_http_idem_get_ctx(r);
-    run = &ctx->run;
+    run = &ctx->work.run;
 
     if (run->invalid) {
         /* nobody wants the rest */

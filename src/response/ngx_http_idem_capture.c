@@ -128,18 +128,18 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     /* held already: this is another response in place of that */
 
-    ctx->held = NULL;
-    ctx->held_last = &ctx->held;
-    ctx->held_size = 0;
-    ctx->segments = NULL;
-    ctx->ended = 0;
-    ctx->composed = 0;
-    ctx->charset = 0;
-    ctx->ranges = 0;
-    ctx->app_off = 0;
-    ctx->app_ttl = 0;
+    ctx->capture.held = NULL;
+    ctx->capture.last = &ctx->capture.held;
+    ctx->capture.held_size = 0;
+    ctx->capture.segments = NULL;
+    ctx->capture.ended = 0;
+    ctx->capture.composed = 0;
+    ctx->capture.charset = 0;
+    ctx->capture.ranges = 0;
+    ctx->capture.app_off = 0;
+    ctx->capture.app_ttl = 0;
 
-    ngx_memzero(&ctx->response, sizeof(ngx_http_idem_response_t));
+    ngx_memzero(&ctx->capture.response, sizeof(ngx_http_idem_response_t));
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD,
                         "a response has come");
@@ -148,7 +148,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     rc = ngx_http_idem_capture_head(r, ctx);
 
-    if (ngx_http_idem_endless(r, ctx->answering)) {
+    if (ngx_http_idem_endless(r, ctx->work.answering)) {
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
         return ngx_http_idem_pass_header(r, ctx);
     }
@@ -157,7 +157,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* the slice module has begun where the client's range begins */
 
-        ctx->composed = 1;
+        ctx->capture.composed = 1;
 
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
         return ngx_http_idem_pass_header(r, ctx);
@@ -168,21 +168,21 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_pass_header(r, ctx);
     }
 
-    ctx->max_response = ngx_http_idem_size(r, &ctx->conf->max_response,
+    ctx->capture.max_response = ngx_http_idem_size(r, &ctx->conf->max_response,
                                            "idempotency_max_response");
-    ctx->max_response = ngx_min(ctx->max_response,
+    ctx->capture.max_response = ngx_min(ctx->capture.max_response,
                                 NGX_HTTP_IDEM_RECORD_MAX_LEN);
 
     header_only = ngx_http_idem_header_only(r);
 
-    if (ctx->held_size > ctx->max_response) {
+    if (ctx->capture.held_size > ctx->capture.max_response) {
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_TOO_LARGE);
         return ngx_http_idem_pass_header(r, ctx);
     }
 
     if (!header_only
         && r->headers_out.content_length_n
-           > (off_t) (ctx->max_response - ctx->held_size))
+           > (off_t) (ctx->capture.max_response - ctx->capture.held_size))
     {
         if (r->method == NGX_HTTP_HEAD) {
             return ngx_http_idem_head_alone(r, ctx);
@@ -199,7 +199,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
      * of what is held when it is sent
      */
 
-    ctx->ranges = r->allow_ranges && ngx_http_idem_may_range(r);
+    ctx->capture.ranges = r->allow_ranges && ngx_http_idem_may_range(r);
     r->allow_ranges = 0;
 
     if (header_only) {
@@ -207,7 +207,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         /* no body will come, and with that no last buffer */
 
         r->header_only = 1;
-        ctx->response.header_only = 1;
+        ctx->capture.response.header_only = 1;
 
         return ngx_http_idem_complete(r, ctx);
     }
@@ -305,11 +305,11 @@ ngx_http_idem_header_only(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_idem_head_alone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ctx->held = NULL;
-    ctx->held_last = &ctx->held;
-    ctx->held_size = ctx->head_size;
+    ctx->capture.held = NULL;
+    ctx->capture.last = &ctx->capture.held;
+    ctx->capture.held_size = ctx->capture.head_size;
 
-    ctx->response.body_len = 0;
+    ctx->capture.response.body_len = 0;
 
     return ngx_http_idem_complete(r, ctx);
 }
@@ -404,7 +404,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         }
     }
 
-    last = ctx->ended;
+    last = ctx->capture.ended;
     flush = 0;
 
     for ( /* void */ ; in; in = in->next) {
@@ -423,7 +423,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 
             ngx_http_idem_let_through(r, ctx, reason);
 
-            *ctx->held_last = in;
+            *ctx->capture.last = in;
 
             return ngx_http_idem_send(r, ctx);
         }
@@ -463,7 +463,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->app_off) {
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
         outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
 
@@ -472,12 +472,12 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
                       "idempotency: a response is %s to be kept, its retry "
                       "is refused, record %*xs",
                       reason == NGX_HTTP_IDEM_REASON_STREAM
-                          ? (ctx->composed ? "made by subrequests, not"
+                          ? (ctx->capture.composed ? "made by subrequests, not"
                                            : "an endless stream, not")
                       : reason == NGX_HTTP_IDEM_REASON_NO_ROOM
                           ? "more than there is memory for, not"
                       : "too large",
-                      (size_t) 8, ctx->primary->id);
+                      (size_t) 8, ctx->claims.primary->id);
     }
 
     ngx_http_idem_settle(ctx, outcome, reason);
@@ -487,7 +487,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
     ngx_http_idem_execute_let_go(r);
 
-    ctx->ranges = 0;
+    ctx->capture.ranges = 0;
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
 }
 
@@ -521,29 +521,29 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     /* the length of these, if they have one, is not that of their body */
 
-    if (ctx->response.body_len == 0
-        && (ctx->response.status == NGX_HTTP_NO_CONTENT
-            || ctx->response.status == NGX_HTTP_NOT_MODIFIED
+    if (ctx->capture.response.body_len == 0
+        && (ctx->capture.response.status == NGX_HTTP_NO_CONTENT
+            || ctx->capture.response.status == NGX_HTTP_NOT_MODIFIED
             || r->method == NGX_HTTP_HEAD))
     {
-        ctx->response.header_only = 1;
+        ctx->capture.response.header_only = 1;
     }
 
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->app_off) {
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
         outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
 
-    if (ctx->composed && r->method != NGX_HTTP_HEAD
+    if (ctx->capture.composed && r->method != NGX_HTTP_HEAD
         && r->headers_out.content_length_n
-           != (off_t) ctx->response.body_len)
+           != (off_t) ctx->capture.response.body_len)
     {
         /* one of the slices broke off, and nginx went on */
 
         outcome = NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
 
-        ctx->ranges = 0;
+        ctx->capture.ranges = 0;
         r->keepalive = 0;
     }
 
@@ -581,7 +581,7 @@ ngx_http_idem_own_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t  value;
 
-    if (!ctx->expired || !ctx->conf->headers) {
+    if (!ctx->claims.expired || !ctx->conf->headers) {
         return;
     }
 
@@ -596,8 +596,8 @@ ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_own_headers(r, ctx);
 
-    if (ctx->charset) {
-        ctx->charset = 0;
+    if (ctx->capture.charset) {
+        ctx->capture.charset = 0;
         ngx_str_null(&r->headers_out.charset);
     }
 
@@ -621,7 +621,7 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
 
-    if (ctx->ranges) {
+    if (ctx->capture.ranges) {
 
         /* of several ranges, the range body filter would have to make one */
 
@@ -635,11 +635,11 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return rc;
     }
 
-    if (ctx->ranges
+    if (ctx->capture.ranges
         && ngx_http_get_module_ctx(r, ngx_http_range_body_filter_module))
     {
         ngx_http_idem_hold_range(r, ctx);
     }
 
-    return ngx_http_next_body_filter(r, ctx->held);
+    return ngx_http_next_body_filter(r, ctx->capture.held);
 }

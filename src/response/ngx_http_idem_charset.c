@@ -56,7 +56,7 @@ ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ngx_http_idem_charset_name(r, &name) == NGX_OK) {
         r->headers_out.charset = name;
-        ctx->charset = 1;
+        ctx->capture.charset = 1;
     }
 }
 

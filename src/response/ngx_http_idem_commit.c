@@ -14,8 +14,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 
 
 static void ngx_http_idem_commit_block(ngx_http_request_t *r);
@@ -37,10 +35,10 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
 
-    ctx->response.plain_len = ctx->response.body_len;
+    ctx->capture.response.plain_len = ctx->capture.response.body_len;
 
     if (ctx->conf->compress
-        && ctx->response.body_len >= ctx->conf->compress_min
+        && ctx->capture.response.body_len >= ctx->conf->compress_min
         && ngx_http_idem_deflate(r, ctx) == NGX_AGAIN)
     {
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMPRESS,
@@ -123,8 +121,8 @@ ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMMIT,
                         "the response is complete");
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
         op = &cover->op;
 
         if (!cover->taken) {
@@ -146,11 +144,11 @@ ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             ngx_http_idem_committed(op);
 
         } else {
-            ctx->commits++;
+            ctx->claims.commits++;
         }
     }
 
-    return ctx->commits ? NGX_AGAIN : NGX_OK;
+    return ctx->claims.commits ? NGX_AGAIN : NGX_OK;
 }
 
 
@@ -163,15 +161,15 @@ ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_chain_t               *cl, *body, *in;
     ngx_http_idem_response_t  *response;
 
-    response = &ctx->response;
+    response = &ctx->capture.response;
 
-    response->time = ctx->primary->claim.time;
+    response->time = ctx->claims.primary->claim.time;
 
-    body = response->compressed ? ctx->compressed : ctx->held;
+    body = response->compressed ? ctx->capture.compressed : ctx->capture.held;
 
     /* the head is what it was when it came: it is not checked again */
 
-    *size = ctx->head_size;
+    *size = ctx->capture.head_size;
 
     cl = ngx_http_idem_piece(r->pool, *size);
     if (cl == NULL) {
@@ -218,7 +216,7 @@ ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
 
     ngx_http_idem_committed(op);
 
-    if (--ctx->commits) {
+    if (--ctx->claims.commits) {
         return;
     }
 
@@ -301,7 +299,7 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
 
     cover = op->data;
 
-    cover->ctx->store_time += ngx_current_msec - op->start;
+    cover->ctx->claims.store_time += ngx_current_msec - op->start;
 
     switch (op->result) {
 
@@ -311,8 +309,8 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_LOST:
         cover->lost = 1;
 
-        ngx_http_idem_metrics_count(op->store,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx,
                             NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                             "commit");
@@ -335,8 +333,8 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
         break;
 
     default:
-        ngx_http_idem_metrics_count(op->store,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
         ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                             op->error);
 

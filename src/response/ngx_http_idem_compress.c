@@ -59,7 +59,7 @@ ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     /* room for less than it is now: with more it is not worth it */
 
-    d->out = ngx_http_idem_piece(r->pool, ctx->response.body_len);
+    d->out = ngx_http_idem_piece(r->pool, ctx->capture.response.body_len);
     if (d->out == NULL) {
         return NGX_OK;
     }
@@ -69,12 +69,12 @@ ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     d->open = 1;
-    d->in = ctx->held;
+    d->in = ctx->capture.held;
     d->z.next_in = d->in->buf->pos;
     d->z.next_out = d->out->buf->last;
     d->z.avail_out = (uInt) (d->out->buf->end - d->out->buf->last);
 
-    ctx->deflate = d;
+    ctx->capture.deflate = d;
 
     if (ngx_http_idem_deflate_turn(ctx) == NGX_OK) {
         return NGX_OK;
@@ -99,7 +99,7 @@ ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx)
     ngx_uint_t                last;
     ngx_http_idem_deflate_t  *d;
 
-    d = ctx->deflate;
+    d = ctx->capture.deflate;
     left = NGX_HTTP_IDEM_DEFLATE_PIECE;
 
     do {
@@ -135,7 +135,7 @@ ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc)
     ngx_buf_t                *b;
     ngx_http_idem_deflate_t  *d;
 
-    d = ctx->deflate;
+    d = ctx->capture.deflate;
 
     if (rc != Z_STREAM_END || d->z.avail_out == 0) {
         ngx_pfree(ctx->request->pool, d->out);
@@ -144,9 +144,9 @@ ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc)
         b = d->out->buf;
         b->last = d->z.next_out;
 
-        ctx->compressed = d->out;
-        ctx->response.compressed = 1;
-        ctx->response.body_len = b->last - b->pos;
+        ctx->capture.compressed = d->out;
+        ctx->capture.response.compressed = 1;
+        ctx->capture.response.body_len = b->last - b->pos;
     }
 
     ngx_http_idem_deflate_cleanup(ctx);
@@ -166,7 +166,7 @@ ngx_http_idem_deflate_handler(ngx_event_t *ev)
 
     ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "idempotency: a turn of compression, at %uL",
-                   (uint64_t) ctx->deflate->z.total_in);
+                   (uint64_t) ctx->capture.deflate->z.total_in);
 
     if (ngx_http_idem_deflate_turn(ctx) == NGX_AGAIN) {
         ngx_add_timer(ev, NGX_HTTP_IDEM_DEFLATE_PAUSE);
@@ -182,13 +182,13 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_deflate_t  *d;
 
-    d = ctx->deflate;
+    d = ctx->capture.deflate;
 
     if (d == NULL) {
         return;
     }
 
-    ctx->deflate = NULL;
+    ctx->capture.deflate = NULL;
 
     if (d->event.timer_set) {
         ngx_del_timer(&d->event);

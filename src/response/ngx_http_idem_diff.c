@@ -77,8 +77,8 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     *more = 0;
     *text = ctx->diffs[form];
 
-    if (text->data || ctx->found_details.len == 0 || ctx->foreign
-        || ctx->primary->details.len == 0)
+    if (text->data || ctx->answer.details.len == 0 || ctx->answer.foreign
+        || ctx->claims.primary->details.len == 0)
     {
         return NGX_OK;
     }
@@ -97,7 +97,7 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     *d.last++ = '[';
 
-    rc = ngx_http_idem_json_diff(&ctx->found_details, &ctx->primary->details,
+    rc = ngx_http_idem_json_diff(&ctx->answer.details, &ctx->claims.primary->details,
                                  NGX_HTTP_IDEM_DIFF_MAX,
                                  ngx_http_idem_diff_entry, &d, more);
 

@@ -166,7 +166,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    response = &ctx->response;
+    response = &ctx->capture.response;
 
     response->status = r->headers_out.status;
     response->headers = headers.elts;
@@ -179,11 +179,11 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         response->status_line = r->headers_out.status_line;
     }
 
-    ctx->head_size = ngx_http_idem_head_size(response);
+    ctx->capture.head_size = ngx_http_idem_head_size(response);
 
     /* or beyond what a record can hold at all */
 
-    ctx->held_size = ctx->head_size ? ctx->head_size : NGX_MAX_SIZE_T_VALUE;
+    ctx->capture.held_size = ctx->capture.head_size ? ctx->capture.head_size : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
 }
@@ -348,14 +348,14 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
     if (h->value.len == 3
         && ngx_strncasecmp(h->value.data, (u_char *) "off", 3) == 0)
     {
-        ctx->app_off = 1;
+        ctx->capture.app_off = 1;
         return;
     }
 
     n = ngx_atoi(h->value.data, h->value.len);
 
     if (n > 0 && n <= NGX_MAX_INT32_VALUE) {
-        ctx->app_ttl = (ngx_msec_t) n * 1000;
+        ctx->capture.app_ttl = (ngx_msec_t) n * 1000;
         return;
     }
 

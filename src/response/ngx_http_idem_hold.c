@@ -39,7 +39,7 @@ ngx_http_idem_reason_e
 ngx_http_idem_hold(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len)
 {
-    if (len > ctx->max_response - ctx->held_size) {
+    if (len > ctx->capture.max_response - ctx->capture.held_size) {
         return NGX_HTTP_IDEM_REASON_TOO_LARGE;
     }
 
@@ -64,21 +64,21 @@ ngx_http_idem_hold_bytes(ngx_http_request_t *r,
 
     len = in->last - in->pos;
 
-    ctx->held_size += len;
-    ctx->response.body_len += len;
+    ctx->capture.held_size += len;
+    ctx->capture.response.body_len += len;
 
     while (len) {
-        cl = ctx->tail;
+        cl = ctx->capture.tail;
         b = cl ? cl->buf : NULL;
 
-        if (ctx->held == NULL || b == NULL || b->last == b->end) {
+        if (ctx->capture.held == NULL || b == NULL || b->last == b->end) {
 
             /* the whole if it is known, otherwise ever larger pieces */
 
             expected = r->headers_out.content_length_n
-                       - (off_t) (ctx->response.body_len - len);
+                       - (off_t) (ctx->capture.response.body_len - len);
 
-            size = ctx->response.body_len;
+            size = ctx->capture.response.body_len;
             size = ngx_max(size, NGX_HTTP_IDEM_HOLD_MIN);
             size = ngx_min(size, NGX_HTTP_IDEM_HOLD_MAX);
 
@@ -93,9 +93,9 @@ ngx_http_idem_hold_bytes(ngx_http_request_t *r,
 
             b = cl->buf;
 
-            *ctx->held_last = cl;
-            ctx->held_last = &cl->next;
-            ctx->tail = cl;
+            *ctx->capture.last = cl;
+            ctx->capture.last = &cl->next;
+            ctx->capture.tail = cl;
         }
 
         n = ngx_min(len, (size_t) (b->end - b->last));
@@ -115,8 +115,7 @@ ngx_http_idem_piece(ngx_pool_t *pool, size_t size)
     ngx_buf_t              *b;
     ngx_http_idem_piece_t  *piece;
 
-    piece = ngx_palloc(pool, offsetof(ngx_http_idem_piece_t, data)
-                             + size);
+    piece = ngx_palloc(pool, offsetof(ngx_http_idem_piece_t, data) + size);
     if (piece == NULL) {
         return NULL;
     }
@@ -143,17 +142,17 @@ ngx_http_idem_hold_last(ngx_http_idem_ctx_t *ctx)
 {
     ngx_buf_t  *b;
 
-    if (ctx->held && ctx->segments == NULL) {
-        b = ctx->tail->buf;
+    if (ctx->capture.held && ctx->capture.segments == NULL) {
+        b = ctx->capture.tail->buf;
 
     } else {
-        b = &ctx->end_buf;
+        b = &ctx->capture.end_buf;
 
-        ctx->end.buf = b;
-        ctx->end.next = NULL;
+        ctx->capture.end.buf = b;
+        ctx->capture.end.next = NULL;
 
-        *ctx->held_last = &ctx->end;
-        ctx->held_last = &ctx->end.next;
+        *ctx->capture.last = &ctx->capture.end;
+        ctx->capture.last = &ctx->capture.end.next;
     }
 
     b->last_buf = 1;
@@ -212,7 +211,7 @@ ngx_http_idem_hold_range(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     offset = r->headers_out.content_offset;
     len = ngx_http_idem_range_len(r);
 
-    ll = &ctx->held;
+    ll = &ctx->capture.held;
 
     while (*ll) {
         cl = *ll;

@@ -56,14 +56,14 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
     ngx_http_idem_outcome_left(r, ctx);
 
-    run = &ctx->run;
+    run = &ctx->work.run;
 
     upstream = run->called && r->upstream && r->upstream != run->before;
 
     other = run->called && !upstream
             && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-    all = ngx_http_idem_all_upstreams(r, ctx, &last) | ctx->left;
+    all = ngx_http_idem_all_upstreams(r, ctx, &last) | ctx->work.left;
 
     beside = 0;
 
@@ -86,7 +86,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
         return NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
     }
 
-    if (upstream && ctx->answering == r->upstream) {
+    if (upstream && ctx->work.answering == r->upstream) {
         /* an error_page may have made another status of it */
         answer = last;
 
@@ -123,12 +123,12 @@ ngx_http_idem_page(ngx_http_request_t *r,
     ngx_uint_t  tried;
 
     if (all == 0) {
-        tried = r->upstream && r->upstream != ctx->run.origin;
+        tried = r->upstream && r->upstream != ctx->work.run.origin;
 
 #if (NGX_HTTP_CACHE)
 
         if (r->cached && (r->upstream_states == NULL
-                          || r->upstream_states->nelts == ctx->run.first))
+                          || r->upstream_states->nelts == ctx->work.run.first))
         {
             /* nobody had to be asked */
             tried = 0;
@@ -148,8 +148,8 @@ ngx_http_idem_page(ngx_http_request_t *r,
         return last;
 
     } else if (last == 0
-               && (ctx->left == 0
-                   || ctx->left & NGX_HTTP_IDEM_ANSWER_NONE))
+               && (ctx->work.left == 0
+                   || ctx->work.left & NGX_HTTP_IDEM_ANSWER_NONE))
     {
         /* nor does a page speak for a subrequest, or for Lua */
         return NGX_HTTP_IDEM_ANSWER_NONE;
@@ -171,7 +171,7 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_uint_t            failed;
     ngx_http_idem_run_t  *run;
 
-    run = &ctx->run;
+    run = &ctx->work.run;
 
     if (!run->called || run->uri_changes == r->uri_changes) {
         return;
@@ -190,7 +190,7 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    ctx->left |= (failed && r->err_status)
+    ctx->work.left |= (failed && r->err_status)
                  ? ngx_http_idem_by_status(ctx, r->err_status)
                  : NGX_HTTP_IDEM_ANSWER_NONE;
 }
@@ -209,9 +209,9 @@ ngx_http_idem_all_upstreams(ngx_http_request_t *r,
     ngx_http_idem_run_t  *run;
 
     *last = 0;
-    all = ngx_http_idem_upstreams(ctx, &ctx->run, last);
+    all = ngx_http_idem_upstreams(ctx, &ctx->work.run, last);
 
-    for (run = ctx->run.next; run; run = run->next) {
+    for (run = ctx->work.run.next; run; run = run->next) {
         all |= ngx_http_idem_upstreams(ctx, run, NULL);
     }
 
@@ -375,8 +375,8 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
         }
     }
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         if (!cover->taken) {
             continue;
@@ -394,7 +394,7 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
 static void
 ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 {
-    if (!ctx->unprotected) {
+    if (!ctx->claims.unprotected) {
         ctx->status = status;
     }
 }
@@ -408,8 +408,8 @@ ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    for (i = 0; i < ctx->ncovers; i++) {
-        cover = &ctx->covers[i];
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
 
         if (!cover->taken) {
             continue;
@@ -419,7 +419,7 @@ ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
         cover->asked = 0;
 
         ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_RELEASE,
-                                 NGX_HTTP_IDEM_REASON_NONE, ctx->ttl);
+                                 NGX_HTTP_IDEM_REASON_NONE, ctx->claims.ttl);
 
         cover->where = NULL;
     }
@@ -449,9 +449,9 @@ ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
     *op->claim = cover->claim;
 
     op->where = cover->where;
-    op->lease = ctx->lease;
+    op->lease = ctx->claims.lease;
     op->locked_until = cover->locked_until;
-    op->unprotected = ctx->unprotected;
+    op->unprotected = ctx->claims.unprotected;
     op->hold = ngx_http_idem_holds(ctx);
     op->ttl = ttl;
     op->grace = ngx_http_idem_grace(cover);

@@ -98,7 +98,12 @@ static const ngx_http_idem_problem_t
       "response-not-kept", "RESPONSE_NOT_KEPT", "not_replayable",
       "The response could not be kept",
       "A request with this Idempotency-Key was processed; "
-      "its response could not be kept." }
+      "its response could not be kept." },
+
+    { 409, NGX_HTTP_IDEM_STATUS_CONFLICT, 0,
+      "duplicate-request", "DUPLICATE_REQUEST", "duplicate",
+      "The request is a duplicate",
+      "A request that says the same was received a short time ago." }
 };
 
 
@@ -118,15 +123,15 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
 
-    ctx->problem = problem;
+    ctx->answer.problem = problem;
     ctx->refused = 1;
     ctx->status = p->status;
-    ctx->refusal = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
+    ctx->answer.status = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
                    ? ctx->conf->conflict_status : p->http;
 
     if (p->retryable) {
-        ctx->retryable = 1;
-        ctx->retry_after = ngx_http_idem_time(r,
+        ctx->answer.retryable = 1;
+        ctx->answer.retry_after = ngx_http_idem_time(r,
                                               &ctx->conf->retry_after,
                                               "idempotency_retry_after");
     }
@@ -147,7 +152,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
     }
 
     if (!ctx->conf->error_body) {
-        return ctx->refusal;
+        return ctx->answer.status;
     }
 
     rc = ngx_http_discard_request_body(r);
@@ -162,7 +167,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    r->headers_out.status = ctx->refusal;
+    r->headers_out.status = ctx->answer.status;
     r->headers_out.content_length_n = text.len;
 
     ngx_str_set(&r->headers_out.content_type, "application/problem+json");
@@ -175,7 +180,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
     rc = ngx_http_send_header(r);
 
     if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
-        rc = ngx_http_idem_output(r, &ctx->end_buf, &text);
+        rc = ngx_http_idem_output(r, &ctx->capture.end_buf, &text);
     }
 
     ngx_http_finalize_request(r, rc);
@@ -201,7 +206,7 @@ ngx_http_idem_refuse_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     /* no further error_page: it could lead here again */
     r->error_page = 1;
 
-    return ctx->refusal;
+    return ctx->answer.status;
 }
 
 
@@ -227,21 +232,21 @@ ngx_http_idem_problem_message(ngx_http_request_t *r,
 {
     const char  *detail;
 
-    detail = ngx_http_idem_problems[ctx->problem].detail;
+    detail = ngx_http_idem_problems[ctx->answer.problem].detail;
 
-    if (ctx->problem != NGX_HTTP_IDEM_PROBLEM_KEY_INVALID) {
+    if (ctx->answer.problem != NGX_HTTP_IDEM_PROBLEM_KEY_INVALID) {
         text->data = (u_char *) detail;
         text->len = ngx_strlen(detail);
         return NGX_OK;
     }
 
     text->data = ngx_pnalloc(r->pool, ngx_strlen(detail)
-                                      + ngx_strlen(ctx->reason) + 1);
+                                      + ngx_strlen(ctx->answer.reason) + 1);
     if (text->data == NULL) {
         return NGX_ERROR;
     }
 
-    text->len = ngx_sprintf(text->data, "%s%s.", detail, ctx->reason)
+    text->len = ngx_sprintf(text->data, "%s%s.", detail, ctx->answer.reason)
                 - text->data;
 
     return NGX_OK;
@@ -254,14 +259,14 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r,
 {
     ngx_str_t  value;
 
-    if (ctx->retryable) {
+    if (ctx->answer.retryable) {
         value.data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN);
         if (value.data == NULL) {
             return NGX_ERROR;
         }
 
         value.len = ngx_sprintf(value.data, "%M",
-                                (ctx->retry_after + 999) / 1000)
+                                (ctx->answer.retry_after + 999) / 1000)
                     - value.data;
 
         if (ngx_http_idem_add_header(r, "Retry-After", &value)
@@ -311,7 +316,7 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_uint_t                      more;
     const ngx_http_idem_problem_t  *problem;
 
-    problem = &ngx_http_idem_problems[ctx->problem];
+    problem = &ngx_http_idem_problems[ctx->answer.problem];
 
     if (ngx_http_idem_problem_message(r, ctx, &message) != NGX_OK) {
         return NGX_ERROR;
@@ -347,21 +352,21 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%V\","
                     "\"ok\":false,\"error\":{\"type\":\"%s\",\"code\":\"%s\","
                     "\"message\":\"%V\",\"retryable\":%s,",
-                    problem->title, ctx->refusal, &message, problem->type,
+                    problem->title, ctx->answer.status, &message, problem->type,
                     problem->code, &message,
-                    ctx->retryable ? "true" : "false");
+                    ctx->answer.retryable ? "true" : "false");
 
-    if (ctx->retryable) {
-        p = ngx_sprintf(p, "\"retryAfterMs\":%M,", ctx->retry_after);
+    if (ctx->answer.retryable) {
+        p = ngx_sprintf(p, "\"retryAfterMs\":%M,", ctx->answer.retry_after);
     }
 
     p = ngx_cpymem(p, "\"details\":{", 11);
 
     /* a conflict with somebody else's record tells nothing of it */
 
-    if (ctx->original_time && !ctx->foreign) {
+    if (ctx->answer.original_time && !ctx->answer.foreign) {
         p = ngx_cpymem(p, "\"original_time\":\"", 17);
-        p = ngx_http_idem_iso_time(p, ctx->original_time);
+        p = ngx_http_idem_iso_time(p, ctx->answer.original_time);
         *p++ = '"';
     }
 
@@ -387,8 +392,8 @@ ngx_http_idem_iso_time(u_char *p, uint64_t msec)
 
     /* a year has four digits, whatever a store has made of the time */
 
-    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX)
-                         / 1000), &tm);
+    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX) / 1000),
+               &tm);
 
     p = ngx_http_idem_two_digits(p, tm.ngx_tm_year / 100);
     p = ngx_http_idem_two_digits(p, tm.ngx_tm_year % 100);

@@ -37,8 +37,8 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx = cover->ctx;
     reason = NULL;
 
-    rc = ngx_http_idem_replay_decode(r, &cover->op.found, &response,
-                                     &body, &reason);
+    rc = ngx_http_idem_replay_decode(r, &cover->op.found, &response, &body,
+                                     &reason);
     if (rc == NGX_DECLINED) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "idempotency: store \"%V\" has a record that can't be "
@@ -51,7 +51,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
          */
 
         return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
     if (rc != NGX_OK) {
@@ -65,7 +65,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     }
 
     if (ctx->conf->dry_run) {
-        ctx->original_time = response.time;
+        ctx->answer.original_time = response.time;
         return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
     }
 
@@ -75,11 +75,11 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx->status = NGX_HTTP_IDEM_STATUS_REPLAYED;
 
     /* the record may be of a later request that was given this response */
-    ctx->original_time = response.time;
+    ctx->answer.original_time = response.time;
 
     /* should a filter fail: the error_page of that must not run it either */
 
-    ctx->refusal = NGX_HTTP_INTERNAL_SERVER_ERROR;
+    ctx->answer.status = NGX_HTTP_INTERNAL_SERVER_ERROR;
 
     /* what of the request is left unread must not be taken for the next one */
 
@@ -120,7 +120,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     rc = ngx_http_send_header(r);
 
     if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
-        rc = ngx_http_idem_output(r, &ctx->end_buf, &body);
+        rc = ngx_http_idem_output(r, &ctx->capture.end_buf, &body);
     }
 
     ngx_http_finalize_request(r, rc);
@@ -198,7 +198,7 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    value.len = ngx_http_idem_iso_time(value.data, ctx->original_time)
+    value.len = ngx_http_idem_iso_time(value.data, ctx->answer.original_time)
                 - value.data;
 
     if (ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)

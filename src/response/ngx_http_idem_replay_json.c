@@ -98,8 +98,8 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     w.member = ctx->conf->replay_json->elts;
     w.nmembers = ctx->conf->replay_json->nelts;
 
-    w.value = ngx_palloc(r->pool, w.nmembers
-                              * sizeof(ngx_http_idem_rewrite_value_t));
+    w.value = ngx_palloc(r->pool,
+                         w.nmembers * sizeof(ngx_http_idem_rewrite_value_t));
     if (w.value == NULL) {
         return NGX_ERROR;
     }

@@ -30,7 +30,7 @@
 
 struct ngx_http_idem_segment_s {
     ngx_http_request_t       *after;
-    ngx_chain_t             **start;            /* in ctx->held             */
+    ngx_chain_t             **start;            /* in ctx->capture.held             */
     ngx_http_idem_segment_t  *next;
 };
 
@@ -139,7 +139,7 @@ ngx_http_idem_slice_body(ngx_http_request_t *r,
     ngx_chain_t            *cl;
     ngx_http_idem_reason_e  reason;
 
-    ctx->composed = 1;
+    ctx->capture.composed = 1;
 
     for (cl = in; cl; cl = cl->next) {
         b = cl->buf;
@@ -241,7 +241,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
             continue;
         }
 
-        ctx->ended = 1;
+        ctx->capture.ended = 1;
         r->buffered |= NGX_HTTP_IDEM_BUFFERED;
     }
 
@@ -257,7 +257,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
         reason = ngx_http_idem_hold(r, ctx, cl->buf, len);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
-            ctx->ended = 0;
+            ctx->capture.ended = 0;
 
             if (ngx_http_idem_compose(r, ctx, reason) == NGX_ERROR) {
                 return NGX_ERROR;
@@ -291,12 +291,12 @@ ngx_http_idem_segment(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     segment = NULL;
 
-    for (last = &ctx->segments; *last; last = &(*last)->next) {
+    for (last = &ctx->capture.segments; *last; last = &(*last)->next) {
         segment = *last;
     }
 
     if (segment
-        && (segment->after == after || segment->start == ctx->held_last))
+        && (segment->after == after || segment->start == ctx->capture.last))
     {
         segment->after = after;
         return NGX_OK;
@@ -308,13 +308,13 @@ ngx_http_idem_segment(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     segment->after = after;
-    segment->start = ctx->held_last;
+    segment->start = ctx->capture.last;
     segment->next = NULL;
 
     *last = segment;
 
     /* it does not go on in the buffer of the one before */
-    ctx->tail = NULL;
+    ctx->capture.tail = NULL;
 
     return NGX_OK;
 }
@@ -336,11 +336,11 @@ ngx_http_idem_compose(ngx_http_request_t *r,
     ngx_http_postponed_request_t  *rest;
     ngx_http_idem_segment_t       *segment;
 
-    if (ctx->ended) {
+    if (ctx->capture.ended) {
         ngx_http_idem_hold_last(ctx);
     }
 
-    ctx->composed = 1;
+    ctx->capture.composed = 1;
 
     ngx_http_idem_let_through(r, ctx, reason);
 
@@ -352,7 +352,7 @@ ngx_http_idem_compose(ngx_http_request_t *r,
     r->connection->data = r;
     r->postponed = NULL;
 
-    segment = ctx->segments;
+    segment = ctx->capture.segments;
     next = segment ? ngx_http_idem_cut_chain(segment) : NULL;
 
     rc = ngx_http_idem_pass_header(r, ctx);
@@ -361,8 +361,8 @@ ngx_http_idem_compose(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    if (ctx->held && !r->header_only
-        && ngx_http_idem_pass_body(r, ctx->held) == NGX_ERROR)
+    if (ctx->capture.held && !r->header_only
+        && ngx_http_idem_pass_body(r, ctx->capture.held) == NGX_ERROR)
     {
         return NGX_ERROR;
     }

@@ -10,8 +10,6 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/ngx_http_idem_store.h"
 #include "store/memory/ngx_http_idem_memory.h"
 #include "store/redis/ngx_http_idem_redis.h"
@@ -40,6 +38,7 @@ typedef struct {
 static ngx_http_idem_op_t *ngx_http_idem_op_make(ngx_pool_t *pool);
 static ngx_http_idem_op_t *ngx_http_idem_op_new(void);
 static void ngx_http_idem_op_destroy(ngx_http_idem_op_t *op);
+static void ngx_http_idem_op_count(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_missed(ngx_http_idem_op_t *op);
 
 
@@ -168,10 +167,58 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
     op->pending = (rc == NGX_AGAIN);
 
     if (rc == NGX_OK) {
-        ngx_http_idem_metrics_operation(op);
+        ngx_http_idem_op_count(op);
     }
 
     return rc;
+}
+
+
+void
+ngx_http_idem_store_event(ngx_http_idem_store_t *store,
+    ngx_http_idem_event_e event, u_char *id, const char *word)
+{
+    ngx_http_idem_line_t  line;
+
+    if (ngx_http_idem_line_start(&line, store->log, event, &store->name)
+        != NGX_OK)
+    {
+        return;
+    }
+
+    if (id) {
+        ngx_http_idem_line_hex(&line, "record", id, NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    if (word) {
+        ngx_http_idem_line_word(&line, "reason", word);
+    }
+
+    ngx_http_idem_line_write(&line);
+}
+
+
+/* a store within another has no figures: it is counted where it was asked */
+
+static void
+ngx_http_idem_op_count(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_metrics_t  *m;
+
+    m = op->store->metrics;
+
+    if (m == NULL) {
+        return;
+    }
+
+    ngx_http_idem_metrics_operation(m, op->kind, op->result);
+
+    /* a watch takes as long as others run */
+
+    if (op->kind != NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_metrics_latency(m, op->kind,
+                                  ngx_http_idem_metrics_clock() - op->clock);
+    }
 }
 
 
@@ -180,13 +227,13 @@ ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
 {
     op->pending = 0;
 
-    ngx_http_idem_metrics_operation(op);
+    ngx_http_idem_op_count(op);
 
     if (op->kind != NGX_HTTP_IDEM_OP_WATCH
         && ngx_current_msec - op->start >= NGX_HTTP_IDEM_SLOW)
     {
         ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
-                                    ngx_http_idem_op_names[op->kind]);
+                                  NULL, ngx_http_idem_op_names[op->kind]);
     }
 
     op->handler(op);
@@ -362,25 +409,24 @@ ngx_http_idem_op_missed(ngx_http_idem_op_t *op)
     switch (op->result) {
 
     case NGX_HTTP_IDEM_LOST:
-        ngx_http_idem_metrics_count(op->store,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
-        ngx_http_idem_record_event(op->store,
-                                         NGX_HTTP_IDEM_EVENT_LOCK_LOST,
-                                         op->id, "commit");
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_LOCK_LOST,
+                                  op->id, "commit");
         break;
 
     case NGX_HTTP_IDEM_FULL:
-        ngx_http_idem_record_event(op->store,
-                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                                     op->id, "no room for the response");
+        ngx_http_idem_store_event(op->store,
+                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                                  "no room for the response");
         break;
 
     default: /* NGX_HTTP_IDEM_ERROR */
-        ngx_http_idem_metrics_count(op->store,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
-        ngx_http_idem_record_event(op->store,
-                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                                     op->id, op->error);
+        ngx_http_idem_metrics_count(op->store->metrics,
+                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+        ngx_http_idem_store_event(op->store,
+                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                                  op->error);
         break;
     }
 }

@@ -21,6 +21,8 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_metrics.h"
 #include "record/ngx_http_idem_record.h"
 #include "store/ngx_http_idem_nodes.h"
 
@@ -30,9 +32,6 @@ typedef struct ngx_http_idem_op_s     ngx_http_idem_op_t;
 
 /* what stands around one that is elsewhere: layers/..._layers.h */
 typedef struct ngx_http_idem_layers_s  ngx_http_idem_layers_t;
-
-/* its figures: observe/..._metrics.h */
-typedef struct ngx_http_idem_metrics_s  ngx_http_idem_metrics_t;
 
 
 typedef enum {
@@ -258,7 +257,7 @@ struct ngx_http_idem_store_s {
                                                          replicas did not have
                                                          */
     ngx_http_idem_metrics_t         *metrics;
-    struct ngx_http_idem_log_s      *log;             /* of its events      */
+    ngx_http_idem_log_t             *log;             /* of its events      */
     ngx_resolver_t                  *resolver;        /* for names that are
                                                          looked up while it
                                                          runs, or NULL      */
@@ -293,6 +292,10 @@ ngx_str_t *ngx_http_idem_backend_names(void);
 
 ngx_int_t ngx_http_idem_store_submit(ngx_http_idem_op_t *op);
 void ngx_http_idem_store_cancel(ngx_http_idem_op_t *op);
+
+/* an event: of the store, or of one of its records ("id", or NULL) */
+void ngx_http_idem_store_event(ngx_http_idem_store_t *store,
+    ngx_http_idem_event_e event, u_char *id, const char *word);
 
 /* for backends: the answer to an operation that was pending is there */
 void ngx_http_idem_store_complete(ngx_http_idem_op_t *op);

@@ -102,7 +102,7 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
 /* ... what is told, and what the outbox does by itself */
 
 void
-ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
+ngx_http_idem_metrics_count(ngx_http_idem_metrics_t *m,
     ngx_http_idem_count_e what)
 {
     if (what == NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES) {
@@ -111,7 +111,7 @@ ngx_http_idem_metrics_count(ngx_http_idem_store_t *store,
 }
 
 void
-ngx_http_idem_record_event(ngx_http_idem_store_t *store,
+ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     ngx_http_idem_event_e event, u_char *id, const char *word)
 {
     events++;

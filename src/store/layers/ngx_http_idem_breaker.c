@@ -28,8 +28,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/zone/ngx_http_idem_mutex.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
@@ -119,8 +117,8 @@ ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
     place = ngx_http_idem_breaker_place(b, op->id);
 
     if (ngx_http_idem_breaker_gate(b, place, &probe) != NGX_OK) {
-        ngx_http_idem_metrics_count(b->layer.named,
-                                NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
+        ngx_http_idem_metrics_count(b->layer.named->metrics,
+                                    NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
         return ngx_http_idem_breaker_refuse(op);
     }
 
@@ -133,8 +131,8 @@ ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
 {
     ngx_uint_t  place;
 
-    place = ngx_http_idem_breaker_place(
-                               ngx_http_idem_breaker_conf(op), op->id);
+    place = ngx_http_idem_breaker_place( ngx_http_idem_breaker_conf(op),
+                                        op->id);
 
     return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
 }
@@ -166,8 +164,8 @@ ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op,
     ngx_uint_t place, uintptr_t probe)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                             ngx_http_idem_breaker_done,
-                             ngx_http_idem_breaker_note(place, probe));
+                                   ngx_http_idem_breaker_done,
+                                   ngx_http_idem_breaker_note(place, probe));
 }
 
 
@@ -365,7 +363,8 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
 
     if (closed) {
         ngx_http_idem_store_event(b->layer.named,
-                                   NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL);
+                                  NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL,
+                                  NULL);
 
         p = ngx_http_idem_breaker_whose(b, place, whose,
                                         whose + sizeof(whose));
@@ -440,11 +439,11 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
         return;
     }
 
-    ngx_http_idem_metrics_count(b->layer.named,
-                                  NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
+    ngx_http_idem_metrics_count(b->layer.named->metrics,
+                                NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
     ngx_http_idem_store_event(b->layer.named,
-                                   NGX_HTTP_IDEM_EVENT_BREAKER_OPENED,
-                                   op->error);
+                              NGX_HTTP_IDEM_EVENT_BREAKER_OPENED, NULL,
+                              op->error);
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: %*s failed %ui times in a row, its breaker is "

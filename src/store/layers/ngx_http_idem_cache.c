@@ -22,7 +22,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 
@@ -84,13 +83,13 @@ ngx_http_idem_cache_begin(ngx_http_idem_op_t *op)
     ngx_http_idem_zone_unlock(&cache->z);
 
     if (node && op->result == NGX_HTTP_IDEM_FOUND) {
-        ngx_http_idem_metrics_count(cache->layer.named,
-                                       NGX_HTTP_IDEM_COUNT_CACHE_HITS);
+        ngx_http_idem_metrics_count(cache->layer.named->metrics,
+                                    NGX_HTTP_IDEM_COUNT_CACHE_HITS);
         return NGX_OK;
     }
 
-    ngx_http_idem_metrics_count(cache->layer.named,
-                                     NGX_HTTP_IDEM_COUNT_CACHE_MISSES);
+    ngx_http_idem_metrics_count(cache->layer.named->metrics,
+                                NGX_HTTP_IDEM_COUNT_CACHE_MISSES);
 
     return ngx_http_idem_layer_ask(op, cache->layer.inner,
                                    ngx_http_idem_cache_begun, 0);
@@ -149,8 +148,8 @@ ngx_http_idem_cache_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
     ngx_memcpy(commit.id, op->id, NGX_HTTP_IDEM_ID_LEN);
 
-    ngx_http_idem_cache_fill(ngx_http_idem_cache_conf(op),
-                             &commit, found->left);
+    ngx_http_idem_cache_fill(ngx_http_idem_cache_conf(op), &commit,
+                             found->left);
 
     return NGX_OK;
 }
@@ -160,7 +159,7 @@ static ngx_int_t
 ngx_http_idem_cache_commit(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                        ngx_http_idem_cache_committed, 0);
+                                   ngx_http_idem_cache_committed, 0);
 }
 
 

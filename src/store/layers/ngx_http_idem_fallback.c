@@ -127,7 +127,7 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
     }
 
     child = ngx_http_idem_layer_child(op, f->ledger,
-                                         ngx_http_idem_fallback_looked, note);
+                                      ngx_http_idem_fallback_looked, note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for an operation";
@@ -157,7 +157,7 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
     f = ngx_http_idem_fallback_conf(op);
 
     child = ngx_http_idem_layer_child(op, &f->primary,
-                                          ngx_http_idem_fallback_begun, note);
+                                      ngx_http_idem_fallback_begun, note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for an operation";
@@ -181,7 +181,7 @@ ngx_http_idem_fallback_ask_ledger(ngx_http_idem_op_t *op, uintptr_t note)
     f = ngx_http_idem_fallback_conf(op);
 
     return ngx_http_idem_layer_ask(op, f->ledger,
-                                        ngx_http_idem_fallback_instead, note);
+                                   ngx_http_idem_fallback_instead, note);
 }
 
 
@@ -396,7 +396,8 @@ ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         return ngx_http_idem_layer_ask(op, &f->primary,
-                                 ngx_http_idem_fallback_both_committed, 0);
+                                       ngx_http_idem_fallback_both_committed,
+                                       0);
     }
 
     child = ngx_http_idem_layer_child(op, f->ledger,
@@ -452,7 +453,7 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
         ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
 
         return ngx_http_idem_layer_ask(op, f->ledger,
-                                          ngx_http_idem_fallback_saved, 0);
+                                       ngx_http_idem_fallback_saved, 0);
 
     default: /* NGX_HTTP_IDEM_LOST, NGX_HTTP_IDEM_FULL */
         ngx_http_idem_fallback_give_back(op);
@@ -509,7 +510,7 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op)
     f = ngx_http_idem_fallback_conf(op);
 
     release = ngx_http_idem_op_detached(f->ledger, NGX_HTTP_IDEM_OP_RELEASE,
-                                             op->id, op->token);
+                                        op->id, op->token);
     if (release) {
         release->lease = op->lease;
         ngx_http_idem_op_detach(release);

@@ -14,8 +14,8 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
+#include "ngx_http_idem.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 
@@ -358,7 +358,7 @@ ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
     }
 
     return ngx_http_idem_layers_put(cf, store, &cache->layer,
-                                         &ngx_http_idem_cache_backend);
+                                    &ngx_http_idem_cache_backend);
 }
 
 

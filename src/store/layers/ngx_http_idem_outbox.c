@@ -29,8 +29,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 
@@ -147,7 +145,7 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
     }
 
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                        ngx_http_idem_outbox_committed, 0);
+                                   ngx_http_idem_outbox_committed, 0);
 }
 
 
@@ -160,7 +158,7 @@ ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
     }
 
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                        ngx_http_idem_outbox_released, 0);
+                                   ngx_http_idem_outbox_released, 0);
 }
 
 
@@ -223,8 +221,8 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
                                           NGX_HTTP_IDEM_OUTBOX_FAILED)
             != NGX_OK)
         {
-            ngx_http_idem_metrics_count(o->layer.named,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+            ngx_http_idem_metrics_count(o->layer.named->metrics,
+                                        NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
         }
     }
 }
@@ -395,11 +393,11 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 
     (void) ngx_atomic_fetch_add(&sh->figures.kept, 1);
 
-    ngx_http_idem_metrics_count(o->layer.named,
-                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
-    ngx_http_idem_record_event(o->layer.named,
-                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                                     op->id, op->error);
+    ngx_http_idem_metrics_count(o->layer.named->metrics,
+                                NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+    ngx_http_idem_store_event(o->layer.named,
+                              NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                              op->error);
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: commit in store \"%V\" failed: %s; it is "

@@ -39,7 +39,7 @@ typedef struct {
 
 static ngx_http_idem_outbox_check_t *
     ngx_http_idem_outbox_check_find(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_node_t *node);
+                                    ngx_http_idem_node_t *node);
 static void ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit);
 static ngx_uint_t ngx_http_idem_outbox_check_end(
     ngx_http_idem_outbox_check_t *check);

@@ -52,8 +52,8 @@ ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_t *o,
     }
 
     again = ngx_http_idem_op_detached(o->layer.inner,
-                                      NGX_HTTP_IDEM_OP_RELEASE,
-                                      op->id, op->token);
+                                      NGX_HTTP_IDEM_OP_RELEASE, op->id,
+                                      op->token);
     if (again == NULL) {
         return;
     }

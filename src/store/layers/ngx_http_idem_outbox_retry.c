@@ -24,8 +24,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_events.h"
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 
@@ -86,8 +84,8 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     ngx_queue_init(&o->releases);
     ngx_queue_init(&o->checks);
 
-    o->tries = ngx_palloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_BUCKETS
-                                       * sizeof(ngx_queue_t));
+    o->tries = ngx_palloc(cycle->pool,
+                          NGX_HTTP_IDEM_OUTBOX_BUCKETS * sizeof(ngx_queue_t));
     o->work = ngx_pcalloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_LANES
                                * sizeof(ngx_http_idem_outbox_work_t));
 
@@ -665,9 +663,9 @@ ngx_http_idem_outbox_told(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_FULL:
         (void) ngx_atomic_fetch_add(&sh->figures.landed, 1);
 
-        ngx_http_idem_record_event(o->layer.named,
-                                     NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                                     op->id, "no room for the response");
+        ngx_http_idem_store_event(o->layer.named,
+                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                                  "no room for the response");
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: there is no room in store \"%V\" for a "
@@ -679,11 +677,11 @@ ngx_http_idem_outbox_told(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_LOST:
         (void) ngx_atomic_fetch_add(&sh->figures.lost, 1);
 
-        ngx_http_idem_metrics_count(o->layer.named,
-                                      NGX_HTTP_IDEM_COUNT_LEASE_LOST);
-        ngx_http_idem_record_event(o->layer.named,
-                                         NGX_HTTP_IDEM_EVENT_LOCK_LOST,
-                                         op->id, "outbox");
+        ngx_http_idem_metrics_count(o->layer.named->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_store_event(o->layer.named,
+                                  NGX_HTTP_IDEM_EVENT_LOCK_LOST, op->id,
+                                  "outbox");
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: a commit that was kept is dropped, "

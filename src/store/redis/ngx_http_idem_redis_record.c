@@ -36,7 +36,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "record/ngx_http_idem_number.h"
+#include "ngx_http_idem_number.h"
 #include "store/redis/ngx_http_idem_redis.h"
 
 

@@ -30,7 +30,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "observe/ngx_http_idem_metrics.h"
 #include "store/redis/ngx_http_idem_redis.h"
 
 
@@ -316,7 +315,7 @@ ngx_http_idem_redis_replicas_missed(ngx_http_idem_redis_conn_t *conn,
         return;
     }
 
-    ngx_http_idem_metrics_count(redis->store,
+    ngx_http_idem_metrics_count(redis->store->metrics,
                                   NGX_HTTP_IDEM_COUNT_REPLICAS_MISSED);
 
     level = NGX_LOG_INFO;

@@ -73,7 +73,7 @@ ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
         }
 
         chunks = ngx_http_idem_chunks_alloc(z, left, &zone->bytes,
-                                             ngx_http_idem_zone_alloc);
+                                            ngx_http_idem_zone_alloc);
         if (chunks == NULL) {
             return NGX_DECLINED;
         }
@@ -193,8 +193,8 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         ngx_queue_remove(&d->queue);
 
         ngx_http_idem_chunks_free(z, (ngx_http_idem_chunk_t *) d,
-                                   ngx_http_idem_details_size(d->len),
-                                   &z->zone->details_bytes);
+                                  ngx_http_idem_details_size(d->len),
+                                  &z->zone->details_bytes);
     }
 
     if (details == NULL || details->len == 0) {
@@ -210,7 +210,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
     }
 
     chunk = ngx_http_idem_chunks_alloc(z, size, &z->zone->details_bytes,
-                                         ngx_http_idem_details_alloc);
+                                       ngx_http_idem_details_alloc);
     if (chunk == NULL) {
         return;
     }

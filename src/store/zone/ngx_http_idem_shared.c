@@ -9,8 +9,8 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
+#include "ngx_http_idem.h"
 #include "store/zone/ngx_http_idem_shared.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
@@ -77,9 +77,8 @@ ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     /* known by a tag of nginx itself, as the zones of records are */
 
     shm_zone = ngx_shared_memory_add(cf, &zone,
-                                     NGX_HTTP_IDEM_MIN_PAGES
-                                     * ngx_pagesize,
-                                     (void *) &ngx_http_core_module);
+                                     NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize,
+                                     ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
         return NGX_CONF_ERROR;
     }

@@ -11,10 +11,10 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
 #include <openssl/rand.h>
 
+#include "ngx_http_idem.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
 
@@ -35,14 +35,6 @@ static ngx_int_t ngx_http_idem_zone_lost(ngx_conf_t *cf,
 static ngx_uint_t ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old,
     ngx_http_idem_zone_t *zone);
 static ngx_int_t ngx_http_idem_zone_create(ngx_http_idem_records_t *z);
-
-
-/*
- * The tag by which nginx knows that a zone is ours.  Not an address in this
- * module, as usual: a .so that was replaced is loaded to another address, and
- * a reload would then make the zone anew and forget every record.
- */
-#define ngx_http_idem_zone_tag  ((void *) &ngx_http_core_module)
 
 
 /* a zone of one kind is not taken for another after a reload, either */

@@ -15,7 +15,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_variables.h"
+#include "request/ngx_http_idem_variables.h"
 
 
 static ngx_int_t ngx_http_idem_variable_refusal(ngx_http_request_t *r,
@@ -93,13 +93,13 @@ ngx_http_idem_variable_refusal(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_ERROR_CODE:
         value->data = (u_char *)
-                      ngx_http_idem_problem_code(ctx->problem);
+                      ngx_http_idem_problem_code(ctx->answer.problem);
         value->len = ngx_strlen(value->data);
         return NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_ERROR_TYPE:
         value->data = (u_char *)
-                      ngx_http_idem_problem_type(ctx->problem);
+                      ngx_http_idem_problem_type(ctx->answer.problem);
         value->len = ngx_strlen(value->data);
         return NGX_OK;
 
@@ -108,7 +108,7 @@ ngx_http_idem_variable_refusal(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_RETRYABLE:
 
-        if (ctx->retryable) {
+        if (ctx->answer.retryable) {
             ngx_str_set(value, "true");
 
         } else {
@@ -119,7 +119,7 @@ ngx_http_idem_variable_refusal(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_RETRY_AFTER:
 
-        if (!ctx->retryable) {
+        if (!ctx->answer.retryable) {
             return NGX_OK;
         }
 
@@ -129,7 +129,7 @@ ngx_http_idem_variable_refusal(ngx_http_request_t *r,
         }
 
         value->len = ngx_sprintf(value->data, "%M",
-                                 (ctx->retry_after + 999) / 1000)
+                                 (ctx->answer.retry_after + 999) / 1000)
                      - value->data;
 
         return NGX_OK;
@@ -196,7 +196,7 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
 {
     u_char  *p;
 
-    if (ctx->met == NULL || ctx->original_time == 0 || ctx->foreign) {
+    if (ctx->met == NULL || ctx->answer.original_time == 0 || ctx->answer.foreign) {
         return NGX_OK;
     }
 
@@ -219,10 +219,10 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    p = ngx_http_idem_iso_time(value->data, ctx->original_time);
+    p = ngx_http_idem_iso_time(value->data, ctx->answer.original_time);
 
     p = ngx_sprintf(p - 1, ".%03MZ",
-                    (ngx_msec_t) (ctx->original_time % 1000));
+                    (ngx_msec_t) (ctx->answer.original_time % 1000));
 
     value->len = p - value->data;
 
@@ -236,7 +236,8 @@ static void
 ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 {
     if (ctx->met == NULL
-        || ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT)
+        || (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
+            && !ngx_http_idem_is_duplicate(ctx)))
     {
         return;
     }

@@ -11,9 +11,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "admin/ngx_http_idem_stats.h"
 #include "request/ngx_http_idem_request.h"
-#include "claim/ngx_http_idem_waiters.h"
-#include "observe/ngx_http_idem_stats.h"
 
 
 typedef void (*ngx_http_idem_samples_pt)(ngx_http_idem_text_t *t,

@@ -13,7 +13,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_variables.h"
+#include "request/ngx_http_idem_variables.h"
 
 
 static ngx_http_variable_t *ngx_http_idem_variable_find(ngx_str_t *name);
@@ -309,19 +309,19 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_RECORD:
 
-        if (ctx->primary) {
-            return ngx_http_idem_variable_hex(r, v, ctx->primary->id,
-                                                NGX_HTTP_IDEM_ID_LEN);
+        if (ctx->claims.primary) {
+            return ngx_http_idem_variable_hex(r, v, ctx->claims.primary->id,
+                                              NGX_HTTP_IDEM_ID_LEN);
         }
 
         break;
 
     case NGX_HTTP_IDEM_VAR_FINGERPRINT:
 
-        if (ctx->primary) {
+        if (ctx->claims.primary) {
             return ngx_http_idem_variable_hex(r, v,
-                                       ctx->primary->claim.fingerprint,
-                                       NGX_HTTP_IDEM_FINGERPRINT_LEN);
+                                              ctx->claims.primary->claim.fingerprint,
+                                              NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
         break;
@@ -336,21 +336,23 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_CONFLICT:
 
-        if (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT) {
+        if (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
+            && !ngx_http_idem_is_duplicate(ctx))
+        {
             ngx_str_set(&value, "body-mismatch");
         }
 
         break;
 
     case NGX_HTTP_IDEM_VAR_WAIT_TIME:
-        return ngx_http_idem_variable_seconds(r, v, ctx->wait_time);
+        return ngx_http_idem_variable_seconds(r, v, ctx->wait.time);
 
     case NGX_HTTP_IDEM_VAR_STORE_TIME:
-        return ngx_http_idem_variable_seconds(r, v, ctx->store_time);
+        return ngx_http_idem_variable_seconds(r, v, ctx->claims.store_time);
 
     case NGX_HTTP_IDEM_VAR_ORIGINAL_TIME:
 
-        if (ctx->original_time && !ctx->foreign) {
+        if (ctx->answer.original_time && !ctx->answer.foreign) {
             return ngx_http_idem_variable_time(r, v, ctx);
         }
 
@@ -358,12 +360,12 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     default: /* NGX_HTTP_IDEM_VAR_AGE */
 
-        if (ctx->original_time && !ctx->foreign
-            && ctx->primary->claim.time >= ctx->original_time)
+        if (ctx->answer.original_time && !ctx->answer.foreign
+            && ctx->claims.primary->claim.time >= ctx->answer.original_time)
         {
             return ngx_http_idem_variable_seconds(r, v,
-                                   (ngx_msec_t) (ctx->primary->claim.time
-                                                 - ctx->original_time));
+                                   (ngx_msec_t) (ctx->claims.primary->claim.time
+                                                 - ctx->answer.original_time));
         }
     }
 
@@ -396,7 +398,7 @@ ngx_http_idem_variable_job(ngx_http_request_t *r,
     name = (ngx_str_t *) data;
     ctx = ngx_http_idem_get_ctx(r->main);
 
-    if (ctx == NULL || (ctx->key.len == 0 && ctx->primary == NULL)) {
+    if (ctx == NULL || (ctx->key.len == 0 && ctx->claims.primary == NULL)) {
         v->not_found = 1;
         return NGX_OK;
     }
@@ -404,7 +406,7 @@ ngx_http_idem_variable_job(ngx_http_request_t *r,
     key = ctx->key;
 
     if (key.len == 0) {
-        ngx_hex_dump(id, ctx->primary->id, NGX_HTTP_IDEM_ID_LEN);
+        ngx_hex_dump(id, ctx->claims.primary->id, NGX_HTTP_IDEM_ID_LEN);
 
         key.data = id;
         key.len = sizeof(id);
@@ -489,7 +491,7 @@ ngx_http_idem_variable_time(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    v->len = ngx_http_idem_iso_time(v->data, ctx->original_time)
+    v->len = ngx_http_idem_iso_time(v->data, ctx->answer.original_time)
              - v->data;
     v->valid = 1;
     v->no_cacheable = 0;

@@ -14,8 +14,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_stats.h"
+#include "admin/ngx_http_idem_stats.h"
+#include "response/ngx_http_idem_response.h"
 
 #include "ngx_http_idem_stats_html.h"
 

@@ -11,8 +11,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_stats.h"
+#include "admin/ngx_http_idem_stats.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 

@@ -13,8 +13,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "request/ngx_http_idem_request.h"
-#include "observe/ngx_http_idem_metrics.h"
+#include "conf/ngx_http_idem_conf.h"
 
 
 typedef struct {
@@ -26,6 +25,9 @@ typedef struct {
     ngx_uint_t     failed;                      /* no memory                */
 } ngx_http_idem_text_t;
 
+
+/* idempotency_stats */
+char *ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 void ngx_http_idem_text(ngx_http_idem_text_t *t, const char *fmt, ...);
 

@@ -1,0 +1,312 @@
+
+/*
+ * The room of the configuration: what a location is told to do, and values
+ * that differ by request.
+ *
+ * Everybody above the stores reads it; only nginx's parser, through the
+ * directives of ngx_http_idempotency_module.c, writes it.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_CONF_H_INCLUDED_
+#define _NGX_HTTP_IDEM_CONF_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "ngx_http_idem.h"
+#include "canonical/ngx_http_idem_digest.h"
+#include "canonical/ngx_http_idem_form.h"
+#include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_key.h"
+#include "observe/ngx_http_idem_log.h"
+#include "store/ngx_http_idem_store.h"
+
+
+#define NGX_HTTP_IDEM_TTL        (24 * 60 * 60 * 1000)
+#define NGX_HTTP_IDEM_LEASE      (30 * 1000)
+#define NGX_HTTP_IDEM_LEASE_MIN  100
+#define NGX_HTTP_IDEM_WAIT_TIME  (10 * 1000)
+
+/* RFC 9110's 422, for which nginx has no name */
+#define NGX_HTTP_IDEM_UNPROCESSABLE  422
+
+
+/* a directive's value that may differ by request */
+
+typedef struct {
+    ngx_http_complex_value_t        *complex;    /* NULL: a constant        */
+    ngx_msec_t                       value;
+} ngx_http_idem_time_t;
+
+
+typedef struct {
+    ngx_http_complex_value_t        *complex;
+    size_t                           value;
+} ngx_http_idem_size_t;
+
+
+/* what a value is: most are one variable, which need not be a script */
+
+typedef enum {
+    NGX_HTTP_IDEM_VALUE_SCRIPT = 0,
+    NGX_HTTP_IDEM_VALUE_HEADER,              /* $http_<name>                */
+    NGX_HTTP_IDEM_VALUE_HOST,                /* $host                       */
+    NGX_HTTP_IDEM_VALUE_CERTIFICATE          /* $ssl_client_fingerprint     */
+} ngx_http_idem_value_e;
+
+
+/* a value that may differ by request */
+
+typedef struct {
+    ngx_str_t                    text;
+    ngx_http_idem_value_e        kind;
+    ngx_str_t                    header;     /* of "$http_...": its name,
+                                                    '_' for '-'              */
+    ngx_http_complex_value_t     script;
+} ngx_http_idem_value_t;
+
+
+/* where a key may come from */
+
+typedef struct {
+    ngx_http_idem_value_t     value;
+    ngx_int_t                 member;     /* of "json:...": its number
+                                                    among those wanted, or -1 */
+} ngx_http_idem_key_source_t;
+
+
+/* a rule for derived keys */
+
+typedef struct {
+    ngx_array_t              *members;           /* ngx_uint_t: numbers of
+                                                    wanted JSON members;
+                                                    NULL: the whole request */
+    ngx_str_t                 name;              /* "body", or the members  */
+    ngx_http_idem_time_t      window;
+    ngx_http_idem_time_t      linger;            /* after the response      */
+    ngx_array_t              *strip;             /* ngx_str_t: arguments of a
+                                                    URL that do not count   */
+    unsigned                  url:1;             /* members are URLs        */
+    unsigned                  reject:1;          /* not replay              */
+    unsigned                  always:1;          /* also beside a key       */
+} ngx_http_idem_dedupe_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_FINGERPRINT_RAW = 0,
+    NGX_HTTP_IDEM_FINGERPRINT_JSON,
+    NGX_HTTP_IDEM_FINGERPRINT_FORM,
+    NGX_HTTP_IDEM_FINGERPRINT_MULTIPART,
+    NGX_HTTP_IDEM_FINGERPRINT_AUTO,
+    NGX_HTTP_IDEM_FINGERPRINT_OFF
+} ngx_http_idem_fingerprint_e;
+
+
+/* idempotency_fingerprint */
+
+typedef struct {
+    ngx_http_idem_fingerprint_e   mode;
+    ngx_array_t                  *excluded;          /* ngx_str_t: names of
+                                                        members, or pointers */
+    ngx_array_t                  *names;             /* of them, no pointers */
+    ngx_array_t                  *included;          /* ngx_str_t: pointers */
+    unsigned                      unordered:1;
+} ngx_http_idem_canonical_t;
+
+
+/* idempotency_replay_json */
+
+typedef struct {
+    ngx_str_t                        member;
+    ngx_http_complex_value_t         value;
+} ngx_http_idem_replay_member_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_UNKNOWN_RETRY = 0,
+    NGX_HTTP_IDEM_UNKNOWN_LEASE,
+    NGX_HTTP_IDEM_UNKNOWN_HOLD
+} ngx_http_idem_unknown_e;
+
+
+#define NGX_HTTP_IDEM_ON_ERROR_FAIL  0
+#define NGX_HTTP_IDEM_ON_ERROR_PASS  1
+
+
+/* statuses 0..999, one bit each */
+
+typedef struct {
+    uint32_t                         bits[32];
+} ngx_http_idem_statuses_t;
+
+
+typedef struct {
+    ngx_array_t                      stores;     /* of ..._store_t *        */
+    ngx_array_t                      fallbacks;  /* stores of two of them   */
+    ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
+                                                    it is on                */
+    ngx_queue_t                      logs;       /* of ..._log_t            */
+    ngx_int_t                        request_body; /* index of the variable,
+                                                    or -1                   */
+} ngx_http_idem_main_conf_t;
+
+
+typedef struct {
+    ngx_http_idem_store_t        *store;                 /* NULL: off       */
+    unsigned                      own:1;                 /* said here, and not
+                                                            inherited       */
+    unsigned                      off:1;                 /* said so here, or in
+                                                            a location around
+                                                            it              */
+
+    ngx_array_t                  *keys;                  /* ..._key_source_t */
+    ngx_http_idem_key_format_t   *key_format;
+    ngx_flag_t                    required;
+    ngx_array_t                  *methods;               /* ngx_str_t       */
+    ngx_array_t                  *bypass;                /* ..._value_t     */
+    unsigned                      early:1;               /* key and bypass are
+                                                            of the request's
+                                                            own header: known
+                                                            in access phase */
+
+    ngx_http_idem_value_t        *scope;
+    ngx_array_t                  *identity;              /* ..._value_t     */
+    u_char                        nobody[
+                                           NGX_HTTP_IDEM_HASH_LEN];
+                                                         /* hash of it if all
+                                                            are empty       */
+    unsigned                      nobody_known:1;
+    ngx_http_idem_canonical_t    *fingerprint;
+    uint32_t                      scheme;
+    ngx_array_t                  *dedupe;                /* ..._dedupe_t    */
+    ngx_array_t                  *wanted;                /* ngx_str_t: JSON
+                                                            members that keys
+                                                            come from       */
+    ngx_uint_t                    conflict_detail;
+    ngx_http_idem_json_options_t  json;
+    ngx_http_idem_form_options_t  form;
+
+    ngx_http_idem_time_t          ttl;
+    ngx_str_t                     ttl_header;            /* '_' for '-'     */
+    ngx_msec_t                    ttl_header_max;
+    ngx_http_idem_time_t          expired_grace;
+    ngx_http_idem_time_t          lease;
+    ngx_http_idem_time_t          wait;
+    ngx_int_t                     max_waiters;
+    ngx_http_idem_time_t          retry_after;
+    ngx_http_idem_size_t          max_response;
+
+    ngx_http_idem_statuses_t     *keep_status;
+    ngx_uint_t                    on_store_error;
+    ngx_uint_t                    unknown_outcome;
+    ngx_uint_t                    conflict_status;
+    ngx_int_t                     replay_status;         /* 0: original     */
+    ngx_array_t                  *replay_json;           /* ..._member_t    */
+    ngx_array_t                  *hide_headers;          /* ngx_str_t       */
+    ngx_flag_t                    compress;
+    size_t                        compress_min;
+    ngx_flag_t                    headers;
+    ngx_flag_t                    error_body;
+    ngx_flag_t                    dry_run;
+    ngx_http_idem_value_t        *documentation;
+    ngx_http_idem_log_t          *log;
+    ngx_str_t                     group_name;
+    ngx_http_idem_value_t        *group_value;           /* NULL: a constant */
+    ngx_uint_t                    group;                 /* of figures, or of
+                                                            a value that is
+                                                            empty           */
+    ngx_uint_t                    stats;                 /* how to serve them */
+} ngx_http_idem_loc_conf_t;
+
+
+/* ..._conf.c, ..._conf_body.c, ..._conf_key.c, ..._conf_log.c,
+   ..._conf_store.c, ..._directives.c */
+
+void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
+void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
+char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
+ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+ngx_int_t ngx_http_idem_body_options(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+
+uint32_t ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf);
+
+char *ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf);
+char *ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *name);
+char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *pointer);
+char *ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_fingerprint(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_replay_json(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right);
+char *ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t *cv);
+char *ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_replay_status(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+/* ..._value.c */
+
+char *ngx_http_idem_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_idem_value_t *value);
+ngx_int_t ngx_http_idem_values_init(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_value(ngx_http_request_t *r,
+    ngx_http_idem_value_t *value, ngx_str_t *s);
+ngx_int_t ngx_http_idem_value_early(ngx_http_request_t *r,
+    ngx_http_idem_value_t *value, ngx_str_t *s);
+void ngx_http_idem_value_body_read(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idem_value_too_early(ngx_http_request_t *r);
+ngx_table_elt_t *ngx_http_idem_request_header(ngx_http_request_t *r,
+    ngx_str_t *name, ngx_uint_t *n);
+ngx_msec_t ngx_http_idem_time(ngx_http_request_t *r,
+    ngx_http_idem_time_t *t, const char *directive);
+size_t ngx_http_idem_size(ngx_http_request_t *r,
+    ngx_http_idem_size_t *s, const char *directive);
+
+
+#define ngx_http_idem_conf_is(value, text)                                    \
+    ((value)->len == sizeof(text) - 1                                         \
+     && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
+
+#define ngx_http_idem_status_kept(s, code)                                    \
+    ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)
+
+
+#endif /* _NGX_HTTP_IDEM_CONF_H_INCLUDED_ */

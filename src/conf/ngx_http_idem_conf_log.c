@@ -1,0 +1,200 @@
+
+/*
+ * idempotency_log: where events go, which, and how many of them.
+ *
+ * Called by nginx while it reads the configuration.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "conf/ngx_http_idem_conf.h"
+
+
+static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
+static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
+static ngx_int_t ngx_http_idem_fraction(u_char *p, u_char *last);
+
+
+/* idempotency_log <file> | syslog:... | off [level=...] [sample=...] */
+
+char *
+ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_int_t                   rc;
+    ngx_str_t                  *value;
+    ngx_uint_t                  i;
+    ngx_http_idem_log_t        *log;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    if (ilcf->log != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "off")) {
+
+        if (cf->args->nelts > 2) {
+            return ngx_http_idem_conf_invalid(cf, &value[2],
+                                              "\"off\" stands alone");
+        }
+
+        ilcf->log = NULL;
+        return NGX_CONF_OK;
+    }
+
+    log = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_log_t));
+    if (log == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ilcf->log = log;
+
+    log->level = NGX_HTTP_IDEM_LEVEL_INFO;
+
+    for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
+        log->sample[i] = NGX_HTTP_IDEM_SAMPLE_ALL;
+    }
+
+    if (value[1].len > 7 && ngx_strncmp(value[1].data, "syslog:", 7) == 0) {
+        log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
+        if (log->syslog == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
+        }
+
+    } else {
+        rc = ngx_http_idem_log_file(cf, log, &value[1]);
+
+        if (rc == NGX_BUSY) {
+            return ngx_http_idem_conf_invalid(cf, &value[1],
+                                 "the file is used by another log with a "
+                                 "buffer of its own");
+        }
+
+        if (rc != NGX_OK) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_idem_conf_log_option(cf, log, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+    ngx_queue_insert_tail(&mcf->logs, &log->queue);
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_log_option(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value)
+{
+    ngx_uint_t  i;
+
+    if (value->len > 6 && ngx_strncmp(value->data, "level=", 6) == 0) {
+
+        for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
+            if (value->len - 6 == ngx_http_idem_level_names[i].len
+                && ngx_strncmp(value->data + 6,
+                               ngx_http_idem_level_names[i].data,
+                               value->len - 6)
+                   == 0)
+            {
+                log->level = i;
+                return NGX_CONF_OK;
+            }
+        }
+
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "the level is \"error\", \"warn\" or \"info\"");
+    }
+
+    if (value->len > 7 && ngx_strncmp(value->data, "sample=", 7) == 0) {
+        return ngx_http_idem_conf_sample(cf, log, value);
+    }
+
+    return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"level=...\" or \"sample=...\"");
+}
+
+
+/* sample=0.1: of info; sample=info:0.1,warn:0.5: of each that is named */
+
+static char *
+ngx_http_idem_conf_sample(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value)
+{
+    u_char      *p, *last, *end;
+    ngx_int_t    n;
+    ngx_str_t   *name;
+    ngx_uint_t   i, level;
+
+    p = value->data + 7;
+    last = value->data + value->len;
+
+    while (p < last) {
+
+        end = ngx_strlchr(p, last, ',');
+        end = end ? end : last;
+
+        level = NGX_HTTP_IDEM_LEVEL_INFO;
+
+        for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
+            name = &ngx_http_idem_level_names[i];
+
+            if ((size_t) (end - p) > name->len && p[name->len] == ':'
+                && ngx_strncmp(p, name->data, name->len) == 0)
+            {
+                level = i;
+                p += name->len + 1;
+                break;
+            }
+        }
+
+        n = ngx_http_idem_fraction(p, end);
+
+        if (n == NGX_ERROR) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "a sample is 0 to 1, as sample=0.1, or "
+                             "sample=info:0.1,warn:1");
+        }
+
+        log->sample[level] = n;
+
+        p = end + 1;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fraction(u_char *p, u_char *last)
+{
+    ngx_int_t  n;
+
+    n = ngx_atofp(p, last - p, 6);
+
+    if (n == NGX_ERROR || n > NGX_HTTP_IDEM_SAMPLE_ALL) {
+        return NGX_ERROR;
+    }
+
+    return n;
+}

@@ -1,0 +1,132 @@
+
+/*
+ * The events of requests: which is told when, and what stands in it.
+ *
+ * Called from wherever the thing happens; calls the lines of observe.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+void
+ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
+    const char *word)
+{
+    u_char                 hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t              group;
+    ngx_uint_t             status;
+    ngx_http_request_t    *r;
+    ngx_http_idem_line_t   line;
+
+    if (ngx_http_idem_line_start(&line, ctx->conf->log, event,
+                                 &ctx->conf->store->name)
+        != NGX_OK)
+    {
+        return;
+    }
+
+    r = ctx->request;
+
+    if (ctx->key.len) {
+        ngx_http_idem_digest_plain(hash, ctx->key.data, ctx->key.len);
+        ngx_http_idem_line_hex(&line, "key_hash", hash, sizeof(hash));
+    }
+
+    if (ctx->claims.primary) {
+        ngx_http_idem_line_hex(&line, "record", ctx->claims.primary->id,
+                               NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    ngx_http_idem_line_string(&line, "method", &r->method_name);
+
+    group = ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
+    ngx_http_idem_line_string(&line, "uri_group", &group);
+
+    status = r->err_status ? r->err_status : r->headers_out.status;
+
+    if (status) {
+        ngx_http_idem_line_number(&line, "status", status);
+    }
+
+    ngx_http_idem_line_number(&line, "duration_ms",
+                              ngx_current_msec - ctx->arrival);
+
+    if (ctx->status) {
+        ngx_http_idem_line_string(&line, "outcome",
+                                  &ngx_http_idem_status_names[ctx->status]);
+    }
+
+    if (ctx->wait.waited) {
+        ngx_http_idem_line_number(&line, "wait_ms", ctx->wait.time);
+    }
+
+    if (ctx->claims.store_time) {
+        ngx_http_idem_line_number(&line, "store_ms", ctx->claims.store_time);
+    }
+
+    if (word) {
+        ngx_http_idem_line_word(&line, "reason", word);
+    }
+
+    ngx_http_idem_line_write(&line);
+}
+
+
+void
+ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
+{
+    if (ctx->conf->log == NULL) {
+        return;
+    }
+
+    switch (ctx->status) {
+
+    case NGX_HTTP_IDEM_STATUS_EXECUTED:
+    case NGX_HTTP_IDEM_STATUS_RELEASED:
+    case NGX_HTTP_IDEM_STATUS_UNPROTECTED:
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_TOO_LARGE:
+
+        /* the one that ran, not those that were refused for it */
+
+        if (ctx->phase == NGX_HTTP_IDEM_SEND) {
+            ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_TOO_LARGE, NULL);
+        }
+
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_REPLAYED:
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_REPLAY, NULL);
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_CONFLICT:
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_CONFLICT, NULL);
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_BUSY:
+    case NGX_HTTP_IDEM_STATUS_WAITERS:
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION, NULL);
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_TIMEOUT:
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_TIMEOUT, NULL);
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_INVALID:
+    case NGX_HTTP_IDEM_STATUS_UNKNOWN:
+    case NGX_HTTP_IDEM_STATUS_UNAVAILABLE:
+        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
+        break;
+
+    default: /* NGX_HTTP_IDEM_STATUS_BYPASS: nothing happened */
+        break;
+    }
+}
