@@ -172,7 +172,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     /* what it may have waited for was given back: it is the original now */
 
     ctx->answer.original_time = 0;
-    ctx->met = NULL;
+    ctx->answer.met = NULL;
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
@@ -239,7 +239,8 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->claim = &cover->claim;
     op->details = cover->details;
     op->lease = ctx->claims.lease;
-    op->ttl = cover->derived ? cover->window + ctx->claims.lease : ctx->claims.ttl;
+    op->ttl = cover->derived ? cover->window + ctx->claims.lease
+                             : ctx->claims.ttl;
     op->grace = ngx_http_idem_grace(cover);
     op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
     op->key_alone = ngx_http_idem_key_alone(cover);
@@ -293,7 +294,8 @@ ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
     ngx_msec_int_t  left;
 
     if (!cover->derived) {
-        return cover->ctx->capture.app_ttl ? cover->ctx->capture.app_ttl : cover->ctx->claims.ttl;
+        return cover->ctx->capture.app_ttl ? cover->ctx->capture.app_ttl
+                                           : cover->ctx->claims.ttl;
     }
 
     left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window
@@ -331,7 +333,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ctx->claims.unprotected = 0;
     ctx->answer.original_time = found->claim.time;
-    ctx->met = cover;
+    ctx->answer.met = cover;
 
     if (!ngx_http_idem_same_request(cover, &found->claim)) {
         ctx->answer.details = found->details;

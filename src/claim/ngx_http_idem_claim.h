@@ -28,26 +28,73 @@ typedef struct ngx_http_idem_watch_s  ngx_http_idem_watch_t;
  */
 
 typedef struct {
-    ngx_http_idem_ctx_t          *ctx;
-    u_char                        id[NGX_HTTP_IDEM_ID_LEN];
-    u_char                        token[NGX_HTTP_IDEM_TOKEN_LEN];
-                                                     /* of the last begin   */
-    ngx_http_idem_claim_t         claim;
-    ngx_str_t                     details;
-    ngx_msec_t                    window;            /* of a derived one,   */
-    ngx_msec_t                    linger;            /* and after its commit */
-    ngx_http_idem_op_t            op;                /* begin, then commit  */
-    ngx_http_idem_op_t            renewal;
-    ngx_http_idem_store_t        *where;             /* op.where of the begin
-                                                        that took the lock, or
-                                                        found it taken      */
-    ngx_msec_t                    locked_until;        /* at the least, by our
-                                                        own clock           */
-    unsigned                      derived:1;
-    unsigned                      asked:1;
-    unsigned                      taken:1;           /* the lock is ours    */
-    unsigned                      lost:1;            /* not any more        */
+    ngx_http_idem_ctx_t    *ctx;
+    u_char                  id[NGX_HTTP_IDEM_ID_LEN];
+    u_char                  token[NGX_HTTP_IDEM_TOKEN_LEN];
+                                                /* of the last begin        */
+    ngx_http_idem_claim_t   claim;
+    ngx_str_t               details;
+    ngx_http_idem_dedupe_t *dedupe;             /* of a derived one:        */
+    ngx_msec_t              window;
+    ngx_msec_t              linger;             /* after its commit         */
+    ngx_http_idem_op_t      op;                 /* begin, then commit       */
+    ngx_http_idem_op_t      renewal;
+    ngx_http_idem_store_t  *where;              /* op.where of the begin that
+                                                   took the lock, or found it
+                                                   taken                    */
+    ngx_msec_t              locked_until;       /* at the least, by our own
+                                                   clock                    */
+    unsigned                derived:1;
+    unsigned                asked:1;
+    unsigned                taken:1;            /* the lock is ours         */
+    unsigned                lost:1;             /* not any more             */
 } ngx_http_idem_cover_t;
+
+
+/* all of a request's */
+
+typedef struct {
+    ngx_http_idem_cover_t  *covers;
+    ngx_uint_t              ncovers;
+    ngx_http_idem_cover_t  *primary;            /* the key's, or the first
+                                                   derived one              */
+    ngx_http_idem_cover_t  *replayed;           /* a derived one that has the
+                                                   response                 */
+    ngx_http_idem_cover_t  *blocked;            /* a derived one that can't be
+                                                   had                      */
+    ngx_msec_t              ttl;
+    ngx_msec_t              lease;
+    ngx_msec_t              grace;
+
+    ngx_queue_t             holder;             /* among those that run     */
+    ngx_msec_t              renew_at;           /* the locks                */
+    ngx_msec_t              held_since;
+    ngx_msec_t              store_time;
+    ngx_uint_t              commits;            /* under way                */
+
+    unsigned                holding:1;          /* its locks are renewed    */
+    unsigned                expired:1;          /* there was a record       */
+    unsigned                unprotected:1;      /* the store does not answer:
+                                                   its locks are this nginx's
+                                                   own                      */
+} ngx_http_idem_claims_t;
+
+
+/* waiting for the holder of one of them */
+
+typedef struct {
+    ngx_http_idem_watch_t  *watch;
+    ngx_http_idem_cover_t  *cover;
+    ngx_queue_t             queue;              /* in watch->waiters        */
+    ngx_event_t             deadline;
+    ngx_msec_t              start;
+    ngx_msec_t              until;
+    ngx_msec_t              time;               /* in all                   */
+
+    unsigned                waited:1;
+    unsigned                counted:1;          /* among the waiters        */
+    unsigned                ready:1;            /* to be resumed            */
+} ngx_http_idem_wait_t;
 
 
 /* ..._cover.c */

@@ -14,7 +14,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "canonical/ngx_http_idem_url.h"
 
 
 /* the scheme of derived records: the id says all, there is no other request */
@@ -29,9 +28,6 @@ static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_http_idem_digest_t *d);
-static ngx_int_t ngx_http_idem_cover_url(ngx_http_request_t *r,
-    ngx_http_idem_dedupe_t *dedupe, const ngx_http_idem_json_member_t *member,
-    u_char *hash);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
@@ -50,8 +46,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     dedupe = ctx->conf->dedupe ? ctx->conf->dedupe->elts : NULL;
     n = ctx->conf->dedupe ? ctx->conf->dedupe->nelts : 0;
 
-    ctx->claims.covers = ngx_pcalloc(r->pool, (n + 1)
-                                       * sizeof(ngx_http_idem_cover_t));
+    ctx->claims.covers = ngx_pcalloc(r->pool,
+                                     (n + 1) * sizeof(ngx_http_idem_cover_t));
     if (ctx->claims.covers == NULL) {
         return NGX_ERROR;
     }
@@ -242,7 +238,7 @@ ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         rc = NGX_DECLINED;
 
         if (dedupe->url && member->kind == NGX_HTTP_IDEM_JSON_STRING) {
-            rc = ngx_http_idem_cover_url(r, dedupe, member, hash);
+            rc = ngx_http_idem_url_digest(r, dedupe, member, hash);
 
             if (rc == NGX_ERROR) {
                 return NGX_ERROR;
@@ -258,70 +254,32 @@ ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* NGX_DECLINED if it is no URL: it counts as it is */
-
-static ngx_int_t
-ngx_http_idem_cover_url(ngx_http_request_t *r, ngx_http_idem_dedupe_t *dedupe,
-    const ngx_http_idem_json_member_t *member, u_char *hash)
-{
-    size_t      len;
-    u_char     *buf;
-    ngx_str_t  *args, fields[2];
-
-    len = member->value.len;
-
-    if (len > NGX_HTTP_IDEM_URL_MAX) {
-        return NGX_DECLINED;
-    }
-
-    buf = ngx_pnalloc(r->pool, ngx_http_idem_url_room(len));
-    args = ngx_palloc(r->pool,
-                      ngx_http_idem_url_args(len) * sizeof(ngx_str_t));
-
-    if (buf == NULL || args == NULL) {
-        return NGX_ERROR;
-    }
-
-    if (ngx_http_idem_url_normalize(&member->value,
-                                    dedupe->strip ? dedupe->strip->elts : NULL,
-                                    dedupe->strip ? dedupe->strip->nelts : 0,
-                                    args, buf, &fields[1])
-        != NGX_OK)
-    {
-        return NGX_DECLINED;
-    }
-
-    ngx_str_set(&fields[0], "url");
-
-    ngx_http_idem_digest_fields(hash, fields, 2);
-
-    return NGX_OK;
-}
-
-
 static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t   tmp;
+    ngx_http_idem_cover_t   tmp, *covers;
 
     /* a handful at most, and each is moved before anybody points to it */
 
+    covers = ctx->claims.covers;
+
     for (i = 1; i < ctx->claims.ncovers; i++) {
         for (k = i;
-             k > 0 && ngx_memcmp(ctx->claims.covers[k - 1].id, ctx->claims.covers[k].id,
-                                 NGX_HTTP_IDEM_ID_LEN) > 0;
+             k > 0
+             && ngx_memcmp(covers[k - 1].id, covers[k].id,
+                           NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = ctx->claims.covers[k];
-            ctx->claims.covers[k] = ctx->claims.covers[k - 1];
-            ctx->claims.covers[k - 1] = tmp;
+            tmp = covers[k];
+            covers[k] = covers[k - 1];
+            covers[k - 1] = tmp;
         }
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
-        if (i == 0 || !ctx->claims.covers[i].derived) {
-            ctx->claims.primary = &ctx->claims.covers[i];
+        if (i == 0 || !covers[i].derived) {
+            ctx->claims.primary = &covers[i];
         }
     }
 }

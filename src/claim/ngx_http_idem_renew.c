@@ -312,7 +312,8 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 
     default:
         cover->ctx->claims.renew_at = ngx_current_msec
-                               + NGX_HTTP_IDEM_RENEW_AGAIN(cover->ctx->claims.lease);
+                            + NGX_HTTP_IDEM_RENEW_AGAIN(
+                                                  cover->ctx->claims.lease);
         ngx_http_idem_renew_due(cover->ctx->claims.renew_at);
 
         ngx_log_error(NGX_LOG_WARN, op->log, 0,

@@ -289,7 +289,8 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
     {
         /* nginx has no $request_body of it: nobody knows whether it has one */
 
-        ctx->answer.reason = "is looked for in the body, which is too large for it";
+        ctx->answer.reason = "is looked for in the body, which is too large "
+                             "for it";
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }

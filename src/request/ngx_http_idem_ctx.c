@@ -185,7 +185,8 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
 static void
 ngx_http_idem_place(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ctx->place.location = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    ctx->place.location = ngx_http_get_module_loc_conf(r,
+                                                       ngx_http_core_module);
     ctx->place.uri_changes = r->uri_changes;
     ctx->place.error_page = r->error_page;
     ctx->place.err_status = r->err_status;

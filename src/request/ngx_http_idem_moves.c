@@ -139,7 +139,7 @@ ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->work.moves == NULL) {
         ctx->work.moves = ngx_array_create(r->pool, 1,
-                                      sizeof(ngx_http_idem_move_t));
+                                           sizeof(ngx_http_idem_move_t));
         if (ctx->work.moves == NULL) {
             return NGX_ERROR;
         }
@@ -369,7 +369,8 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
     ngx_int_t   rc;
     ngx_str_t   field;
 
-    ctx->follow.steps = ngx_array_create(r->pool, 1, sizeof(ngx_http_idem_move_t));
+    ctx->follow.steps = ngx_array_create(r->pool, 1,
+                                         sizeof(ngx_http_idem_move_t));
     if (ctx->follow.steps == NULL) {
         return NGX_ERROR;
     }
@@ -400,7 +401,11 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
         p++;
     }
 
-    return (ctx->follow.steps->nelts && ctx->follow.follower.len) ? NGX_OK : NGX_DECLINED;
+    if (ctx->follow.steps->nelts == 0 || ctx->follow.follower.len == 0) {
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
 }
 
 

@@ -71,16 +71,16 @@ typedef struct ngx_http_idem_run_s   ngx_http_idem_run_t;
 
 
 typedef struct {
-    ngx_http_idem_digest_t       *digest;            /* NULL: not reading   */
+    ngx_http_idem_digest_t       *digest;       /* NULL: not reading        */
     ngx_http_idem_multipart_t    *multipart;
     ngx_http_idem_json_t         *json;
     ngx_http_idem_form_t         *form;
-    ngx_http_idem_rest_t         *rest;              /* to be parsed yet    */
-    size_t                        parsed_len;        /* given to a parser   */
-    ngx_http_idem_fingerprint_e   kind;       /* what "hash" is of   */
+    ngx_http_idem_rest_t         *rest;         /* to be parsed yet         */
+    size_t                        parsed_len;   /* given to a parser        */
+    ngx_http_idem_fingerprint_e   kind;         /* what "hash" is of        */
     u_char                        hash[NGX_HTTP_IDEM_HASH_LEN];
-    unsigned                      late:1;            /* read before us      */
-    unsigned                      parsed:1;          /* it is JSON          */
+    unsigned                      late:1;       /* read before us           */
+    unsigned                      parsed:1;     /* it is JSON               */
 } ngx_http_idem_body_t;
 
 
@@ -90,44 +90,43 @@ typedef struct {
  */
 
 struct ngx_http_idem_run_s {
-    ngx_http_idem_run_t          *next;
-    ngx_http_request_t           *request;
+    ngx_http_idem_run_t             *next;
+    ngx_http_request_t              *request;
 
     /* the content handler that was called last */
-    ngx_http_handler_pt           content_handler;
-    ngx_http_upstream_t          *before;            /* r->upstream then    */
-    ngx_uint_t                    err_status;        /* ... and r->err_status */
+    ngx_http_handler_pt              content_handler;
+    ngx_http_upstream_t             *before;    /* r->upstream then         */
+    ngx_uint_t                       err_status; /* ... and r->err_status   */
 
     /* its upstream, and what was put in the way of it */
-    ngx_http_upstream_t          *upstream;
-    ngx_int_t                          (*create)(ngx_http_request_t *r);
-    void                               (*finalize)(ngx_http_request_t *r,
-                                                   ngx_int_t rc);
-    ngx_int_t                          (*input_init)(void *data);
-    ngx_int_t                          (*input)(void *data, ssize_t bytes);
-    void                                *input_ctx;
-    ngx_event_pipe_input_filter_pt       pipe_input;
-    void                                *pipe_ctx;
-    ngx_uint_t                           method;
+    ngx_http_upstream_t             *upstream;
+    ngx_int_t                      (*create)(ngx_http_request_t *r);
+    void                           (*finalize)(ngx_http_request_t *r,
+                                               ngx_int_t rc);
+    ngx_int_t                      (*input_init)(void *data);
+    ngx_int_t                      (*input)(void *data, ssize_t bytes);
+    void                            *input_ctx;
+    ngx_event_pipe_input_filter_pt   pipe_input;
+    void                            *pipe_ctx;
+    ngx_uint_t                       method;
 
-    ngx_uint_t                           first;      /* upstream states, and
-                                                        upstream, that were
-                                                        there before it all */
-    ngx_http_upstream_t                 *origin;
-    ngx_uint_t                           broken;     /* ... when a response
-                                                        broke off last      */
+    ngx_uint_t                       first;     /* upstream states, and
+                                                   upstream, that were there
+                                                   before it all            */
+    ngx_http_upstream_t             *origin;
+    ngx_uint_t                       broken;    /* ... when a response broke
+                                                   off last                 */
 
-    unsigned                             uri_changes:4; /* at the call      */
-    unsigned                             error_page:1;
-    unsigned                             recursive:1;
-    unsigned                             called:1;
-    unsigned                             inside:1;   /* has not returned    */
-    unsigned                             phase:1;    /* one of the phase, as
-                                                        dav                 */
-    unsigned                             masked:1;   /* the method          */
-    unsigned                             broke:1;    /* some response       */
-    unsigned                             invalid:1;  /* the one that comes  */
-    unsigned                             aside:1;    /* no part of the work */
+    unsigned                         uri_changes:4; /* at the call          */
+    unsigned                         error_page:1;
+    unsigned                         recursive:1;
+    unsigned                         called:1;
+    unsigned                         inside:1;  /* has not returned         */
+    unsigned                         phase:1;   /* one of the phase, as dav */
+    unsigned                         masked:1;  /* the method               */
+    unsigned                         broke:1;   /* some response            */
+    unsigned                         invalid:1; /* the one that comes       */
+    unsigned                         aside:1;   /* no part of the work      */
 };
 
 
@@ -141,120 +140,78 @@ typedef struct {
 } ngx_http_idem_move_t;
 
 
+/*
+ * Its execution: who works on it, and whose response goes out.  Written by
+ * ..._execute.c, ..._upstream.c and ..._moves.c.
+ */
+
+typedef struct {
+    ngx_http_idem_run_t        run;             /* and subrequests          */
+    ngx_http_upstream_t       *answering;       /* whose response it is;
+                                                   NULL: no upstream's      */
+    ngx_uint_t                 left;            /* what handlers that are no
+                                                   upstreams made of it
+                                                   before the last one      */
+    ngx_array_t               *moves;           /* ..._move_t               */
+    ngx_http_idem_move_t       move;            /* the one under way        */
+} ngx_http_idem_work_t;
+
+
+/* following the moves of a record that is to be replayed: ..._moves.c */
+
+typedef struct {
+    ngx_http_idem_cover_t     *cover;
+    ngx_array_t               *steps;           /* ..._move_t               */
+    ngx_uint_t                 step;
+    ngx_str_t                  follower;        /* who made them            */
+} ngx_http_idem_follow_t;
+
+
+/* where the request came to, and as what: ..._ctx.c */
+
+typedef struct {
+    ngx_http_core_loc_conf_t  *location;
+    ngx_uint_t                 err_status;
+    unsigned                   uri_changes:4;
+    unsigned                   error_page:1;
+    unsigned                   let_in:1;        /* by all its checks        */
+    unsigned                   probe:1;         /* of the filters           */
+} ngx_http_idem_place_t;
+
+
+/*
+ * The context.  Its parts belong to a room each, which alone writes them; what
+ * stands here by itself is the request's own.
+ */
+
 struct ngx_http_idem_ctx_s {
-    ngx_http_request_t           *request;
-    ngx_http_idem_loc_conf_t     *conf;              /* of the location where
-                                                        it was admitted     */
-    ngx_http_idem_phase_e         phase;
-    ngx_http_idem_status_e        status;
+    ngx_http_request_t        *request;
+    ngx_http_idem_loc_conf_t  *conf;            /* of the location where it
+                                                   was admitted             */
+    ngx_http_idem_phase_e      phase;
+    ngx_http_idem_status_e     status;
 
     /* who and what */
-    ngx_uint_t                    group;             /* and 1; 0: not known */
-    ngx_str_t                     sent_key;          /* with its quotes     */
-    ngx_str_t                     key;
-    ngx_http_idem_body_t          body;
-    ngx_msec_t                    arrival;
-    ngx_msec_t                    ttl;
-    ngx_msec_t                    lease;
-    ngx_msec_t                    grace;
+    ngx_uint_t                 group;           /* and 1; 0: not known      */
+    ngx_str_t                  sent_key;        /* with its quotes          */
+    ngx_str_t                  key;
+    ngx_http_idem_body_t       body;
+    ngx_msec_t                 arrival;
 
-    /* the store */
-    ngx_http_idem_cover_t        *covers;
-    ngx_uint_t                    ncovers;
-    ngx_http_idem_cover_t        *primary;           /* the key's, or the
-                                                        first derived one   */
-    ngx_http_idem_cover_t        *replayed;          /* a derived one that has
-                                                        the response        */
-    ngx_http_idem_cover_t        *blocked;           /* a derived one that
-                                                        can't be had        */
-    ngx_queue_t                   holder;            /* among those that run */
-    ngx_msec_t                    renew_at;          /* the locks           */
-    ngx_msec_t                    held_since;
-    ngx_msec_t                    store_time;
-    ngx_uint_t                    commits;           /* under way           */
+    ngx_http_idem_claims_t     claims;          /* claim/                   */
+    ngx_http_idem_wait_t       wait;
+    ngx_http_idem_work_t       work;            /* request/                 */
+    ngx_http_idem_follow_t     follow;
+    ngx_http_idem_place_t      place;
+    ngx_http_idem_capture_t    capture;         /* response/                */
+    ngx_http_idem_answer_t     answer;
 
-    /* waiting */
-    ngx_http_idem_watch_t        *watch;
-    ngx_http_idem_cover_t        *waiting;           /* for which of them   */
-    ngx_queue_t                   queue;             /* in watch->waiters   */
-    ngx_event_t                   deadline;
-    ngx_msec_t                    wait_start;
-    ngx_msec_t                    wait_until;
-    ngx_msec_t                    wait_time;
-
-    /* executing */
-    ngx_http_idem_run_t           run;               /* ... and subrequests  */
-    ngx_http_upstream_t          *answering;         /* whose response it is;
-                                                        NULL: no upstream's */
-    ngx_uint_t                    left;              /* what handlers that are
-                                                        no upstreams made of it
-                                                        before the last one */
-
-    ngx_array_t                  *moves;             /* ..._move_t          */
-    ngx_http_idem_move_t          move;              /* the one under way   */
-
-    /* capturing */
-    size_t                        max_response;
-    ngx_chain_t                  *held;
-    ngx_chain_t                  *tail;              /* of what was held    */
-    ngx_chain_t                 **held_last;
-    ngx_chain_t                   end;               /* of a response: there */
-    ngx_buf_t                     end_buf;           /* even without memory  */
-    ngx_http_idem_segment_t      *segments;          /* what was held while
-                                                        subrequests ran     */
-    size_t                        head_size;         /* in the record       */
-    size_t                        held_size;         /* head and body       */
-    ngx_http_idem_response_t      response;
-    ngx_http_idem_deflate_t      *deflate;           /* under way           */
-    ngx_chain_t                  *compressed;        /* body of the record  */
-    ngx_msec_t                    app_ttl;           /* X-Idempotency-Store */
-
-    /* what was refused, or replayed */
-    ngx_http_idem_problem_e       problem;
-    const char                   *reason;
-    ngx_uint_t                    refusal;           /* HTTP status         */
-    ngx_msec_t                    retry_after;
-    uint64_t                      original_time;
-    ngx_str_t                     found_details;
-
-    /* following the moves of the one that is to be replayed */
-    ngx_http_idem_cover_t        *followed;
-    ngx_array_t                  *steps;             /* ..._move_t          */
-    ngx_uint_t                    step;
-    ngx_str_t                     follower;          /* who made them       */
-
-    /* of the request, when it came to the location where it is */
-    ngx_http_core_loc_conf_t     *place;
-    ngx_uint_t                    err_status;
-    unsigned                      uri_changes:4;
-    unsigned                      error_page:1;
-    unsigned                      let_in:1;          /* by all its checks   */
-    unsigned                      probe:1;           /* of the filters      */
-
-    unsigned                      holding:1;         /* its locks are renewed */
-    unsigned                      figured:1;         /* in the metrics      */
-    unsigned                      admitted:1;
-    unsigned                      bypassed:1;        /* where it was admitted */
-    unsigned                      key_in_body:1;
-    unsigned                      body_variable:1;        /* by $request_body */
-    unsigned                      bypass_in_body:1;
-    unsigned                      expired:1;         /* there was a record  */
-    unsigned                      app_off:1;         /* X-Idempotency-Store */
-    unsigned                      ended:1;           /* a response, and not its
-                                                        subrequests         */
-    unsigned                      composed:1;        /* of subrequests'     */
-    unsigned                      charset:1;         /* told ahead          */
-    unsigned                      ranges:1;          /* may be cut out of what
-                                                        is held             */
-    unsigned                      foreign:1;         /* another identity's
-                                                        record: tell nothing */
-    unsigned                      waited:1;
-    unsigned                      counted:1;         /* among the waiters   */
-    unsigned                      ready:1;           /* to be resumed       */
-    unsigned                      retryable:1;
-    unsigned                      unprotected:1;        /* the store does not
-                                                        answer: its locks are
-                                                        this nginx's own    */
+    unsigned                   figured:1;       /* in the metrics           */
+    unsigned                   admitted:1;
+    unsigned                   bypassed:1;      /* where it was admitted    */
+    unsigned                   key_in_body:1;
+    unsigned                   body_variable:1; /* by $request_body         */
+    unsigned                   bypass_in_body:1;
 };
 
 
@@ -289,6 +246,8 @@ void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 /* ..._variables.c */
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_variable_answer(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
 ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
 
 /* ..._phases.c */
@@ -369,6 +328,9 @@ ngx_int_t ngx_http_idem_fingerprint(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
 void ngx_http_idem_target(ngx_http_request_t *r, u_char *target);
+ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
+    ngx_http_idem_dedupe_t *dedupe, const ngx_http_idem_json_member_t *member,
+    u_char *hash);
 
 
 /* the holder is at work, and nobody has been told anything yet */

@@ -108,7 +108,10 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
         break;
 
     case NGX_HTTP_IDEM_STATUS_CONFLICT:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_CONFLICT, NULL);
+        ngx_http_idem_event(ctx, ngx_http_idem_is_duplicate(ctx)
+                                 ? NGX_HTTP_IDEM_EVENT_PROCESSED
+                                 : NGX_HTTP_IDEM_EVENT_CONFLICT,
+                            NULL);
         break;
 
     case NGX_HTTP_IDEM_STATUS_BUSY:

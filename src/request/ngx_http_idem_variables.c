@@ -274,8 +274,9 @@ static ngx_int_t
 ngx_http_idem_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    ngx_str_t             value;
-    ngx_http_idem_ctx_t  *ctx;
+    ngx_str_t               value;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_claim_t  *claim;
 
     ctx = ngx_http_idem_get_ctx(r->main);
 
@@ -319,8 +320,9 @@ ngx_http_idem_variable(ngx_http_request_t *r,
     case NGX_HTTP_IDEM_VAR_FINGERPRINT:
 
         if (ctx->claims.primary) {
-            return ngx_http_idem_variable_hex(r, v,
-                                              ctx->claims.primary->claim.fingerprint,
+            claim = &ctx->claims.primary->claim;
+
+            return ngx_http_idem_variable_hex(r, v, claim->fingerprint,
                                               NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
@@ -360,12 +362,13 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     default: /* NGX_HTTP_IDEM_VAR_AGE */
 
-        if (ctx->answer.original_time && !ctx->answer.foreign
-            && ctx->claims.primary->claim.time >= ctx->answer.original_time)
-        {
-            return ngx_http_idem_variable_seconds(r, v,
-                                   (ngx_msec_t) (ctx->claims.primary->claim.time
-                                                 - ctx->answer.original_time));
+        if (ctx->answer.original_time && !ctx->answer.foreign) {
+            claim = &ctx->claims.primary->claim;
+
+            if (claim->time >= ctx->answer.original_time) {
+                return ngx_http_idem_variable_seconds(r, v,
+                      (ngx_msec_t) (claim->time - ctx->answer.original_time));
+            }
         }
     }
 

@@ -66,7 +66,7 @@ ngx_http_idem_variable_answer(ngx_http_request_t *r,
         break;
 
     default:
-        rc = ctx->refused
+        rc = ctx->answer.refused
              ? ngx_http_idem_variable_refusal(r, ctx, data, &value)
              : NGX_OK;
     }
@@ -196,7 +196,9 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
 {
     u_char  *p;
 
-    if (ctx->met == NULL || ctx->answer.original_time == 0 || ctx->answer.foreign) {
+    if (ctx->answer.met == NULL || ctx->answer.original_time == 0
+        || ctx->answer.foreign)
+    {
         return NGX_OK;
     }
 
@@ -207,7 +209,7 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
             return NGX_ERROR;
         }
 
-        ngx_hex_dump(value->data, ctx->met->op.found.claim.fingerprint,
+        ngx_hex_dump(value->data, ctx->answer.met->op.found.claim.fingerprint,
                      NGX_HTTP_IDEM_FINGERPRINT_LEN);
 
         return NGX_OK;
@@ -235,19 +237,19 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
 static void
 ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 {
-    if (ctx->met == NULL
+    if (ctx->answer.met == NULL
         || (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
             && !ngx_http_idem_is_duplicate(ctx)))
     {
         return;
     }
 
-    if (!ctx->met->derived) {
+    if (!ctx->answer.met->derived) {
         ngx_str_set(value, "key");
         return;
     }
 
-    *value = ctx->met->dedupe->name;
+    *value = ctx->answer.met->dedupe->name;
 
     if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
         value->data += 5;

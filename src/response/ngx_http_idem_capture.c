@@ -168,10 +168,11 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_pass_header(r, ctx);
     }
 
-    ctx->capture.max_response = ngx_http_idem_size(r, &ctx->conf->max_response,
-                                           "idempotency_max_response");
+    ctx->capture.max_response = ngx_http_idem_size(r,
+                                                   &ctx->conf->max_response,
+                                                   "idempotency_max_response");
     ctx->capture.max_response = ngx_min(ctx->capture.max_response,
-                                NGX_HTTP_IDEM_RECORD_MAX_LEN);
+                                        NGX_HTTP_IDEM_RECORD_MAX_LEN);
 
     header_only = ngx_http_idem_header_only(r);
 

@@ -75,7 +75,7 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_diff_t   d;
 
     *more = 0;
-    *text = ctx->diffs[form];
+    *text = ctx->answer.diffs[form];
 
     if (text->data || ctx->answer.details.len == 0 || ctx->answer.foreign
         || ctx->claims.primary->details.len == 0)
@@ -97,7 +97,8 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     *d.last++ = '[';
 
-    rc = ngx_http_idem_json_diff(&ctx->answer.details, &ctx->claims.primary->details,
+    rc = ngx_http_idem_json_diff(&ctx->answer.details,
+                                 &ctx->claims.primary->details,
                                  NGX_HTTP_IDEM_DIFF_MAX,
                                  ngx_http_idem_diff_entry, &d, more);
 
@@ -112,7 +113,7 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         *more = 0;
     }
 
-    ctx->diffs[form] = *text;
+    ctx->answer.diffs[form] = *text;
 
     return NGX_OK;
 }

@@ -183,7 +183,8 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     /* or beyond what a record can hold at all */
 
-    ctx->capture.held_size = ctx->capture.head_size ? ctx->capture.head_size : NGX_MAX_SIZE_T_VALUE;
+    ctx->capture.held_size = ctx->capture.head_size ? ctx->capture.head_size
+                                                    : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
 }

@@ -127,8 +127,9 @@ ngx_http_idem_page(ngx_http_request_t *r,
 
 #if (NGX_HTTP_CACHE)
 
-        if (r->cached && (r->upstream_states == NULL
-                          || r->upstream_states->nelts == ctx->work.run.first))
+        if (r->cached
+            && (r->upstream_states == NULL
+                || r->upstream_states->nelts == ctx->work.run.first))
         {
             /* nobody had to be asked */
             tried = 0;

@@ -124,7 +124,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
 
     ctx->answer.problem = problem;
-    ctx->refused = 1;
+    ctx->answer.refused = 1;
     ctx->status = p->status;
     ctx->answer.status = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
                    ? ctx->conf->conflict_status : p->http;
@@ -352,8 +352,8 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%V\","
                     "\"ok\":false,\"error\":{\"type\":\"%s\",\"code\":\"%s\","
                     "\"message\":\"%V\",\"retryable\":%s,",
-                    problem->title, ctx->answer.status, &message, problem->type,
-                    problem->code, &message,
+                    problem->title, ctx->answer.status, &message,
+                    problem->type, problem->code, &message,
                     ctx->answer.retryable ? "true" : "false");
 
     if (ctx->answer.retryable) {

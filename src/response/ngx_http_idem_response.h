@@ -39,8 +39,70 @@ typedef enum {
     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE,
     NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN,
     NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE,
-    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT
+    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT,
+    NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST
 } ngx_http_idem_problem_e;
+
+
+/* what is captured, and held until it is stored */
+
+typedef struct {
+    size_t                     max_response;
+    ngx_chain_t               *held;
+    ngx_chain_t               *tail;            /* of what was held         */
+    ngx_chain_t              **last;
+    ngx_chain_t                end;             /* of a response: there     */
+    ngx_buf_t                  end_buf;         /* even without memory      */
+    ngx_http_idem_segment_t   *segments;        /* what was held while
+                                                   subrequests ran          */
+    size_t                     head_size;       /* in the record            */
+    size_t                     held_size;       /* head and body            */
+    ngx_http_idem_response_t   response;
+    ngx_http_idem_deflate_t   *deflate;         /* under way                */
+    ngx_chain_t               *compressed;      /* body of the record       */
+    ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
+
+    unsigned                   app_off:1;       /* X-Idempotency-Store      */
+    unsigned                   ended:1;         /* a response, and not its
+                                                   subrequests              */
+    unsigned                   composed:1;      /* of subrequests'          */
+    unsigned                   charset:1;       /* told ahead               */
+    unsigned                   ranges:1;        /* may be cut out of what is
+                                                   held                     */
+} ngx_http_idem_capture_t;
+
+
+/* how the paths that differ are told: an array of objects, or of strings */
+
+typedef enum {
+    NGX_HTTP_IDEM_DIFF_OBJECTS = 0,
+    NGX_HTTP_IDEM_DIFF_TEXTS,
+    NGX_HTTP_IDEM_DIFF_N
+} ngx_http_idem_diff_e;
+
+
+/* room for n bytes as a JSON string: each escaped to six at most, quotes */
+#define ngx_http_idem_json_quoted(n)  (6 * (n) + 2)
+
+
+/* what the client is told in place of an execution: a refusal, or a replay */
+
+typedef struct {
+    ngx_http_idem_problem_e    problem;
+    const char                *reason;
+    ngx_uint_t                 status;          /* HTTP's                   */
+    ngx_msec_t                 retry_after;
+    uint64_t                   original_time;
+    ngx_str_t                  details;         /* of what was found        */
+    ngx_http_idem_cover_t     *met;             /* whose record decided it  */
+    ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
+                                                /* data is NULL: not made   */
+
+    unsigned                   foreign:1;       /* another identity's record:
+                                                   tell nothing             */
+    unsigned                   retryable:1;
+    unsigned                   refused:1;       /* "problem" says why       */
+} ngx_http_idem_answer_t;
 
 
 /* ..._outcome.c */
@@ -95,8 +157,14 @@ ngx_int_t ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_diff_summary(ngx_http_request_t *r,
+const char *ngx_http_idem_problem_code(ngx_http_idem_problem_e problem);
+const char *ngx_http_idem_problem_type(ngx_http_idem_problem_e problem);
+ngx_int_t ngx_http_idem_problem_message(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *text);
+ngx_int_t ngx_http_idem_diff(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_diff_e form, ngx_str_t *text,
+    ngx_uint_t *more);
+u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
@@ -108,6 +176,12 @@ ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
+
+/* a duplicate is refused like a conflict, and is none: it says the same */
+
+#define ngx_http_idem_is_duplicate(ctx)                                       \
+    ((ctx)->answer.refused                                                    \
+     && (ctx)->answer.problem == NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST)
 
 #define NGX_HTTP_IDEM_ISO_TIME_LEN                                            \
     (sizeof("1970-01-01T00:00:00Z") - 1)

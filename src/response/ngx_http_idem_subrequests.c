@@ -30,7 +30,7 @@
 
 struct ngx_http_idem_segment_s {
     ngx_http_request_t       *after;
-    ngx_chain_t             **start;            /* in ctx->capture.held             */
+    ngx_chain_t             **start;            /* in what is held          */
     ngx_http_idem_segment_t  *next;
 };
 
