@@ -36,7 +36,7 @@ sub fetched
     my ($browser, $uri, $body, $key, %o) = @_;
 
     my $options = JSON::PP->new->canonical->encode({
-        method => 'POST', body => $body, credentials => 'include',
+        method => $o{method} || 'POST', body => $body, credentials => 'include',
         headers => { 'Content-Type' => 'application/json',
                      $key ? ('Idempotency-Key' => $key) : (),
                      %{ $o{headers} || {} } },
@@ -110,6 +110,12 @@ my $bad = fetched($browser, '/orders', '{"n":2}', 'not a key');
 
 is($bad->{status}, 400, 'so does a key that is none');
 
+# a method that the browser asks for by itself
+
+app_answer('/orders/1', { body => '{"changed":{run}}' });
+is(fetched($browser, '/orders/1', '{"n":3}', 'k2', method => 'PUT')->{body},
+   '{"changed":1}', 'PUT');
+
 # another page of the same user
 
 page($browser, 'localhost');
@@ -171,6 +177,8 @@ is($r->header('Access-Control-Allow-Origin'), 'https://app.example.com',
    'the origin may');
 like($r->header('Access-Control-Allow-Headers'), qr/Idempotency-Key/,
      'with a key');
+cmp_ok($r->header('Access-Control-Max-Age'), '>', 0, 'for a while');
+is($r->header('Vary'), 'Origin', 'caches know');
 is(app_count('/orders'), 0, 'which the application never sees');
 
 my $c = example_send('/orders', 'x', \%app);
@@ -197,3 +205,20 @@ is_deeply([ $r->header('Access-Control-Allow-Origin') ],
 $r = example_post('/orders', 'x', { %app, Origin => 'https://evil.example' });
 is_deeply([ $r->header('Access-Control-Allow-Origin') ], [],
           'none to one that may not');
+
+# a key is one of its session, whatever page it comes from
+
+my @session = map { (Cookie => "session=$_") } qw(a b);
+my %own = (Origin => 'https://app.example.com', 'Idempotency-Key' => 'k3');
+
+app_answer('/carts', { status => 201, body => '{"cart":{run}}' });
+
+is(example_post('/carts', 'x', { %own, @session[0, 1] })->status, 201,
+   'a session');
+$r = example_post('/carts', 'x', { %own, @session[2, 3] });
+is($r->status, 409, 'another one does not get its response');
+unlike($r->body, qr/cart/, 'nor anything of it');
+is(example_post('/carts', 'x', { %own, Origin => 'https://admin.example.com',
+                                 @session[0, 1] })->status, 201,
+   'the same one does, from another page');
+is(app_count('/carts'), 1, 'it ran once');

@@ -67,6 +67,7 @@ is_deeply($r->json->{error}, {
                . 'the other request is still going through). Please try again '
                . 'later.' }, 'as Stripe says it');
 is($r->header('Stripe-Should-Retry'), 'true', 'Stripe-Should-Retry: true');
+is($r->header('Retry-After'), 1, 'Retry-After: 1');
 is($r->header('Idempotency-Key'), $h->{'Idempotency-Key'},
    'Idempotency-Key is echoed');
 app_release('hold');
@@ -111,9 +112,10 @@ is(example_post('/v1/ok', 'a=1', headers('Idempotency-Key' => 'x' x 256))
 
 # POST only, and only with a key
 
-example_request('DELETE', '/v1/ok?op=d', undef, headers());
-is(example_request('DELETE', '/v1/ok?op=d', undef, headers())->body,
-   "run 2\n", 'DELETE is not covered');
+$h = headers();
+example_request('DELETE', '/v1/ok?op=d', undef, $h);
+is(example_request('DELETE', '/v1/ok?op=d', undef, $h)->body, "run 2\n",
+   'DELETE is not covered');
 
 
 

@@ -349,3 +349,33 @@ is($r->header('X-Idempotency-Conflict'), undef, 'it is no conflict');
 
 app_release('hold');
 is($c->read_response->status, 200, 'which ends in order');
+
+
+
+=== TEST 8: routes are the labels of the figures
+--- http_config eval
+main::example('thorbis', sub {
+    s/(\n    location \/ \{)/\n    location = \/stats { idempotency_stats prometheus; }\n$1/ })
+--- config
+    location /unused { }
+--- client
+booked();
+
+example_post($HOLD, $BOOKING, headers(key($KEY))) for 1, 2;
+example_request('PUT', "/api/customers/$_", '{}', headers(key())) for 7, 8;
+example_post("/api/whatever/$_", '{}', headers(key())) for 1 .. 3;
+
+my $stats = example_request('GET', '/stats')->body;
+
+for my $count ([ 'POST:bookings-hold', 'EXECUTED', 1 ],
+               [ 'POST:bookings-hold', 'REPLAYED', 1 ],
+               [ 'PUT:customers-{id}', 'EXECUTED', 2 ],
+               [ 'POST:other', 'EXECUTED', 3 ])
+{
+    my ($group, $outcome, $n) = @$count;
+
+    like($stats, qr/requests_total\{[^\n]*group="\Q$group\E"[^\n]*outcome="$outcome"\} $n$/m,
+         "$group: $n $outcome");
+}
+
+unlike($stats, qr/$ONE|whatever/, 'nothing that a client sent');
