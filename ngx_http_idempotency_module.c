@@ -147,6 +147,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_activity"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_activity,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_ttl"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_time,
@@ -384,7 +391,9 @@ ngx_http_idem_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    if (ngx_http_idem_waiters_zone(cf) != NGX_OK) {
+    if (ngx_http_idem_waiters_zone(cf) != NGX_OK
+        || ngx_http_idem_activity_zone(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -418,7 +427,6 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_fallback_bind(&mcf->fallbacks);
-    ngx_http_idem_phases_ready(cycle);
 
     conf = mcf->locations.elts;
 
@@ -453,6 +461,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_wait_init(cycle);
+    ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
 

@@ -16,7 +16,7 @@ use Test::More;
 my $tolerance = 0.05;
 my $ratio_tolerance = 0.2;       # compilers, and OpenSSL's part
 my $unused_tolerance = 0.005;
-my $beside_tolerance = 0.006;    # 0.005 is meant, and a bit for noise
+my $beside_tolerance = 0.012;    # handlers of four phases, 211 instructions
 my @cases = qw(memory-fresh memory-replay redis-fresh redis-replay
                cache-fresh cache-replay);
 
@@ -49,7 +49,7 @@ cmp_ok(abs($with - $without), '<=', $without * $unused_tolerance,
        sprintf 'loaded, and not used: %d instructions, without it %d', $with,
        $without);
 
-# a location without it, beside one that has it: three handlers are passed by
+# a location without it, beside one that has it: the handlers decline
 
 my $beside = $now{unused}[1];
 

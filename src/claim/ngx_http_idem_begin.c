@@ -21,14 +21,6 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* for so long those who came within the window of a record still find it */
-#define NGX_HTTP_IDEM_DERIVED_GRACE  5000
-
-#define ngx_http_idem_key_alone(cover)                                        \
-    ((cover)->ctx->conf->fingerprint->mode                                    \
-     == NGX_HTTP_IDEM_FINGERPRINT_OFF)
-
-
 static void ngx_http_idem_begin_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
@@ -202,6 +194,10 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                             NULL);
     }
 
+    if (ctx->claims.activity) {
+        ngx_http_idem_activity_count(ctx->claims.activity);
+    }
+
     return ngx_http_idem_execute(r, ctx);
 }
 
@@ -214,102 +210,6 @@ ngx_http_idem_begin_handler(ngx_http_idem_op_t *op)
     cover = op->data;
 
     ngx_http_idem_resume(cover->ctx->request);
-}
-
-
-/*
- * Fills an operation; claims and times as the request has them.
- *
- * Each begin has a token of its own.  The release of a lock that was given
- * back, or of a begin that was given up, may still be on its way, on a
- * connection that broke: it must not find the same token in the next lock.
- */
-
-void
-ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_t *op, ngx_http_idem_op_e kind)
-{
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = cover->ctx;
-
-    op->kind = kind;
-    op->store = ctx->conf->store;
-    op->where = cover->where;
-    op->claim = &cover->claim;
-    op->details = cover->details;
-    op->lease = ctx->claims.lease;
-    op->ttl = cover->derived ? cover->window + ctx->claims.lease
-                             : ctx->claims.ttl;
-    op->grace = ngx_http_idem_grace(cover);
-    op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
-    op->key_alone = ngx_http_idem_key_alone(cover);
-    op->hold = ngx_http_idem_holds(ctx);
-    op->locked_until = cover->locked_until;
-    op->unprotected = ctx->claims.unprotected;
-    op->abandoned = 0;
-    op->expired = 0;
-    op->pool = ctx->request->pool;
-    op->log = ctx->request->connection->log;
-    op->data = cover;
-
-    ngx_memcpy(op->id, cover->id, NGX_HTTP_IDEM_ID_LEN);
-
-    if (kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        ngx_http_idem_token(cover->token);
-        op->laid.store = NULL;
-        op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
-                    && !ctx->conf->dry_run;
-        op->again = 0;
-    }
-
-    ngx_memcpy(op->token, cover->token, NGX_HTTP_IDEM_TOKEN_LEN);
-}
-
-
-/*
- * A begin or a renewal got through: until when the lock is ours for certain.
- * The store counts from when it was asked, which is not before it was sent.
- * Under hold nobody takes over when the lease has run out.
- */
-
-void
-ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
-{
-    cover->locked_until = op->start
-                          + (op->hold ? ngx_http_idem_lock_life(op)
-                                      : op->lease);
-}
-
-
-/*
- * For how long a record that is committed now is kept.  A derived one folds
- * those who come until the later of arrival + window and commit + linger; and
- * those who came in time find it for its grace.
- */
-
-ngx_msec_t
-ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
-{
-    ngx_msec_int_t  left;
-
-    if (!cover->derived) {
-        return cover->ctx->capture.app_ttl ? cover->ctx->capture.app_ttl
-                                           : cover->ctx->claims.ttl;
-    }
-
-    left = (ngx_msec_int_t) (cover->ctx->arrival + cover->window
-                             - ngx_current_msec);
-
-    return (ngx_msec_t) ngx_max(left, (ngx_msec_int_t) cover->linger);
-}
-
-
-ngx_msec_t
-ngx_http_idem_grace(ngx_http_idem_cover_t *cover)
-{
-    return cover->derived ? NGX_HTTP_IDEM_DERIVED_GRACE
-                          : cover->ctx->claims.grace;
 }
 
 
@@ -434,8 +334,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
         return;
     }
 
-    op = ngx_http_idem_op_detached(ctx->conf->store, NGX_HTTP_IDEM_OP_COMMIT,
-                                   cover->id, cover->token);
+    op = ngx_http_idem_op_own(cover, NGX_HTTP_IDEM_OP_COMMIT);
     if (op == NULL) {
         return;
     }
@@ -446,10 +345,6 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
         return;
     }
 
-    *op->claim = cover->claim;
-
-    op->where = cover->where;
-
     b = cl->buf;
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
@@ -458,11 +353,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
         ngx_http_idem_response_seal(b->pos, found->response.len);
     }
 
-    op->lease = ctx->claims.lease;
-    op->locked_until = cover->locked_until;
-    op->unprotected = ctx->claims.unprotected;
     op->ttl = ngx_http_idem_commit_ttl(cover);
-    op->grace = ctx->claims.grace;
     op->state = NGX_HTTP_IDEM_COMPLETED;
     op->reason = NGX_HTTP_IDEM_REASON_NONE;
     op->response = cl;
@@ -522,7 +413,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
-    ctx->status = NGX_HTTP_IDEM_STATUS_UNPROTECTED;
+    ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_UNPROTECTED);
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
                         "the store failed");

@@ -51,30 +51,59 @@ typedef struct {
 } ngx_http_idem_cover_t;
 
 
+#define NGX_HTTP_IDEM_ACTIVITY_ID_LEN  16
+
+
+/* what a client of a scope has had executed before, in the last window */
+
+typedef struct {
+    u_char                  id[NGX_HTTP_IDEM_ACTIVITY_ID_LEN];
+    ngx_uint_t              count;
+    ngx_msec_t              age;                /* of the last              */
+    unsigned                known:1;            /* there was one            */
+} ngx_http_idem_activity_t;
+
+
+/* every commit of a request is done */
+typedef void (*ngx_http_idem_claims_pt)(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+
+
+/* what an execution does to its records: response/..._outcome.c judges */
+
+typedef enum {
+    NGX_HTTP_IDEM_OUTCOME_KEEP = 0,
+    NGX_HTTP_IDEM_OUTCOME_RELEASE,
+    NGX_HTTP_IDEM_OUTCOME_UNKNOWN
+} ngx_http_idem_outcome_e;
+
+
 /* all of a request's */
 
 typedef struct {
-    ngx_http_idem_cover_t  *covers;
-    ngx_uint_t              ncovers;
-    ngx_http_idem_cover_t  *primary;            /* the key's, or the first
+    ngx_http_idem_cover_t   *covers;
+    ngx_uint_t               ncovers;
+    ngx_http_idem_cover_t   *primary;           /* the key's, or the first
                                                    derived one              */
-    ngx_http_idem_cover_t  *replayed;           /* a derived one that has the
+    ngx_http_idem_cover_t   *replayed;          /* a derived one that has the
                                                    response                 */
-    ngx_http_idem_cover_t  *blocked;            /* a derived one that can't be
+    ngx_http_idem_cover_t   *blocked;           /* a derived one that can't be
                                                    had                      */
-    ngx_msec_t              ttl;
-    ngx_msec_t              lease;
-    ngx_msec_t              grace;
+    ngx_http_idem_activity_t *activity;         /* NULL: it is not on       */
+    ngx_msec_t               ttl;
+    ngx_msec_t               lease;
+    ngx_msec_t               grace;
 
-    ngx_queue_t             holder;             /* among those that run     */
-    ngx_msec_t              renew_at;           /* the locks                */
-    ngx_msec_t              held_since;
-    ngx_msec_t              store_time;
-    ngx_uint_t              commits;            /* under way                */
+    ngx_queue_t              holder;            /* among those that run     */
+    ngx_msec_t               renew_at;          /* the locks                */
+    ngx_msec_t               held_since;
+    ngx_msec_t               store_time;
+    ngx_uint_t               commits;           /* under way                */
+    ngx_http_idem_claims_pt  done;              /* ... called after them    */
 
-    unsigned                holding:1;          /* its locks are renewed    */
-    unsigned                expired:1;          /* there was a record       */
-    unsigned                unprotected:1;      /* the store does not answer:
+    unsigned                 holding:1;         /* its locks are renewed    */
+    unsigned                 expired:1;         /* there was a record       */
+    unsigned                 unprotected:1;     /* the store does not answer:
                                                    its locks are this nginx's
                                                    own                      */
 } ngx_http_idem_claims_t;
@@ -106,14 +135,32 @@ ngx_int_t ngx_http_idem_cover(ngx_http_request_t *r,
 
 ngx_int_t ngx_http_idem_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_t *op, ngx_http_idem_op_e kind);
-void ngx_http_idem_locked(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_t *op);
-ngx_msec_t ngx_http_idem_grace(ngx_http_idem_cover_t *cover);
-ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
 ngx_uint_t ngx_http_idem_same_request(
     ngx_http_idem_cover_t *cover, ngx_http_idem_claim_t *claim);
+
+/* ..._operation.c */
+
+#define ngx_http_idem_key_alone(cover)                                        \
+    ((cover)->ctx->conf->fingerprint->mode == NGX_HTTP_IDEM_FINGERPRINT_OFF)
+
+void ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op, ngx_http_idem_op_e kind);
+ngx_http_idem_op_t *ngx_http_idem_op_own(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_e kind);
+void ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op);
+void ngx_http_idem_locked(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op);
+ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
+
+/* ..._settle.c */
+
+ngx_int_t ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *response, size_t size, ngx_http_idem_claims_pt done);
+void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
+void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
 
 /* ..._wait.c */
 
@@ -133,6 +180,14 @@ void ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id);
 
 /* how many wait now, for any record */
 ngx_uint_t ngx_http_idem_waiters_all(void);
+
+/* ..._activity.c */
+
+ngx_int_t ngx_http_idem_activity_zone(ngx_conf_t *cf);
+void ngx_http_idem_activity_init_process(ngx_cycle_t *cycle);
+ngx_int_t ngx_http_idem_activity_look(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *scope, u_char *identity);
+void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 
 /* ..._renew.c */
 

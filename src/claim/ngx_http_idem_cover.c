@@ -58,6 +58,12 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
+    if (ctx->conf->activity
+        && ngx_http_idem_activity_look(r, ctx, &scope, identity) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     cover = ctx->claims.covers;
 
     if (ctx->key.len) {

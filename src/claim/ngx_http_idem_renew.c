@@ -296,18 +296,7 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
         break;
 
     case NGX_HTTP_IDEM_LOST:
-
-        cover->lost = 1;
-
-        ngx_http_idem_metrics_count(op->store->metrics,
-                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
-        ngx_http_idem_event(cover->ctx,
-                            NGX_HTTP_IDEM_EVENT_LOCK_LOST,
-                            "renew");
-
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: the lease of a running request was lost "
-                      "to another one, record %*xs", (size_t) 8, cover->id);
+        ngx_http_idem_op_failed(cover, op);
         break;
 
     default:
@@ -316,11 +305,7 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
                                                   cover->ctx->claims.lease);
         ngx_http_idem_renew_due(cover->ctx->claims.renew_at);
 
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a lease could not be renewed in store "
-                      "\"%V\": %s, record %*xs", &op->store->name,
-                      op->error ? op->error : "no room",
-                      (size_t) 8, cover->id);
+        ngx_http_idem_op_failed(cover, op);
         break;
     }
 }

@@ -1,6 +1,7 @@
 
 /*
- * Derived keys: idempotency_dedupe.
+ * Derived keys, and what their windows may depend on: idempotency_dedupe and
+ * idempotency_activity.
  *
  * Called by nginx while it reads the configuration, and by the merge.
  */
@@ -353,4 +354,111 @@ ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     }
 
     return NGX_OK;
+}
+
+
+/* idempotency_activity <zone>:<size> window=<time>, or on | off */
+
+char *
+ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_int_t                       n;
+    ngx_str_t                      *value, s;
+    ngx_http_idem_main_conf_t      *mcf;
+    ngx_http_idem_activity_conf_t  *activity;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2) {
+
+        if (ilcf->activity != NGX_CONF_UNSET) {
+            return "is duplicate";
+        }
+
+        if (ngx_http_idem_conf_is(&value[1], "on")) {
+            ilcf->activity = 1;
+            return NGX_CONF_OK;
+        }
+
+        if (ngx_http_idem_conf_is(&value[1], "off")) {
+            ilcf->activity = 0;
+            return NGX_CONF_OK;
+        }
+
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"on\" or \"off\"; or, in http, "
+                             "\"<zone>:<size> window=<time>\"");
+    }
+
+    if (!(cf->cmd_type & NGX_HTTP_MAIN_CONF)) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "a zone is declared in http; here it is \"on\" "
+                             "or \"off\"");
+    }
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+    activity = &mcf->activity;
+
+    if (activity->size) {
+        return "is duplicate";
+    }
+
+    s.data = ngx_strlchr(value[1].data, value[1].data + value[1].len, ':');
+
+    if (s.data == NULL || s.data == value[1].data) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is <zone>:<size>, as activity:1m");
+    }
+
+    activity->zone.data = value[1].data;
+    activity->zone.len = s.data - value[1].data;
+
+    s.data++;
+    s.len = value[1].data + value[1].len - s.data;
+
+    n = ngx_parse_size(&s);
+
+    if (n == NGX_ERROR || n < (ngx_int_t) (8 * ngx_pagesize)) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is <zone>:<size>, as activity:1m, of 32k at "
+                             "least");
+    }
+
+    activity->size = (size_t) n;
+
+    s.data = value[2].data + 7;
+    s.len = value[2].len - 7;
+
+    n = (value[2].len > 7 && ngx_strncmp(value[2].data, "window=", 7) == 0)
+        ? ngx_parse_time(&s, 0) : NGX_ERROR;
+
+    if (n == NGX_ERROR || n == 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"window=<time>\", as window=24h");
+    }
+
+    activity->window = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_check_activity(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+
+    if (conf->activity && mcf->activity.size == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"idempotency_activity on\" takes a zone as "
+                           "well, in http: \"idempotency_activity "
+                           "<zone>:<size> window=<time>\"");
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
 }

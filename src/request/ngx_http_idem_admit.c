@@ -55,7 +55,7 @@ ngx_http_idem_admit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         /* unless it was refused, in a dry run */
 
         if (ctx->phase != NGX_HTTP_IDEM_PASS) {
-            ctx->status = NGX_HTTP_IDEM_STATUS_BYPASS;
+            ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_BYPASS);
             ctx->bypassed = 1;
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, why);
         }
@@ -87,7 +87,7 @@ ngx_http_idem_admit_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         rc = ngx_http_idem_bypassed(r, ctx, 1);
 
         if (rc == NGX_DECLINED) {
-            ctx->status = NGX_HTTP_IDEM_STATUS_BYPASS;
+            ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_BYPASS);
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
                                 "bypassed, by its body");
             return NGX_OK;

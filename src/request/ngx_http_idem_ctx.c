@@ -148,7 +148,7 @@ ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->key_in_body = 0;
     ctx->body_variable = 0;
     ctx->bypass_in_body = 0;
-    ctx->status = NGX_HTTP_IDEM_STATUS_NONE;
+    ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_NONE);
 
     ngx_str_null(&ctx->key);
     ngx_str_null(&ctx->sent_key);
@@ -301,6 +301,15 @@ ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
 }
 
 
+/* $idempotency_status, and under what the request is counted */
+
+void
+ngx_http_idem_status(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
+{
+    ctx->status = status;
+}
+
+
 /* of a request, in figures and events; the same from the first to the last */
 
 ngx_uint_t
@@ -337,7 +346,7 @@ ngx_http_idem_group(ngx_http_idem_ctx_t *ctx)
 ngx_int_t
 ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 {
-    ctx->status = status;
+    ngx_http_idem_status(ctx, status);
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, "dry run");
 

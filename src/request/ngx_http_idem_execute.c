@@ -52,9 +52,9 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
                             "the lock is ours");
 
-        ctx->status = ctx->claims.unprotected
-                      ? NGX_HTTP_IDEM_STATUS_UNPROTECTED
-                      : NGX_HTTP_IDEM_STATUS_EXECUTED;
+        ngx_http_idem_status(ctx, ctx->claims.unprotected
+                                  ? NGX_HTTP_IDEM_STATUS_UNPROTECTED
+                                  : NGX_HTTP_IDEM_STATUS_EXECUTED);
         ctx->claims.held_since = ngx_current_msec;
 
         run->request = r;

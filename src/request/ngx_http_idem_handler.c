@@ -43,7 +43,13 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
     ngx_http_idem_ctx_t       *ctx;
     ngx_http_idem_loc_conf_t  *conf;
 
-    if (r != r->main || r->post_action) {
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    /* internal: it may have come here from a location where it is on */
+
+    if ((conf->store == NULL && !r->internal)
+        || r != r->main || r->post_action)
+    {
         return NGX_DECLINED;
     }
 
@@ -64,8 +70,6 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
 
         return NGX_DECLINED;
     }
-
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
     if (conf->store == NULL) {
         return NGX_DECLINED;
@@ -204,7 +208,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE,
                                 "it failed");
 
-            ctx->status = NGX_HTTP_IDEM_STATUS_UNAVAILABLE;
+            ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_UNAVAILABLE);
             ctx->answer.status = rc;
         }
 
@@ -268,7 +272,7 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (ctx->claims.ncovers == 0) {
-            ctx->status = NGX_HTTP_IDEM_STATUS_BYPASS;
+            ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_BYPASS);
 
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
                                 "there is no key");

@@ -1,16 +1,8 @@
 
 /*
- * Where the handlers of a request stand among nginx's phases, and what it
- * takes to pass by them.
+ * Where the handlers of a request stand among nginx's phases.
  *
- * nginx calls the handlers of a phase for every request of the server, through
- * a checker that knows the rules of the phase.  Ours look first whether the
- * request has anything to do with us, and if not pass it on at once: a
- * location without "idempotency" costs nothing that could be measured.  With
- * the checkers of nginx it would be one percent.
- *
- * Called once by the module when the configuration was read, and once when
- * nginx has made its table of phases of it.
+ * Called once by the module when the configuration was read.
  */
 
 
@@ -26,33 +18,6 @@ static ngx_int_t ngx_http_idem_add_handler(ngx_array_t *handlers,
 static ngx_uint_t ngx_http_idem_has_module(ngx_conf_t *cf, const char *name);
 static ngx_int_t ngx_http_idem_server_rewrite(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
-static ngx_int_t ngx_http_idem_preaccess_phase(ngx_http_request_t *r,
-    ngx_http_phase_handler_t *ph);
-static ngx_int_t ngx_http_idem_access_phase(ngx_http_request_t *r,
-    ngx_http_phase_handler_t *ph);
-static ngx_int_t ngx_http_idem_precontent_phase(ngx_http_request_t *r,
-    ngx_http_phase_handler_t *ph);
-
-
-typedef struct {
-    ngx_http_handler_pt       handler;
-    ngx_http_phase_handler_pt checker;
-} ngx_http_idem_stand_t;
-
-
-static ngx_http_idem_stand_t  ngx_http_idem_stands[] = {
-
-    { ngx_http_idem_preaccess_handler,
-      ngx_http_idem_preaccess_phase },
-
-    { ngx_http_idem_access_handler,
-      ngx_http_idem_access_phase },
-
-    { ngx_http_idem_precontent_handler,
-      ngx_http_idem_precontent_phase },
-
-    { NULL, NULL }
-};
 
 
 /*
@@ -209,77 +174,4 @@ ngx_http_idem_try_files(ngx_http_request_t *r)
     }
 
     return ngx_http_idem_next_try_files(r);
-}
-
-
-void
-ngx_http_idem_phases_ready(ngx_cycle_t *cycle)
-{
-    ngx_http_phase_handler_t   *ph;
-    ngx_http_core_main_conf_t  *cmcf;
-    ngx_http_idem_stand_t      *stand;
-
-    cmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_core_module);
-
-    for (ph = cmcf->phase_engine.handlers; ph->checker; ph++) {
-
-        for (stand = ngx_http_idem_stands; stand->handler; stand++) {
-            if (ph->handler == stand->handler) {
-                ph->checker = stand->checker;
-            }
-        }
-    }
-}
-
-
-/* it may have come here from a location where it is on */
-
-static ngx_int_t
-ngx_http_idem_preaccess_phase(ngx_http_request_t *r,
-    ngx_http_phase_handler_t *ph)
-{
-    ngx_http_idem_loc_conf_t  *conf;
-
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-    if (conf->store == NULL && !r->internal) {
-        r->phase_handler++;
-        return NGX_AGAIN;
-    }
-
-    return ngx_http_core_generic_phase(r, ph);
-}
-
-
-static ngx_int_t
-ngx_http_idem_access_phase(ngx_http_request_t *r,
-    ngx_http_phase_handler_t *ph)
-{
-    ngx_http_idem_loc_conf_t  *conf;
-
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
-
-    if (conf->store == NULL) {
-        r->phase_handler++;
-        return NGX_AGAIN;
-    }
-
-    return ngx_http_core_access_phase(r, ph);
-}
-
-
-/* it may have come here from a location where it is on */
-
-static ngx_int_t
-ngx_http_idem_precontent_phase(ngx_http_request_t *r,
-    ngx_http_phase_handler_t *ph)
-{
-    if (ngx_http_get_module_ctx(r, ngx_http_idempotency_module) == NULL
-        && !r->internal)
-    {
-        r->phase_handler++;
-        return NGX_AGAIN;
-    }
-
-    return ngx_http_core_generic_phase(r, ph);
 }

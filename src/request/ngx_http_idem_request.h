@@ -224,6 +224,8 @@ void ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_let_in(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_phase_e phase, const char *reason);
+void ngx_http_idem_status(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_status_e status);
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
@@ -253,7 +255,6 @@ ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
 /* ..._phases.c */
 
 ngx_int_t ngx_http_idem_phases_init(ngx_conf_t *cf);
-void ngx_http_idem_phases_ready(ngx_cycle_t *cycle);
 
 /* ..._handler.c */
 

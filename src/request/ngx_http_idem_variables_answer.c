@@ -26,6 +26,8 @@ static ngx_int_t ngx_http_idem_variable_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_variable_original(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, uintptr_t data, ngx_str_t *value);
+static ngx_int_t ngx_http_idem_variable_activity(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, uintptr_t data, ngx_str_t *value);
 static void ngx_http_idem_variable_layer(
     ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
 
@@ -63,6 +65,11 @@ ngx_http_idem_variable_answer(ngx_http_request_t *r,
     case NGX_HTTP_IDEM_VAR_LAYER:
         ngx_http_idem_variable_layer(ctx, &value);
         rc = NGX_OK;
+        break;
+
+    case NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT:
+    case NGX_HTTP_IDEM_VAR_ACTIVITY_AGE:
+        rc = ngx_http_idem_variable_activity(r, ctx, data, &value);
         break;
 
     default:
@@ -255,4 +262,40 @@ ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
         value->data += 5;
         value->len -= 5;
     }
+}
+
+
+/* as it was before this request */
+
+static ngx_int_t
+ngx_http_idem_variable_activity(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, uintptr_t data, ngx_str_t *value)
+{
+    ngx_http_idem_activity_t  *activity;
+
+    activity = ctx->claims.activity;
+
+    if (activity == NULL
+        || (data == NGX_HTTP_IDEM_VAR_ACTIVITY_AGE && !activity->known))
+    {
+        return NGX_OK;
+    }
+
+    value->data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN + sizeof(".000") - 1);
+    if (value->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (data == NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT) {
+        value->len = ngx_sprintf(value->data, "%ui", activity->count)
+                     - value->data;
+
+    } else {
+        value->len = ngx_sprintf(value->data, "%T.%03M",
+                                 (time_t) (activity->age / 1000),
+                                 activity->age % 1000)
+                     - value->data;
+    }
+
+    return NGX_OK;
 }

@@ -21,11 +21,11 @@ static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, size_t *size);
-static void ngx_http_idem_commit_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_commit_stored(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_finalize(ngx_http_request_t *r, ngx_int_t status);
-static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
 
 
 /* NGX_DECLINED: there is no memory for it, and nothing was done */
@@ -105,11 +105,8 @@ ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static ngx_int_t
 ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    size_t                  size;
-    ngx_uint_t              i;
-    ngx_chain_t            *response;
-    ngx_http_idem_op_t     *op;
-    ngx_http_idem_cover_t  *cover;
+    size_t        size;
+    ngx_chain_t  *response;
 
     response = ngx_http_idem_encode(r, ctx, &size);
     if (response == NULL) {
@@ -121,34 +118,8 @@ ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMMIT,
                         "the response is complete");
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
-        op = &cover->op;
-
-        if (!cover->taken) {
-            continue;
-        }
-
-        cover->taken = 0;
-
-        ngx_http_idem_op_prepare(cover, op, NGX_HTTP_IDEM_OP_COMMIT);
-
-        op->handler = ngx_http_idem_commit_handler;
-        op->state = NGX_HTTP_IDEM_COMPLETED;
-        op->reason = NGX_HTTP_IDEM_REASON_NONE;
-        op->ttl = ngx_http_idem_commit_ttl(cover);
-        op->response = response;
-        op->size = size;
-
-        if (ngx_http_idem_store_submit(op) == NGX_OK) {
-            ngx_http_idem_committed(op);
-
-        } else {
-            ctx->claims.commits++;
-        }
-    }
-
-    return ctx->claims.commits ? NGX_AGAIN : NGX_OK;
+    return ngx_http_idem_claims_commit(ctx, response, size,
+                                       ngx_http_idem_commit_stored);
 }
 
 
@@ -202,24 +173,8 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 
 
 static void
-ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
+ngx_http_idem_commit_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_request_t     *r;
-    ngx_http_idem_ctx_t    *ctx;
-    ngx_http_idem_cover_t  *cover;
-
-    cover = op->data;
-    ctx = cover->ctx;
-    r = ctx->request;
-
-    ngx_http_set_log_request(r->connection->log, r);
-
-    ngx_http_idem_committed(op);
-
-    if (--ctx->claims.commits) {
-        return;
-    }
-
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
 
     ngx_http_idem_commit_done(r, ctx);
@@ -289,60 +244,4 @@ ngx_http_idem_finalize(ngx_http_request_t *r, ngx_int_t status)
                                             status);
 
     r->write_event_handler(r);
-}
-
-
-static void
-ngx_http_idem_committed(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_cover_t  *cover;
-
-    cover = op->data;
-
-    cover->ctx->claims.store_time += ngx_current_msec - op->start;
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEM_OK:
-        break;
-
-    case NGX_HTTP_IDEM_LOST:
-        cover->lost = 1;
-
-        ngx_http_idem_metrics_count(op->store->metrics,
-                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
-        ngx_http_idem_event(cover->ctx,
-                            NGX_HTTP_IDEM_EVENT_LOCK_LOST,
-                            "commit");
-
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a response was not stored, the lock had "
-                      "been lost to another request, record %*xs",
-                      (size_t) 8, cover->id);
-        break;
-
-    case NGX_HTTP_IDEM_FULL:
-        ngx_http_idem_event(cover->ctx,
-                            NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                            "no room for the response");
-
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: there is no room for a response in store "
-                      "\"%V\", its retry is refused, record %*xs",
-                      &op->store->name, (size_t) 8, cover->id);
-        break;
-
-    default:
-        ngx_http_idem_metrics_count(op->store->metrics,
-                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
-        ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
-                            op->error);
-
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: commit in store \"%V\" failed: %s, "
-                      "record %*xs", &op->store->name,
-                      op->error ? op->error : "no answer",
-                      (size_t) 8, cover->id);
-        break;
-    }
 }

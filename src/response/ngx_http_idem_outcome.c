@@ -7,8 +7,7 @@
  * request that ran.
  *
  * Called when a response is complete, when it can't be kept, and when the
- * request ends without one.  Calls the store with operations of their own
- * life: nobody waits for them.
+ * request ends without one; claim/..._settle.c does what follows from it.
  */
 
 
@@ -29,10 +28,6 @@ static ngx_uint_t ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_run_t *run, ngx_uint_t n);
 static ngx_uint_t ngx_http_idem_by_status(
     ngx_http_idem_ctx_t *ctx, ngx_uint_t status);
-static void ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_status_e status);
-static void ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl);
 
 
 /* what an upstream, or any other handler, made of the request */
@@ -334,147 +329,4 @@ ngx_http_idem_by_status(ngx_http_idem_ctx_t *ctx, ngx_uint_t status)
     }
 
     return NGX_HTTP_IDEM_ANSWER_OTHER;
-}
-
-
-/*
- * Ends the records without a response.  KEEP: it ran, and "reason" says why
- * there is none.
- */
-
-void
-ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason)
-{
-    ngx_uint_t              i;
-    ngx_http_idem_cover_t  *cover;
-
-    ngx_http_idem_execute_done(ctx);
-
-    switch (outcome) {
-
-    case NGX_HTTP_IDEM_OUTCOME_RELEASE:
-        ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_RELEASED);
-        ngx_http_idem_release(ctx);
-        return;
-
-    case NGX_HTTP_IDEM_OUTCOME_UNKNOWN:
-        ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
-        reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
-
-        if (ctx->conf->unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY) {
-            ngx_http_idem_release(ctx);
-            return;
-        }
-
-        break;
-
-    default: /* NGX_HTTP_IDEM_OUTCOME_KEEP */
-
-        if (reason == NGX_HTTP_IDEM_REASON_TOO_LARGE) {
-            ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_TOO_LARGE);
-        }
-    }
-
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
-
-        if (!cover->taken) {
-            continue;
-        }
-
-        cover->taken = 0;
-        ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_COMMIT, reason,
-                                 ngx_http_idem_commit_ttl(cover));
-    }
-}
-
-
-/* that it ran without the store says more than what became of it here */
-
-static void
-ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
-{
-    if (!ctx->claims.unprotected) {
-        ctx->status = status;
-    }
-}
-
-
-/* gives back every lock that was taken */
-
-void
-ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_uint_t              i;
-    ngx_http_idem_cover_t  *cover;
-
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
-
-        if (!cover->taken) {
-            continue;
-        }
-
-        cover->taken = 0;
-        cover->asked = 0;
-
-        ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_RELEASE,
-                                 NGX_HTTP_IDEM_REASON_NONE, ctx->claims.ttl);
-
-        cover->where = NULL;
-    }
-}
-
-
-static void
-ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl)
-{
-    ngx_http_idem_op_t   *op;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = cover->ctx;
-
-    op = ngx_http_idem_op_detached(ctx->conf->store, kind, cover->id,
-                                   cover->token);
-    if (op == NULL) {
-        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
-                      "idempotency: no memory for a %s in store \"%V\", the "
-                      "lock stays until its lease ends, record %*xs",
-                      ngx_http_idem_op_names[kind],
-                      &ctx->conf->store->name, (size_t) 8, cover->id);
-        return;
-    }
-
-    *op->claim = cover->claim;
-
-    op->where = cover->where;
-    op->lease = ctx->claims.lease;
-    op->locked_until = cover->locked_until;
-    op->unprotected = ctx->claims.unprotected;
-    op->hold = ngx_http_idem_holds(ctx);
-    op->ttl = ttl;
-    op->grace = ngx_http_idem_grace(cover);
-    op->state = NGX_HTTP_IDEM_UNUSABLE;
-    op->reason = reason;
-
-    ngx_http_idem_op_detach(op);
-}
-
-
-/* the request ended before a response was complete */
-
-void
-ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_outcome_e  outcome;
-
-    outcome = ngx_http_idem_outcome(ctx->request, ctx, 0);
-
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
-                        outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
-                        ? "it may have run" : "nothing was sent");
-
-    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_UNKNOWN);
 }

@@ -125,7 +125,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
 
     ctx->answer.problem = problem;
     ctx->answer.refused = 1;
-    ctx->status = p->status;
+    ngx_http_idem_status(ctx, p->status);
     ctx->answer.status = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
                    ? ctx->conf->conflict_status : p->http;
 

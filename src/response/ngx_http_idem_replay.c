@@ -72,7 +72,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPLAY,
                         "there is a response");
 
-    ctx->status = NGX_HTTP_IDEM_STATUS_REPLAYED;
+    ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
 
     /* the record may be of a later request that was given this response */
     ctx->answer.original_time = response.time;

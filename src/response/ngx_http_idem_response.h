@@ -107,20 +107,10 @@ typedef struct {
 
 /* ..._outcome.c */
 
-typedef enum {
-    NGX_HTTP_IDEM_OUTCOME_KEEP = 0,
-    NGX_HTTP_IDEM_OUTCOME_RELEASE,
-    NGX_HTTP_IDEM_OUTCOME_UNKNOWN
-} ngx_http_idem_outcome_e;
-
 void ngx_http_idem_outcome_left(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
-void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
-void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
 
 void ngx_http_idem_capture_init(void);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,

@@ -1,0 +1,235 @@
+
+/*
+ * The end of the records that a request has locked: the response is committed
+ * to each of them, or they say that there is none, or they are given back.
+ *
+ * Called by the response when its outcome is known, and by the context when a
+ * request ends without one.  A commit with a response is waited for; all else
+ * is an operation of its own life.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+static void ngx_http_idem_commit_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
+static void ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_status_e status);
+static void ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl);
+
+
+/* NGX_OK: all of them have it; NGX_AGAIN: "done" is called when they have */
+
+ngx_int_t
+ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx, ngx_chain_t *response,
+    size_t size, ngx_http_idem_claims_pt done)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_cover_t  *cover;
+
+    ctx->claims.done = done;
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+        op = &cover->op;
+
+        if (!cover->taken) {
+            continue;
+        }
+
+        cover->taken = 0;
+
+        ngx_http_idem_op_prepare(cover, op, NGX_HTTP_IDEM_OP_COMMIT);
+
+        op->handler = ngx_http_idem_commit_handler;
+        op->state = NGX_HTTP_IDEM_COMPLETED;
+        op->reason = NGX_HTTP_IDEM_REASON_NONE;
+        op->ttl = ngx_http_idem_commit_ttl(cover);
+        op->response = response;
+        op->size = size;
+
+        if (ngx_http_idem_store_submit(op) == NGX_OK) {
+            ngx_http_idem_committed(op);
+
+        } else {
+            ctx->claims.commits++;
+        }
+    }
+
+    return ctx->claims.commits ? NGX_AGAIN : NGX_OK;
+}
+
+
+static void
+ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
+{
+    ngx_http_request_t     *r;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = op->data;
+    ctx = cover->ctx;
+    r = ctx->request;
+
+    ngx_http_set_log_request(r->connection->log, r);
+
+    ngx_http_idem_committed(op);
+
+    if (--ctx->claims.commits == 0) {
+        ctx->claims.done(r, ctx);
+    }
+}
+
+
+static void
+ngx_http_idem_committed(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_cover_t  *cover;
+
+    cover = op->data;
+
+    cover->ctx->claims.store_time += ngx_current_msec - op->start;
+
+    if (op->result != NGX_HTTP_IDEM_OK) {
+        ngx_http_idem_op_failed(cover, op);
+    }
+}
+
+
+/*
+ * Ends the records without a response.  KEEP: it ran, and "reason" says why
+ * there is none.
+ */
+
+void
+ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    ngx_http_idem_execute_done(ctx);
+
+    switch (outcome) {
+
+    case NGX_HTTP_IDEM_OUTCOME_RELEASE:
+        ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_RELEASED);
+        ngx_http_idem_release(ctx);
+        return;
+
+    case NGX_HTTP_IDEM_OUTCOME_UNKNOWN:
+        ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
+        reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+
+        if (ctx->conf->unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY) {
+            ngx_http_idem_release(ctx);
+            return;
+        }
+
+        break;
+
+    default: /* NGX_HTTP_IDEM_OUTCOME_KEEP */
+
+        if (reason == NGX_HTTP_IDEM_REASON_TOO_LARGE) {
+            ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_TOO_LARGE);
+        }
+    }
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (!cover->taken) {
+            continue;
+        }
+
+        cover->taken = 0;
+        ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_COMMIT, reason,
+                                 ngx_http_idem_commit_ttl(cover));
+    }
+}
+
+
+/* that it ran without the store says more than what became of it here */
+
+static void
+ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
+{
+    if (!ctx->claims.unprotected) {
+        ngx_http_idem_status(ctx, status);
+    }
+}
+
+
+/* gives back every lock that was taken */
+
+void
+ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (!cover->taken) {
+            continue;
+        }
+
+        cover->taken = 0;
+        cover->asked = 0;
+
+        ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_RELEASE,
+                                 NGX_HTTP_IDEM_REASON_NONE, ctx->claims.ttl);
+
+        cover->where = NULL;
+    }
+}
+
+
+static void
+ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ngx_http_idem_op_own(cover, kind);
+
+    if (op == NULL) {
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                      "idempotency: no memory for a %s in store \"%V\", the "
+                      "lock stays until its lease ends, record %*xs",
+                      ngx_http_idem_op_names[kind],
+                      &cover->ctx->conf->store->name, (size_t) 8, cover->id);
+        return;
+    }
+
+    op->ttl = ttl;
+    op->state = NGX_HTTP_IDEM_UNUSABLE;
+    op->reason = reason;
+
+    ngx_http_idem_op_detach(op);
+}
+
+
+/* the request ended before a response was complete */
+
+void
+ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_outcome_e  outcome;
+
+    outcome = ngx_http_idem_outcome(ctx->request, ctx, 0);
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
+                        outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
+                        ? "it may have run" : "nothing was sent");
+
+    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_UNKNOWN);
+}
