@@ -198,6 +198,14 @@ example_request('PATCH', $fields, '{"fields":{"taxId":"12-3456789"}}', $h)
     for 1, 2;
 is(app_count($fields), 1, 'setFields');
 
+# each submission has its own keys
+
+my $other = '/api/submissions/sub_009/fields';
+
+created($other);
+is(example_request('PATCH', $other, '{"fields":{"taxId":"12-3456789"}}', $h)
+   ->status, 201, 'setFields of another submission, with the same key');
+
 # reads are not in scope
 
 example_request('GET', '/api/submissions/sub_002', undef, headers()) for 1, 2;
@@ -621,3 +629,32 @@ isnt($m->{requestHash}, $m->{originalRequestHash}, 'which differ');
 is($events[1]{metadata}{requestHash}, $m->{originalRequestHash},
    'the original is that of the replay');
 like($m->{originalTimestamp}, qr/^\d{4}-/, 'conflict: originalTimestamp');
+
+
+
+=== TEST 14: intake and operation are labels of the figures
+--- http_config eval
+main::example('formbridge', sub {
+    s/(\n    location \/ \{)/\n    location = \/stats { idempotency_stats prometheus; }\n$1/ })
+--- config
+    location /unused { }
+--- client
+created();
+created($_) for qw(/api/submissions/sub_001/fields /mcp);
+
+example_post($URI, $BODY, headers()) for 1, 2;
+example_post('/api/submissions/sub_001/fields', $BODY, headers());
+call_tool(1, 'formbridge_access-request_submit',
+          '{"fields":{},"idempotencyKey":"k"}');
+
+my $stats = example_request('GET', '/stats')->body;
+
+for my $count ([ 'vendor-onboarding:submit', 'EXECUTED', 1 ],
+               [ 'vendor-onboarding:submit', 'REPLAYED', 1 ],
+               [ 'submissions', 'EXECUTED', 1 ], [ 'mcp', 'EXECUTED', 1 ])
+{
+    my ($group, $outcome, $n) = @$count;
+
+    like($stats, qr/requests_total\{[^\n]*group="$group"[^\n]*outcome="$outcome"\} $n$/m,
+         "$group: $n $outcome");
+}
