@@ -20,8 +20,6 @@
 
 static char *ngx_http_idem_conf_parts(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value);
-static char *ngx_http_idem_conf_part(ngx_conf_t *cf,
-    ngx_array_t **names, ngx_str_t *name);
 static ngx_int_t ngx_http_idem_number_keys(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 
@@ -181,7 +179,7 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
 }
 
 
-static char *
+char *
 ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
 {
     ngx_str_t  *s;
@@ -326,6 +324,11 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     if (canonical->excluded) {
         json->excluded = canonical->excluded->elts;
         json->nexcluded = canonical->excluded->nelts;
+    }
+
+    if (conf->redacted) {
+        json->redacted = conf->redacted->elts;
+        json->nredacted = conf->redacted->nelts;
     }
 
     if (canonical->included) {
