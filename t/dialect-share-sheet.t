@@ -600,3 +600,52 @@ is($r->error_code, 'STORE_UNAVAILABLE', 'and says why');
 is(app_count($SHARES), 0, 'at all');
 
 $main::REDIS->spawn;
+
+
+
+=== TEST 17: rollout, one platform first
+--- http_config eval
+main::example('share-sheet', sub {
+    s/(share_dry_run \{\n +default +)off;/${1}on; ios off;/
+    && s/(location = \/v1\/shares \{)/location = \/stats { idempotency_stats prometheus; }\n$1/
+    or die })
+--- config
+    location /unused { }
+--- client
+shares();
+
+my $send = sub { share($BODY, headers('X-Client-Platform' => $_[0],
+                                      Authorization => "Bearer $_[0]")) };
+
+is(id($send->('android')), 1, 'android: a share');
+is(id($send->('android')), 2, 'android: runs as ever');
+is(id($send->('ios')), 3, 'ios: a share');
+is(id($send->('ios')), 3, 'ios: folds');
+
+my $stats = example_request('GET', '/stats')->body;
+
+like($stats, qr/requests_total\{[^\n]*group="shares-android"[^\n]*outcome="REPLAYED"\} 1$/m,
+     'the figures tell what would have been');
+
+
+
+=== TEST 18: rollout by percentage
+--- http_config eval
+"split_clients \$http_authorization \$share_part { 50% off; * on; }\n"
+. main::example('share-sheet', sub {
+    s/(share_dry_run \{\n +default +)off;/${1}\$share_part;/ or die })
+--- config
+    location /unused { }
+--- client
+shares();
+
+my $folded = 0;
+
+for my $user (1 .. 40) {
+    my @id = map { id(share($BODY, headers(Authorization => "Bearer u$user"))) }
+             1, 2;
+    $folded++ if $id[0] == $id[1];
+}
+
+cmp_ok($folded, '>', 5, "some are in: $folded of 40");
+cmp_ok($folded, '<', 35, 'some are not');

@@ -379,3 +379,35 @@ for my $count ([ 'POST:bookings-hold', 'EXECUTED', 1 ],
 }
 
 unlike($stats, qr/$ONE|whatever/, 'nothing that a client sent');
+
+
+
+=== TEST 9: the audit trail, by tenant and route
+--- http_config eval: main::example('thorbis')
+--- config
+    location /unused { }
+--- client
+booked();
+
+example_post($HOLD, $BOOKING, headers(key($KEY))) for 1, 2;
+example_post($HOLD, '{}', headers(key($KEY)));
+example_post($HOLD, $BOOKING, headers('X-Tenant-Id' => $TWO));
+
+my @events;
+my $file = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/idempotency.json";
+
+ok(wait_for(sub {
+    open my $in, '<', $file or return 0;
+    @events = map { JSON::PP->new->decode($_) } <$in>;
+    return scalar grep { ($_->{tenant} || '') eq $TWO } @events;
+}, 10), 'all tenants are there');
+
+my %seen;
+$seen{"$_->{tenant} $_->{event}"}++ for grep { $_->{tenant} } @events;
+
+ok($seen{"$ONE idempotency.$_"}, "$_ of the one") for qw(key.created replay conflict);
+ok($seen{"$TWO idempotency.key.created"}, 'key.created of the other');
+ok(!$seen{"$TWO idempotency.replay"}, 'which replayed nothing');
+is($events[0]{uri_group}, 'POST:bookings-hold', 'by route');
+unlike(join('', map { JSON::PP->new->encode($_) } @events), qr/bookings-hold:a1b2/,
+       'and never the key');
