@@ -13,10 +13,14 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
-# the tools read these
-export JOBS PORT TESTS NGINX_SRC
+# where "make install" puts things; the modules go where nginx looks for them
+NGINX_BIN ?= nginx
+prefix    ?= /usr/local
 
-.PHONY: build run test unit test-asan test-valgrind check-style setup clean \
+# the tools read these
+export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
+
+.PHONY: build run check test install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
@@ -26,11 +30,26 @@ build: setup-build
 	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
 	@echo "built $(MODULE)"
 
-run: setup-run build
+run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
 	@tools/run
+
+check: setup-check build
+	@tools/test unit core
 
 test: setup-test build
 	@tools/test unit stock
+
+install:
+	@tools/install install
+
+uninstall:
+	@tools/install uninstall
+
+deb: setup-build setup-deb
+	@tools/deb
+
+test-deb: setup-build setup-deb setup-fresh
+	@tools/test-deb $(SUITE)
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -55,6 +74,15 @@ bench-scale: setup-bench build
 
 bench-instructions: setup-bench build
 	@bench/instructions --top
+
+docs: setup-docs
+	@tools/docs
+
+docs-look: docs setup-test
+	@tools/docs-look
+
+lint: setup-lint
+	@tools/lint
 
 check-style:
 	@tools/check-style
@@ -93,6 +121,8 @@ help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
+	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey"
+	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
 	@echo "make unit           the tests of single C files only"
@@ -109,6 +139,14 @@ help:
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
+	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
 	@echo "make check-style    tabs, long lines, trailing space in C"
+	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
+	@echo "make uninstall      what that installed"
+	@echo "make deb            Debian packages, in build/deb"
+	@echo "make test-deb       installs, tries and purges them on a new Debian in a folder"
+	@echo "make docs           the documents as a site with search, build/site"
+	@echo "make docs-look      looks at that site in a browser"
+	@echo "make lint           rpm spec, Dockerfile, manifests: read, not run"
 	@echo "make setup          only install what is missing (as root)"
 	@echo "make clean          remove build/"

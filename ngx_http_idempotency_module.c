@@ -209,6 +209,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_keep_json"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_keep_json,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_on_store_error"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_choice,
@@ -309,14 +316,14 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_tenant"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_label,
+      ngx_http_idem_conf_value,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, tenant),
       NULL },
 
     { ngx_string("idempotency_actor"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_label,
+      ngx_http_idem_conf_actor,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, actor),
       NULL },

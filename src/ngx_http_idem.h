@@ -13,7 +13,10 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_VERSION  "0.1.0"
+#include "idempotency_version.h"
+
+/* the file VERSION of the tree, see config */
+#define NGX_HTTP_IDEM_VERSION  IDEMPOTENCY_VERSION
 
 
 extern ngx_module_t  ngx_http_idempotency_module;

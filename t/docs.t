@@ -361,6 +361,8 @@ sub defaults_agree {
         idempotency_fingerprint => lc(($merge =~ /canonical_default\s*=\s*
                                         \{\s*\w+_FINGERPRINT_([A-Z]+)/x)[0]),
         idempotency_dedupe      => 'off',
+        idempotency_conflict_detail => 'off',
+        idempotency_dry_run     => 'off',
         idempotency_log         => 'off',
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
@@ -519,6 +521,8 @@ sub events_agree {
 
 sub links_lead_somewhere {
     for my $file (grep { /\.md$/ } 'README.md', 'CHANGELOG.md',
+                  'CONTRIBUTING.md', 'SECURITY.md',
+                  'packaging/kubernetes/README.md',
                   map { s{^\Q$root\E/}{}r } files("$root/docs", qr/\.md$/))
     {
         my @broken;

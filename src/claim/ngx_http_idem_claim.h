@@ -51,19 +51,6 @@ typedef struct {
 } ngx_http_idem_cover_t;
 
 
-#define NGX_HTTP_IDEM_ACTIVITY_ID_LEN  16
-
-
-/* what a client of a scope has had executed before, in the last window */
-
-typedef struct {
-    u_char                  id[NGX_HTTP_IDEM_ACTIVITY_ID_LEN];
-    ngx_uint_t              count;
-    ngx_msec_t              age;                /* of the last              */
-    unsigned                known:1;            /* there was one            */
-} ngx_http_idem_activity_t;
-
-
 /* every commit of a request is done */
 typedef void (*ngx_http_idem_claims_pt)(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -76,6 +63,19 @@ typedef enum {
     NGX_HTTP_IDEM_OUTCOME_RELEASE,
     NGX_HTTP_IDEM_OUTCOME_UNKNOWN
 } ngx_http_idem_outcome_e;
+
+
+#define NGX_HTTP_IDEM_ACTIVITY_ID_LEN  16
+
+
+/* what a client of a scope has had executed before, in the last window */
+
+typedef struct {
+    u_char                  id[NGX_HTTP_IDEM_ACTIVITY_ID_LEN];
+    ngx_uint_t              count;
+    ngx_msec_t              age;                /* of the last              */
+    unsigned                known:1;            /* there was one            */
+} ngx_http_idem_activity_t;
 
 
 /* all of a request's */

@@ -108,6 +108,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->retry_after.value = NGX_CONF_UNSET_MSEC;
     conf->max_response.value = NGX_CONF_UNSET_SIZE;
     conf->keep_status = NGX_CONF_UNSET_PTR;
+    conf->keep_json = NGX_CONF_UNSET_PTR;
     conf->on_store_error = NGX_CONF_UNSET_UINT;
     conf->unknown_outcome = NGX_CONF_UNSET_UINT;
     conf->conflict_status = NGX_CONF_UNSET_UINT;
@@ -207,6 +208,12 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_conf_merge_ptr_value(conf->keep_status, prev->keep_status, NULL);
+
+    if (conf->keep_json == NGX_CONF_UNSET_PTR) {
+        conf->keep_options = prev->keep_options;
+    }
+
+    ngx_conf_merge_ptr_value(conf->keep_json, prev->keep_json, NULL);
     ngx_conf_merge_uint_value(conf->on_store_error, prev->on_store_error,
                               NGX_HTTP_IDEM_ON_ERROR_FAIL);
     ngx_conf_merge_uint_value(conf->unknown_outcome, prev->unknown_outcome,

@@ -117,10 +117,22 @@ typedef struct {
 } ngx_http_idem_canonical_t;
 
 
+/* idempotency_keep_json */
+
+typedef struct {
+    ngx_str_t                        pointer;
+    ngx_str_t                        value;
+    unsigned                         negated:1;
+} ngx_http_idem_keep_t;
+
+
 /* idempotency_replay_json */
 
 typedef struct {
     ngx_str_t                        member;
+    ngx_str_t                        from;       /* "json:...": of the body of
+                                                    the request; or empty   */
+    ngx_uint_t                       wanted;     /* its number then         */
     ngx_http_complex_value_t         value;
 } ngx_http_idem_replay_member_t;
 
@@ -222,11 +234,15 @@ typedef struct {
     ngx_http_idem_size_t          max_response;
 
     ngx_http_idem_statuses_t     *keep_status;
+    ngx_array_t                  *keep_json;             /* ..._keep_t      */
+    ngx_http_idem_json_options_t  keep_options;          /* to look for them */
     ngx_uint_t                    on_store_error;
     ngx_uint_t                    unknown_outcome;
     ngx_uint_t                    conflict_status;
     ngx_int_t                     replay_status;         /* 0: original     */
     ngx_array_t                  *replay_json;           /* ..._member_t    */
+    unsigned                      replay_body:1;         /* some are of the
+                                                            request's body  */
     ngx_array_t                  *hide_headers;          /* ngx_str_t       */
     ngx_array_t                  *keep_headers;          /* ngx_str_t; NULL:
                                                             all             */
@@ -300,11 +316,13 @@ char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_label(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -1,7 +1,7 @@
 
 /*
  * What people see of a request: labels and fields of its events, a dry run,
- * and how much of a conflict is told (idempotency_tenant, idempotency_actor,
+ * and how much of a conflict is told (idempotency_actor,
  * idempotency_log_field, idempotency_dry_run, idempotency_conflict_detail).
  *
  * Called by nginx while it reads the configuration.
@@ -32,10 +32,10 @@ static const char  *ngx_http_idem_event_members[] = {
 };
 
 
-/* idempotency_tenant <value>; idempotency_actor <value> [plain] */
+/* idempotency_actor <value> [plain] */
 
 char *
-ngx_http_idem_conf_label(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
