@@ -201,7 +201,7 @@ is($r[0], $r[1], 'both clicks get one record');
 --- config
     location /unused { }
 --- client
-for my $status (400, 422, 500, 503) {
+for my $status (200, 400, 422, 500, 503) {
     my $uri = "/api/forms/f$status/submit";
 
     app_answer($uri, { status => $status, body => '{"success":false}' },

@@ -547,15 +547,38 @@ my $r = call_tool(4, $tool, $other);
 is($r->status, 409, 'other fields are a conflict');
 is($r->json->{error}{type}, 'conflict', 'that says so');
 
+# a call that failed is not kept, whichever way it says so
+
+for my $failed ('"error":{"code":-32603,"message":"no"}',
+                '"result":{"isError":true,"content":[{"type":"text","text":"no"}]}')
+{
+    my $runs = app_count('/mcp');
+
+    app_answer('/mcp', ({}) x $runs,
+               { body => "{\"jsonrpc\":\"2.0\",\"id\":{request:id},$failed}" },
+               { body => '{"jsonrpc":"2.0","id":{request:id},"result":'
+                         . '{"content":[{"type":"text","text":"done"}]}}' });
+
+    (my $own = $arguments) =~ s/idem_\w+/idem_failed$runs/;
+
+    is(call_tool(20, $tool, $own)->status, 200, 'a call that fails');
+    is($text->(call_tool(21, $tool, $own)), 'done', 'runs again');
+    is($text->(call_tool(22, $tool, $own)), 'done', 'and is kept then');
+    is(app_count('/mcp'), $runs + 2, 'two executions');
+}
+
+app_answer('/mcp', { body => '{"jsonrpc":"2.0","id":{request:id},'
+                     . '"result":{"content":[{"type":"text","text":"sub_{run}"}]}}' });
+
 # the key belongs to one intake here, too
 
 is($text->(call_tool(5, 'formbridge_access-request_submit', $arguments)),
-   'sub_2', 'the tool of another intake');
+   'sub_6', 'the tool of another intake');
 
 # the key is optional
 
 call_tool(6, $tool, '{"fields":{}}') for 1, 2;
-is(app_count('/mcp'), 4, 'without a key each call runs');
+is(app_count('/mcp'), 8, 'without a key each call runs');
 
 
 

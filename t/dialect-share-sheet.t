@@ -324,6 +324,32 @@ is(example_post($REGISTER, '{"email":"bob@example.com"}',
    'another address');
 is(app_count($REGISTER), 2, 'two registrations');
 
+# a double tap, of something that has no address
+
+app_answer($REGISTER, { status => 201, body => '{"data":{"id":{run}}}', hold => 1 });
+
+my @c = map { example_send($REGISTER, '{"invite":"x"}',
+                           headers(Authorization => undef)) } 1, 2;
+
+app_wait_parked($REGISTER);
+app_release($REGISTER);
+is_deeply([ map { $_->read_response->status } @c ], [ 201, 201 ],
+          'a double tap folds');
+is(app_count($REGISTER), 3, 'into one registration');
+
+app_answer($REGISTER, { status => 201, body => '{"data":{"id":{run}}}' });
+
+# a retry under its key is no duplicate of that kind: it gets its answer
+
+@key = key();
+my @retry = map { example_post($REGISTER, '{"email":"eve@example.com"}',
+                               headers(@key, Authorization => undef)) } 1, 2;
+
+is_deeply([ map { $_->status } @retry ], [ 201, 201 ],
+          'a retry under the same key');
+is($retry[1]->header('Idempotent-Replayed'), 'true', 'is a replay');
+is(app_count($REGISTER), 4, 'and no registration');
+
 # the conflict of a key tells of an address only that it is another one
 
 @key = key();
@@ -346,7 +372,7 @@ like($r->body, qr/\Q$hash***\E/, 'an address is the first 8 of its hash');
 --- http_config eval
 main::example('share-sheet', sub {
     s/(idempotency_ttl +)24h;/${1}1s;/ && s/(idempotency_ttl +)1h;/${1}1s;/
-    && s/window=5m/window=1s/ && s/(default +)24h;/${1}1s;/
+    && s/(idempotency_ttl +)5m;/${1}1s;/ && s/window=5m/window=1s/ && s/(default +)24h;/${1}1s;/
     && s/\~\^1 +60s/~^1 1s/ or die })
 --- config
     location /unused { }
@@ -370,6 +396,16 @@ ok(wait_for(sub { $batch->() != 1 }, 15), 'a batch expires');
 ok(wait_for(sub { id(share($BODY, headers(@key))) != 1 }, 15),
    'so does a key, and a link');
 ok(wait_for(sub { $register->() == 202 }, 15), 'and an address');
+
+# a key of a registration, too: it has neither address nor body in common
+
+my @own = key();
+my $keyed = sub { example_post($REGISTER, '{"plan":"a"}',
+                               headers(@own, Authorization => undef)) };
+my $made = id($keyed->());
+
+is(id($keyed->()), $made, 'the key of a registration');
+ok(wait_for(sub { id($keyed->()) != $made }, 15), 'expires');
 
 
 
@@ -473,7 +509,13 @@ my @platform = (qw(ios android web), 'Nokia 3310', "x\"y");
 share("{\"url\":\"https://example.com/$_\"}",
       headers(key(), 'X-Client-Platform' => $platform[$_])) for 0 .. $#platform;
 
+example_post($BATCH, '[]', headers(key(), 'X-Client-Platform' => 'web'));
+example_post($REGISTER, '{}', headers(key(), 'X-Client-Platform' => 'ios'));
+
 my $stats = example_request('GET', '/stats')->body;
+
+like($stats, qr/requests_total\{[^}]*group="$_"/, "group $_")
+    for qw(batch-web register-ios);
 
 for my $label (qw(ios android web other)) {
     like($stats, qr/requests_total\{[^}]*group="shares-$label"/,
