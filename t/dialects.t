@@ -35,7 +35,7 @@ diag("\n$out");
 # what is met does not become less; the target is 95 for each
 
 my %least = (broker => 97, formbridge => 89, guardian => 94,
-             'share-sheet' => 86, thorbis => 88);
+             'share-sheet' => 87, thorbis => 90);
 
 for my $name (sort keys %least) {
     my ($percent) = $out =~ /^\Q$name\E .* ([\d.]+) %$/m;
