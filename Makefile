@@ -139,6 +139,7 @@ help:
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
+	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
 	@echo "make uninstall      what that installed"

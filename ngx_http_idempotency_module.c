@@ -46,6 +46,7 @@ static ngx_conf_enum_t  ngx_http_idem_unknown_outcome[] = {
 
 
 static ngx_conf_enum_t  ngx_http_idem_conflict_status[] = {
+    { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
     { ngx_string("409"), NGX_HTTP_CONFLICT },
     { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE },
     { ngx_null_string, 0 }
@@ -142,6 +143,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
     { ngx_string("idempotency_dedupe"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
       ngx_http_idem_conf_dedupe,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_activity"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_activity,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -383,7 +391,9 @@ ngx_http_idem_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    if (ngx_http_idem_waiters_zone(cf) != NGX_OK) {
+    if (ngx_http_idem_waiters_zone(cf) != NGX_OK
+        || ngx_http_idem_activity_zone(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -451,6 +461,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_wait_init(cycle);
+    ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
 

@@ -134,8 +134,8 @@ $wrong->('idempotency_on_store_error', [ qw(retry on) ],
          'it is "fail" or "pass"');
 $wrong->('idempotency_unknown_outcome', [ qw(fail leases) ],
          'it is "retry" or "lease" or "hold"');
-$wrong->('idempotency_conflict_status', [ qw(400 4222 conflict) ],
-         'it is "409" or "422"');
+$wrong->('idempotency_conflict_status', [ qw(401 4222 conflict) ],
+         'it is "400" or "409" or "422"');
 $wrong->('idempotency_replay_status', [ qw(100 600 99999 same -200) ],
          '"original"', '200 to 599');
 $wrong->('idempotency_keep_status',

@@ -592,7 +592,9 @@ a retry was sent to the ledger, and runs from there.
 --- store: redis
 --- workers: 1
 --- http_config eval: main::stores('')
---- config eval: $::location =~ s/_wait   5s/_wait 30s/r
+--- config eval
+$::location =~ s/_wait   5s/_wait 60s/r
+. "location = /stats { idempotency_stats json; }\n"
 --- client_timeout: 60
 --- client
 my $key = key();
@@ -604,14 +606,22 @@ my $lock = $::redis->record($name);
 app_release('a');
 is($gone->read_response->status, 503, 'it was not kept');
 
+# it gives its lock back after the answer, and would do so with this one
+ok(wait_for(sub { !records() }, 10), 'given back');
+
 # as if it were another host's
-$::redis->write_record($name, $lock, $lock->{g} + 60_000);
+$::redis->write_record($name, { %$lock, t => 'y' x 16 }, $lock->{g} + 60_000);
 my $w = send_post($uri, 'x', $key);
-ok(wait_for(sub { $::redis->record($name)->{q} }, 5), 'one waits in the first');
+
+# Redis knows of it before it does: killed between the two, it would not wait
+ok(wait_for(sub { http_get('/stats')->json->{waiters} == 1 }, 10),
+   'one waits in the first');
+ok($::redis->record($name)->{q}, 'and is known there');
 
 $::redis->kill_it;
 my $c = send_post($uri, 'x', $key);
-is(app_wait('a', 2), 2, 'a retry runs from the ledger');
+is(app_wait_parked('a', 1, 10), 1, 'a retry runs from the ledger');
+is(app_count('a'), 2, 'beside nobody');
 
 back();
 sleep 3;
@@ -619,6 +629,6 @@ is(app_count('a'), 2, 'the waiter does not');
 
 app_release('a');
 is($c->read_response->status, 503, 'it is not kept');
-is(app_wait('a', 3, 10), 3, 'the waiter is next');
+is(app_wait('a', 3, 20), 3, 'the waiter is next');
 app_release('a');
 is($w->read_response->status, 503, 'and answered');

@@ -316,3 +316,34 @@ nap(2);
 judge();
 ok($other->stop, 'the other leaves');
 $::cluster->stop;
+
+
+
+=== TEST 9: the new master has the lock of an earlier holder
+That one's lease is over; the holder took over from it on the old master, which
+the new one did not learn, and still runs.  Its waiter is told so at once.
+--- store: redis
+--- http_config eval: $::http
+--- config eval: $::server
+--- client_timeout: 60
+--- client
+my $other = start_host();
+hold_and_wait(1, $other->{port}, $port);
+wait_marked(1, $::redis);
+
+my ($name) = $::redis->keys('idempotency:*');
+my $lock = $::redis->record($name);
+
+# the clocks of an earlier one: 1 s less than what is left after a lease
+$::redis->write_record($name, { %$lock, t => 'x' x 16 }, $lock->{g} - 1000);
+$::redis->command('CLIENT', 'KILL', 'TYPE', 'pubsub');
+
+error_log_like(qr/lost the record of a request that may still run/,
+               'the waiter looked, and holds back', 10);
+nap(1);
+is(app_count('k1'), 1, 'it does not run');
+ok(wait_for(sub { $::redis->record($name)->{t} eq $lock->{t} }, 20),
+   'the holder takes its lock back');
+nap(1);
+judge();
+ok($other->stop, 'the other leaves');

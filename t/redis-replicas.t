@@ -499,3 +499,30 @@ is(missed(), 60, 'and told to be on the master only');
 error_log_unlike(qr/commit in store "r" failed/, 'no commit failed');
 my $waits = $::master->calls->{wait};
 cmp_ok($waits, '<=', 8, "$waits times WAIT");
+
+
+
+=== TEST 19: an unknown outcome that replicas lack ends with its lease
+It is kept here until they have it; the same request may run again meanwhile, and
+another one is a conflict.
+--- store: redis
+--- http_config eval: $::hasty
+--- config eval: "idempotency_lease 1s;\n" . $::server
+--- client_timeout: 60
+--- client
+with_replicas(0);
+my $key = { 'Idempotency-Key' => new_key() };
+
+is(http_post('/status/502?op=u', 'x', $key)->status, 502, 'unknown');
+is(http_post('/status/502?op=u', 'x', $key)->error_code, 'OUTCOME_UNKNOWN',
+   'a retry is told so');
+
+select undef, undef, undef, 1.3;
+is(http_post('/status/502?op=u', 'y', $key)->error_code,
+   'IDEMPOTENCY_CONFLICT', 'another request does not run');
+is(http_post('/status/502?op=u', 'x', $key)->status, 502, 'the same does');
+is(app_count('u'), 2, 'once more');
+
+is(http_post('/status/502?op=u', 'x', $key)->error_code, 'OUTCOME_UNKNOWN',
+   'and is unknown again');
+is(app_count('u'), 2, 'for a lease');

@@ -264,3 +264,81 @@ is(status(http_post('/members/ok?op=a', '{"a":1}', { %$two, %$json })),
 is(app_count('a'), 1, 'ran once');
 join_again();
 ok(wait_for(sub { outbox()->{waiting} == 0 }, 8), 'all are in the store');
+
+
+
+=== TEST 8: those that wait for one that is not kept are next
+The store is still away: the next runs as the first did, and not when its time
+to wait is over.
+--- store: redis
+--- workers: 2
+--- http_config eval: main::stores('')
+--- config eval: $::location =~ s/_wait +8s/_wait 60s/r
+--- client_timeout: 60
+--- client
+part();
+my $key = key();
+my $uri = '/status/503?op=a&hold=1';
+my $c = send_post($uri, 'x', $key);
+app_wait_parked('a');
+my @w = map { send_post($uri, 'x', $key) } 1 .. 3;
+sleep 1;
+is(app_count('a'), 1, 'one runs');
+
+for my $n (2 .. 4) {
+    app_release('a');
+    is(app_wait('a', $n, 10), $n, "run $n");
+}
+
+app_release('a');
+for ($c, @w) {
+    my $r = $_->read_response(10);
+    is($r && $r->status, 503, 'answered');
+    is(status($r), 'UNPROTECTED', 'and says how') if $r;
+}
+is(app_count('a'), 4, 'each ran once');
+
+
+
+=== TEST 9: ... and in the store, if that is back
+--- store: redis
+--- http_config eval: main::stores('')
+--- config eval: $::location =~ s/_wait +8s/_wait 60s/r
+--- client_timeout: 60
+--- client
+part();
+my $key = key();
+my $c = send_post('/hold?op=a&status=503', 'x', $key);
+app_wait_parked('a');
+my $w = send_post('/hold?op=a&status=503', 'x', $key);
+sleep 1;
+join_again();
+ok(wait_for(sub { status(http_post('/ok?op=back', 'x', key())) eq 'EXECUTED' },
+            10), 'the store is back');
+is(app_count('a'), 1, 'one runs');
+app_release('a');
+is($c->read_response->status, 503, 'it is not kept');
+is(app_wait('a', 2, 10), 2, 'the other is next');
+app_release('a');
+is(status($w->read_response), 'RELEASED', 'and ran in the store');
+
+
+
+=== TEST 10: under "hold" nobody is next where the holder was killed
+Nor do those that wait ask all the time while the breaker is open: their time
+would never be over.
+--- store: redis
+--- workers: 2
+--- http_config eval: main::stores('breaker fails=1 reset=60s;')
+--- config eval: "idempotency_unknown_outcome hold;\n" . $::location
+--- provokes: exited on signal 9
+--- client
+part();
+my $key = key();
+send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+kill_worker($_) for nginx_workers();
+sleep 2.5;
+my $w = send_post('/hold?op=a', 'x', $key);
+is($w->read_response(20)->error_code, 'LOCK_TIMEOUT', 'it waits in vain');
+is(app_count('a'), 1, 'and does not run');

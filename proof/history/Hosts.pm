@@ -119,6 +119,17 @@ sub start
 sub is_up { my ($self, $name) = @_; return IO::Socket::INET->new(PeerAddr => $self->address($name), Timeout => 1) }
 
 
+# its master, which nobody killed
+
+sub is_alive
+{
+    my ($self, $name) = @_;
+    my $pid = $self->{pid}{$name} or return 0;
+
+    return waitpid($pid, POSIX::WNOHANG()) == 0;
+}
+
+
 sub workers
 {
     my ($self, $name) = @_;

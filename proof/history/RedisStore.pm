@@ -82,7 +82,7 @@ sub freeze
     my $away = $s->outage(shard => $shard);
 
     return (sub { $s->away($away); $node->pause; for_a_while(@d) },
-            sub { $node->resume; 0 },
+            sub { $s->lifts($away); $node->resume; 0 },
             sub { answers($node) or return 'again'; $s->back($away) });
 }
 
@@ -92,7 +92,7 @@ sub restart
     my $away = $s->outage(shard => $shard);
 
     return (sub { $s->away($away); $node->kill_it('KILL'); 0.7 * $d[1] },
-            sub { $node->launch; 0 },
+            sub { $s->lifts($away); $node->launch; 0 },
             sub { answers($node) or return 'again'; $s->back($away) });
 }
 

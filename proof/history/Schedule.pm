@@ -134,12 +134,17 @@ sub away
     return $o;
 }
 
+# from now on it may answer again; back() when it does, by its own word
+
+sub lifts { my ($self, $o) = @_; $o->{lifts} = time }
+
 sub back
 {
     my ($self, $o) = @_;
 
     return 0 if $o->{until} || !$o->{since};
     $o->{until} = time;
+    $o->{lifts} ||= $o->{until};
     $self->say(sprintf 'it was away for %.2f s', $o->{until} - $o->{since});
 
     return 0;
@@ -269,7 +274,8 @@ sub network_faults
             return (sub { $s->away($_) for @out;
                           $s->{network}->$how($_) for @hosts;
                           return $d[0] < 0.6 ? 0.1 + 1.5 * $d[1] : 2 + 5 * $d[1] },
-                    sub { $s->{network}->mend($_) for @hosts;
+                    sub { $s->lifts($_) for @out;
+                          $s->{network}->mend($_) for @hosts;
                           $s->back($_) for @out;
                           return 0 });
         };

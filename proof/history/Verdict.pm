@@ -4,12 +4,17 @@
 # from what nginx says, for the very operation, its host and its part of the
 # store:
 #
+#   unknown outcome      also where nginx waited for as long as it does, counted
+#                        from its own begin: the application was late
+#   worker starved       its worker was ready to run and had no processor, by the
+#                        kernel's account, for what a renewal leaves of a lease
 #   holder died          its worker or its host was killed between its begin and
 #                        the end of its commit; and it had renewed until then
 #   kept commit lost     its host died while what it kept could not be written
 #   store out of reach   from before its commit until it was taken over, or less
 #   or worker frozen     than found_within() before that; for what a renewal
-#                        leaves of a lease, at least
+#                        leaves of a lease, at least; and not to a host that has
+#                        its response itself
 #   lost in a failover   what the new master had when it was promoted lacks its
 #                        response; it ended (or its lock was taken) at most a
 #                        second before the fault, or before the change was told
@@ -35,7 +40,8 @@ use constant WAITED => 0.2;             # s, from the client's request to its be
 
 # --- the account
 
-# From when to when that host, or that worker of it, did not reach that record.
+# From when to when that host, or that worker of it, did not reach that record;
+# and until when it surely did not: what made it so was not taken back before.
 # What lies less than it takes to be found apart is one; or $each is.
 
 sub out
@@ -57,12 +63,14 @@ sub out
 
     for my $o (sort { $a->{since} <=> $b->{since} } @out) {
         my $until = $o->{until} || 9e9;
+        my $lifts = $o->{lifts} || $until;
 
         if (@merged && $o->{since} <= $merged[-1][1] + ($each ? 0 : $self->found($merged[-1][1]))) {
             $merged[-1][1] = $until if $until > $merged[-1][1];
+            $merged[-1][2] = $lifts if $lifts > $merged[-1][2];
 
         } else {
-            push @merged, [ $o->{since}, $until ];
+            push @merged, [ $o->{since}, $until, $lifts ];
         }
     }
 
@@ -76,7 +84,7 @@ sub found
     my ($self, $since) = @_;
     my $within = $self->{store}->found_within;
 
-    return $within + SLACK + $self->{stalls}->sum($since, $since + $within) + $self->lag($since, $since + $within + 1);
+    return $within + SLACK + $self->busy($since, $since + $within) + $self->lag($since, $since + $within + 1);
 }
 
 # how long requests took from their begin to the application, at most: a machine
@@ -108,18 +116,35 @@ sub lag
     return $most;
 }
 
-# the last outage in which that host was then, or of which it had not recovered
+# The last outage in which that host was then, or of which it had not recovered.
+# A worker that was frozen comes back with connections that broke meanwhile, and
+# with answers that are overdue: they open the breaker of its host.
 
 sub away
 {
     my ($self, $host, $record, $at) = @_;
-    my @out = grep { $_->[0] <= $at + SLACK && $at <= $_->[1] + $self->found($_->[1]) }
-              $self->out($host, $record, 0, 'each');
+    my $then = sub { $_[0] <= $at + SLACK && $at <= $_[1] + $self->found($_[1]) };
 
-    return $out[-1];
+    my @out = grep { $then->(@$_) } $self->out($host, $record, 0, 'each');
+    return $out[-1] if @out;
+
+    my ($thawed) = grep { $_->{until} && $_->{from} eq $host && $then->($_->{until}, $_->{until}) }
+                   @{ $self->{faults}{freezes} };
+
+    return $thawed ? [ ($thawed->{until}) x 3 ] : undef;
 }
 
-sub late { my ($self, $at) = @_; return SLACK + $self->{timeout} + $self->{stalls}->sum($at, $at + 2) }
+sub late { my ($self, $at) = @_; return SLACK + $self->{timeout} + $self->busy($at, $at + 2) }
+
+# how long the machine stood still, or whoever had to wait most for it
+
+sub busy
+{
+    my ($self, $since, $until) = @_;
+    my ($all, $one) = ($self->{stalls}->sum($since, $until), $self->{starved}->most($since, $until));
+
+    return $all > $one ? $all : $one;
+}
 
 
 # --- what excuses
@@ -142,7 +167,7 @@ sub why
     # what takes a lease comes first, where one has passed
 
     my @excuses = qw(lost_with_host fallback lost);
-    my @with_lease = qw(without_outcome holder_died kept_lost out_of_reach);
+    my @with_lease = qw(without_outcome holder_died kept_lost out_of_reach starved);
 
     unshift @excuses, @with_lease
         if $op->{policy} ne 'hold' && $this->{begin} - $before->{begin} >= $self->{lease};
@@ -172,6 +197,25 @@ sub without_outcome
                   && ($_->{until} || 9e9) >= $before->{time} + $self->{read} - SLACK } @{ $self->{faults}{freezes} };
 
     return undef;
+}
+
+# ... or the application had it so late that nginx did not wait for its end
+
+sub no_outcome
+{
+    my ($self, $run) = @_;
+
+    return 1 if $self->SUPER::no_outcome($run);
+    return $run->{end} && $run->{end} - $run->{begin} > $self->{read} - 0.2;
+}
+
+sub starved
+{
+    my ($self, $i, $op, $before, $this) = @_;
+    my $lease = $self->{lease};
+
+    return $self->{starved}->within($before->{pid}, $lease, $before->{begin}, $this->{begin}) >= $lease * 2 / 3
+           ? 'worker starved' : undef;
 }
 
 sub died
@@ -230,6 +274,13 @@ sub out_of_reach
     my $end = $before->{end} || $this->{begin};
     my $at = $this->{begin};
 
+    # its own host keeps its response, and knows it, if its worker got that far
+
+    return undef if $this->{from} eq $before->{from} && $end + $self->late($end) < $at
+                    && !grep { $_->{from} eq $before->{from} && $_->{pid} == $before->{pid}
+                               && $_->{since} <= $end + $self->late($end) && ($_->{until} || 9e9) >= $end }
+                        @{ $self->{faults}{freezes} };
+
     for my $o ($self->out($before->{from}, $before->{record}, $before->{pid})) {
         next if $o->[0] > $end + $self->late($end) || $o->[0] > $at;
         next if $at > $o->[1] + $self->found($o->[1]);
@@ -282,7 +333,8 @@ sub lost
 
 # One that begins while its host is cut off runs in the ledger of that.  Another
 # host does not see it.  The same host does; it does not know in its ledger what
-# ran in the store before, but has what it kept.
+# ran in the store before, but has what it kept.  What the store has in the end
+# ran there, and then it is the other one that has to have been cut off.
 
 sub fallback
 {
@@ -291,20 +343,34 @@ sub fallback
     return undef if !$self->{store}->has_fallback;
 
     my ($host, $record) = @$this{qw(from record)};
-    my $ours = $self->away($host, $record, $this->{begin});
+    my $stored = $self->{stored}{ $op->{id} } || 0;
+    my $ours = $stored != $this->{run} && $self->away($host, $record, $this->{begin});
     my $theirs = $self->away($before->{from}, $record, $before->{begin});
 
-    return $ours || $theirs ? 'fallback, another host' : undef if $host ne $before->{from};
+    return $ours || $stored != $before->{run} && $theirs ? 'fallback, another host' : undef
+        if $host ne $before->{from};
 
     return 'fallback, the ledger was lost with its host'
-        if $theirs && $self->died($host, $before->{begin}, $this->{begin});
+        if $theirs && $stored != $before->{run} && $self->died($host, $before->{begin}, $this->{begin});
 
-    return undef if !$ours || $theirs && $before->{begin} > $theirs->[0] + SLACK && $before->{begin} < $theirs->[1];
+    return undef if !$ours;
 
-    my $kept = $before->{end} && $before->{end} > $ours->[0] + SLACK && $before->{end} < $this->{begin}
-               && !$self->holder_died($i, $op, $before, { begin => 9e9 });
+    my $end = $before->{end} || 9e9;
+    my $died = $self->holder_died($i, $op, $before, { begin => 9e9 });
 
-    return $kept ? undef : 'fallback, ran in the store before';
+    # kept in this nginx, once the store had its time to answer, and not yet written
+
+    return undef if $end > $ours->[0] + SLACK && $end < $ours->[2] && $end + $self->late($end) < $this->{begin} && !$died;
+    return 'fallback, ran in the store before' if $stored == $before->{run};
+
+    # in the ledger, which has it: it began when nothing else answered, or was
+    # over before and is not in the store
+
+    return undef if $theirs && $before->{begin} > $theirs->[0] + SLACK && $before->{begin} < $theirs->[2];
+    return undef if ($before->{how} || '') =~ /^(?:200|404)$/ && $end < $ours->[0] - $self->late($end)
+                    && !$self->died($host, $before->{begin}, $this->{begin}) && !$died;
+
+    return 'fallback, ran in the store before';
 }
 
 
@@ -338,7 +404,8 @@ sub note_answer
     my $op = $self->{operation}($t->{op});
 
     if ($t->{status} =~ /^5/ && $t->{code} eq '-' && !($t->{status} == 504 && $frozen)
-        && $op->{what} !~ /^(?:refuse|reset|truncate|timeout)$/)
+        && $op->{what} !~ /^(?:refuse|reset|truncate|timeout)$/
+        && !($t->{status} == 504 && $self->waited_out($t, $op)))
     {
         $self->broken(sprintf 'op%d: %s at %.2f', $t->{op}, $t->{status}, $t->{to} - $self->{start});
     }
@@ -350,6 +417,16 @@ sub note_answer
     }
 
     $self->SUPER::note_answer($t, $kind);
+}
+
+# an execution that it asked for took longer than nginx waits
+
+sub waited_out
+{
+    my ($self, $t, $op) = @_;
+
+    return grep { $_->{from} eq $t->{host} && $_->{begin} >= $t->{from} - SLACK && $_->{begin} <= $t->{to}
+                  && $self->no_outcome($_) } App::executions("$self->{site}{dir}/executions", $op->{id});
 }
 
 

@@ -54,6 +54,9 @@ void ngx_http_idem_digest_fields(u_char *hash, ngx_str_t *fields,
 void ngx_http_idem_digest_again(ngx_http_idem_digest_memo_t *memo,
     u_char *hash, ngx_str_t *fields, ngx_uint_t n);
 
+/* bytes as they are, without a length: what sha256sum makes of them */
+void ngx_http_idem_digest_plain(u_char *hash, const u_char *p, size_t len);
+
 /* a token no other holder has */
 void ngx_http_idem_token(u_char *token);
 

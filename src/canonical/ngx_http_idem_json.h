@@ -11,8 +11,11 @@
  *   - A number counts by its text: 1, 1.0 and 1e0 are three numbers.
  *   - A string counts by its characters.
  *   - Names that come twice both count, in the order they came.
- *   - Excluded members are left out at any depth, with all below them; they
- *     are in no path, but may still be wanted.
+ *   - Excluded members are left out, by name at any depth or by pointer, with
+ *     all below them; they are in no path, but may still be wanted.
+ *   - Where pointers say what is included, nothing else counts.  A document
+ *     that has none of it, or has one place twice, counts as a whole: all
+ *     such documents would be the same.
  *   - What is no proper JSON (RFC 8259, and no half of a surrogate pair), is
  *     over the size or nested too deep, is DECLINED: such a body counts raw.
  *     A byte order mark is no proper JSON.
@@ -68,11 +71,15 @@ typedef struct {
     size_t                        size;              /* of a body, bytes  */
     ngx_uint_t                    depth;             /* of nesting, not 0 */
 
-    ngx_str_t                    *excluded;          /* member names      */
+    ngx_str_t                    *excluded;          /* member names, or
+                                                        JSON Pointers     */
     ngx_uint_t                    nexcluded;
     ngx_str_t                    *wanted;            /* top-level names, or
                                                         JSON Pointers     */
     ngx_uint_t                    nwanted;
+    ngx_str_t                    *included;          /* JSON Pointers: what
+                                                        of it counts      */
+    ngx_uint_t                    nincluded;
 
     ngx_http_idem_json_detail_e   detail;
     ngx_uint_t                    paths;             /* at most that many */

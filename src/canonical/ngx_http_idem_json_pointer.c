@@ -1,11 +1,35 @@
 
 /*
  * The tokens of a JSON Pointer, compared where they stand: they are few and
- * short, and nothing is made of them beforehand.
+ * short, and nothing is made of them beforehand.  A track knows how many
+ * tokens of each pointer of a list have been met on the way to where the
+ * walker is.
  */
 
 
 #include "canonical/ngx_http_idem_json_pointer.h"
+
+
+ngx_uint_t
+ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer)
+{
+    size_t  i;
+
+    for (i = 0; i < pointer->len; i++) {
+
+        if (pointer->data[i] != '~') {
+            continue;
+        }
+
+        if (++i == pointer->len
+            || (pointer->data[i] != '0' && pointer->data[i] != '1'))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
 
 
 ngx_uint_t
@@ -60,4 +84,107 @@ ngx_http_idem_json_pointer_is(const ngx_str_t *pointer, ngx_uint_t n,
     }
 
     return len == 0;
+}
+
+
+ngx_int_t
+ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
+    const ngx_str_t *pointer, ngx_uint_t n,
+    const ngx_http_idem_canon_mem_t *mem)
+{
+    size_t      size;
+    ngx_uint_t  i;
+
+    t->pointer = pointer;
+    t->n = n;
+    t->reached = NULL;
+
+    for (i = 0; i < n; i++) {
+
+        if (!ngx_http_idem_json_is_pointer(&pointer[i])) {
+            continue;
+        }
+
+        size = n * sizeof(ngx_uint_t);
+
+        t->reached = mem->alloc(mem->data, size);
+        if (t->reached == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memzero(t->reached, size);
+        break;
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_json_track_destroy(ngx_http_idem_json_track_t *t,
+    const ngx_http_idem_canon_mem_t *mem)
+{
+    if (t->reached) {
+        mem->free(mem->data, t->reached);
+        t->reached = NULL;
+    }
+}
+
+
+void
+ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
+    ngx_uint_t depth, const u_char *p, size_t len)
+{
+    ngx_uint_t  i;
+
+    if (t->reached == NULL) {
+        return;
+    }
+
+    for (i = 0; i < t->n; i++) {
+
+        if (t->reached[i] + 1 < depth
+            || !ngx_http_idem_json_is_pointer(&t->pointer[i]))
+        {
+            continue;
+        }
+
+        t->reached[i] = depth - 1;
+
+        if (ngx_http_idem_json_pointer_is(&t->pointer[i], depth, p, len))
+        {
+            t->reached[i] = depth;
+        }
+    }
+}
+
+
+ngx_uint_t
+ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
+    ngx_uint_t i, ngx_uint_t depth)
+{
+    return t->reached && depth && t->reached[i] == depth
+           && ngx_http_idem_json_is_pointer(&t->pointer[i])
+           && ngx_http_idem_json_pointer_tokens(&t->pointer[i])
+              == depth;
+}
+
+
+ngx_uint_t
+ngx_http_idem_json_track_any(
+    const ngx_http_idem_json_track_t *t, ngx_uint_t depth)
+{
+    ngx_uint_t  i;
+
+    if (t->reached == NULL) {
+        return 0;
+    }
+
+    for (i = 0; i < t->n; i++) {
+        if (ngx_http_idem_json_track_at(t, i, depth)) {
+            return 1;
+        }
+    }
+
+    return 0;
 }

@@ -14,12 +14,50 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "canonical/ngx_http_idem_canon.h"
+
+
+/* a list in which some are pointers, and where the walker is with each */
+
+typedef struct {
+    const ngx_str_t                     *pointer;
+    ngx_uint_t                           n;
+    ngx_uint_t                          *reached;  /* so many tokens of each
+                                                      are where we are; NULL:
+                                                      there is no pointer */
+} ngx_http_idem_json_track_t;
+
+
+#define ngx_http_idem_json_is_pointer(name)                                   \
+    ((name)->len && (name)->data[0] == '/')
+
+
+/* whether "~" stands before 0 and 1 only */
+ngx_uint_t ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer);
 
 ngx_uint_t ngx_http_idem_json_pointer_tokens(const ngx_str_t *pointer);
 
 /* whether its n-th token, from 1 on, is this */
 ngx_uint_t ngx_http_idem_json_pointer_is(const ngx_str_t *pointer,
     ngx_uint_t n, const u_char *p, size_t len);
+
+ngx_int_t ngx_http_idem_json_track_init(
+    ngx_http_idem_json_track_t *t, const ngx_str_t *pointer,
+    ngx_uint_t n, const ngx_http_idem_canon_mem_t *mem);
+void ngx_http_idem_json_track_destroy(ngx_http_idem_json_track_t *t,
+    const ngx_http_idem_canon_mem_t *mem);
+
+/* to a member or element of the container that is "depth" deep */
+void ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
+    ngx_uint_t depth, const u_char *p, size_t len);
+
+/* whether the i-th leads to it */
+ngx_uint_t ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
+    ngx_uint_t i, ngx_uint_t depth);
+
+/* whether any does */
+ngx_uint_t ngx_http_idem_json_track_any(
+    const ngx_http_idem_json_track_t *t, ngx_uint_t depth);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_POINTER_H_INCLUDED_ */

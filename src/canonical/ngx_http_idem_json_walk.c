@@ -10,7 +10,6 @@
  */
 
 
-#include "canonical/ngx_http_idem_json_pointer.h"
 #include "canonical/ngx_http_idem_json_walk.h"
 
 
@@ -33,21 +32,26 @@ static int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
 static void ngx_http_idem_json_step(
     ngx_http_idem_json_walk_t *w, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_leaf(
     ngx_http_idem_json_walk_t *w, size_t base);
-static ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
-    size_t base, const u_char *p, size_t len);
 static int ngx_http_idem_json_stop(
     ngx_http_idem_json_walk_t *w, ngx_int_t rc);
 static ngx_uint_t ngx_http_idem_json_find(const ngx_str_t *names,
     ngx_uint_t n, const u_char *p, size_t len);
 
 
-/* whether what comes now is for the list of paths */
+/* whether what comes now has a path, and whether it is for the list of them */
 
 #define ngx_http_idem_json_shown(w)  ((w)->paths && !(w)->hidden)
+
+#define ngx_http_idem_json_listed(w)                                          \
+    (ngx_http_idem_json_shown(w)                                              \
+     && ((w)->parts == NULL || (w)->inside))
+
+#define ngx_http_idem_json_tracked(w)                                         \
+    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached)
 
 
 static const u_char  ngx_http_idem_json_tags[] = {
@@ -80,8 +84,7 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
     const ngx_http_idem_json_options_t *options,
     const ngx_http_idem_canon_mem_t *mem)
 {
-    size_t      size;
-    ngx_uint_t  i;
+    size_t  size;
 
     ngx_memzero(w, sizeof(ngx_http_idem_json_walk_t));
 
@@ -95,32 +98,21 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
         return NGX_ERROR;
     }
 
-    if (options->nwanted) {
-        size = options->nwanted * sizeof(ngx_http_idem_json_member_t);
-
-        w->members = mem->alloc(mem->data, size);
-        if (w->members == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(w->members, size);
-    }
-
-    for (i = 0; i < options->nwanted; i++) {
-
-        if (options->wanted[i].data[0] != '/') {
-            continue;
-        }
-
-        size = options->nwanted * sizeof(ngx_uint_t);
-
-        w->reached = mem->alloc(mem->data, size);
-        if (w->reached == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(w->reached, size);
-        break;
+    if (ngx_http_idem_json_members(w, &w->members, options->nwanted)
+        != NGX_OK
+        || ngx_http_idem_json_members(w, &w->parts, options->nincluded)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->pointers, options->wanted,
+                                         options->nwanted, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->excluded, options->excluded,
+                                         options->nexcluded, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->included, options->included,
+                                         options->nincluded, mem)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     if (options->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
@@ -149,6 +141,12 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
         return NGX_ERROR;
     }
 
+    if (w->parts
+        && ngx_http_idem_json_included(w, digest) == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
     /* all that is left on the stack is the document, as one value */
 
     ngx_str_set(&piece[0], "json");
@@ -164,24 +162,16 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 void
 ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
 {
-    ngx_uint_t                  i;
     ngx_http_idem_canon_mem_t  *mem;
 
     mem = &w->canon.mem;
 
-    if (w->members) {
-        for (i = 0; i < w->options->nwanted; i++) {
-            if (w->members[i].value.data) {
-                mem->free(mem->data, w->members[i].value.data);
-            }
-        }
+    ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
+    ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
 
-        mem->free(mem->data, w->members);
-    }
-
-    if (w->reached) {
-        mem->free(mem->data, w->reached);
-    }
+    ngx_http_idem_json_track_destroy(&w->pointers, mem);
+    ngx_http_idem_json_track_destroy(&w->excluded, mem);
+    ngx_http_idem_json_track_destroy(&w->included, mem);
 
     if (w->paths) {
         ngx_http_idem_json_paths_destroy(w->paths);
@@ -253,7 +243,7 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
         return ngx_http_idem_json_stop(w, NGX_ERROR);
     }
 
-    if (ngx_http_idem_json_shown(w)) {
+    if (ngx_http_idem_json_listed(w)) {
 
         if (kind == NGX_HTTP_IDEM_JSON_STRING) {
             ngx_http_idem_json_paths_string(w->paths, p, len);
@@ -289,16 +279,16 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
                                             p, len);
     }
 
-    if (w->reached) {
-        ngx_http_idem_json_step(w, p, len);
-    }
-
     if (!w->hidden
         && ngx_http_idem_json_find(options->excluded,
                                    options->nexcluded, p, len))
     {
         w->hidden = w->depth;
         w->hidden_base = w->canon.len;
+    }
+
+    if (ngx_http_idem_json_tracked(w)) {
+        ngx_http_idem_json_step(w, p, len);
     }
 
     if (ngx_http_idem_json_shown(w)) {
@@ -359,9 +349,10 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
     f->base = w->canon.len;
     f->path = w->paths ? w->paths->path_len : 0;
     f->n = 0;
+    f->index = 0;
     f->object = object;
 
-    if (ngx_http_idem_json_shown(w)) {
+    if (ngx_http_idem_json_listed(w)) {
 
         if (!w->folded && !object && w->options->unordered) {
             w->folded = w->depth;
@@ -402,7 +393,7 @@ ngx_http_idem_json_end(void *data)
         return ngx_http_idem_json_stop(w, NGX_ERROR);
     }
 
-    if (ngx_http_idem_json_shown(w)) {
+    if (ngx_http_idem_json_listed(w)) {
 
         if (w->folded) {
             ngx_http_idem_json_paths_text(w->paths,
@@ -461,9 +452,9 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
         return;
     }
 
-    if (w->reached) {
+    if (ngx_http_idem_json_tracked(w)) {
         p = index + sizeof(index);
-        n = f->n;
+        n = f->index;
 
         do {
             *--p = (u_char) ('0' + n % 10);
@@ -478,7 +469,7 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
     }
 
     if (!w->folded) {
-        ngx_http_idem_json_paths_index(w->paths, f->path, f->n);
+        ngx_http_idem_json_paths_index(w->paths, f->path, f->index);
 
     } else if (f->n) {
         ngx_http_idem_json_paths_text(w->paths, (u_char *) ",", 1);
@@ -519,10 +510,22 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
         w->wanted = 0;
     }
 
-    if (w->reached
-        && ngx_http_idem_json_arrive(w, kind, base, p, len) != NGX_OK)
+    if (ngx_http_idem_json_arrive(w, &w->pointers, w->members, kind,
+                                  base, p, len)
+        != NGX_OK
+        || ngx_http_idem_json_arrive(w, &w->included, w->parts, kind,
+                                     base, p, len)
+           != NGX_OK)
     {
         return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    if (w->depth) {
+        w->frames[w->depth - 1].index++;
+    }
+
+    if (w->inside && w->inside == w->depth) {
+        w->inside = 0;
     }
 
     if (w->hidden && w->hidden == w->depth) {
@@ -539,29 +542,27 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
 }
 
 
-/* to a member or element of the open container: as far as pointers go */
+/* to a member or element of the open container, behind its name */
 
 static void
 ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
     const u_char *p, size_t len)
 {
-    ngx_uint_t  i;
+    ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
 
-    for (i = 0; i < w->options->nwanted; i++) {
+    if (!w->hidden
+        && ngx_http_idem_json_track_any(&w->excluded, w->depth))
+    {
+        w->hidden = w->depth;
+        w->hidden_base = w->canon.len;
+    }
 
-        if (w->reached[i] + 1 < w->depth
-            || w->options->wanted[i].data[0] != '/')
-        {
-            continue;
-        }
-
-        w->reached[i] = w->depth - 1;
-
-        if (ngx_http_idem_json_pointer_is(&w->options->wanted[i],
-                                          w->depth, p, len))
-        {
-            w->reached[i] = w->depth;
-        }
+    if (!w->inside
+        && ngx_http_idem_json_track_any(&w->included, w->depth))
+    {
+        w->inside = w->depth;
     }
 }
 
@@ -570,18 +571,19 @@ ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
 
 static ngx_int_t
 ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
+    const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
-    ngx_str_t   *pointer;
-    ngx_uint_t   i;
+    ngx_uint_t  i;
 
-    for (i = 0; i < w->options->nwanted; i++) {
+    if (t->reached == NULL) {
+        return NGX_OK;
+    }
 
-        pointer = &w->options->wanted[i];
+    for (i = 0; i < t->n; i++) {
 
-        if (pointer->data[0] == '/' && w->depth && w->reached[i] == w->depth
-            && ngx_http_idem_json_pointer_tokens(pointer) == w->depth
-            && ngx_http_idem_json_keep(w, &w->members[i], kind, base, p, len)
+        if (ngx_http_idem_json_track_at(t, i, w->depth)
+            && ngx_http_idem_json_keep(w, &members[i], kind, base, p, len)
                != NGX_OK)
         {
             return NGX_ERROR;
@@ -604,44 +606,6 @@ ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 }
 
 
-static ngx_int_t
-ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
-    size_t base, const u_char *p, size_t len)
-{
-    ngx_str_t                   piece[2];
-    ngx_http_idem_canon_mem_t  *mem;
-
-    if (m->count) {
-        m->count = 2;
-        return NGX_OK;
-    }
-
-    m->count = 1;
-    m->kind = kind;
-
-    if (len) {
-        mem = &w->canon.mem;
-
-        m->value.data = mem->alloc(mem->data, len);
-        if (m->value.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memcpy(m->value.data, p, len);
-        m->value.len = len;
-    }
-
-    ngx_str_set(&piece[0], "member");
-    piece[1].data = w->canon.stack + base;
-    piece[1].len = w->canon.len - base;
-
-    ngx_http_idem_canon_digest(piece, 2, m->digest);
-
-    return NGX_OK;
-}
-
-
 static int
 ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
 {
@@ -660,7 +624,9 @@ ngx_http_idem_json_find(const ngx_str_t *names, ngx_uint_t n,
     ngx_uint_t  i;
 
     for (i = 0; i < n; i++) {
-        if (names[i].len == len && ngx_memcmp(names[i].data, p, len) == 0) {
+        if (names[i].len == len && ngx_memcmp(names[i].data, p, len) == 0
+            && !ngx_http_idem_json_is_pointer(&names[i]))
+        {
             return i + 1;
         }
     }

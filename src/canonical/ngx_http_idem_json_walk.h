@@ -18,6 +18,7 @@
 #include "canonical/ngx_http_idem_canon.h"
 #include "canonical/ngx_http_idem_json.h"
 #include "canonical/ngx_http_idem_json_paths.h"
+#include "canonical/ngx_http_idem_json_pointer.h"
 
 
 /* an open container */
@@ -26,6 +27,8 @@ typedef struct {
     size_t                               base;     /* of its children     */
     size_t                               path;     /* length of its own   */
     ngx_uint_t                           n;        /* children that count */
+    ngx_uint_t                           index;    /* ... and those that do
+                                                      not                 */
     unsigned                             object:1;
 } ngx_http_idem_json_frame_t;
 
@@ -46,10 +49,12 @@ typedef struct {
 
     ngx_http_idem_json_member_t  *members;
     ngx_uint_t                    wanted;          /* the member is       */
-    ngx_uint_t                   *reached;         /* by wanted pointer: so
-                                                      many of its tokens are
-                                                      where we are; NULL:
-                                                      there are none      */
+    ngx_http_idem_json_track_t    pointers;         /* among those wanted */
+    ngx_http_idem_json_track_t    excluded;
+    ngx_http_idem_json_track_t    included;
+    ngx_http_idem_json_member_t  *parts;           /* that are included   */
+    ngx_uint_t                    inside;          /* depth of the container
+                                                      of one, or 0        */
 
     ngx_http_idem_json_paths_t   *paths;           /* NULL: not asked for */
     ngx_uint_t                    folded;          /* depth of the array
@@ -69,6 +74,22 @@ ngx_int_t ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
 ngx_int_t ngx_http_idem_json_walk_done(
     ngx_http_idem_json_walk_t *w, u_char *digest);
 void ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w);
+
+/* ..._json_members.c: values that somebody wants, and those that count */
+
+ngx_int_t ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t **members, ngx_uint_t n);
+void ngx_http_idem_json_members_destroy(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t *members, ngx_uint_t n);
+
+/* the value on top of the stack, from "base" on */
+ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
+    size_t base, const u_char *p, size_t len);
+
+/* NGX_DECLINED: the document counts as a whole */
+ngx_int_t ngx_http_idem_json_included(
+    ngx_http_idem_json_walk_t *w, u_char *digest);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_WALK_H_INCLUDED_ */

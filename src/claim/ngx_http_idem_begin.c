@@ -103,7 +103,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             {
                 /* it has the response, if the key's record does not object */
 
-                if (ctx->claims.replayed == NULL) {
+                if (ctx->claims.replayed == NULL || cover->dedupe->reject) {
                     ctx->claims.replayed = cover;
                 }
 
@@ -151,11 +151,20 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (ctx->claims.replayed) {
-        ngx_http_idem_adopt(ctx, &ctx->claims.replayed->op.found);
+
+        if (!ctx->claims.replayed->dedupe->reject) {
+            ngx_http_idem_adopt(ctx, &ctx->claims.replayed->op.found);
+        }
+
         ngx_http_idem_release(ctx);
 
         return ngx_http_idem_found(r, ctx->claims.replayed);
     }
+
+    /* what it may have waited for was given back: it is the original now */
+
+    ctx->answer.original_time = 0;
+    ctx->answer.met = NULL;
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
@@ -183,6 +192,10 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                               ? NGX_HTTP_IDEM_EVENT_KEY_EXPIRED
                               : NGX_HTTP_IDEM_EVENT_KEY_CREATED,
                             NULL);
+    }
+
+    if (ctx->claims.activity) {
+        ngx_http_idem_activity_count(ctx->claims.activity);
     }
 
     return ngx_http_idem_execute(r, ctx);
@@ -220,12 +233,22 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ctx->claims.unprotected = 0;
     ctx->answer.original_time = found->claim.time;
+    ctx->answer.met = cover;
 
     if (!ngx_http_idem_same_request(cover, &found->claim)) {
         ctx->answer.details = found->details;
         ctx->answer.foreign |= ngx_http_idem_moved(found);
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    }
+
+    if (cover->derived && cover->dedupe->reject
+        && found->state != NGX_HTTP_IDEM_UNUSABLE)
+    {
+        /* whether the first one is through or still runs */
+
+        return ngx_http_idem_refuse(r, ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST);
     }
 
     switch (found->state) {

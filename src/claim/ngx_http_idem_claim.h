@@ -34,8 +34,9 @@ typedef struct {
                                                 /* of the last begin        */
     ngx_http_idem_claim_t   claim;
     ngx_str_t               details;
-    ngx_msec_t              window;             /* of a derived one,        */
-    ngx_msec_t              linger;             /* and after its commit     */
+    ngx_http_idem_dedupe_t *dedupe;             /* of a derived one:        */
+    ngx_msec_t              window;
+    ngx_msec_t              linger;             /* after its commit         */
     ngx_http_idem_op_t      op;                 /* begin, then commit       */
     ngx_http_idem_op_t      renewal;
     ngx_http_idem_store_t  *where;              /* op.where of the begin that
@@ -64,6 +65,19 @@ typedef enum {
 } ngx_http_idem_outcome_e;
 
 
+#define NGX_HTTP_IDEM_ACTIVITY_ID_LEN  16
+
+
+/* what a client of a scope has had executed before, in the last window */
+
+typedef struct {
+    u_char                  id[NGX_HTTP_IDEM_ACTIVITY_ID_LEN];
+    ngx_uint_t              count;
+    ngx_msec_t              age;                /* of the last              */
+    unsigned                known:1;            /* there was one            */
+} ngx_http_idem_activity_t;
+
+
 /* all of a request's */
 
 typedef struct {
@@ -75,6 +89,7 @@ typedef struct {
                                                    response                 */
     ngx_http_idem_cover_t   *blocked;           /* a derived one that can't be
                                                    had                      */
+    ngx_http_idem_activity_t *activity;         /* NULL: it is not on       */
     ngx_msec_t               ttl;
     ngx_msec_t               lease;
     ngx_msec_t               grace;
@@ -165,6 +180,14 @@ void ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id);
 
 /* how many wait now, for any record */
 ngx_uint_t ngx_http_idem_waiters_all(void);
+
+/* ..._activity.c */
+
+ngx_int_t ngx_http_idem_activity_zone(ngx_conf_t *cf);
+void ngx_http_idem_activity_init_process(ngx_cycle_t *cycle);
+ngx_int_t ngx_http_idem_activity_look(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *scope, u_char *identity);
+void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 
 /* ..._renew.c */
 

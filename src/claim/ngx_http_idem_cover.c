@@ -25,8 +25,9 @@ static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d);
+static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
+    ngx_http_idem_digest_t *d);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
@@ -57,6 +58,12 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
+    if (ctx->conf->activity
+        && ngx_http_idem_activity_look(r, ctx, &scope, identity) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     cover = ctx->claims.covers;
 
     if (ctx->key.len) {
@@ -81,8 +88,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope, identity,
-                                         cover);
+        rc = ngx_http_idem_cover_derived(r, ctx, &dedupe[i], &scope,
+                                         identity, cover);
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
         }
@@ -181,7 +188,7 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_digest_field(&d, identity, NGX_HTTP_IDEM_HASH_LEN);
 
     if (dedupe->members) {
-        rc = ngx_http_idem_cover_members(ctx, dedupe, &d);
+        rc = ngx_http_idem_cover_members(r, ctx, dedupe, &d);
 
         if (rc != NGX_OK) {
             return rc;
@@ -198,15 +205,18 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
 
     cover->claim.scheme = NGX_HTTP_IDEM_SCHEME_DERIVED;
     cover->derived = 1;
+    cover->dedupe = dedupe;
 
     return NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
+ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_dedupe_t *dedupe, ngx_http_idem_digest_t *d)
 {
+    u_char                              hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t                           rc;
     ngx_uint_t                         *index, i, n;
     const ngx_http_idem_json_member_t  *member;
 
@@ -231,7 +241,17 @@ ngx_http_idem_cover_members(ngx_http_idem_ctx_t *ctx,
             continue;
         }
 
-        ngx_http_idem_digest_field(d, member->digest,
+        rc = NGX_DECLINED;
+
+        if (dedupe->url && member->kind == NGX_HTTP_IDEM_JSON_STRING) {
+            rc = ngx_http_idem_url_digest(r, dedupe, member, hash);
+
+            if (rc == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+        }
+
+        ngx_http_idem_digest_field(d, rc == NGX_OK ? hash : member->digest,
                                    NGX_HTTP_IDEM_CANON_DIGEST_LEN);
         n++;
     }

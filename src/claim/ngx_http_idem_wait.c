@@ -7,7 +7,8 @@
  * the record changed, the waiter that came first begins again.  If it becomes
  * the holder, it leaves and the others go on waiting; if there is an answer,
  * it is everybody's.  A store that fails meanwhile is no reason to run what
- * may be running: they wait on, to the end of their time.
+ * may be running: they wait on, to the end of their time.  Only one that ran
+ * unprotected is known for certain to be done: its lock was this nginx's own.
  *
  * Nor is a store that lost the record: it was restarted, flushed, or replaced
  * by a replica that did not have it.  The holder lays its lock anew when it
@@ -40,6 +41,9 @@ struct ngx_http_idem_watch_s {
                                                   gone                      */
     unsigned               busy:1;             /* sharing: leave it alone   */
     unsigned               gone:1;             /* the store lost the record */
+    unsigned               local:1;            /* its holder runs unprotected:
+                                                  its lock is here, and its
+                                                  lease not over            */
 };
 
 
@@ -70,6 +74,8 @@ static void ngx_http_idem_watch_looked(ngx_http_idem_op_t *op);
 static void ngx_http_idem_watch_again(
     ngx_http_idem_watch_t *watch, ngx_msec_t max);
 static void ngx_http_idem_watch_gone(
+    ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_watch_failed(
     ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_watch_share(
     ngx_http_idem_watch_t *watch, ngx_http_idem_found_t *found);
@@ -192,6 +198,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     /* it was there just now, whatever others found before */
 
     watch->gone = 0;
+    watch->local = (cover->op.kept && cover->op.found.left);
     watch->leased = ngx_current_msec + cover->op.found.left;
 
     if (ngx_http_idem_watch_idle(watch)) {
@@ -358,6 +365,7 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_ACQUIRED:
         watch->op.attempt = 0;
         watch->gone = 0;
+        watch->local = 0;
         watch->leased = ngx_current_msec + ctx->claims.lease;
         cover->taken = 1;
         cover->where = op->where;
@@ -369,6 +377,7 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
         watch->op.attempt++;
         watch->op.where = op->where;
         watch->gone = 0;
+        watch->local = (op->kept && op->found.left);
         watch->leased = ngx_current_msec + op->found.left;
         ngx_http_idem_watch_share(watch, &op->found);
         break;
@@ -377,8 +386,8 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
         ngx_http_idem_watch_gone(watch, ctx);
         break;
 
-    default: /* the store failed: the holder may still run */
-        ngx_http_idem_watch_again(watch, NGX_HTTP_IDEM_ASK_MAX);
+    default: /* NGX_HTTP_IDEM_FULL, NGX_HTTP_IDEM_ERROR */
+        ngx_http_idem_watch_failed(watch, ctx);
         break;
     }
 
@@ -403,6 +412,27 @@ ngx_http_idem_watch_again(ngx_http_idem_watch_t *watch, ngx_msec_t max)
     delay = NGX_HTTP_IDEM_ASK_MIN << ngx_min(watch->op.attempt, 8);
 
     ngx_add_timer(&watch->look, ngx_min(delay, max));
+}
+
+
+/*
+ * The holder may still run.  Not so one whose lock was this nginx's own, where
+ * it is found no more: it gave back, and the store was asked instead.  Then
+ * who asked may run as that one did; the others find its lock.
+ */
+
+static void
+ngx_http_idem_watch_failed(ngx_http_idem_watch_t *watch,
+    ngx_http_idem_ctx_t *ctx)
+{
+    if (watch->local && !ctx->wait.cover->op.bad_record
+        && ctx->conf->on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS)
+    {
+        watch->op.attempt = 0;
+        ngx_http_idem_ready(ctx);
+    }
+
+    ngx_http_idem_watch_again(watch, NGX_HTTP_IDEM_ASK_MAX);
 }
 
 

@@ -43,7 +43,7 @@ static ngx_http_idem_key_format_t  ngx_http_idem_key_default = {
 static ngx_http_idem_canonical_t
     ngx_http_idem_canonical_default =
 {
-    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, 0
+    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, NULL, NULL, 0
 };
 
 
@@ -95,6 +95,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->identity = NGX_CONF_UNSET_PTR;
     conf->fingerprint = NGX_CONF_UNSET_PTR;
     conf->dedupe = NGX_CONF_UNSET_PTR;
+    conf->activity = NGX_CONF_UNSET;
     conf->conflict_detail = NGX_CONF_UNSET_UINT;
     conf->expired_grace.value = NGX_CONF_UNSET_MSEC;
     conf->replay_json = NGX_CONF_UNSET_PTR;
@@ -175,6 +176,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->dedupe = NULL;
     }
 
+    ngx_conf_merge_value(conf->activity, prev->activity, 0);
+
     ngx_http_idem_merge_time(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
 
     if (conf->ttl_header_max == NGX_CONF_UNSET_MSEC) {
@@ -215,6 +218,10 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (conf->store == NULL) {
         return NGX_CONF_OK;
+    }
+
+    if (ngx_http_idem_check_activity(cf, conf) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
     /* what takes memory is made only where it is used */

@@ -84,9 +84,13 @@ typedef struct {
     ngx_array_t              *members;           /* ngx_uint_t: numbers of
                                                     wanted JSON members;
                                                     NULL: the whole request */
-    ngx_str_t                 name;       /* "body", or the members  */
+    ngx_str_t                 name;              /* "body", or the members  */
     ngx_http_idem_time_t      window;
     ngx_http_idem_time_t      linger;            /* after the response      */
+    ngx_array_t              *strip;             /* ngx_str_t: arguments of a
+                                                    URL that do not count   */
+    unsigned                  url:1;             /* members are URLs        */
+    unsigned                  reject:1;          /* not replay              */
     unsigned                  always:1;          /* also beside a key       */
 } ngx_http_idem_dedupe_t;
 
@@ -105,7 +109,10 @@ typedef enum {
 
 typedef struct {
     ngx_http_idem_fingerprint_e   mode;
-    ngx_array_t                  *excluded;          /* ngx_str_t           */
+    ngx_array_t                  *excluded;          /* ngx_str_t: names of
+                                                        members, or pointers */
+    ngx_array_t                  *names;             /* of them, no pointers */
+    ngx_array_t                  *included;          /* ngx_str_t: pointers */
     unsigned                      unordered:1;
 } ngx_http_idem_canonical_t;
 
@@ -136,12 +143,23 @@ typedef struct {
 } ngx_http_idem_statuses_t;
 
 
+/* idempotency_activity <zone>:<size> window=<time> */
+
+typedef struct {
+    ngx_str_t                        zone;
+    size_t                           size;       /* 0: there is none        */
+    ngx_msec_t                       window;
+    ngx_shm_zone_t                  *shm_zone;
+} ngx_http_idem_activity_conf_t;
+
+
 typedef struct {
     ngx_array_t                      stores;     /* of ..._store_t *        */
     ngx_array_t                      fallbacks;  /* stores of two of them   */
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
     ngx_queue_t                      logs;       /* of ..._log_t            */
+    ngx_http_idem_activity_conf_t    activity;
     ngx_int_t                        request_body; /* index of the variable,
                                                     or -1                   */
 } ngx_http_idem_main_conf_t;
@@ -178,6 +196,7 @@ typedef struct {
     ngx_array_t                  *wanted;                /* ngx_str_t: JSON
                                                             members that keys
                                                             come from       */
+    ngx_flag_t                    activity;
     ngx_uint_t                    conflict_detail;
     ngx_http_idem_json_options_t  json;
     ngx_http_idem_form_options_t  form;
@@ -221,6 +240,11 @@ typedef struct {
 void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
 void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
+ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+char *ngx_http_idem_check_activity(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
+ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_body_options(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 
@@ -232,6 +256,10 @@ char *ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *name);
+char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *pointer);
 char *ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -251,6 +279,8 @@ char *ngx_http_idem_conf_fingerprint(ngx_conf_t *cf,
 char *ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_replay_json(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);

@@ -1,7 +1,7 @@
 
 /*
  * What of a body counts, and what in it is wanted: idempotency_fingerprint,
- * idempotency_dedupe, idempotency_replay_json and idempotency_compress.
+ * idempotency_replay_json and idempotency_compress.
  *
  * Called by nginx while it reads the configuration, and by the merge.
  */
@@ -12,21 +12,17 @@
 #include <ngx_http.h>
 
 #include "conf/ngx_http_idem_conf.h"
+#include "canonical/ngx_http_idem_json_pointer.h"
 
 
 #define NGX_HTTP_IDEM_COMPRESS_MIN  1024
 
 
-static char *ngx_http_idem_conf_excluded(ngx_conf_t *cf,
+static char *ngx_http_idem_conf_parts(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value);
-static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
-    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
-static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
-    ngx_str_t *value, const char *name, ngx_http_idem_time_t *t);
-static ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+static char *ngx_http_idem_conf_part(ngx_conf_t *cf,
+    ngx_array_t **names, ngx_str_t *name);
 static ngx_int_t ngx_http_idem_number_keys(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
-static ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 
 
@@ -41,7 +37,7 @@ static ngx_conf_enum_t  ngx_http_idem_modes[] = {
 };
 
 
-/* idempotency_fingerprint <mode> [exclude=<name>,...] [arrays=...] */
+/* idempotency_fingerprint <mode> [exclude=...] [include=...] [arrays=...] */
 
 char *
 ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -100,8 +96,7 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         {
             canonical->unordered = 1;
 
-        } else if (ngx_http_idem_conf_excluded(cf, canonical,
-                                               &value[i])
+        } else if (ngx_http_idem_conf_parts(cf, canonical, &value[i])
                    != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
@@ -112,198 +107,98 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* exclude=<name or pointer>,... or include=<pointer>,... */
+
 static char *
-ngx_http_idem_conf_excluded(ngx_conf_t *cf,
+ngx_http_idem_conf_parts(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value)
 {
-    u_char     *p, *last, *start;
-    ngx_str_t  *name;
+    u_char      *p, *last;
+    ngx_str_t    name;
+    ngx_uint_t   include, pointer;
 
-    if (value->len <= 8 || ngx_strncmp(value->data, "exclude=", 8) != 0) {
+    include = (value->len > 8
+               && ngx_strncmp(value->data, "include=", 8) == 0);
+
+    if (!include
+        && (value->len <= 8 || ngx_strncmp(value->data, "exclude=", 8) != 0))
+    {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"exclude=<name>,...\", "
+                             "\"include=/<pointer>,...\", "
                              "\"arrays=ordered\" or \"arrays=unordered\"");
-    }
-
-    if (canonical->excluded == NULL) {
-        canonical->excluded = ngx_array_create(cf->pool, 8,
-                                               sizeof(ngx_str_t));
-        if (canonical->excluded == NULL) {
-            return NGX_CONF_ERROR;
-        }
     }
 
     last = value->data + value->len;
 
     for (p = value->data + 8; p <= last; p++) {
-        start = p;
 
-        while (p < last && *p != ',') {
-            p++;
-        }
+        for (name.data = p; p < last && *p != ','; p++) { /* void */ }
 
-        if (p == start) {
+        name.len = p - name.data;
+
+        if (name.len == 0) {
             return ngx_http_idem_conf_invalid(cf, value,
                              "a name is empty");
         }
 
-        name = ngx_array_push(canonical->excluded);
-        if (name == NULL) {
+        pointer = (name.data[0] == '/');
+
+        if (include && !pointer) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "what is included is a JSON Pointer: /a, or "
+                             "/a/b");
+        }
+
+        if (pointer
+            && canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_FORM)
+        {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "a form has names and no pointers");
+        }
+
+        if ((pointer
+             && ngx_http_idem_conf_pointer(cf, value, &name)
+                != NGX_CONF_OK)
+            || ngx_http_idem_conf_part(cf,
+                                         include ? &canonical->included
+                                          : &canonical->excluded,
+                                         &name)
+               != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
 
-        name->data = start;
-        name->len = p - start;
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-/* idempotency_dedupe body | json:<member>,... window=<time> [when=...] */
-
-char *
-ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_idem_loc_conf_t  *ilcf = conf;
-
-    ngx_str_t               *value;
-    ngx_uint_t               i;
-    ngx_http_idem_dedupe_t  *dedupe;
-
-    value = cf->args->elts;
-
-    if (cf->args->nelts == 2 && ngx_http_idem_conf_is(&value[1], "off"))
-    {
-        if (ilcf->dedupe != NGX_CONF_UNSET_PTR) {
-            return "is duplicate";
-        }
-
-        ilcf->dedupe = NULL;
-        return NGX_CONF_OK;
-    }
-
-    if (ilcf->dedupe == NULL) {
-        return "is duplicate";
-    }
-
-    if (ilcf->dedupe == NGX_CONF_UNSET_PTR) {
-        ilcf->dedupe = ngx_array_create(cf->pool, 2,
-                                        sizeof(ngx_http_idem_dedupe_t));
-        if (ilcf->dedupe == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    dedupe = ngx_array_push(ilcf->dedupe);
-    if (dedupe == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    ngx_memzero(dedupe, sizeof(ngx_http_idem_dedupe_t));
-
-    if (!ngx_http_idem_conf_is(&value[1], "body")
-        && (value[1].len <= 5
-            || ngx_strncmp(value[1].data, "json:", 5) != 0
-            || value[1].data[5] == ','
-            || value[1].data[value[1].len - 1] == ','
-            || ngx_strstr(value[1].data, ",,")))
-    {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"body\", or \"json:\" and the names of "
-                             "members: json:url or json:from,to; or \"off\"");
-    }
-
-    dedupe->name = value[1];
-
-    for (i = 2; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_conf_dedupe_option(cf, dedupe, &value[i])
-            != NGX_CONF_OK)
+        if (!pointer
+            && ngx_http_idem_conf_part(cf, &canonical->names, &name)
+               != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
         }
     }
 
-    if (dedupe->window.value == 0 && dedupe->window.complex == NULL) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it takes \"window=<time>\" as well, as "
-                             "window=100ms");
-    }
-
     return NGX_CONF_OK;
 }
 
 
 static char *
-ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
-    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
+ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
 {
-    if (ngx_http_idem_conf_is(value, "when=missing")) {
-        dedupe->always = 0;
-        return NGX_CONF_OK;
-    }
+    ngx_str_t  *s;
 
-    if (ngx_http_idem_conf_is(value, "when=always")) {
-        dedupe->always = 1;
-        return NGX_CONF_OK;
-    }
-
-    if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
-                                       &dedupe->window)
-        == NGX_CONF_OK)
-    {
-        return NGX_CONF_OK;
-    }
-
-    if (ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
-                                       &dedupe->linger)
-        == NGX_CONF_OK)
-    {
-        return NGX_CONF_OK;
-    }
-
-    return ngx_http_idem_conf_invalid(cf, value,
-                             "it is \"window=<time>\" or \"linger=<time>\" "
-                             "with a time above 0, \"when=missing\" or "
-                             "\"when=always\"");
-}
-
-
-/* NGX_CONF_ERROR without a message: it is none, or not a time */
-
-static char *
-ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
-    const char *name, ngx_http_idem_time_t *t)
-{
-    size_t     len;
-    ngx_int_t  n;
-    ngx_str_t  s;
-
-    len = ngx_strlen(name);
-
-    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
-        return NGX_CONF_ERROR;
-    }
-
-    s.data = value->data + len;
-    s.len = value->len - len;
-
-    if (ngx_http_script_variables_count(&s)) {
-        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (t->complex == NULL) {
+    if (*names == NULL) {
+        *names = ngx_array_create(cf->pool, 8, sizeof(ngx_str_t));
+        if (*names == NULL) {
             return NGX_CONF_ERROR;
         }
-
-        return ngx_http_idem_conf_complex(cf, &s, t->complex);
     }
 
-    n = ngx_parse_time(&s, 0);
-
-    if (n == NGX_ERROR || n == 0) {
+    s = ngx_array_push(*names);
+    if (s == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    t->value = (ngx_msec_t) n;
+    *s = *name;
 
     return NGX_CONF_OK;
 }
@@ -405,10 +300,8 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 ngx_int_t
 ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_str_t                    *name;
-    ngx_uint_t                    i;
-    ngx_http_idem_canonical_t    *canonical;
-    ngx_http_idem_json_options_t *json;
+    ngx_http_idem_canonical_t     *canonical;
+    ngx_http_idem_json_options_t  *json;
 
     conf->wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
     if (conf->wanted == NULL
@@ -431,13 +324,18 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     json->unordered = canonical->unordered;
 
     if (canonical->excluded) {
-        name = canonical->excluded->elts;
-        i = canonical->excluded->nelts;
+        json->excluded = canonical->excluded->elts;
+        json->nexcluded = canonical->excluded->nelts;
+    }
 
-        json->excluded = name;
-        json->nexcluded = i;
-        conf->form.excluded = name;
-        conf->form.nexcluded = i;
+    if (canonical->included) {
+        json->included = canonical->included->elts;
+        json->nincluded = canonical->included->nelts;
+    }
+
+    if (canonical->names) {
+        conf->form.excluded = canonical->names->elts;
+        conf->form.nexcluded = canonical->names->nelts;
     }
 
     conf->form.size = NGX_HTTP_IDEM_FORM_SIZE;
@@ -448,7 +346,7 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
 /* the number of a member among those wanted, or NGX_ERROR */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
 {
     ngx_str_t   *w;
@@ -523,71 +421,6 @@ ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-static ngx_int_t
-ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    u_char                  *p, *last;
-    ngx_int_t                n;
-    ngx_str_t                name;
-    ngx_uint_t               i, *index;
-    ngx_array_t             *rules;
-    ngx_http_idem_dedupe_t  *dedupe;
-
-    if (conf->dedupe == NULL) {
-        return NGX_OK;
-    }
-
-    rules = ngx_array_create(cf->pool, conf->dedupe->nelts,
-                             sizeof(ngx_http_idem_dedupe_t));
-    if (rules == NULL) {
-        return NGX_ERROR;
-    }
-
-    dedupe = ngx_array_push_n(rules, conf->dedupe->nelts);
-    if (dedupe == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(dedupe, conf->dedupe->elts,
-               rules->nelts * sizeof(ngx_http_idem_dedupe_t));
-
-    conf->dedupe = rules;
-
-    for (i = 0; i < rules->nelts; i++) {
-
-        if (ngx_http_idem_conf_is(&dedupe[i].name, "body")) {
-            continue;
-        }
-
-        dedupe[i].members = ngx_array_create(cf->pool, 2, sizeof(ngx_uint_t));
-        if (dedupe[i].members == NULL) {
-            return NGX_ERROR;
-        }
-
-        p = dedupe[i].name.data + sizeof("json:") - 1;
-        last = dedupe[i].name.data + dedupe[i].name.len;
-
-        while (p < last) {
-            name.data = p;
-            p = ngx_strlchr(p, last, ',');
-            p = p ? p : last;
-            name.len = p++ - name.data;
-
-            n = ngx_http_idem_want(conf->wanted, &name);
-            index = ngx_array_push(dedupe[i].members);
-
-            if (n == NGX_ERROR || index == NULL) {
-                return NGX_ERROR;
-            }
-
-            *index = n;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
 /*
  * A number for the way in which fingerprints are made here: the same on every
  * host with the same configuration.
@@ -616,6 +449,15 @@ ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf)
         for (i = 0; i < canonical->excluded->nelts; i++) {
             ngx_crc32_update(&crc, name[i].data, name[i].len);
             ngx_crc32_update(&crc, (u_char *) ",", 1);
+        }
+    }
+
+    if (canonical->included) {
+        name = canonical->included->elts;
+
+        for (i = 0; i < canonical->included->nelts; i++) {
+            ngx_crc32_update(&crc, (u_char *) "+", 1);
+            ngx_crc32_update(&crc, name[i].data, name[i].len);
         }
     }
 

@@ -12,6 +12,7 @@
 #include <ngx_http.h>
 
 #include "conf/ngx_http_idem_conf.h"
+#include "canonical/ngx_http_idem_json_pointer.h"
 
 
 static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value);
@@ -89,46 +90,60 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/*
- * json:<member> or json:/<pointer>.  What looks like a path and is none would
- * be a name that no body has.
- */
-
 static char *
 ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value)
 {
-    u_char  *p, *last;
+    ngx_str_t  name;
 
-    p = value->data + sizeof("json:") - 1;
-    last = value->data + value->len;
+    name.data = value->data + sizeof("json:") - 1;
+    name.len = value->len - (sizeof("json:") - 1);
 
-    if (p == last || ngx_http_script_variables_count(value)) {
+    if (name.len == 0 || ngx_http_script_variables_count(value)) {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"json:\" and the name of one member, or "
                              "a JSON Pointer as json:/a/b, without variables");
     }
 
-    if (*p == '/') {
+    return ngx_http_idem_conf_member(cf, value, &name);
+}
 
-        for ( /* void */ ; p < last; p++) {
-            if (*p == '~' && (p + 1 == last || (p[1] != '0' && p[1] != '1'))) {
-                return ngx_http_idem_conf_invalid(cf, value,
-                             "in a JSON Pointer \"~\" is written \"~0\", and "
-                             "a \"/\" in a name \"~1\"");
-            }
-        }
 
-        return NGX_CONF_OK;
+/*
+ * The name of a member, or a pointer to one.  What looks like a path and is
+ * none would be a name that no body has.
+ */
+
+char *
+ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *name)
+{
+    ngx_uint_t  i;
+
+    if (name->data[0] == '/') {
+        return ngx_http_idem_conf_pointer(cf, value, name);
     }
 
-    for ( /* void */ ; p < last; p++) {
-        if (*p == '.' || *p == '/' || *p == '[' || *p == ',') {
+    for (i = 0; i < name->len; i++) {
+        if (ngx_strchr("./[,", name->data[i])) {
             return ngx_http_idem_conf_invalid(cf, value,
                              "it is one member of the body itself; what is "
                              "deeper is json:/a/b, a name with such a "
                              "character is json:/a.b, and several are several "
                              "values");
         }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *pointer)
+{
+    if (!ngx_http_idem_json_pointer_valid(pointer)) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "in a JSON Pointer \"~\" is written \"~0\", and "
+                             "a \"/\" in a name \"~1\"");
     }
 
     return NGX_CONF_OK;

@@ -315,8 +315,8 @@ ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     fields[1].len = sizeof(identity);
 
     if (ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK
-        || ngx_http_idem_value(r, ctx->conf->scope, &fields[2])
-           != NGX_OK)
+        || ngx_http_idem_value_early(r, ctx->conf->scope, &fields[2])
+           == NGX_ERROR)
     {
         return NULL;
     }

@@ -13,6 +13,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_url.h"
 
 
 static ngx_int_t ngx_http_idem_media_type(ngx_http_request_t *r,
@@ -240,6 +241,47 @@ ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
     }
 
     type->len = out - type->data;
+
+    return NGX_OK;
+}
+
+
+/* a URL of a derived key; NGX_DECLINED if it is none: it counts as it is */
+
+ngx_int_t
+ngx_http_idem_url_digest(ngx_http_request_t *r, ngx_http_idem_dedupe_t *dedupe,
+    const ngx_http_idem_json_member_t *member, u_char *hash)
+{
+    size_t      len;
+    u_char     *buf;
+    ngx_str_t  *args, fields[2];
+
+    len = member->value.len;
+
+    if (len > NGX_HTTP_IDEM_URL_MAX) {
+        return NGX_DECLINED;
+    }
+
+    buf = ngx_pnalloc(r->pool, ngx_http_idem_url_room(len));
+    args = ngx_palloc(r->pool,
+                      ngx_http_idem_url_args(len) * sizeof(ngx_str_t));
+
+    if (buf == NULL || args == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_url_normalize(&member->value,
+                                    dedupe->strip ? dedupe->strip->elts : NULL,
+                                    dedupe->strip ? dedupe->strip->nelts : 0,
+                                    args, buf, &fields[1])
+        != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_str_set(&fields[0], "url");
+
+    ngx_http_idem_digest_fields(hash, fields, 2);
 
     return NGX_OK;
 }

@@ -248,6 +248,8 @@ void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 /* ..._variables.c */
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_variable_answer(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
 ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
 
 /* ..._phases.c */
@@ -327,6 +329,9 @@ ngx_int_t ngx_http_idem_fingerprint(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
 void ngx_http_idem_target(ngx_http_request_t *r, u_char *target);
+ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
+    ngx_http_idem_dedupe_t *dedupe, const ngx_http_idem_json_member_t *member,
+    u_char *hash);
 
 
 /* the holder is at work, and nobody has been told anything yet */

@@ -33,7 +33,7 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
     r = ctx->request;
 
     if (ctx->key.len) {
-        ngx_http_idem_digest_fields(hash, &ctx->key, 1);
+        ngx_http_idem_digest_plain(hash, ctx->key.data, ctx->key.len);
         ngx_http_idem_line_hex(&line, "key_hash", hash, sizeof(hash));
     }
 
@@ -108,7 +108,10 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
         break;
 
     case NGX_HTTP_IDEM_STATUS_CONFLICT:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_CONFLICT, NULL);
+        ngx_http_idem_event(ctx, ngx_http_idem_is_duplicate(ctx)
+                                 ? NGX_HTTP_IDEM_EVENT_PROCESSED
+                                 : NGX_HTTP_IDEM_EVENT_CONFLICT,
+                            NULL);
         break;
 
     case NGX_HTTP_IDEM_STATUS_BUSY:

@@ -13,21 +13,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-
-
-typedef enum {
-    NGX_HTTP_IDEM_VAR_STATUS = 0,
-    NGX_HTTP_IDEM_VAR_KEY,
-    NGX_HTTP_IDEM_VAR_KEY_HASH,
-    NGX_HTTP_IDEM_VAR_RECORD,
-    NGX_HTTP_IDEM_VAR_FINGERPRINT,
-    NGX_HTTP_IDEM_VAR_REPLAYED,
-    NGX_HTTP_IDEM_VAR_CONFLICT,
-    NGX_HTTP_IDEM_VAR_ORIGINAL_TIME,
-    NGX_HTTP_IDEM_VAR_AGE,
-    NGX_HTTP_IDEM_VAR_WAIT_TIME,
-    NGX_HTTP_IDEM_VAR_STORE_TIME
-} ngx_http_idem_var_e;
+#include "request/ngx_http_idem_variables.h"
 
 
 static ngx_http_variable_t *ngx_http_idem_variable_find(ngx_str_t *name);
@@ -38,7 +24,7 @@ static ngx_int_t ngx_http_idem_variable(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_variable_job(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_idem_variable_hash(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, ngx_str_t *fields, ngx_uint_t n);
+    ngx_http_variable_value_t *v, ngx_str_t *text);
 static ngx_int_t ngx_http_idem_variable_hex(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, u_char *bytes, size_t len);
 static ngx_int_t ngx_http_idem_variable_seconds(ngx_http_request_t *r,
@@ -91,6 +77,67 @@ static ngx_http_variable_t  ngx_http_idem_vars[] = {
 
     { ngx_string("idempotency_store_time"), NULL,
       ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_STORE_TIME,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_error_code"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_ERROR_CODE,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_error_type"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_ERROR_TYPE,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_error_message"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_ERROR_MESSAGE,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_retryable"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_RETRYABLE,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_retry_after"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_RETRY_AFTER,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_diff_json"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_DIFF_JSON,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_diff_text_json"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_DIFF_TEXT_JSON,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_key_json"), NULL,
+      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_KEY_JSON,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_original_time_ms"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_ORIGINAL_TIME_MS,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_original_fingerprint"), NULL,
+      ngx_http_idem_variable_answer,
+      NGX_HTTP_IDEM_VAR_ORIGINAL_FINGERPRINT,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_layer"), NULL,
+      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_LAYER,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_activity_count"), NULL,
+      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idempotency_activity_age"), NULL,
+      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_ACTIVITY_AGE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_job_"), NULL,
@@ -264,7 +311,7 @@ ngx_http_idem_variable(ngx_http_request_t *r,
     case NGX_HTTP_IDEM_VAR_KEY_HASH:
 
         if (ctx->key.len) {
-            return ngx_http_idem_variable_hash(r, v, &ctx->key, 1);
+            return ngx_http_idem_variable_hash(r, v, &ctx->key);
         }
 
         break;
@@ -299,7 +346,9 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_CONFLICT:
 
-        if (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT) {
+        if (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
+            && !ngx_http_idem_is_duplicate(ctx))
+        {
             ngx_str_set(&value, "body-mismatch");
         }
 
@@ -341,38 +390,64 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 }
 
 
-/* $idempotency_job_<type>: the same for each try, another for each type */
+/*
+ * $idempotency_job_<type>: the same for each try, another for each type.  The
+ * hash of "<key>:<type>", so that anybody can make it with sha256sum; where
+ * there is no key, the id of the derived record stands for it.
+ */
 
 static ngx_int_t
 ngx_http_idem_variable_job(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    ngx_str_t            *name, fields[2];
+    u_char               *p;
+    size_t                len;
+    ngx_str_t            *name, text, key;
+    u_char                id[2 * NGX_HTTP_IDEM_ID_LEN];
     ngx_http_idem_ctx_t  *ctx;
 
     name = (ngx_str_t *) data;
     ctx = ngx_http_idem_get_ctx(r->main);
 
-    if (ctx == NULL || ctx->key.len == 0) {
+    if (ctx == NULL || (ctx->key.len == 0 && ctx->claims.primary == NULL)) {
         v->not_found = 1;
         return NGX_OK;
     }
 
-    fields[0] = ctx->key;
-    fields[1].data = name->data + sizeof("idempotency_job_") - 1;
-    fields[1].len = name->len - (sizeof("idempotency_job_") - 1);
+    key = ctx->key;
 
-    return ngx_http_idem_variable_hash(r, v, fields, 2);
+    if (key.len == 0) {
+        ngx_hex_dump(id, ctx->claims.primary->id, NGX_HTTP_IDEM_ID_LEN);
+
+        key.data = id;
+        key.len = sizeof(id);
+    }
+
+    len = sizeof("idempotency_job_") - 1;
+
+    text.len = key.len + 1 + name->len - len;
+    text.data = ngx_pnalloc(r->pool, text.len);
+    if (text.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(text.data, key.data, key.len);
+    *p++ = ':';
+    ngx_memcpy(p, name->data + len, name->len - len);
+
+    return ngx_http_idem_variable_hash(r, v, &text);
 }
 
 
+/* as sha256sum makes it */
+
 static ngx_int_t
 ngx_http_idem_variable_hash(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, ngx_str_t *fields, ngx_uint_t n)
+    ngx_http_variable_value_t *v, ngx_str_t *text)
 {
     u_char  hash[NGX_HTTP_IDEM_HASH_LEN];
 
-    ngx_http_idem_digest_fields(hash, fields, n);
+    ngx_http_idem_digest_plain(hash, text->data, text->len);
 
     return ngx_http_idem_variable_hex(r, v, hash, sizeof(hash));
 }

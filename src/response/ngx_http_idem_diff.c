@@ -21,42 +21,65 @@
 #define NGX_HTTP_IDEM_DIFF_MAX  20
 
 
+/* what stands in an array of strings for a value that is not there */
+#define NGX_HTTP_IDEM_DIFF_NONE  "(none)"
+
+
 typedef struct {
-    u_char       *last;
-    ngx_uint_t    n;
-    ngx_uint_t    values;
+    u_char                *last;
+    ngx_uint_t             n;
+    ngx_uint_t             values;
+    ngx_http_idem_diff_e   form;
 } ngx_http_idem_diff_t;
 
 
-/* a text of n bytes, each escaped to six at most, with quotes */
-#define ngx_http_idem_diff_room(n)  (6 * (n) + 2)
-
 #define NGX_HTTP_IDEM_DIFF_ENTRY                                              \
-    (ngx_http_idem_diff_room(NGX_HTTP_IDEM_JSON_PATH_MAX)                     \
-     + 2 * ngx_http_idem_diff_room(NGX_HTTP_IDEM_JSON_TEXT_MAX)               \
+    (ngx_http_idem_json_quoted(NGX_HTTP_IDEM_JSON_PATH_MAX)                   \
+     + 2 * ngx_http_idem_json_quoted(                                         \
+                                        NGX_HTTP_IDEM_JSON_TEXT_MAX)          \
      + sizeof("{\"path\":,\"change\":\"changed\",\"old\":,\"new\":},"))
 
 
 static ngx_int_t ngx_http_idem_diff_entry(void *data,
     const ngx_http_idem_json_diff_t *diff);
+static u_char *ngx_http_idem_diff_object(ngx_http_idem_diff_t *d, u_char *p,
+    const ngx_http_idem_json_diff_t *diff);
+static u_char *ngx_http_idem_diff_line(ngx_http_idem_diff_t *d,
+    u_char *p, const ngx_http_idem_json_diff_t *diff);
+static u_char *ngx_http_idem_diff_path(u_char *p, const ngx_str_t *path);
+static u_char *ngx_http_idem_diff_value(u_char *p,
+    const ngx_str_t *text, ngx_uint_t cut);
 static u_char *ngx_http_idem_diff_text(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
-static u_char *ngx_http_idem_diff_string(u_char *p, const ngx_str_t *text);
+static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
+    const u_char *last);
 static size_t ngx_http_idem_diff_char(const u_char *src, const u_char *last);
 
 
-/* "text" is a JSON array, or empty if nothing can be named */
+static const char  *ngx_http_idem_diff_changes[] = {
+    "changed", "added", "removed"
+};
+
+
+/*
+ * "text" is a JSON array, or empty if nothing can be named: that is so of
+ * somebody else's record, too.  It is made once for a request.
+ */
 
 ngx_int_t
-ngx_http_idem_diff_summary(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *text)
+ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_diff_e form, ngx_str_t *text, ngx_uint_t *more)
 {
     u_char                *start;
     ngx_int_t              rc;
-    ngx_uint_t             more;
     ngx_http_idem_diff_t   d;
 
-    if (ctx->claims.primary->details.len == 0) {
+    *more = 0;
+    *text = ctx->answer.diffs[form];
+
+    if (text->data || ctx->answer.details.len == 0 || ctx->answer.foreign
+        || ctx->claims.primary->details.len == 0)
+    {
         return NGX_OK;
     }
 
@@ -68,29 +91,29 @@ ngx_http_idem_diff_summary(ngx_http_request_t *r,
 
     d.last = start;
     d.n = 0;
+    d.form = form;
     d.values = (ctx->conf->conflict_detail
                 == NGX_HTTP_IDEM_JSON_DETAIL_VALUES);
 
     *d.last++ = '[';
 
-    more = 0;
-
     rc = ngx_http_idem_json_diff(&ctx->answer.details,
                                  &ctx->claims.primary->details,
                                  NGX_HTTP_IDEM_DIFF_MAX,
-                                 ngx_http_idem_diff_entry, &d, &more);
-    if (rc != NGX_OK || d.n == 0) {
-        return NGX_OK;
-    }
-
-    *d.last++ = ']';
-
-    if (more) {
-        d.last = ngx_cpymem(d.last, ",\"diff_more\":true", 17);
-    }
+                                 ngx_http_idem_diff_entry, &d, more);
 
     text->data = start;
-    text->len = d.last - start;
+
+    if (rc == NGX_OK && d.n) {
+        *d.last++ = ']';
+        text->len = d.last - start;
+
+    } else {
+        text->len = 0;
+        *more = 0;
+    }
+
+    ctx->answer.diffs[form] = *text;
 
     return NGX_OK;
 }
@@ -101,9 +124,7 @@ ngx_http_idem_diff_entry(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     ngx_http_idem_diff_t  *d = data;
 
-    u_char      *p;
-
-    static const char  *changes[] = { "changed", "added", "removed" };
+    u_char  *p;
 
     p = d->last;
 
@@ -111,9 +132,22 @@ ngx_http_idem_diff_entry(void *data, const ngx_http_idem_json_diff_t *diff)
         *p++ = ',';
     }
 
+    d->last = (d->form == NGX_HTTP_IDEM_DIFF_OBJECTS)
+              ? ngx_http_idem_diff_object(d, p, diff)
+              : ngx_http_idem_diff_line(d, p, diff);
+
+    return NGX_OK;
+}
+
+
+static u_char *
+ngx_http_idem_diff_object(ngx_http_idem_diff_t *d, u_char *p,
+    const ngx_http_idem_json_diff_t *diff)
+{
     p = ngx_cpymem(p, "{\"path\":", 8);
-    p = ngx_http_idem_diff_string(p, &diff->path);
-    p = ngx_sprintf(p, ",\"change\":\"%s\"", changes[diff->change]);
+    p = ngx_http_idem_json_quote(p, &diff->path);
+    p = ngx_sprintf(p, ",\"change\":\"%s\"",
+                    ngx_http_idem_diff_changes[diff->change]);
 
     if (d->values && diff->old_text.data) {
         p = ngx_cpymem(p, ",\"old\":", 7);
@@ -127,9 +161,109 @@ ngx_http_idem_diff_entry(void *data, const ngx_http_idem_json_diff_t *diff)
 
     *p++ = '}';
 
-    d->last = p;
+    return p;
+}
 
-    return NGX_OK;
+
+/* "a.b: 'old' -> 'new'", or "a.b: changed" where no values are kept */
+
+static u_char *
+ngx_http_idem_diff_line(ngx_http_idem_diff_t *d, u_char *p,
+    const ngx_http_idem_json_diff_t *diff)
+{
+    *p++ = '"';
+    p = ngx_http_idem_diff_path(p, &diff->path);
+    p = ngx_cpymem(p, ": ", 2);
+
+    if (!d->values
+        || (diff->old_text.data == NULL && diff->new_text.data == NULL))
+    {
+        p = ngx_sprintf(p, "%s\"",
+                        ngx_http_idem_diff_changes[diff->change]);
+        return p;
+    }
+
+    p = ngx_http_idem_diff_value(p, &diff->old_text, diff->old_cut);
+    p = ngx_cpymem(p, " \xe2\x86\x92 ", 5);
+    p = ngx_http_idem_diff_value(p, &diff->new_text, diff->new_cut);
+    *p++ = '"';
+
+    return p;
+}
+
+
+/* "/a~1b/0" is "a/b.0" to people */
+
+static u_char *
+ngx_http_idem_diff_path(u_char *p, const ngx_str_t *path)
+{
+    u_char  *src, *start, *last;
+
+    if (path->len == 0) {
+        return ngx_cpymem(p, "(body)", 6);
+    }
+
+    last = path->data + path->len;
+    start = path->data + 1;
+
+    for (src = start; src < last; src++) {
+
+        if (*src != '/' && (*src != '~' || src + 1 == last)) {
+            continue;
+        }
+
+        p = ngx_http_idem_diff_escape(p, start, src);
+
+        if (*src == '/') {
+            *p++ = '.';
+
+        } else {
+            *p++ = (*++src == '1') ? '/' : '~';
+        }
+
+        start = src + 1;
+    }
+
+    return ngx_http_idem_diff_escape(p, start, last);
+}
+
+
+/* in single quotes: a string without its own, anything else as JSON has it */
+
+static u_char *
+ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
+{
+    u_char  *last;
+
+    if (text->data == NULL) {
+        return ngx_cpymem(p, NGX_HTTP_IDEM_DIFF_NONE,
+                          sizeof(NGX_HTTP_IDEM_DIFF_NONE) - 1);
+    }
+
+    last = text->data + text->len;
+
+    *p++ = '\'';
+
+    if (!cut && text->len >= 2 && text->data[0] == '"'
+        && ngx_http_idem_yajl_valid(text) == NGX_OK)
+    {
+        /* it is escaped as it has to be here */
+        p = ngx_cpymem(p, text->data + 1, text->len - 2);
+
+    } else if (text->len && text->data[0] == '"') {
+        p = ngx_http_idem_diff_escape(p, text->data + 1, last);
+
+    } else {
+        p = ngx_http_idem_diff_escape(p, text->data, last);
+    }
+
+    if (cut) {
+        p = ngx_cpymem(p, "...", 3);
+    }
+
+    *p++ = '\'';
+
+    return p;
 }
 
 
@@ -147,20 +281,25 @@ ngx_http_idem_diff_text(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
         return ngx_cpymem(p, text->data, text->len);
     }
 
-    return ngx_http_idem_diff_string(p, text);
+    return ngx_http_idem_json_quote(p, text);
+}
+
+
+u_char *
+ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text)
+{
+    *p++ = '"';
+    p = ngx_http_idem_diff_escape(p, text->data, text->data + text->len);
+    *p++ = '"';
+
+    return p;
 }
 
 
 static u_char *
-ngx_http_idem_diff_string(u_char *p, const ngx_str_t *text)
+ngx_http_idem_diff_escape(u_char *p, const u_char *src, const u_char *last)
 {
-    u_char  *src, *last;
-    size_t   n;
-
-    *p++ = '"';
-
-    src = text->data;
-    last = src + text->len;
+    size_t  n;
 
     while (src < last) {
 
@@ -186,8 +325,6 @@ ngx_http_idem_diff_string(u_char *p, const ngx_str_t *text)
         p = ngx_cpymem(p, src, n);
         src += n;
     }
-
-    *p++ = '"';
 
     return p;
 }

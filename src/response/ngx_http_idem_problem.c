@@ -98,7 +98,12 @@ static const ngx_http_idem_problem_t
       "response-not-kept", "RESPONSE_NOT_KEPT", "not_replayable",
       "The response could not be kept",
       "A request with this Idempotency-Key was processed; "
-      "its response could not be kept." }
+      "its response could not be kept." },
+
+    { 409, NGX_HTTP_IDEM_STATUS_CONFLICT, 0,
+      "duplicate-request", "DUPLICATE_REQUEST", "duplicate",
+      "The request is a duplicate",
+      "A request that says the same was received a short time ago." }
 };
 
 
@@ -119,6 +124,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
 
     ctx->answer.problem = problem;
+    ctx->answer.refused = 1;
     ngx_http_idem_status(ctx, p->status);
     ctx->answer.status = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
                    ? ctx->conf->conflict_status : p->http;
@@ -204,6 +210,49 @@ ngx_http_idem_refuse_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+const char *
+ngx_http_idem_problem_code(ngx_http_idem_problem_e problem)
+{
+    return ngx_http_idem_problems[problem].code;
+}
+
+
+const char *
+ngx_http_idem_problem_type(ngx_http_idem_problem_e problem)
+{
+    return ngx_http_idem_problems[problem].type;
+}
+
+
+/* a sentence that may stand between the quotes of a JSON string */
+
+ngx_int_t
+ngx_http_idem_problem_message(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *text)
+{
+    const char  *detail;
+
+    detail = ngx_http_idem_problems[ctx->answer.problem].detail;
+
+    if (ctx->answer.problem != NGX_HTTP_IDEM_PROBLEM_KEY_INVALID) {
+        text->data = (u_char *) detail;
+        text->len = ngx_strlen(detail);
+        return NGX_OK;
+    }
+
+    text->data = ngx_pnalloc(r->pool, ngx_strlen(detail)
+                                      + ngx_strlen(ctx->answer.reason) + 1);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    text->len = ngx_sprintf(text->data, "%s%s.", detail, ctx->answer.reason)
+                - text->data;
+
+    return NGX_OK;
+}
+
+
 static ngx_int_t
 ngx_http_idem_problem_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation)
@@ -261,39 +310,30 @@ static ngx_int_t
 ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_str_t *documentation, ngx_str_t *text)
 {
-    u_char                         *p, *detail;
+    u_char                         *p;
     size_t                          len, escaped;
-    ngx_str_t                       diff;
-    const char                     *reason;
+    ngx_str_t                       diff, message;
+    ngx_uint_t                      more;
     const ngx_http_idem_problem_t  *problem;
 
     problem = &ngx_http_idem_problems[ctx->answer.problem];
 
-    reason = (ctx->answer.problem == NGX_HTTP_IDEM_PROBLEM_KEY_INVALID)
-             ? ctx->answer.reason : "";
-
-    len = ngx_strlen(problem->detail) + ngx_strlen(reason) + 1;
-
-    detail = ngx_pnalloc(r->pool, len + 1);
-    if (detail == NULL) {
+    if (ngx_http_idem_problem_message(r, ctx, &message) != NGX_OK) {
         return NGX_ERROR;
     }
-
-    ngx_sprintf(detail, "%s%s%s%Z", problem->detail, reason,
-                *reason ? "." : "");
 
     escaped = documentation->len
               + ngx_escape_json(NULL, documentation->data, documentation->len);
 
-    ngx_str_null(&diff);
-
-    if (ctx->answer.details.len && !ctx->answer.foreign
-        && ngx_http_idem_diff_summary(r, ctx, &diff) == NGX_ERROR)
+    if (ngx_http_idem_diff(r, ctx, NGX_HTTP_IDEM_DIFF_OBJECTS,
+                           &diff, &more)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    len = 2 * len + 2 * ngx_strlen(problem->title) + escaped + diff.len + 512;
+    len = 2 * message.len + ngx_strlen(problem->title) + escaped + diff.len
+          + 512;
 
     text->data = ngx_pnalloc(r->pool, len);
     if (text->data == NULL) {
@@ -309,11 +349,11 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         p = ngx_sprintf(p, "about:blank#idempotency-%s", problem->slug);
     }
 
-    p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%s\","
+    p = ngx_sprintf(p, "\",\"title\":\"%s\",\"status\":%ui,\"detail\":\"%V\","
                     "\"ok\":false,\"error\":{\"type\":\"%s\",\"code\":\"%s\","
-                    "\"message\":\"%s\",\"retryable\":%s,",
-                    problem->title, ctx->answer.status, detail, problem->type,
-                    problem->code, detail,
+                    "\"message\":\"%V\",\"retryable\":%s,",
+                    problem->title, ctx->answer.status, &message,
+                    problem->type, problem->code, &message,
                     ctx->answer.retryable ? "true" : "false");
 
     if (ctx->answer.retryable) {
@@ -331,7 +371,8 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     if (diff.len) {
-        p = ngx_sprintf(p, ",\"diff_summary\":%V", &diff);
+        p = ngx_sprintf(p, ",\"diff_summary\":%V%s", &diff,
+                        more ? ",\"diff_more\":true" : "");
     }
 
     p = ngx_cpymem(p, "}}}\n", 4);

@@ -39,7 +39,8 @@ typedef enum {
     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE,
     NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN,
     NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE,
-    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT
+    NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT,
+    NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST
 } ngx_http_idem_problem_e;
 
 
@@ -71,6 +72,19 @@ typedef struct {
 } ngx_http_idem_capture_t;
 
 
+/* how the paths that differ are told: an array of objects, or of strings */
+
+typedef enum {
+    NGX_HTTP_IDEM_DIFF_OBJECTS = 0,
+    NGX_HTTP_IDEM_DIFF_TEXTS,
+    NGX_HTTP_IDEM_DIFF_N
+} ngx_http_idem_diff_e;
+
+
+/* room for n bytes as a JSON string: each escaped to six at most, quotes */
+#define ngx_http_idem_json_quoted(n)  (6 * (n) + 2)
+
+
 /* what the client is told in place of an execution: a refusal, or a replay */
 
 typedef struct {
@@ -80,10 +94,14 @@ typedef struct {
     ngx_msec_t                 retry_after;
     uint64_t                   original_time;
     ngx_str_t                  details;         /* of what was found        */
+    ngx_http_idem_cover_t     *met;             /* whose record decided it  */
+    ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
+                                                /* data is NULL: not made   */
 
     unsigned                   foreign:1;       /* another identity's record:
                                                    tell nothing             */
     unsigned                   retryable:1;
+    unsigned                   refused:1;       /* "problem" says why       */
 } ngx_http_idem_answer_t;
 
 
@@ -129,8 +147,14 @@ ngx_int_t ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_diff_summary(ngx_http_request_t *r,
+const char *ngx_http_idem_problem_code(ngx_http_idem_problem_e problem);
+const char *ngx_http_idem_problem_type(ngx_http_idem_problem_e problem);
+ngx_int_t ngx_http_idem_problem_message(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *text);
+ngx_int_t ngx_http_idem_diff(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_diff_e form, ngx_str_t *text,
+    ngx_uint_t *more);
+u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
@@ -142,6 +166,12 @@ ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
+
+/* a duplicate is refused like a conflict, and is none: it says the same */
+
+#define ngx_http_idem_is_duplicate(ctx)                                       \
+    ((ctx)->answer.refused                                                    \
+     && (ctx)->answer.problem == NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST)
 
 #define NGX_HTTP_IDEM_ISO_TIME_LEN                                            \
     (sizeof("1970-01-01T00:00:00Z") - 1)

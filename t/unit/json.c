@@ -1,4 +1,4 @@
-/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
+/* sources: src/canonical/ngx_http_idem_json.c src/canonical/ngx_http_idem_json_walk.c src/canonical/ngx_http_idem_json_pointer.c src/canonical/ngx_http_idem_json_members.c src/canonical/ngx_http_idem_json_strict.c src/canonical/ngx_http_idem_json_paths.c src/canonical/ngx_http_idem_json_diff.c src/canonical/ngx_http_idem_canon.c ; libs: -lyajl -lcrypto */
 
 /*
  * A JSON body as it counts: which pairs are the same, which are not, which
@@ -312,6 +312,66 @@ static pair_t  excluded_different[] = {
 };
 
 
+/* by pointer: "/meta/at", the second of "/list", "/a~1b" */
+
+static ngx_str_t  excluded_pointers[] = {
+    ngx_string("/meta/at"), ngx_string("/list/1"), ngx_string("/a~1b")
+};
+
+
+static pair_t  pointed_same[] = {
+    { S("{\"meta\":{\"at\":1,\"b\":2}}"), S("{\"meta\":{\"b\":2}}") },
+    { S("{\"meta\":{\"b\":2,\"at\":{\"at\":[1,2]}}}"),
+      S("{\"meta\":{\"at\":0,\"b\":2}}") },
+    { S("{\"list\":[1,2,3]}"), S("{\"list\":[1,{\"x\":[]},3]}") },
+    { S("{\"list\":[1,2]}"), S("{\"list\":[1]}") },
+    { S("{\"a/b\":1}"), S("{}") }
+};
+
+
+static pair_t  pointed_different[] = {
+    { S("{\"at\":1}"), S("{\"at\":2}") },
+    { S("{\"x\":{\"meta\":{\"at\":1}}}"),
+      S("{\"x\":{\"meta\":{\"at\":2}}}") },
+    { S("{\"meta\":1}"), S("{\"meta\":2}") },
+    { S("{\"list\":[1,2,3]}"), S("{\"list\":[1,2,4]}") },
+    { S("{\"list\":[1,2,3]}"), S("{\"list\":[0,2,3]}") },
+    { S("{\"/meta/at\":1}"), S("{\"/meta/at\":2}") },
+    { S("{\"a\":{\"b\":1}}"), S("{\"a\":{\"b\":2}}") }
+};
+
+
+/* only "/amount", "/to/id" and the names of the first two "/items" count */
+
+static ngx_str_t  included[] = {
+    ngx_string("/amount"), ngx_string("/to/id"),
+    ngx_string("/items/0/name"), ngx_string("/items/1/name")
+};
+
+
+static pair_t  included_same[] = {
+    { S("{\"amount\":1,\"note\":\"a\"}"), S("{\"note\":[],\"amount\":1}") },
+    { S("{\"to\":{\"id\":{\"a\":1,\"b\":2},\"x\":0}}"),
+      S("{\"to\":{\"id\":{\"b\":2,\"a\":1}},\"x\":1}") },
+    { S("{\"amount\":1,\"to\":{}}"), S("{\"amount\":1,\"to\":7}") },
+    { S("{\"amount\":1,\"items\":[{\"name\":1,\"n\":2}]}"),
+      S("{\"amount\":1,\"items\":[{\"name\":1,\"n\":3}, 4]}") }
+};
+
+
+static pair_t  included_different[] = {
+    { S("{\"amount\":1}"), S("{\"amount\":2}") },
+    { S("{\"amount\":1}"), S("{\"to\":{\"id\":1}}") },
+    { S("{\"amount\":1}"), S("{\"amount\":\"1\"}") },
+    { S("{\"amount\":1}"), S("{\"amount\":1,\"to\":{\"id\":null}}") },
+    { S("{\"items\":[{\"name\":5},{}]}"), S("{\"items\":[{},{\"name\":5}]}") },
+    /* none of it is there, or one of it is twice: all counts */
+    { S("{\"note\":1}"), S("{\"note\":2}") },
+    { S("[1]"), S("[2]") },
+    { S("{\"amount\":1,\"amount\":2}"), S("{\"amount\":1,\"amount\":3}") }
+};
+
+
 static pair_t  unordered_same[] = {
     { S("[1,2,3]"), S("[3,1,2]") },
     { S("[[1,2],[3,4]]"), S("[[4,3],[2,1]]") },
@@ -349,6 +409,21 @@ test_options(void)
 
     check_pairs(&options, excluded_same, 1)
     check_pairs(&options, excluded_different, 0)
+
+    options_init(&options);
+    options.excluded = excluded_pointers;
+    options.nexcluded = sizeof(excluded_pointers)
+                        / sizeof(excluded_pointers[0]);
+
+    check_pairs(&options, pointed_same, 1)
+    check_pairs(&options, pointed_different, 0)
+
+    options_init(&options);
+    options.included = included;
+    options.nincluded = sizeof(included) / sizeof(included[0]);
+
+    check_pairs(&options, included_same, 1)
+    check_pairs(&options, included_different, 0)
 
     options_init(&options);
     options.unordered = 1;
@@ -584,6 +659,10 @@ main(void)
                 + sizeof(accepted) / sizeof(accepted[0])
                 + sizeof(excluded_same) / sizeof(excluded_same[0])
                 + sizeof(excluded_different) / sizeof(excluded_different[0])
+                + sizeof(pointed_same) / sizeof(pointed_same[0])
+                + sizeof(pointed_different) / sizeof(pointed_different[0])
+                + sizeof(included_same) / sizeof(included_same[0])
+                + sizeof(included_different) / sizeof(included_different[0])
                 + sizeof(unordered_same) / sizeof(unordered_same[0])
                 + sizeof(unordered_different) / sizeof(unordered_different[0])
                 + 13 + 12 + 1 + 1));

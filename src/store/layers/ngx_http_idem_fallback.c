@@ -16,7 +16,12 @@
  * ledger is what all of them see.  When it is done, the ledger has a copy for
  * a short while, which does not count as one of its records.
  *
- * Called by the core as the store; calls both.  ..._fallback_conf.c makes it.
+ * A first store that is slow may answer after the ledger came into use, or
+ * after the lock there ended.  Then the ledger is asked once more before
+ * anybody runs: who is the holder in it may have begun meanwhile.
+ *
+ * Called by the core as the store; calls both, and ..._fallback_both.c for who
+ * holds both.  ..._fallback_conf.c makes it.
  * docs/layers.md says what it can't promise.
  */
 
@@ -40,12 +45,9 @@
 #define NGX_HTTP_IDEM_FALLBACK_WAITS      0x10
 #define NGX_HTTP_IDEM_FALLBACK_WAITS_HERE 0x20
 
-/* note of the copy of a commit: the first store does not have it yet */
+/* ... and that the lock in the first store is ours */
 
-#define NGX_HTTP_IDEM_FALLBACK_KEPT       0x01
-
-/* how long the ledger has a copy of what is in the first store */
-#define NGX_HTTP_IDEM_FALLBACK_COPY       10000
+#define NGX_HTTP_IDEM_FALLBACK_TAKEN      0x40
 
 
 static ngx_int_t ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op);
@@ -59,25 +61,19 @@ static ngx_int_t ngx_http_idem_fallback_looked(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_begun(
     ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_uint_t ngx_http_idem_fallback_is_late(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_ask_late(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_late(
+    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_instead(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_passed(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_fallback_both_next(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_both_committed(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_copied(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_saved(
-    ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_fallback_flags(ngx_http_idem_op_t *op,
     uintptr_t note);
-static void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f);
-static void ngx_http_idem_fallback_used(
-    ngx_http_idem_fallback_t *f, ngx_msec_t life);
 
 
 const ngx_http_idem_backend_t
@@ -99,9 +95,6 @@ const ngx_http_idem_backend_t
     1
 };
 
-
-#define ngx_http_idem_fallback_conf(op)                                       \
-    ((ngx_http_idem_fallback_t *) (op)->store->conf)
 
 #define ngx_http_idem_fallback_sh(f)                                          \
     ((ngx_http_idem_fallback_sh_t *) (f)->shared.data)
@@ -238,13 +231,17 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
     if (ngx_http_idem_layer_answered(op)) {
         op->where = &f->primary;
 
+        if (ngx_http_idem_fallback_is_late(op, note)) {
+            return ngx_http_idem_fallback_ask_late(op, note);
+        }
+
         if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
 
             if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
                 op->where = &f->both;
 
             } else {
-                ngx_http_idem_fallback_give_back(op);
+                ngx_http_idem_fallback_give_back(op, f->ledger);
             }
         }
 
@@ -258,7 +255,7 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
         /* its holder was there: no other answer will do */
 
         if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
-            ngx_http_idem_fallback_give_back(op);
+            ngx_http_idem_fallback_give_back(op, f->ledger);
         }
 
         return NGX_OK;
@@ -286,6 +283,94 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
     /* a lock that is ours already is taken once more, and for what it is */
 
     return ngx_http_idem_fallback_ask_ledger(op, note);
+}
+
+
+/*
+ * The first store let it run, and the ledger was not asked, since nothing was
+ * in it then; or the lock that is ours there may have ended meanwhile
+ */
+
+static ngx_uint_t
+ngx_http_idem_fallback_is_late(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (op->result != NGX_HTTP_IDEM_ACQUIRED
+        || (note & NGX_HTTP_IDEM_FALLBACK_FULL))
+    {
+        return 0;
+    }
+
+    if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
+        return ngx_current_msec - op->start >= op->lease / 2;
+    }
+
+    return ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_conf(op));
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_ask_late(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_op_t  *child;
+
+    note |= NGX_HTTP_IDEM_FALLBACK_TAKEN;
+
+    if (op->abandoned) {
+        note |= NGX_HTTP_IDEM_FALLBACK_ABANDONED;
+    }
+
+    if (op->expired) {
+        note |= NGX_HTTP_IDEM_FALLBACK_EXPIRED;
+    }
+
+    child = ngx_http_idem_layer_child(op,
+                               ngx_http_idem_fallback_conf(op)->ledger,
+                               ngx_http_idem_fallback_late, note);
+    if (child == NULL) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+
+        return ngx_http_idem_fallback_late(op, note);
+    }
+
+    child->hold = 0;
+    child->again = 0;
+
+    return ngx_http_idem_layer_submit(child);
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_late(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_ACQUIRED:
+        op->where = &f->both;
+        break;
+
+    case NGX_HTTP_IDEM_FULL:
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+        op->where = &f->primary;
+        break;
+
+    default: /* NGX_HTTP_IDEM_FOUND, NGX_HTTP_IDEM_ERROR */
+        ngx_http_idem_fallback_give_back(op, &f->primary);
+
+        op->where = f->ledger;
+
+        if (op->result != NGX_HTTP_IDEM_FOUND) {
+            op->where = NULL;
+            op->error = "the fallback, which is in use, fails";
+        }
+    }
+
+    ngx_http_idem_fallback_flags(op, note);
+
+    return NGX_OK;
 }
 
 
@@ -381,138 +466,49 @@ ngx_http_idem_fallback_passed(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/*
- * Of a holder in both.  What the first store says is what counts; the ledger
- * has its part before or after that.
- */
-
-static ngx_int_t
-ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_op_t        *child;
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-        return ngx_http_idem_layer_ask(op, &f->primary,
-                                       ngx_http_idem_fallback_both_committed,
-                                       0);
-    }
-
-    child = ngx_http_idem_layer_child(op, f->ledger,
-                                      ngx_http_idem_fallback_both_next, 0);
-    if (child == NULL) {
-        return ngx_http_idem_fallback_both_next(op, 0);
-    }
-
-    child->hold = 0;
-
-    return ngx_http_idem_layer_submit(child);
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_both_next(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_op_t        *child;
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEM_OK:
-        child = ngx_http_idem_layer_child(op, f->ledger,
-                           ngx_http_idem_fallback_copied,
-                           op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0);
-        if (child == NULL) {
-            return NGX_OK;
-        }
-
-        child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);
-        child->grace = 0;
-
-        return ngx_http_idem_layer_submit(child);
-
-    case NGX_HTTP_IDEM_ERROR:
-
-        /* it could not even be kept for later: here it can */
-
-        ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
-
-        return ngx_http_idem_layer_ask(op, f->ledger,
-                                       ngx_http_idem_fallback_saved, 0);
-
-    default: /* NGX_HTTP_IDEM_LOST, NGX_HTTP_IDEM_FULL */
-        ngx_http_idem_fallback_give_back(op);
-        return NGX_OK;
-    }
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_copied(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    op->result = NGX_HTTP_IDEM_OK;
-    op->kept = (note & NGX_HTTP_IDEM_FALLBACK_KEPT) ? 1 : 0;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_saved(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    if (op->result != NGX_HTTP_IDEM_OK) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no answer, and the fallback fails, too";
-    }
-
-    return NGX_OK;
-}
-
-
 static void
 ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
 {
-    uintptr_t  note;
+    uintptr_t                  note;
+    ngx_http_idem_fallback_t  *f;
 
+    f = ngx_http_idem_fallback_conf(op);
     note = ngx_http_idem_layer_note(op);
 
     ngx_http_idem_layer_cancel(op);
 
-    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
-        && (note & NGX_HTTP_IDEM_FALLBACK_HELD))
-    {
-        ngx_http_idem_fallback_give_back(op);
+    if (op->kind != NGX_HTTP_IDEM_OP_BEGIN) {
+        return;
+    }
+
+    if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
+        ngx_http_idem_fallback_give_back(op, f->ledger);
+    }
+
+    if (note & NGX_HTTP_IDEM_FALLBACK_TAKEN) {
+        ngx_http_idem_fallback_give_back(op, &f->primary);
     }
 }
 
 
-static void
-ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op)
+void
+ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store)
 {
-    ngx_http_idem_op_t        *release;
-    ngx_http_idem_fallback_t  *f;
+    ngx_http_idem_op_t  *release;
 
-    f = ngx_http_idem_fallback_conf(op);
-
-    release = ngx_http_idem_op_detached(f->ledger, NGX_HTTP_IDEM_OP_RELEASE,
+    release = ngx_http_idem_op_detached(store, NGX_HTTP_IDEM_OP_RELEASE,
                                         op->id, op->token);
     if (release) {
         release->lease = op->lease;
+
+        /* under hold it does not end by itself */
+
+        release->locked_until = ngx_current_msec
+                                + (op->hold
+                                   ? ngx_http_idem_lock_life(op)
+                                   : op->lease);
+
         ngx_http_idem_op_detach(release);
     }
 }
@@ -543,7 +539,7 @@ ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f)
 }
 
 
-static void
+void
 ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f, ngx_msec_t life)
 {
     ngx_msec_t                    until;

@@ -18,7 +18,8 @@
  *                         ..._outbox_release.c: locks that could not be given
  *                         back; ..._outbox_check.c: before it is told too
  *                         late; ..._outbox_local.c: locks of this nginx only
- *   ..._breaker.c, ..._cache.c, ..._fallback.c, ..._fallback_conf.c
+ *   ..._breaker.c, ..._cache.c, ..._fallback.c, ..._fallback_conf.c;
+ *                         ..._fallback_both.c: who holds both
  */
 
 
@@ -381,6 +382,21 @@ void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op);
 
 extern const ngx_http_idem_backend_t
     ngx_http_idem_fallback_backend;
+
+#define ngx_http_idem_fallback_conf(op)                                       \
+    ((ngx_http_idem_fallback_t *) (op)->store->conf)
+
+/* the lock of a begin or a commit, in one of both */
+void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store);
+
+/* the ledger has a record for so long */
+void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
+    ngx_msec_t life);
+
+/* ..._fallback_both.c */
+
+ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
 
 /* ..._fallback_conf.c */
 

@@ -294,6 +294,15 @@ ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
     {
         has = NGX_HTTP_IDEM_OUTBOX_NONE;
 
+    } else if (read && ngx_http_idem_op_retryable(node)
+               && ngx_http_idem_outbox_left(node) == 0
+               && ngx_http_idem_claim_same(&node->claim, op->claim,
+                                           op->key_alone))
+    {
+        /* the same request may run: that is the store's to say */
+
+        has = NGX_HTTP_IDEM_OUTBOX_NONE;
+
     } else {
         has = node->state == NGX_HTTP_IDEM_IN_PROGRESS
                   ? NGX_HTTP_IDEM_OUTBOX_RUNS

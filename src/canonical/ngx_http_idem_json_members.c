@@ -1,0 +1,140 @@
+
+/*
+ * Values of a JSON document that are kept apart: those that keys come from,
+ * and those that alone count where a fingerprint says what is included.
+ * Called by the walker.
+ */
+
+
+#include "canonical/ngx_http_idem_json_walk.h"
+
+
+ngx_int_t
+ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t **members, ngx_uint_t n)
+{
+    size_t                      size;
+    ngx_http_idem_canon_mem_t  *mem;
+
+    if (n == 0) {
+        return NGX_OK;
+    }
+
+    mem = &w->canon.mem;
+    size = n * sizeof(ngx_http_idem_json_member_t);
+
+    *members = mem->alloc(mem->data, size);
+    if (*members == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(*members, size);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_json_members_destroy(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t *members, ngx_uint_t n)
+{
+    ngx_uint_t                  i;
+    ngx_http_idem_canon_mem_t  *mem;
+
+    if (members == NULL) {
+        return;
+    }
+
+    mem = &w->canon.mem;
+
+    for (i = 0; i < n; i++) {
+        if (members[i].value.data) {
+            mem->free(mem->data, members[i].value.data);
+        }
+    }
+
+    mem->free(mem->data, members);
+}
+
+
+ngx_int_t
+ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
+    size_t base, const u_char *p, size_t len)
+{
+    ngx_str_t                   piece[2];
+    ngx_http_idem_canon_mem_t  *mem;
+
+    if (m->count) {
+        m->count = 2;
+        return NGX_OK;
+    }
+
+    m->count = 1;
+    m->kind = kind;
+
+    if (len) {
+        mem = &w->canon.mem;
+
+        m->value.data = mem->alloc(mem->data, len);
+        if (m->value.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(m->value.data, p, len);
+        m->value.len = len;
+    }
+
+    ngx_str_set(&piece[0], "member");
+    piece[1].data = w->canon.stack + base;
+    piece[1].len = w->canon.len - base;
+
+    ngx_http_idem_canon_digest(piece, 2, m->digest);
+
+    return NGX_OK;
+}
+
+
+/*
+ * The digest of what is included: place by place, in the order in which the
+ * configuration names them.
+ */
+
+ngx_int_t
+ngx_http_idem_json_included(ngx_http_idem_json_walk_t *w, u_char *digest)
+{
+    ngx_uint_t                     i, n;
+    ngx_http_idem_digest_t         d;
+    ngx_http_idem_json_member_t   *m;
+
+    static u_char  none[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
+
+    n = 0;
+
+    for (i = 0; i < w->options->nincluded; i++) {
+
+        if (w->parts[i].count > 1) {
+            return NGX_DECLINED;
+        }
+
+        n += w->parts[i].count;
+    }
+
+    if (n == 0) {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, "json parts", 10);
+
+    for (i = 0; i < w->options->nincluded; i++) {
+        m = &w->parts[i];
+
+        ngx_http_idem_digest_update(&d, m->count ? m->digest : none,
+                                      NGX_HTTP_IDEM_CANON_DIGEST_LEN);
+    }
+
+    ngx_http_idem_digest_done(&d, digest);
+
+    return NGX_OK;
+}

@@ -1,0 +1,131 @@
+
+/*
+ * Of a holder in both stores of a fallback: its renewals, its commit, its
+ * release.  What the first store says is what counts; the ledger has its part
+ * before or after that.
+ *
+ * Called by the fallback; calls both.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+/* note of the copy of a commit: the first store does not have it yet */
+
+#define NGX_HTTP_IDEM_FALLBACK_KEPT  0x01
+
+/* how long the ledger has a copy of what is in the first store */
+#define NGX_HTTP_IDEM_FALLBACK_COPY  10000
+
+
+static ngx_int_t ngx_http_idem_fallback_both_next(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_both_committed(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_copied(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_saved(
+    ngx_http_idem_op_t *op, uintptr_t note);
+
+
+ngx_int_t
+ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_op_t        *child;
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+        return ngx_http_idem_layer_ask(op, &f->primary,
+                                       ngx_http_idem_fallback_both_committed,
+                                       0);
+    }
+
+    child = ngx_http_idem_layer_child(op, f->ledger,
+                                      ngx_http_idem_fallback_both_next, 0);
+    if (child == NULL) {
+        return ngx_http_idem_fallback_both_next(op, 0);
+    }
+
+    child->hold = 0;
+
+    return ngx_http_idem_layer_submit(child);
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_both_next(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_op_t        *child;
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_OK:
+        child = ngx_http_idem_layer_child(op, f->ledger,
+                           ngx_http_idem_fallback_copied,
+                           op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0);
+        if (child == NULL) {
+            return NGX_OK;
+        }
+
+        child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);
+        child->grace = 0;
+
+        return ngx_http_idem_layer_submit(child);
+
+    case NGX_HTTP_IDEM_ERROR:
+
+        /* it could not even be kept for later: here it can */
+
+        ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
+
+        return ngx_http_idem_layer_ask(op, f->ledger,
+                                       ngx_http_idem_fallback_saved, 0);
+
+    default: /* NGX_HTTP_IDEM_LOST, NGX_HTTP_IDEM_FULL */
+        ngx_http_idem_fallback_give_back(op, f->ledger);
+        return NGX_OK;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_copied(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    op->result = NGX_HTTP_IDEM_OK;
+    op->kept = (note & NGX_HTTP_IDEM_FALLBACK_KEPT) ? 1 : 0;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_saved(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (op->result != NGX_HTTP_IDEM_OK) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no answer, and the fallback fails, too";
+    }
+
+    return NGX_OK;
+}

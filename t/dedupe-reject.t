@@ -1,0 +1,144 @@
+# idempotency_dedupe ... action=reject: a duplicate is told so, and gets no
+# response of another request.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a duplicate is refused, while the first runs and after it
+--- config
+    idempotency  $TEST_STORE;
+    add_header   X-Layer $idempotency_layer always;
+    add_header   X-Status $idempotency_status always;
+    add_header   X-Conflict $idempotency_conflict always;
+
+    location / {
+        idempotency_dedupe  json:email window=60s action=reject;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /replay/ {
+        idempotency_dedupe  json:email window=60s action=replay;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $c = send_post('/hold?op=a', '{"email":"a@b.c","n":1}');
+app_wait_parked('a');
+
+my $r = http_post('/hold?op=a', '{"email":"a@b.c","n":2}');
+is($r->status, 409, 'while it runs');
+is($r->error_code, 'DUPLICATE_REQUEST', 'code');
+
+my $error = $r->json->{error};
+is($error->{type}, 'duplicate', 'type');
+ok(!$error->{retryable}, 'not retryable');
+is($r->json->{type}, 'about:blank#idempotency-duplicate-request', 'problem');
+is($r->header('Retry-After'), undef, 'no Retry-After');
+is($r->header('X-Layer'), 'email', 'by which layer');
+is($r->header('X-Status'), 'CONFLICT', 'status');
+is($r->header('X-Conflict'), undef, 'but no mismatch');
+is($r->header('Idempotent-Replayed'), undef, 'is no replay');
+
+app_release('a');
+is($c->read_response->body, "run 1\n", 'the first got its answer');
+
+$r = http_post('/hold?op=a', '{"email":"a@b.c","n":3}');
+is($r->error_code, 'DUPLICATE_REQUEST', 'after it');
+like($r->json->{error}{details}{original_time}, qr/^\d{4}-/, 'since when');
+
+is(app_count('a'), 1, 'ran once');
+
+# another one runs
+
+is(http_post('/ok?op=b', '{"email":"d@e.f"}')->body, "run 1\n", 'another');
+
+# somebody else's is another one
+
+is(http_post('/ok?op=c', '{"email":"a@b.c"}', { Authorization => 'x' })->body,
+   "run 1\n", "somebody else's");
+
+# a location that replays
+
+$r = http_post('/replay/hold?op=a', '{"email":"a@b.c","n":4}');
+is($r->body, "run 1\n", 'replayed where it is to be');
+
+
+
+=== TEST 2: one that was not kept is no reason to refuse another
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        idempotency_dedupe  body window=60s action=reject;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+is(http_post('/status/503?op=a', 'x')->status, 503, 'failed');
+is(http_post('/status/503?op=a', 'x')->status, 503, 'again');
+is(app_count('a'), 2, 'both ran');
+
+is(http_post('/ok?op=b', 'x')->status, 200, 'ran');
+is(http_post('/ok?op=b', 'x')->error_code, 'DUPLICATE_REQUEST', 'refused');
+is(http_post('/ok?op=b', 'y')->status, 200, 'another body ran');
+
+
+
+=== TEST 3: beside a key: a retry is replayed, a new key is refused
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        idempotency_dedupe  json:url window=60s when=always action=reject;
+        idempotency_error_body off;
+        error_page 409 = @told;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @told {
+        return 422 "$idempotency_error_code $idempotency_error_type $idempotency_retryable\n";
+    }
+--- client
+my %first = ('Idempotency-Key' => new_key());
+my %other = ('Idempotency-Key' => new_key());
+
+is(http_post('/ok?op=a', '{"url":"u"}', \%first)->body, "run 1\n", 'ran');
+is(http_post('/ok?op=a', '{"url":"u"}', \%first)->body, "run 1\n",
+   'its retry is replayed');
+
+for (1, 2) {
+    my $r = http_post('/ok?op=a', '{"url":"u"}', \%other);
+    is($r->status, 422, 'in the words of the operator');
+    is($r->body, "DUPLICATE_REQUEST duplicate false\n",
+       'another key, and nothing was stored under it');
+}
+
+is(http_post('/ok?op=a', '{"url":"v"}', \%other)->body, "run 2\n",
+   'the key is free');
+
+
+
+=== TEST 4: a dry run does not refuse
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        idempotency_dry_run  on;
+        idempotency_dedupe  body window=60s action=reject;
+        add_header   X-Status $idempotency_status always;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+http_post('/ok?op=a', 'x');
+my $r = http_post('/ok?op=a', 'x');
+is($r->body, "run 2\n", 'ran');
+is($r->header('X-Status'), 'CONFLICT', 'and is told');
+
+
+
+=== TEST 5: a wrong action
+--- config
+    location / { idempotency on; idempotency_dedupe body window=1s action=merge; }
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*invalid value "action=merge".*"action=reject".* in .*nginx\.conf:\d+/

@@ -1,0 +1,149 @@
+# "idempotency shared fallback=ledger": the first store is slow.  The ledger comes
+# into use, or the lock in it ends, while the first is being asked; what the first
+# then answers is not all that counts.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use Time::HiRes qw(sleep);
+
+our ($redis, $second);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $redis = start_redis();
+    $second = start_redis();
+    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
+    $ENV{TEST_NGINX_SECOND_PORT} = $second->{port};
+}
+
+add_block_preprocessor(sub {
+    for my $server ($redis ? ($redis, $second) : ()) {
+        $server->resume;
+        $server->command('FLUSHALL');
+    }
+});
+
+# the time in which all of a block has to happen that is to happen before an
+# answer is given up; if the machine is too busy for that, nothing is shown, and
+# nothing fails
+
+our $stores = <<'_EOC_';
+    idempotency_store shared redis {
+        server   127.0.0.1:$TEST_NGINX_OWN_PORT;
+        timeout  2s;
+        breaker  fails=1 reset=60s;
+    }
+    idempotency_store ledger memory { zone ledger:1m; }
+    idempotency_store second redis {
+        server   127.0.0.1:$TEST_NGINX_SECOND_PORT;
+        timeout  2s;
+    }
+_EOC_
+
+our $location = <<'_EOC_';
+    idempotency_lease  1s;
+    idempotency_wait   20s;
+    location / {
+        idempotency  shared fallback=ledger;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /strict/ {
+        idempotency                  shared fallback=ledger;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /remote/ {
+        idempotency  shared fallback=second;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /only/ {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+sub key { return { 'Idempotency-Key' => new_key() } }
+sub records { my @names = $redis->keys; return scalar @names }
+
+# the breaker is closed again; nothing is in the first
+
+sub back
+{
+    ok(wait_for(sub { http_post('/only/ok?op=back', 'x', key())->status == 200
+                      || (sleep(0.05), 0)[1] }, 8), 'the first store is back');
+    $redis->command('FLUSHALL');
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: the ledger comes into use while the first is being asked
+One is on its way to the first store when the breaker opens; a retry of it runs
+from the ledger at once.  Then the first answers that nobody runs there.
+--- store: redis
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my $n = 0;
+for my $way ('', '/strict', '/remote') {
+    my $op = 'k' . ++$n;
+    my $key = key();
+
+    $::redis->pause;
+    my $fails = send_post("/ok?op=fails$op", 'x', key());
+    sleep 1;
+    my $late = send_post("$way/hold?op=$op", 'x', $key);
+
+    ok(wait_for(sub { my @n = error_log() =~ /its breaker is open/g;
+                      @n == $n }, 10), 'the breaker is open');
+    is($fails->read_response->status, 200, 'the other key ran');
+
+    my $c = send_post("$way/hold?op=$op", 'x', $key);
+    is(app_wait_parked($op), 1, 'the retry runs from the ledger');
+
+    # its begin is answered now
+    $::redis->resume;
+    is(app_wait($op, 2, 1), 0, 'the first one does not run beside it');
+
+    app_release($op);
+    is($_->read_response->body, "run 1\n", 'both have the one answer')
+        for $c, $late;
+    is(app_count($op), 1, 'ran once');
+    ok(wait_for(sub { !records() }, 5), 'nothing is left in the first');
+    back();
+}
+
+
+
+=== TEST 2: ... and the client goes away while the ledger is asked again
+--- store: redis
+--- workers: 1
+--- http_config eval: $::stores =~ s/timeout  2s/timeout  4s/gr
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my $key = key();
+
+$::redis->pause;
+send_post('/ok?op=fails', 'x', key());
+sleep 2;
+my $late = send_post('/remote/hold?op=a', 'x', $key);
+error_log_like(qr/its breaker is open/, 'the breaker is open', 10);
+my $c = send_post('/remote/hold?op=a', 'x', $key);
+is(app_wait_parked('a'), 1, 'the retry runs from the ledger');
+
+$::second->pause;
+$::redis->resume;
+ok(wait_for(sub { records() == 1 }, 5), 'the first lets the other one run');
+$late->reset;
+ok(wait_for(sub { !records() }, 10), 'its lock is given back there');
+
+$::second->resume;
+app_release('a');
+is($c->read_response->body, "run 1\n", 'the retry is answered');
+is(app_count('a'), 1, 'ran once');

@@ -1,0 +1,150 @@
+# The judge of the history (proof/history/Verdict.pm) by itself, on accounts that
+# are written here: it excuses a second execution by evidence for that very one,
+# and by nothing else.  A machine that is busy is evidence where it was measured.
+
+use strict;
+use warnings;
+use lib qw(proof/history proof/torture t/lib);
+use File::Temp qw(tempdir);
+use Test::More;
+
+use Starved;
+use Stalls;
+use Verdict;
+
+my $dir = tempdir(CLEANUP => 1);
+my $number = 0;
+
+{
+    package Kind;
+    sub new { my ($class, %o) = @_; return bless { %o }, $class }
+    sub shard { 0 }
+    sub has_fallback { $_[0]{fallback} }
+    sub found_within { 2 }
+    sub lost_with_host { 0 }
+    sub acknowledged { 0 }
+}
+
+sub file
+{
+    my ($name, @lines) = @_;
+
+    open my $f, '>', "$dir/$name" or die $!;
+    print $f "$_\n" for @lines;
+    close $f;
+
+    return "$dir/$name";
+}
+
+# why($policy, \@runs, %account): of the second run.  A run is [ host, pid, begin,
+# end, how, time ]; times are seconds from 1000 on
+
+sub why
+{
+    my ($policy, $runs, %o) = @_;
+    my $n = ++$number;
+    my $run = 0;
+    my @lines;
+
+    for my $r (@$runs) {
+        my ($host, $pid, $begin, $end, $how, $time) = @$r;
+        my $at = sprintf '%.3f', 1000 + (defined $time ? $time : $begin);
+
+        push @lines, sprintf 'run op1 %d %s %s %d %.3f %s key-1 0', ++$run, $at, $host, $pid, 1000 + $begin, '0' x 64;
+        push @lines, sprintf 'end op1 %d %.3f %s', $run, 1000 + $end, $how || '200' if defined $end;
+    }
+
+    mkdir "$dir/$n" or die $!;
+    file("$n/executions", @lines);
+
+    my $account = sub { [ map { my %f = %$_; $f{$_} += 1000 for grep { exists $f{$_} } qw(since until lifts at); \%f }
+                          @{ $_[0] || [] } ] };
+
+    my $judge = Verdict->new(
+        site => { dir => "$dir/$n" }, store => Kind->new(fallback => $o{fallback}), lease => 3, read => 7, timeout => 0.5,
+        stalls => bless({ file => file("$n/stalls") }, 'Stalls'), operation => sub { },
+        starved => bless({ file => file("$n/starved", map { $_->[0] += 1000; "@$_" } @{ $o{starved} || [] }) }, 'Starved'),
+    );
+
+    $judge->{told}{1} = [];
+    $judge->{stored} = { op1 => $o{stored} || 0 };
+    $judge->{faults} = { moves => {}, failovers => [], apps => [],
+                         map { $_ => $account->($o{$_}) } qw(outages freezes deaths kills reloads) };
+
+    my $why = $judge->why(1, { id => 'op1', policy => $policy, what => 'ok' },
+                          App::executions("$dir/$n/executions", 'op1'));
+
+    return defined $why ? $why : 'nothing';
+}
+
+
+# --- no outcome, by the clock of the one that waits for it
+
+is(why('lease', [ [ 'A', 1, 0, 1 ], [ 'A', 1, 5 ] ]), 'nothing', 'it ran, and runs again');
+is(why('lease', [ [ 'A', 1, 0, 7.4, '200', 2.3 ], [ 'A', 1, 11 ] ]), 'unknown outcome',
+   'the application had it late: nginx waits from its own begin on');
+is(why('lease', [ [ 'A', 1, 0, 5.4, '200', 2.3 ], [ 'A', 1, 11 ] ]), 'nothing', '... but its answer came in time');
+
+
+# --- a store out of reach
+
+my @out = (outages => [ { host => 'A', shard => undef, since => 1, lifts => 8, until => 8.2 } ]);
+
+is(why('lease', [ [ 'A', 1, 0, 2 ], [ 'B', 2, 5 ] ], @out), 'store out of reach', 'another host took over');
+is(why('lease', [ [ 'A', 1, 0, 2 ], [ 'A', 1, 5 ] ], @out), 'nothing', '... the same one keeps what it ran');
+is(why('lease', [ [ 'A', 1, 0, 2 ], [ 'B', 2, 12 ] ], @out), 'nothing', '... and writes it when the store is back');
+is(why('lease', [ [ 'A', 1, 0, 2 ], [ 'A', 3, 5 ] ], freezes => [ { from => 'A', pid => 1, since => 1, until => 6 } ]),
+   'store out of reach', 'a worker that is frozen keeps nothing yet');
+
+
+# --- a worker without a processor
+
+is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ [ 2.5, 7, 2.3 ] ]), 'worker starved',
+   'its worker had no processor for what a renewal leaves of a lease');
+is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ map { [ 1 + $_ / 5, 7, 0.19 ] } 1 .. 12 ]),
+   'worker starved', '... in many pieces');
+is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ [ 2.5, 9, 2.3 ] ]), 'nothing',
+   '... another had none');
+is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ [ 2.5, 7, 0.8 ] ]), 'nothing', '... for less');
+is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ [ 20, 7, 2.5 ] ]), 'nothing', '... later');
+
+
+# --- a fallback: what the store has in the end ran there
+
+my @away = (host => 'A', shard => undef, since => 10, lifts => 15, until => 15.2);
+my @fallback = (fallback => 1, outages => [ { @away } ]);
+
+is(why('hold', [ [ 'A', 1, 2, 3 ], [ 'A', 1, 12 ] ], @fallback, stored => 1), 'fallback, ran in the store before',
+   'it ran in the store, which is away');
+is(why('hold', [ [ 'A', 1, 2, 3 ], [ 'A', 1, 12 ] ], @fallback), 'nothing',
+   '... but the store does not have it: it ran in the ledger, which knows it');
+is(why('hold', [ [ 'A', 1, 11, 12 ], [ 'A', 1, 13 ] ], @fallback), 'nothing', 'both in the ledger');
+is(why('hold', [ [ 'A', 1, 9, 12 ], [ 'A', 1, 13 ] ], @fallback, stored => 1), 'nothing',
+   'it ended while the store was away: it was kept, and that is known');
+is(why('hold', [ [ 'A', 1, 9, 12 ], [ 'A', 1, 12.2 ] ], @fallback, stored => 1), 'fallback, ran in the store before',
+   '... not while its commit waits for an answer');
+is(why('hold', [ [ 'A', 1, 15.1, 15.15 ], [ 'A', 1, 16 ] ], @fallback, stored => 1), 'fallback, ran in the store before',
+   'the store may answer before it says so');
+is(why('hold', [ [ 'A', 1, 2, 3 ], [ 'A', 1, 30 ] ], @fallback, stored => 1), 'nothing', 'the store was there');
+
+is(why('hold', [ [ 'A', 1, 12, 13 ], [ 'B', 2, 20 ] ], @fallback, stored => 2), 'fallback, another host',
+   'another host does not see the ledger');
+is(why('hold', [ [ 'A', 1, 12, 13 ], [ 'B', 2, 20 ] ], @fallback, stored => 1), 'nothing',
+   '... but it is in the store');
+is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 12 ] ], @fallback, stored => 2), 'nothing',
+   'nor is one excused that is in the store itself');
+is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 12 ] ], fallback => 0, outages => [ { @away } ]), 'nothing',
+   'nor is any, where there is no fallback');
+
+is(why('hold', [ [ 'A', 1, 12, 13 ], [ 'A', 2, 20 ] ], @fallback, deaths => [ { from => 'A', at => 14 } ]),
+   'fallback, the ledger was lost with its host', 'a ledger ends with its nginx');
+is(why('hold', [ [ 'A', 1, 12, 13 ], [ 'A', 2, 20 ] ], @fallback, deaths => [ { from => 'B', at => 14 } ]), 'nothing',
+   '... with its own');
+
+my @frozen = (fallback => 1, freezes => [ { from => 'A', pid => 1, since => 5, until => 11 } ]);
+
+is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 11.3 ] ], @frozen, stored => 1), 'fallback, another host',
+   'a worker that was frozen comes back with what broke meanwhile');
+is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 16 ] ], @frozen, stored => 1), 'nothing', '... for a moment');
+
+done_testing();
