@@ -23,7 +23,8 @@ my $reference = text('docs/directives.md');
 my $readme    = text('README.md');
 
 my %directive  = directives();
-my %documented = sections($reference, 'Directives');
+my @chapters   = $reference =~ /^## ((?:\w+ )?directives)$/mig;
+my %documented = map { sections($reference, $_) } @chapters;
 
 my %store      = map { $_ => 1 } backends();
 my %in_store   = sections($reference, 'Stores');
