@@ -23,7 +23,8 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
 .PHONY: build run check test test-postgres install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history sql
+        analyse fresh nginx-tests history sql test-redis test-clients \
+        torture-clients clients
 
 # a new file each time: an nginx that runs has the old one mapped
 build: setup-build
@@ -50,6 +51,11 @@ test: setup-test build
 
 test-postgres: setup-test build
 	@tools/test postgres
+
+# the Redis part of the suite on one server: redis-7.0, redis-8.0, valkey-8.1
+# or valkey-9.1
+test-redis: setup-test build
+	@tools/test redis $(or $(SERVER),redis-7.0)
 
 install:
 	@tools/install install
@@ -125,6 +131,15 @@ history: setup-test build
 sql:
 	@tools/sql $(if $(DATABASE),"$(DATABASE)")
 
+clients:
+	@clients/pack
+
+test-clients: setup-test setup-clients build
+	@clients/test
+
+torture-clients: setup-test setup-clients build
+	@clients/conformance/torture
+
 setup: setup-build setup-test
 
 setup-%:
@@ -142,6 +157,7 @@ help:
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
 	@echo "make test-postgres  every test on the store postgres (make test runs some)"
+	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
@@ -158,6 +174,9 @@ help:
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
 	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
+	@echo "make clients        packages of the clients, in build/clients"
+	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"
+	@echo "make torture-clients  CLIENT=js|python, OPERATIONS=1000, STORE=memory, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
 	@echo "make uninstall      what that installed"

@@ -19,6 +19,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+
 #define NGX_HTTP_IDEM_STORE_API_VERSION  1
 
 

@@ -2,7 +2,6 @@
 /*
  * The PostgreSQL store: what its files share.
  *
- *   ..._postgres_module.c      the nginx module, and how it finds the first one
  *   ..._postgres_conf*.c       the block of directives
  *   ..._postgres.c             operations, the time they have, how they end
  *   ..._postgres_connection.c  a connection: what waits, what was sent, what
