@@ -22,7 +22,8 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
 .PHONY: build run check test install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history test-redis
+        analyse fresh nginx-tests history test-redis test-clients \
+        torture-clients clients
 
 # a new file each time: an nginx that runs has the old one mapped
 build: setup-build
@@ -116,6 +117,15 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
+clients:
+	@clients/pack
+
+test-clients: setup-test setup-clients build
+	@clients/test
+
+torture-clients: setup-test setup-clients build
+	@clients/conformance/torture
+
 setup: setup-build setup-test
 
 setup-%:
@@ -148,6 +158,9 @@ help:
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
+	@echo "make clients        packages of the clients, in build/clients"
+	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"
+	@echo "make torture-clients  CLIENT=js|python, OPERATIONS=1000, STORE=memory, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
 	@echo "make uninstall      what that installed"

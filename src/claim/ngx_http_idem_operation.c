@@ -61,7 +61,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
         ngx_http_idem_token(cover->token);
         op->laid.store = NULL;
         op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
-                    && !ctx->conf->dry_run;
+                    && !ngx_http_idem_is_dry_run(ctx);
         op->again = 0;
     }
 
