@@ -24,10 +24,12 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history
 
+# a new file each time: an nginx that runs has the old one mapped
 build: setup-build
 	@$(BUILD)
 	@cmp -s build/nginx/objs/$(notdir $(MODULE)) $(MODULE) \
-	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
+	    || { cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE).new \
+	         && mv -f $(MODULE).new $(MODULE); }
 	@echo "built $(MODULE)"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build

@@ -221,7 +221,9 @@ for my $type (sort keys %bodies) {
     is(post('/ok', $bodies{$type}, new_key(), $type)->status, 200, "$type: ran");
     my @after = error_log() =~ /idempotency: a turn of parsing/g;
 
-    cmp_ok(@after - @before, '>=', 14, "$type: a piece in each turn");
+    # 15 pieces; then half a million values are sorted and hashed
+
+    cmp_ok(@after - @before, '>=', 24, "$type: a piece in each turn");
 }
 
 # a small one is parsed at once

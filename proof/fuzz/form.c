@@ -1,4 +1,4 @@
-/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c ; libs: -lcrypto */
+/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c src/canonical/ngx_http_idem_canon_close.c ; libs: -lcrypto */
 
 /*
  * The form reader: the answer and the digest do not depend on how the body is

@@ -13,7 +13,7 @@ use warnings;
 use Time::HiRes qw(time);
 
 
-use constant STUCK => 60;               # s until a step has failed
+use constant STUCK => 150;              # s until a step has failed
 
 my @journal = qw(kills deaths reloads freezes outages failovers apps);
 

@@ -127,6 +127,16 @@ ngx_int_t ngx_http_idem_json_feed(ngx_http_idem_json_t *j,
 
 ngx_int_t ngx_http_idem_json_flush(ngx_http_idem_json_t *j);
 
+/*
+ * For those who must not be busy for long.  What is left to do of what was
+ * fed, a step of it: NGX_AGAIN, there is more; otherwise the same answers.
+ * And how many of the next "len" bytes to feed before that is asked again.
+ * None has to: all is done in the end.
+ */
+ngx_int_t ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work);
+size_t ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p,
+    size_t len);
+
 /* once, at the end of the body; the same answers */
 
 ngx_int_t ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest);

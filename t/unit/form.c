@@ -1,4 +1,4 @@
-/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c ; libs: -lcrypto */
+/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c src/canonical/ngx_http_idem_canon_close.c ; libs: -lcrypto */
 
 /*
  * A form as it counts: which pairs are the same, which are not, which bodies

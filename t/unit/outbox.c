@@ -1,4 +1,4 @@
-/* sources: src/store/layers/ngx_http_idem_outbox.c src/store/layers/ngx_http_idem_layer.c */
+/* sources: src/store/layers/ngx_http_idem_outbox.c src/store/layers/ngx_http_idem_layer.c src/record/ngx_http_idem_claim.c */
 
 /*
  * Operations that are cancelled while they are under way in the layers.
