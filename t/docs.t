@@ -23,7 +23,8 @@ my $reference = text('docs/directives.md');
 my $readme    = text('README.md');
 
 my %directive  = directives();
-my %documented = sections($reference, 'Directives');
+my @chapters   = $reference =~ /^## ((?:\w+ )?directives)$/mig;
+my %documented = map { sections($reference, $_) } @chapters;
 
 my %store      = map { $_ => 1 } backends();
 my %in_store   = sections($reference, 'Stores');
@@ -38,6 +39,7 @@ errors_agree();
 figures_agree();
 events_agree();
 links_lead_somewhere();
+documents_are_found();
 examples_are_taken();
 
 done_testing();
@@ -546,6 +548,22 @@ sub links_lead_somewhere {
         }
 
         is_deeply(\@broken, [], "$file: its links lead somewhere");
+    }
+}
+
+
+# no document that a reader of the table of contents, or of the site, misses
+
+sub documents_are_found {
+    my $index = text('docs/index.md');
+    my $nav = text('packaging/mkdocs.yml');
+
+    for my $file (map { s{^\Q$root\E/docs/}{}r } files("$root/docs", qr/\.md$/))
+    {
+        next if $file eq 'index.md';
+
+        like($index, qr/\(\Q$file\E[)#]/, "docs/index.md has $file");
+        like($nav, qr/: \Q$file\E$/m, "packaging/mkdocs.yml has $file");
     }
 }
 

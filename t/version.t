@@ -45,6 +45,13 @@ for my $file (glob('clients/*/package.json clients/*/pyproject.toml '
     is($found, $version, "$file says $version");
 }
 
+for my $file (glob('clients/*/*/__init__.py')) {
+    next if !-f $file;
+
+    my ($found) = slurp($file) =~ /^__version__\s*=\s*"([^"]+)"/m;
+    is($found, $version, "$file says $version") if defined $found;
+}
+
 # release notes: by version, newest first, each once
 
 my @notes = slurp('CHANGELOG.md') =~ /^## (.+)$/mg;

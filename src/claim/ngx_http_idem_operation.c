@@ -81,6 +81,7 @@ ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
     if (op) {
         *op->claim = cover->claim;
         ngx_http_idem_op_fill(cover, op);
+        op->laid = cover->op.laid;
     }
 
     return op;
