@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A store that fails some times in a row is asked only now and then: requests
 # are told at once, whichever worker they come to, until one that is let
 # through as a probe gets an answer.  What comes after the application ran is

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The key as it is sent: which values are one, which are the same one, and that
 # no other byte sequence gets an execution or upsets the server.
 
