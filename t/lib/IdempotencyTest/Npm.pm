@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Npm;
 
 # Real clients from npm, for tests: npm_package('stripe', '23.1.0') puts the
