@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # ngx_http_idempotency_module: build, try, test.  The work is done by the
 # scripts in tools/; everything made goes to build/.
 

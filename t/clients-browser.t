@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The JavaScript client in a real browser, through the real gateway: the page is
 # reloaded, the network goes away, a button is tapped twice, two documents begin
 # the same operation.  One execution each, and its answer in the end.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The programs that docs/clients.md shows do what it says of them: each is run
 # against a real gateway that loses an answer, where its tool is to be had.
 #

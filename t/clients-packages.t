@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The packages of the clients: they are made without a network, have in them
 # what they should, work when they are installed, and the one for browsers is
 # small.  esbuild and typescript are fetched from npm into build/npm where

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The reference clients (clients/), in the short form: their own tests, and the
 # scenarios of the conformance kit that are marked so, through a scripted peer
 # and through the real gateway.  "make test-clients" runs all of them.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # examples/cors.conf, as it is, with a real browser: a page of another origin
 # can send keys, and can read replays and the module's own errors; a response
 # that was stored for one origin is replayed to another one.

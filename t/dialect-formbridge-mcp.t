@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The MCP SDK as a client, through examples/formbridge.conf as it is: a tool that
 # is called again with its idempotencyKey gets its result again, and runs once.
 #

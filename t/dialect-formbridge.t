@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # examples/formbridge.conf, as it is, gets the requests that FormBridge's design
 # prints, and answers what is printed there.  docs/dialects.md has the table.
 

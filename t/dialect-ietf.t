@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # examples/ietf.conf, as it is, keeps every sentence that docs/dialects.md has
 # of it.
 

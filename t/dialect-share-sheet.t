@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # examples/share-sheet.conf, as it is, gets the requests of the share sheet's
 # decision record, its tests and its chaos tests among them, and answers what is
 # expected there.  docs/dialects.md has the table.

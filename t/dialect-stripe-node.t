@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Stripe's own client for node, with its automatic retries, against
 # examples/stripe.conf as it is: whatever breaks, an operation runs once.
 #

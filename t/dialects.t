@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # docs/dialects.md leaves out no section of a document, names nothing that is
 # not there, and has the figures that its tables have: tools/check-dialects
 # finds each such mistake, and none in the file as it is.

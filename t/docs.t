@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The documents say what the sources say: every directive with its context and
 # its default, every variable, status and error code, in both directions.  And
 # what they show as configuration is one that nginx takes.

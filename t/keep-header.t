@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_keep_header: only these headers of a response are stored, and
 # those that describe its body.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What people see of a request: tenant, actor and fields of one's own in events;
 # a dry run that a variable decides; values of a conflict that are redacted.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What a JSON-RPC gateway needs: a replay that carries the id of the retry, with
 # its JSON type (idempotency_replay_json), and errors that are not kept although
 # their status is 200 (idempotency_keep_json).

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A Redis Cluster as the store: records on all masters, redirects, waiters
 # wherever a record is, and what a node that is down does to the others.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The version has one place, the file VERSION: what runs says it, and what
 # packages carry agrees with it.
 

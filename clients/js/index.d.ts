@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 /** Where keys and successes are kept. Any method may return a promise. */
 export interface Storage {
     get(name: string): string | null | Promise<string | null>;

@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // A fetch() that is safe to call again.  One key per operation, kept through
 // its retries and across a crash; answers of the gateway taken for what they
 // mean.  docs/clients.md tells the contract, index.d.ts the types.

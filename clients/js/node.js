@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // The client under node: all of index.js, and a storage in files, so that a
 // process that was killed goes on with the key it had.
 

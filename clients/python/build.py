@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """Makes the packages: a build backend (PEP 517) that needs only Python.
 
 setuptools would do the same, and would have to be there: this builds on a

@@ -1,3 +1,9 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
 /* sources: src/redis/ngx_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
 
 /*

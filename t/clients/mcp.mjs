@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // The MCP SDK on both sides of the gateway: a server of its own with one tool,
 // and a client that calls it as an agent does, with retries.  Prints what the
 // client got, and how often the tool ran.

@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // Stripe's own client against the gateway: one operation for each scenario that
 // the test names, with the client's automatic retries.  Prints what it got, and
 // how often the client had to ask.

@@ -1,5 +1,8 @@
 #!/usr/bin/perl
 
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The scripted application of the tests: an HTTP/1 and FastCGI server that
 # counts what it executes and behaves, or misbehaves, as the URI says.  What it
 # can do is listed in README.md beside this file.

@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // The JavaScript client, told what to do by the conformance kit.
 
 import { createInterface } from 'node:readline';

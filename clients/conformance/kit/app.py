@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """The application behind the gateway.  Each path is an operation; what its
 executions do is told beforehand, one after the other:
 

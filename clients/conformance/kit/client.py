@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """The client under test: a program that is told what to do in lines of JSON.
 ../README.md has the protocol."""
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """What a client connects to: it sees every request, and decides for each what
 the network, or a gateway that is played from a script, makes of it.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """As much of HTTP/1.1 as the servers of the kit need, on asyncio streams."""
 
 import asyncio

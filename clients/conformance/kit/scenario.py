@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """Plays a scenario: tells the client what to do, step by step, and holds what
 came against what should have.  ../README.md has the form."""
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """A gateway of the kit's own: nginx with the module, and a Redis if asked.
 All on loopback, in a folder of its own, which goes when it ends."""
 

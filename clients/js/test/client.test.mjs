@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // What the conformance kit does not see from outside: storages, pages without
 // TLS, forms, and what the answer has on it.  node --test clients/js/test/
 

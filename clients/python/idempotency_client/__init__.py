@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """Requests that are safe to send again.
 
 One key per operation, kept through its retries and across a crash; answers

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """The client: one key per operation, whatever happens on the way.
 
 What is kept for an operation is one entry under the hash of its name and its

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """What is told about an operation that has no answer of the application."""
 
 _MEANING = {

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """An answer, and what is known about how it came."""
 
 import json as _json

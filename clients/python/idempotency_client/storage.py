@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """Where keys and successes are kept, as text under a name.
 
 A storage has get(name), set(name, text), remove(name), keys(), and

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """One HTTP request by way of http.client.
 
 A transport of your own is called with method, url, headers (pairs), body,

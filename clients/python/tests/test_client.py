@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 """What the conformance kit does not see from outside: storages, asyncio, and
 what the answer has on it.  python3 -m unittest discover clients/python/tests"""
 

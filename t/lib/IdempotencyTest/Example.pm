@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Example;
 
 # Runs a configuration of examples/ as it is: example('ietf') is the text of

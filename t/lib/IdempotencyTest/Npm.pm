@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Npm;
 
 # Real clients from npm, for tests: npm_package('stripe', '23.1.0') puts the
@@ -50,7 +53,8 @@ sub npm_package
 
     if (!-e "$dir/complete") {
         my $failed = system("cd '$dir' && timeout 180 npm install --no-audit "
-                            . '--no-fund --ignore-scripts --prefix . '
+                            . '--no-fund --ignore-scripts --fetch-retries=1 '
+                            . '--fetch-timeout=20000 --prefix . '
                             . "'$name\@$version' > log 2>&1");
 
         if ($failed) {
