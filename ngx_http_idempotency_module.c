@@ -20,6 +20,7 @@
 
 #include "admin/ngx_http_idem_stats.h"
 #include "request/ngx_http_idem_request.h"
+#include "store/ngx_http_idem_store.h"
 #include "store/layers/ngx_http_idem_layers.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
@@ -380,7 +381,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     NULL,                                  /* exit thread */
     ngx_http_idem_exit_process,            /* exit process */
     NULL,                                  /* exit master */
-    NGX_MODULE_V1_PADDING
+    NGX_HTTP_IDEM_STORE_API_PADDING
 };
 
 
