@@ -316,6 +316,10 @@ ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
         return rc;
     }
 
+    if (ctx->phase == NGX_HTTP_IDEM_STREAM) {
+        return ngx_http_idem_stream_body(r, ctx, in);
+    }
+
     if (ctx->phase == NGX_HTTP_IDEM_COMPRESS
         || ctx->phase == NGX_HTTP_IDEM_COMMIT
         || ctx->capture.instead)
