@@ -40,7 +40,12 @@ for my $at ('', '/off') {
     my $uri = "$at/sse?n=40&op=sse";
 
     my $c = send_post($uri, 'x', \%key);
-    like($c->read_some(200), qr/event 1\n/, "$uri: the first events");
+
+    # as without the module, what nginx buffers is not sent yet
+
+    $at ? like($c->read_some(200), qr/event 1\n/, "$uri: the first events")
+        : app_wait('sse');
+
     is(http_post($uri, 'x', \%key)->error_code, 'CONCURRENT_REQUEST',
        "$uri: a retry meanwhile");
 
@@ -215,10 +220,9 @@ for my $at ('', '/off', '/little') {
     # one that reads late, but does, gets every byte
 
     %key = ('Idempotency-Key' => new_key());
-    $c = send_post("$uri&chunked=1", 'x', \%key);
+    $c = send_post($uri, 'x', \%key);
     select undef, undef, undef, 0.3;
-    ok($c->read_response(10)->body eq $retry->body =~ s/^run 1/run 2/r,
-       "$uri: read late");
+    is(length $c->read_response(10)->body, 7_000_000, "$uri: read late");
     app_reset();
 }
 
@@ -250,7 +254,7 @@ for my $at ('', '/off') {
     for my $what ('truncate', 'truncate?chunked=1', 'reset?after=1') {
         my %key = ('Idempotency-Key' => new_key());
         my $uri = "$at/$what" . ($what =~ /\?/ ? '&' : '?')
-                  . 'type=text/event-stream&op=broke';
+                  . 'header=X-Accel-Buffering:%20no&op=broke';
 
         my $first = http_post($uri, 'x', \%key);
         ok($first->truncated, "$uri: the client sees it break off");
