@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Installs the PostgreSQL store, or brings it up to this release.
 --
 --   psql -d <database> -f sql/install.sql                as the owner-to-be

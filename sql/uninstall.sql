@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Removes the store from a database: all records, the archive, the events.
 --
 --   psql -d <database> -f sql/uninstall.sql              as the owner

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The PostgreSQL store on a server that works: what it costs, what it leaves
 # there, how it is reached (names, a unix socket, a pooler), two hosts, the
 # purge, and which configurations are refused.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The PostgreSQL store when something goes wrong: restarts and crashes, a frozen
 # server, lost replies, locks, transactions that are refused, a standby that
 # takes over, a disk that is full, a schema, a password or a certificate that is

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The schema and the functions of sql/, asked by psql: what each step answers,
 # who may call and read what, purge and archive, installing twice, a version
 # that is newer, and many connections that begin one record at once.

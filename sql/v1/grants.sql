@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Rights.  nginx may call functions, and nothing else: it reads a record only
 -- if it knows its id.  The functions run as their owner, whom row level
 -- security does not bind, with a search_path of their own.

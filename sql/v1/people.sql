@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- For people and for administration.  Nothing here gives out a response, a
 -- token, or what idempotency_conflict_detail keeps.
 

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Purge and archive.  No step depends on it: what has expired has expired.
 --
 -- The purge is one short transaction, since a begin for one of its rows waits

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Roles.  None can log in: grant them to those that can.
 --
 --   idempotency_nginx    calls the steps on a record, and the purge

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- The steps on a record.  Each is one statement of its caller.
 --
 -- VOLATILE plpgsql: every statement inside has a snapshot of its own (READ

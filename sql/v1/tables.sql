@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Tables of version 1.  In the schema that comes first in search_path.
 
 CREATE TABLE idempotency_meta (

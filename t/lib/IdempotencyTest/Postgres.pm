@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Postgres;
 
 # A PostgreSQL server of a test's own: start, stop, freeze, crash, promote, ask.
