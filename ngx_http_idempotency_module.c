@@ -231,6 +231,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       offsetof(ngx_http_idem_loc_conf_t, unknown_outcome),
       &ngx_http_idem_unknown_outcome },
 
+    { ngx_string("idempotency_stream"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_stream,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_conflict_status"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_choice,

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * ngx_http_idempotency_postgres_module: the PostgreSQL store as a module of its
  * own, so that nobody needs libpq who does not use it.
  *
