@@ -366,6 +366,8 @@ sub defaults_agree {
         idempotency_fingerprint => lc(($merge =~ /canonical_default\s*=\s*
                                         \{\s*\w+_FINGERPRINT_([A-Z]+)/x)[0]),
         idempotency_dedupe      => 'off',
+        idempotency_conflict_detail => 'off',
+        idempotency_dry_run     => 'off',
         idempotency_log         => 'off',
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
