@@ -22,7 +22,7 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
 .PHONY: build run check test install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history
+        analyse fresh nginx-tests history test-redis
 
 build: setup-build
 	@$(BUILD)
@@ -50,6 +50,11 @@ deb: setup-build setup-deb
 
 test-deb: setup-build setup-deb setup-fresh
 	@tools/test-deb $(SUITE)
+
+# the Redis part of the suite on one server: redis-7.0, redis-8.0, valkey-8.1
+# or valkey-9.1
+test-redis: setup-test build
+	@tools/test redis $(or $(SERVER),redis-7.0)
 
 unit: setup-build
 	@$(BUILD) --configure-only
@@ -125,6 +130,7 @@ help:
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
+	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"

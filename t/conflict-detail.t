@@ -63,8 +63,7 @@ sub stored
                           'IdempotencyTest::Redis';
 
         for my $key (@{ $redis->command('KEYS', '*') }) {
-            return 1 if index(join('', @{ $redis->command('LRANGE', $key, 0, -1) }),
-                              $text) >= 0;
+            return 1 if index($redis->command('GET', $key), $text) >= 0;
         }
 
         return 0;

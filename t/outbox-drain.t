@@ -109,7 +109,7 @@ sub committed
         $there = $redis->command('EVAL', <<'_EOC_', 0); $there >= $n }, $limit);
             local n = 0
             for _, key in ipairs(redis.call('KEYS', '*')) do
-                if redis.call('LLEN', key) >= 3 then n = n + 1 end
+                if redis.call('GETRANGE', key, 3, 3) ~= '\1' then n = n + 1 end
             end
             return n
 _EOC_

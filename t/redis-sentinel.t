@@ -196,7 +196,7 @@ nap(0.3);
 $old->reset_calls;
 nap(1.5);
 my $calls = $old->calls;
-is_deeply([ grep { $calls->{$_} } qw(restore linsert eval evalsha) ], [], 'nobody asks it');
+is_deeply([ grep { $calls->{$_} } qw(set delifeq eval evalsha) ], [], 'nobody asks it');
 $load->stop;
 
 judge($load, check_load($load, $other), $since);

@@ -45,7 +45,10 @@ typedef enum {
     NGX_HTTP_IDEM_REASON_TOO_LARGE,          /* over max_response         */
     NGX_HTTP_IDEM_REASON_STREAM,             /* an endless response       */
     NGX_HTTP_IDEM_REASON_NO_ROOM,            /* the store was full        */
-    NGX_HTTP_IDEM_REASON_EVICTED             /* it was, and gave way      */
+    NGX_HTTP_IDEM_REASON_EVICTED,            /* it was, and gave way      */
+    NGX_HTTP_IDEM_REASON_DELETED             /* by hand: what is left keeps a
+                                                holder from writing it anew,
+                                                and nobody from beginning */
 } ngx_http_idem_reason_e;
 
 
@@ -180,6 +183,11 @@ ngx_int_t ngx_http_idem_response_decode(const u_char *p, size_t len,
 
 /* whether the bytes are a record with the right checksum: "verify" by itself */
 ngx_uint_t ngx_http_idem_response_intact(const u_char *p, size_t len);
+
+/* the status, from the first bytes of the head; 0: it is not there */
+#define NGX_HTTP_IDEM_STATUS_PEEK  10
+
+ngx_uint_t ngx_http_idem_response_status(const u_char *p, size_t len);
 
 /* a checksum for a record that had none, and leaves the process now */
 void ngx_http_idem_response_seal(u_char *p, size_t len);

@@ -78,7 +78,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     ngx_http_idem_breaker_watch,
     ngx_http_idem_breaker_cancel,
     NULL,                                  /* stats */
-    1
+    1,
+    ngx_http_idem_layer_pass                 /* admin   */
 };
 
 

@@ -67,7 +67,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_redis_watch,
     ngx_http_idem_redis_cancel,
     NULL,                                    /* stats   */
-    1                                        /* remote  */
+    1,                                       /* remote  */
+    ngx_http_idem_redis_ask_op               /* admin   */
 };
 
 
@@ -78,7 +79,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
 /* the application did not run yet: nothing is lost by failing soon */
 #define ngx_http_idem_redis_impatient(op)                                     \
     ((op)->kind == NGX_HTTP_IDEM_OP_BEGIN                                     \
-     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH)
+     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH                                  \
+     || ngx_http_idem_op_is_admin(op))
 
 
 static ngx_int_t
@@ -186,16 +188,15 @@ ngx_http_idem_redis_replied(ngx_http_idem_redis_call_t *call,
 {
     ngx_int_t                    rc;
     ngx_uint_t                   repeated;
-    redisReply                  *error;
     ngx_http_idem_op_t          *op;
     ngx_http_idem_redis_conn_t  *conn;
 
     op = call->op;
     conn = call->conn;
 
-    error = ngx_http_idem_redis_reply_error(call, reply);
-
-    if (error && conn->redis->topology->refused(call, error) == NGX_OK) {
+    if (reply->type == REDIS_REPLY_ERROR
+        && conn->redis->topology->refused(call, reply) == NGX_OK)
+    {
         return;
     }
 
@@ -265,7 +266,8 @@ ngx_http_idem_redis_replied(ngx_http_idem_redis_call_t *call,
             ngx_http_idem_redis_undo(op);
 
         } else if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            ngx_http_idem_redis_laid(op);
+            op->laid.store = op->store;
+            (void) ngx_http_idem_redis_record_life(op, &op->laid.grace);
         }
 
         break;
@@ -601,11 +603,20 @@ ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
                       : &ngx_http_idem_redis_single;
 
     ngx_http_idem_redis_calls_init(redis);
-    ngx_http_idem_redis_script_init();
-    ngx_http_idem_redis_payload_init();
+    ngx_http_idem_redis_command_init();
     ngx_http_idem_redis_watch_init(redis);
 
-    return redis->topology->init(redis);
+    if (redis->topology->init(redis) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* who keeps copies hears of what is removed */
+
+    if (store->forget) {
+        ngx_http_idem_redis_listen(redis, NULL);
+    }
+
+    return NGX_OK;
 }
 
 

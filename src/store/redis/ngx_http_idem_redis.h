@@ -5,9 +5,8 @@
  *   ..._redis.c             the backend: operations, their time, their end
  *   ..._redis_conf.c        its block of directives; _conf_servers.c and
  *                           _conf_tls.c: addresses, and TLS
- *   ..._redis_script.c      an operation as commands: its script, or
- *   ..._redis_plain.c       plain ones, for a begin and most commits;
- *                           _payload.c: a lock as RESTORE takes it
+ *   ..._redis_command.c     an operation as the command that does it: one
+ *                           that the server knows, or a script
  *   ..._redis_reply.c       their reply as its result
  *   ..._redis_record.c      a record as it is in Redis
  *   ..._redis_codec.c       bytes of commands and replies; hiredis reads
@@ -21,6 +20,7 @@
  *                           _knock.c: more sockets, while the first gets no
  *                           answer
  *   ..._redis_replicas.c    commits that wait for replicas to have them
+ *   ..._redis_admin.c       what people ask: a record, its removal, a list
  *   ..._redis_watch.c       waiters: who is woken, and the net below
  *   *.lua                   what is done in Redis, atomically, on one key
  *
@@ -49,13 +49,11 @@
 #define NGX_HTTP_IDEM_REDIS_PREFIX_MAX   128
 
 /* of the stored form; a record of one more or one less is read, too */
-#define NGX_HTTP_IDEM_REDIS_VERSION      1
+#define NGX_HTTP_IDEM_REDIS_VERSION      2
 
-/* of a record, before the details, and before the response: ..._redis_record.c,
-   and the scripts */
-#define NGX_HTTP_IDEM_REDIS_LOCK_LEN                                          \
-    (20 + NGX_HTTP_IDEM_CLAIM_LEN)
-#define NGX_HTTP_IDEM_REDIS_OUTCOME_LEN  17
+/* of a record, before its details and its response: ..._redis_record.c, and
+   the scripts */
+#define NGX_HTTP_IDEM_REDIS_RECORD_LEN   117
 
 /* what a key may have to live: Redis refuses to count beyond its clock */
 #define NGX_HTTP_IDEM_REDIS_LIFE_MAX                                          \
@@ -64,15 +62,20 @@
 /* ... in place of what PTTL tells, where it was not asked */
 #define NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN  -3
 
-/* by which a lock outlives the ttl, at least, for a commit that is plain */
-#define NGX_HTTP_IDEM_REDIS_MARGIN       1000
-
 /* of the tag that comes back in a reply */
 #define NGX_HTTP_IDEM_REDIS_TAG_LEN      4
 
-/* in conn->known: these can't be plain commands there, but are scripts */
-#define ngx_http_idem_redis_no_plain(kind)                                    \
-    (1 << (NGX_HTTP_IDEM_OP_N + (kind)))
+/* conn->commands: what its server knows, see ..._redis_command.c */
+#define NGX_HTTP_IDEM_REDIS_NX_GET       0x0001
+#define NGX_HTTP_IDEM_REDIS_IFEQ         0x0002
+#define NGX_HTTP_IDEM_REDIS_DELIFEQ      0x0004
+#define NGX_HTTP_IDEM_REDIS_DELEX        0x0008
+
+/* a script beside those of the operations */
+#define NGX_HTTP_IDEM_REDIS_UPGRADE      NGX_HTTP_IDEM_OP_N
+
+/* how often a waiter looks at a record that it can't mark, ms */
+#define NGX_HTTP_IDEM_REDIS_LOOK         1000
 
 #define NGX_HTTP_IDEM_REDIS_WATCHES      256
 
@@ -142,10 +145,12 @@ struct ngx_http_idem_redis_call_s {
                                                         reply               */
     ngx_uint_t                     tries;            /* how often sent      */
     ngx_uint_t                     redirects;
-    redisReply                    *before[2];        /* replies that come
-                                                        before the last     */
-    ngx_uint_t                     nbefore;
-    ngx_uint_t                     due;              /* how many of these   */
+    redisReply                    *before;           /* the first of two
+                                                        replies             */
+    ngx_str_t                      expected;         /* a lock that was found
+                                                        to be ours; of malloc
+                                                        */
+    unsigned                       due:1;            /* two replies         */
     unsigned                       sent:1;
     unsigned                       replied:1;
     unsigned                       eval:1;           /* again, since the
@@ -155,10 +160,14 @@ struct ngx_http_idem_redis_call_s {
     unsigned                       asking:1;         /* this once, of one that
                                                         does not have its
                                                         slot yet            */
-    unsigned                       plain:1;          /* sent as commands
+    unsigned                       native:1;         /* sent as a command
                                                         without a script    */
-    unsigned                       script:1;         /* again, since these
-                                                        did not decide it   */
+    unsigned                       script:1;         /* again, since that did
+                                                        not decide it       */
+    unsigned                       upgrade:1;        /* of a record in the
+                                                        form of the version
+                                                        before              */
+    unsigned                       upgraded:1;        /* it was tried        */
     unsigned                       waited:1;         /* somebody waits, and is
                                                         to be told          */
     unsigned                       early:1;          /* a commit whose WAIT is
@@ -211,10 +220,9 @@ struct ngx_http_idem_redis_conn_s {
     ngx_msec_t                     heard;            /* bytes, last         */
     ngx_msec_t                     asked;            /* the last WAIT       */
     uint32_t                       tag;
+    ngx_uint_t                     commands;         /* that it knows       */
     ngx_uint_t                     known;            /* kinds of operations
-                                                        whose script it has,
-                                                        and which can't be
-                                                        plain: no_plain()   */
+                                                        whose script it has */
     const ngx_http_idem_redis_owner_t  *owner;
     ngx_str_t                            *channel;   /* of a subscriber     */
     ngx_str_t                            *also;      /* ... another, or NULL */
@@ -449,44 +457,19 @@ char *ngx_http_idem_redis_init_servers(ngx_conf_t *cf,
 char *ngx_http_idem_redis_init_tls(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
 
-/* ..._redis_script.c */
+/* ..._redis_command.c */
 
-void ngx_http_idem_redis_script_init(void);
-ngx_int_t ngx_http_idem_redis_script_encode(ngx_http_idem_redis_call_t *call);
-u_char *ngx_http_idem_redis_put_key(u_char *p, ngx_http_idem_op_t *op);
-u_char *ngx_http_idem_redis_put_outcome(u_char *p,
-    ngx_http_idem_op_t *op, uint64_t grace);
-
-/* ..._redis_plain.c */
-
-ngx_uint_t ngx_http_idem_redis_is_plain(ngx_http_idem_redis_call_t *call);
-u_char *ngx_http_idem_redis_put_plain(u_char *p,
+void ngx_http_idem_redis_command_init(void);
+ngx_int_t ngx_http_idem_redis_command_encode(
     ngx_http_idem_redis_call_t *call);
-void ngx_http_idem_redis_laid(ngx_http_idem_op_t *op);
-
-/* ..._redis_payload.c */
-
-void ngx_http_idem_redis_payload_init(void);
-uint64_t ngx_http_idem_redis_crc64(u_char *p, u_char *last);
-size_t ngx_http_idem_redis_payload_size(size_t len);
-u_char *ngx_http_idem_redis_payload_start(u_char *p, size_t len);
-u_char *ngx_http_idem_redis_payload_end(u_char *start, u_char *p,
-    u_char *token);
 
 /* ..._redis_reply.c */
-
-/* NGX_ERROR: the last of call->before can't be a reply to this call */
-ngx_int_t ngx_http_idem_redis_reply_before(ngx_http_idem_redis_call_t *call);
 
 /*
  * The result of call->op.  NGX_AGAIN: it is to be asked once more, in another
  * way; NGX_ERROR: that is not a reply to this call.
  */
 ngx_int_t ngx_http_idem_redis_reply_result(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-
-/* what the server refused, if it did, as an error */
-redisReply *ngx_http_idem_redis_reply_error(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 
 /* ..._redis_record.c */
@@ -498,30 +481,58 @@ redisReply *ngx_http_idem_redis_reply_error(
 uint64_t ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op,
     uint64_t *grace);
 
-u_char *ngx_http_idem_redis_record_lock(u_char *p,
-    ngx_http_idem_op_t *op, uint64_t grace);
-
-/* "size" is that of the response */
+u_char *ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op);
 u_char *ngx_http_idem_redis_record_outcome(u_char *p,
-    ngx_http_idem_op_t *op, uint64_t grace, size_t size);
+    ngx_http_idem_op_t *op, ngx_str_t *details, size_t size);
 
-/* it is of another record than the one that was asked for */
+/* it is another record than the one that was asked for */
 ngx_uint_t ngx_http_idem_redis_record_other(
-    ngx_http_idem_op_t *op, ngx_str_t *lock);
+    ngx_http_idem_op_t *op, ngx_str_t *record);
+
+/* it is the lock of this operation's holder, as that wrote it */
+ngx_uint_t ngx_http_idem_redis_record_is_lock(
+    ngx_http_idem_op_t *op, ngx_str_t *record);
+
+/* it is in progress, under the token of this operation */
+ngx_uint_t ngx_http_idem_redis_record_ours(
+    ngx_http_idem_op_t *op, ngx_str_t *record);
+
+/* of one that is whole: somebody waits for it; its details */
+ngx_uint_t ngx_http_idem_redis_record_waited(ngx_str_t *record);
+void ngx_http_idem_redis_record_details(ngx_str_t *record,
+    ngx_str_t *details);
 
 /*
  * Whether a record that was found can be told without a script: it is one of
- * ours, not by our own token, and its lease or ttl lasts.
+ * ours, and its lease or ttl lasts.
  */
-ngx_uint_t ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
-    ngx_str_t *lock, ngx_str_t *second, int64_t life);
+ngx_uint_t ngx_http_idem_redis_record_lasts(
+    ngx_http_idem_op_t *op, ngx_str_t *record, int64_t life);
 
 /*
- * Fills op->found, whose response and details are in the memory of the record;
- * "second" is its token or outcome.  What is wrong with the record, or NULL.
+ * Fills op->found, whose response and details are in the memory of the record.
+ * What is wrong with the record, or NULL.
  */
-const char *ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
-    ngx_str_t *lock, ngx_str_t *second, int64_t life);
+const char *ngx_http_idem_redis_record_found(
+    ngx_http_idem_op_t *op, ngx_str_t *record, int64_t life);
+
+/*
+ * The same without an operation, of the first bytes of a record; its response
+ * is left out.  "free": of a lock that was given back.
+ */
+const char *ngx_http_idem_redis_record_peek(ngx_str_t *head,
+    ngx_http_idem_found_t *found, uint64_t *grace);
+ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
+
+/* ..._redis_admin.c */
+
+ngx_http_idem_redis_node_t *ngx_http_idem_redis_list_node(
+    ngx_http_idem_redis_t *redis, ngx_http_idem_op_t *op);
+size_t ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis);
+u_char *ngx_http_idem_redis_put_admin(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+ngx_int_t ngx_http_idem_redis_admin_result(
+    ngx_http_idem_redis_call_t *call, u_char code, u_char *p, u_char *last);
 
 /* ..._redis_codec.c */
 

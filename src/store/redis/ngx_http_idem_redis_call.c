@@ -43,7 +43,9 @@ ngx_http_idem_redis_route(ngx_http_idem_redis_t *redis,
 {
     ngx_http_idem_redis_node_t  *node;
 
-    node = redis->topology->node(redis, op->id);
+    node = (op->kind == NGX_HTTP_IDEM_OP_LIST)
+           ? ngx_http_idem_redis_list_node(redis, op)
+           : redis->topology->node(redis, op->id);
 
     if (node == NULL) {
         return NULL;
@@ -151,6 +153,11 @@ ngx_http_idem_redis_call_free(ngx_http_idem_redis_call_t *call)
 {
     ngx_queue_remove(&call->queue);
     ngx_http_idem_redis_call_unsent(call);
+
+    if (call->expected.len) {
+        free(call->expected.data);
+    }
+
     ngx_free(call);
 }
 
@@ -160,8 +167,9 @@ ngx_http_idem_redis_call_free(ngx_http_idem_redis_call_t *call)
 void
 ngx_http_idem_redis_call_unsent(ngx_http_idem_redis_call_t *call)
 {
-    while (call->nbefore) {
-        freeReplyObject(call->before[--call->nbefore]);
+    if (call->before) {
+        freeReplyObject(call->before);
+        call->before = NULL;
     }
 
     call->sent = 0;

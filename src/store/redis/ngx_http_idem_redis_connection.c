@@ -228,7 +228,7 @@ ngx_http_idem_redis_encode(ngx_http_idem_redis_conn_t *conn)
             return NGX_ERROR;
         }
 
-        if (ngx_http_idem_redis_script_encode(call) != NGX_OK) {
+        if (ngx_http_idem_redis_command_encode(call) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -396,16 +396,22 @@ ngx_http_idem_redis_replies(ngx_http_idem_redis_conn_t *conn)
             ngx_http_idem_redis_works(conn);
         }
 
-        if (call->nbefore < call->due) {
-            call->before[call->nbefore++] = reply;
-
-            if (ngx_http_idem_redis_reply_before(call) != NGX_OK) {
-                ngx_http_idem_redis_drop(conn,
-                                         "a reply does not fit its command");
-                return NGX_DONE;
-            }
-
+        if (call->due && call->before == NULL) {
+            call->before = reply;
             continue;
+        }
+
+        /*
+         * There are more replies than commands: one before was astray, and
+         * perhaps it is this one, which can't always be told by itself
+         */
+
+        if (ngx_queue_next(q) == ngx_queue_sentinel(&conn->sent)
+            && conn->reader->pos < conn->reader->len)
+        {
+            freeReplyObject(reply);
+            ngx_http_idem_redis_drop(conn, "an unasked reply came");
+            return NGX_DONE;
         }
 
         /* the handler frees the call, or asks it once more */

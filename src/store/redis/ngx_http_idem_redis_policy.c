@@ -3,7 +3,8 @@
  * Whether the server may forget records before their time: its
  * maxmemory-policy, asked once for each node by one of the workers.
  *
- * Called when a connection is ready.
+ * Called when a connection is ready.  The user's rights are looked at first, by
+ * a script: see policy.lua.
  */
 
 
@@ -15,12 +16,20 @@
 #include "store/redis/topology/ngx_http_idem_redis_topology.h"
 
 
-static void ngx_http_idem_redis_policy_handler(
+#include "ngx_http_idem_policy_lua.h"
+
+
+static void ngx_http_idem_redis_policy_rights(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_info_handler(
+static void ngx_http_idem_redis_policy_config(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static void ngx_http_idem_redis_policy(
     ngx_http_idem_redis_node_t *node, ngx_str_t *policy);
+
+
+#define ngx_http_idem_redis_reply_is(reply, word)                             \
+    ((size_t) (reply)->len == sizeof(word) - 1                                \
+     && ngx_strncmp((reply)->str, word, sizeof(word) - 1) == 0)
 
 
 void
@@ -30,51 +39,22 @@ ngx_http_idem_redis_policy_ask(ngx_http_idem_redis_conn_t *conn)
 
     conn->node->policy_asked = 1;
 
-    ngx_str_set(&args[0], "CONFIG");
-    ngx_str_set(&args[1], "GET");
-    ngx_str_set(&args[2], "maxmemory-policy");
+    ngx_str_set(&args[0], "EVAL");
+    args[1].data = (u_char *) ngx_http_idem_policy_lua;
+    args[1].len = ngx_http_idem_policy_lua_len;
+    ngx_str_set(&args[2], "0");
 
-    (void) ngx_http_idem_redis_ask(conn, ngx_http_idem_redis_policy_handler,
-                           args, 3);
+    (void) ngx_http_idem_redis_ask(conn,
+                           ngx_http_idem_redis_policy_rights, args, 3);
 }
 
 
 static void
-ngx_http_idem_redis_policy_handler(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
-{
-    ngx_str_t                    args[2], policy;
-    ngx_http_idem_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_http_idem_redis_call_free(call);
-
-    if (ngx_http_idem_redis_field(reply, 1, &policy) == NGX_OK) {
-        ngx_http_idem_redis_policy(conn->node, &policy);
-        return;
-    }
-
-    /* the user may not ask that; this, perhaps */
-
-    ngx_str_set(&args[0], "INFO");
-    ngx_str_set(&args[1], "memory");
-
-    if (ngx_http_idem_redis_ask(conn,
-                            ngx_http_idem_redis_info_handler, args, 2)
-        == NGX_OK)
-    {
-        ngx_http_idem_redis_flush(conn);
-    }
-}
-
-
-static void
-ngx_http_idem_redis_info_handler(
+ngx_http_idem_redis_policy_rights(
     ngx_http_idem_redis_call_t *call, redisReply *reply)
 {
     u_char                      *p, *last;
-    ngx_str_t                    policy;
+    ngx_str_t                    args[3], policy;
     ngx_http_idem_redis_conn_t  *conn;
 
     conn = call->conn;
@@ -82,6 +62,26 @@ ngx_http_idem_redis_info_handler(
     ngx_http_idem_redis_call_free(call);
 
     if (reply->type != REDIS_REPLY_STRING) {
+        return;
+    }
+
+    /* a user that is not named has all rights, mostly */
+
+    if (ngx_http_idem_redis_reply_is(reply, "config")
+        || (ngx_http_idem_redis_reply_is(reply, "unknown")
+            && conn->redis->user.len == 0))
+    {
+        ngx_str_set(&args[0], "CONFIG");
+        ngx_str_set(&args[1], "GET");
+        ngx_str_set(&args[2], "maxmemory-policy");
+
+        if (ngx_http_idem_redis_ask(conn,
+                            ngx_http_idem_redis_policy_config, args, 3)
+            == NGX_OK)
+        {
+            ngx_http_idem_redis_flush(conn);
+        }
+
         return;
     }
 
@@ -100,6 +100,23 @@ ngx_http_idem_redis_info_handler(
     policy.len = p - policy.data;
 
     ngx_http_idem_redis_policy(conn->node, &policy);
+}
+
+
+static void
+ngx_http_idem_redis_policy_config(
+    ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    ngx_str_t                    policy;
+    ngx_http_idem_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_http_idem_redis_call_free(call);
+
+    if (ngx_http_idem_redis_field(reply, 1, &policy) == NGX_OK) {
+        ngx_http_idem_redis_policy(conn->node, &policy);
+    }
 }
 
 

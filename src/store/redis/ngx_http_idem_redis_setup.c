@@ -2,7 +2,7 @@
 /*
  * From an address to a connection that is ready: the socket, TLS, and what
  * the server is told first (AUTH, SELECT; SUBSCRIBE on the connection of the
- * wake-ups).
+ * wake-ups) and asked (HELLO: which commands it knows).
  *
  * A password goes to the server only: no log line of ours has an argument of
  * a command, and of an answer to AUTH only its first word.
@@ -35,6 +35,8 @@ static ngx_http_idem_redis_conn_t *
     ngx_http_idem_redis_setup_step(ngx_http_idem_redis_call_t *call,
     redisReply *reply, const char *what);
 static void ngx_http_idem_redis_selected(
+    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static void ngx_http_idem_redis_hello(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static void ngx_http_idem_redis_role(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
@@ -393,6 +395,23 @@ ngx_http_idem_redis_setup(ngx_http_idem_redis_conn_t *conn)
         conn->setup++;
     }
 
+    if (!conn->owner && !conn->subscriber) {
+
+        /* no right is needed to ask that */
+
+        ngx_str_set(&args[0], "HELLO");
+        ngx_str_set(&args[1], "2");
+
+        if (ngx_http_idem_redis_ask(conn,
+                                   ngx_http_idem_redis_hello, args, 2)
+            != NGX_OK)
+        {
+            goto failed;
+        }
+
+        conn->setup++;
+    }
+
     if (redis->sentinels.nelts && !conn->owner && !conn->subscriber) {
         ngx_str_set(&args[0], "ROLE");
 
@@ -499,6 +518,76 @@ ngx_http_idem_redis_selected(ngx_http_idem_redis_call_t *call,
     if (conn) {
         ngx_http_idem_redis_setup_done(conn);
     }
+}
+
+
+/*
+ * What the server knows, by its version.  Where it does not tell, it is asked
+ * with scripts only.
+ */
+
+static void
+ngx_http_idem_redis_hello(ngx_http_idem_redis_call_t *call, redisReply *reply)
+{
+    u_char                      *p, *last;
+    ngx_str_t                    name, value, server, version;
+    ngx_uint_t                   i, major, minor, valkey;
+    ngx_http_idem_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_http_idem_redis_call_free(call);
+
+    ngx_str_null(&server);
+    ngx_str_null(&version);
+
+    for (i = 0;
+         ngx_http_idem_redis_field(reply, i, &name) == NGX_OK;
+         i += 2)
+    {
+        if (ngx_http_idem_redis_field(reply, i + 1, &value) != NGX_OK) {
+            continue;
+        }
+
+        if (name.len == 6 && ngx_strncmp(name.data, "server", 6) == 0) {
+            server = value;
+
+        } else if (name.len == 7 && ngx_strncmp(name.data, "version", 7) == 0)
+        {
+            version = value;
+        }
+    }
+
+    major = 0;
+    minor = 0;
+    last = version.data + version.len;
+
+    for (p = version.data; p < last && *p >= '0' && *p <= '9'; p++) {
+        major = major * 10 + (*p - '0');
+    }
+
+    for (p++; p < last && *p >= '0' && *p <= '9'; p++) {
+        minor = minor * 10 + (*p - '0');
+    }
+
+    valkey = (server.len == 6 && ngx_strncmp(server.data, "valkey", 6) == 0);
+
+    conn->commands = 0;
+
+    if (major >= 7) {
+        conn->commands |= NGX_HTTP_IDEM_REDIS_NX_GET;
+    }
+
+    if (major > 8 || (major == 8 && minor >= (valkey ? 1 : 4))) {
+        conn->commands |= NGX_HTTP_IDEM_REDIS_IFEQ
+                          |(valkey ? 0 : NGX_HTTP_IDEM_REDIS_DELEX);
+    }
+
+    if (valkey && major >= 9) {
+        conn->commands |= NGX_HTTP_IDEM_REDIS_DELIFEQ;
+    }
+
+    ngx_http_idem_redis_setup_done(conn);
 }
 
 

@@ -46,6 +46,10 @@ ngx_http_idem_redis_watch_init(ngx_http_idem_redis_t *redis)
     ngx_http_idem_redis_conn_init(&redis->subscriber, redis, NULL);
     redis->subscriber.subscriber = 1;
     redis->subscriber.channel = &redis->channel;
+
+    /* one that never ends, where copies are kept: the subscriber stays */
+
+    redis->nwatches = (redis->store->forget != NULL);
 }
 
 
@@ -342,8 +346,9 @@ ngx_http_idem_redis_is_checked(ngx_http_idem_redis_conn_t *conn,
 
 
 /*
- * { "message", channel, key of the record }, or { "subscribe", ... } where it
- * was asked whether it hears
+ * { "message", channel, key of the record }, with "-" behind the key where it
+ * was removed by hand; or { "subscribe", ... } where it was asked whether it
+ * hears
  */
 
 ngx_int_t
@@ -353,7 +358,7 @@ ngx_http_idem_redis_message(ngx_http_idem_redis_conn_t *conn,
     u_char                  id[NGX_HTTP_IDEM_ID_LEN], *p;
     ngx_int_t               n;
     ngx_str_t               kind, key;
-    ngx_uint_t              i;
+    ngx_uint_t              i, removed;
     ngx_http_idem_redis_t  *redis;
 
     redis = conn->redis;
@@ -369,6 +374,9 @@ ngx_http_idem_redis_message(ngx_http_idem_redis_conn_t *conn,
     {
         return NGX_ERROR;
     }
+
+    removed = (key.len && key.data[key.len - 1] == '-');
+    key.len -= removed;
 
     if (key.len != redis->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN) {
         /* somebody else's */
@@ -388,6 +396,10 @@ ngx_http_idem_redis_message(ngx_http_idem_redis_conn_t *conn,
     }
 
     ngx_http_idem_redis_wake(redis, id);
+
+    if (removed && redis->store->forget) {
+        redis->store->forget(redis->store, id);
+    }
 
     return NGX_OK;
 }
