@@ -80,7 +80,7 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
 void
 ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->conf->log == NULL) {
+    if (!ngx_http_idem_events_wanted(ctx->conf->log)) {
         return;
     }
 
