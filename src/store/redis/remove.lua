@@ -1,9 +1,10 @@
 -- remove: a record is taken away by hand.  Wakes who waits for it, and tells
 -- those who keep a copy: the message is the key, with "-" behind it.
 --
--- What stays is a record that has expired, under nobody's token: a begin takes
--- it as if nothing were there, while a renewal, a commit and what an outbox
--- tries again find somebody else's and write nothing.  Of a lock it stays as
+-- What stays is a record that has expired, under a token that nobody has (not
+-- that of zeros, which is of a lock that was given back): a begin takes it as
+-- if nothing were there, while a renewal, a commit and what an outbox tries
+-- again find somebody else's and write nothing.  Of a lock it stays as
 -- long as that would have, of the rest for a while.
 --
 -- KEYS[1]  the record
@@ -56,7 +57,7 @@ end
 redis.pcall('SET', key,
             string.sub(head, 1, 3) .. '\3\6\0\0\0'
             .. struct.pack('>I8', 100 * 365 * 24 * 3600 * 1000)
-            .. string.sub(head, 17, 24) .. string.rep('\0', 16)
+            .. string.sub(head, 17, 24) .. string.rep('\255', 16)
             .. string.sub(head, 41, 109) .. string.rep('\0', 8),
             'PX', math.max(life, 1))
 
