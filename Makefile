@@ -29,6 +29,12 @@ build: setup-build
 	@cmp -s build/nginx/objs/$(notdir $(MODULE)) $(MODULE) \
 	    || cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE)
 	@echo "built $(MODULE)"
+	@$(MAKE) -s build/idempotencyctl
+
+build/idempotencyctl: ctl/idempotencyctl.c
+	@mkdir -p build
+	@$(or $(CC),cc) -O2 -W -Wall -Werror -o $@ $< -lcurl -lcrypto -lyajl
+	@echo "built $@"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
 	@tools/run
