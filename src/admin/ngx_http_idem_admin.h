@@ -79,6 +79,7 @@ typedef struct {
     ngx_event_t                   event;         /* goes on, a little later  */
     unsigned                      remove:1;
     unsigned                      removing:1;    /* an entry, under way      */
+    unsigned                      failed:1;      /* a slice: op says why     */
 } ngx_http_idem_admin_t;
 
 

@@ -33,7 +33,7 @@ static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a,
     ngx_http_idem_op_e kind, u_char *id, ngx_http_idem_list_t *list);
 static ngx_int_t ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a);
-static ngx_int_t ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
+static void ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry);
@@ -133,6 +133,10 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
             }
         }
 
+        if (a->failed) {
+            return ngx_http_idem_admin_failed(a);
+        }
+
         rc = ngx_http_idem_admin_next_entry(a);
 
         if (rc != NGX_DECLINED) {
@@ -194,7 +198,7 @@ ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
 }
 
 
-/* NGX_OK: a slice is there */
+/* NGX_OK: a slice is there, or a->failed */
 
 static ngx_int_t
 ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
@@ -219,18 +223,24 @@ ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
         return NGX_AGAIN;
     }
 
-    return rc == NGX_OK ? ngx_http_idem_admin_sliced(a)
-                        : NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (rc != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_http_idem_admin_sliced(a);
+
+    return NGX_OK;
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
 {
     if (a->op.result != NGX_HTTP_IDEM_OK
         || a->list.cursor.len >= sizeof(a->next))
     {
-        return ngx_http_idem_admin_failed(a);
+        a->failed = 1;
+        return;
     }
 
     a->entry = 0;
@@ -242,8 +252,6 @@ ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
 
     ngx_qsort(a->list.entries.elts, a->list.entries.nelts,
               sizeof(ngx_http_idem_entry_t), ngx_http_idem_admin_order);
-
-    return NGX_OK;
 }
 
 
@@ -491,21 +499,12 @@ ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a)
 static void
 ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op)
 {
-    ngx_int_t               rc;
-    ngx_connection_t       *c;
     ngx_http_idem_admin_t  *a;
 
     a = op->data;
 
     if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
-        rc = ngx_http_idem_admin_sliced(a);
-
-        if (rc != NGX_OK) {
-            c = a->request->connection;
-            ngx_http_finalize_request(a->request, rc);
-            ngx_http_run_posted_requests(c);
-            return;
-        }
+        ngx_http_idem_admin_sliced(a);
     }
 
     ngx_http_idem_admin_run(a);

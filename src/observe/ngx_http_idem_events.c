@@ -22,18 +22,18 @@ static struct {
 } ngx_http_idem_events[] = {
     { "idempotency.processed", NGX_HTTP_IDEM_LEVEL_INFO },
     { "idempotency.replay", NGX_HTTP_IDEM_LEVEL_INFO },
-    { "idempotency.conflict", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.conflict", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.key.created", NGX_HTTP_IDEM_LEVEL_INFO },
     { "idempotency.key.expired", NGX_HTTP_IDEM_LEVEL_INFO },
-    { "idempotency.lock.contention", NGX_HTTP_IDEM_LEVEL_INFO },
-    { "idempotency.lock.timeout", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.contention", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.timeout", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.lock.abandoned", NGX_HTTP_IDEM_LEVEL_WARN },
     { "idempotency.lock.lost", NGX_HTTP_IDEM_LEVEL_WARN },
     { "idempotency.storage.error", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.storage.slow", NGX_HTTP_IDEM_LEVEL_WARN },
-    { "idempotency.circuit_breaker.opened", NGX_HTTP_IDEM_LEVEL_ERROR },
-    { "idempotency.circuit_breaker.closed", NGX_HTTP_IDEM_LEVEL_WARN },
-    { "idempotency.response.too_large", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.circuit_breaker.opened", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.circuit_breaker.closed", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.response.too_large", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.record.deleted", NGX_HTTP_IDEM_LEVEL_WARN }
 };
 

@@ -478,7 +478,7 @@ ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
 ngx_int_t
 ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
 {
-    ngx_int_t                 worst;
+    ngx_int_t                 worst, state;
     ngx_uint_t                i;
     ngx_http_idem_breaker_t  *b;
 
@@ -496,8 +496,15 @@ ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
 
     for (i = 1; i < NGX_HTTP_IDEM_BREAKERS; i++) {
         if (ngx_http_idem_nodes_at(store->nodes, i)) {
-            worst = ngx_max(worst,
-                    (ngx_int_t) ngx_http_idem_breaker_sh(b, i)->state);
+            state = ngx_http_idem_breaker_sh(b, i)->state;
+
+            /* open is worse than half open, which is worse than closed */
+
+            if (state == NGX_HTTP_IDEM_BREAKER_OPEN
+                || worst == NGX_HTTP_IDEM_BREAKER_CLOSED)
+            {
+                worst = state;
+            }
         }
     }
 

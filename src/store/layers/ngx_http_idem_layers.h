@@ -50,8 +50,8 @@ typedef struct {
 
 typedef enum {
     NGX_HTTP_IDEM_BREAKER_CLOSED = 0,
-    NGX_HTTP_IDEM_BREAKER_HALF_OPEN,
-    NGX_HTTP_IDEM_BREAKER_OPEN
+    NGX_HTTP_IDEM_BREAKER_OPEN,
+    NGX_HTTP_IDEM_BREAKER_HALF_OPEN
 } ngx_http_idem_breaker_state_e;
 
 
