@@ -673,7 +673,7 @@ while (@events < 4 && IO::Select->new($::syslog)->can_read(5)) {
 is_deeply([ map { $_->{event} } @events ],
           [ map { "idempotency.$_" } qw(key.created processed replay conflict) ],
           'the events');
-is_deeply(\@priorities, [ 6, 6, 6, 4 ], 'their severity');
+is_deeply(\@priorities, [ 6, 6, 6, 3 ], 'their severity');
 
 
 
