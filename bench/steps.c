@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * How long the canonical forms keep a worker busy: the longest single step of
  * reading a body of 1 MB, for the shapes that cost most.  A step is what
  * nginx waits for: one piece of the body, or its end.
@@ -20,6 +25,7 @@
 #define SIZE   (1024 * 1024)
 #define PIECE  (64 * 1024)               /* as of ..._rest.c */
 #define END    64
+#define WORK   262144
 #define TURNS  7
 
 
@@ -72,13 +78,59 @@ fill(u_char *p, const char *open, const char *close, const char *unit,
 }
 
 
+/* as the turns of src/request/ngx_http_idem_rest.c */
+
+static int
+step(ngx_http_idem_json_t *j, ngx_http_idem_form_t *f, u_char *body,
+    size_t len, size_t *pos, u_char *digest, ngx_int_t *rc)
+{
+    size_t  n;
+
+    if (j && ngx_http_idem_json_work(j, WORK) == NGX_AGAIN) {
+        return 1;
+    }
+
+    n = len - *pos;
+
+    if (n == 0) {
+        if (f && ngx_http_idem_form_close(f, WORK) == NGX_AGAIN) {
+            return 1;
+        }
+
+        *rc = j ? ngx_http_idem_json_done(j, digest)
+                : ngx_http_idem_form_done(f, digest);
+        return 0;
+    }
+
+    n = ngx_min(PIECE, n);
+
+    if (len - *pos > END) {
+        n = ngx_min(n, len - *pos - END);
+    }
+
+    if (j) {
+        n = ngx_http_idem_json_cut(j, body + *pos, n);
+        (void) ngx_http_idem_json_feed(j, body + *pos, n);
+        (void) ngx_http_idem_json_flush(j);
+
+    } else {
+        (void) ngx_http_idem_form_feed(f, body + *pos, n);
+    }
+
+    *pos += n;
+
+    return 1;
+}
+
+
 static void
 measure(const char *name, u_char *body, size_t len, size_t piece,
     ngx_http_idem_json_options_t *json, ngx_http_idem_form_options_t *form)
 {
     u_char                 digest[32];
     double                 start, took, longest, total, best, all;
-    size_t                 n, i;
+    size_t                 i;
+    int                    more;
     ngx_int_t              rc;
     ngx_uint_t             turn;
     ngx_http_idem_json_t  *j;
@@ -93,38 +145,16 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
 
         longest = total = 0;
 
-        for (i = 0; i <= len; i += n) {
-            n = ngx_min(piece, len - i);
+        i = 0;
 
-            if (len - i > END) {
-                n = ngx_min(n, len - i - END);
-            }
-
+        do {
             start = now();
-
-            if (n && j) {
-                rc = ngx_http_idem_json_feed(j, body + i, n);
-
-                if (rc == NGX_OK) {
-                    rc = ngx_http_idem_json_flush(j);
-                }
-
-            } else if (n) {
-                rc = ngx_http_idem_form_feed(f, body + i, n);
-
-            } else {
-                rc = j ? ngx_http_idem_json_done(j, digest)
-                       : ngx_http_idem_form_done(f, digest);
-            }
-
+            more = step(j, f, body, len, &i, digest, &rc);
             took = now() - start;
+
             total += took;
             longest = ngx_max(longest, took);
-
-            if (n == 0) {
-                break;
-            }
-        }
+        } while (more);
 
         start = now();
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Wherever on its way through nginx a request is checked, a stored response goes
 # to no client that would have been refused: whether the location that checks
 # is where it begins, where try_files leads before that, or where a content
@@ -777,3 +780,85 @@ is($r->error_code, 'RESPONSE_NOT_KEPT', 'not replayed to whom it may concern');
 is(app_count('other'), 0, 'and never run');
 error_log_like(qr/was made in location "\/page.html", its retry came to "\^\/page"/,
                'which is told');
+
+
+
+=== TEST 15: a reload, a client that leaves, a kill, while a replay makes its moves
+--- provokes: exited on signal 9
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location / {
+        proxy_intercept_errors  on;
+        error_page              404 = @page;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location @page {
+        auth_request  /check;
+        set           $app http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        proxy_pass    $app/ok?op=page;
+    }
+
+    location = /check {
+        internal;
+        idempotency  off;
+        set          $app http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        proxy_method             GET;
+        proxy_pass_request_body  off;
+        proxy_set_header         Content-Length "";
+        proxy_pass   $app/$http_x_check?op=check;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my $uri = '/status/404?op=run';
+
+my $first = http_post($uri, 'x', { %key, 'X-Check' => 'ok' });
+is($first->status, 200, 'ran, and the page has the response');
+
+sub held
+{
+    my $c = send_post($uri, 'x', { %key, 'X-Check' => 'hold' });
+    app_wait_parked('check');
+    return $c;
+}
+
+sub replays
+{
+    my ($name, $r) = @_;
+
+    is($r && $r->status, 200, "$name: status");
+    is($r && $r->header('Idempotent-Replayed'), 'true', "$name: replayed");
+    is($r && $r->body, $first->body, "$name: the same");
+}
+
+# a worker that is to leave stays until it is answered
+
+my $c = held();
+ok(nginx_reload(), 'reloaded');
+app_release('check');
+replays('reload', $c->read_response(15));
+
+# nobody is left to answer
+
+$c = held();
+$c->abort;
+ok(app_wait_closed('check'), 'the check ends with its client');
+replays('a client that left',
+        http_post($uri, 'x', { %key, 'X-Check' => 'ok' }));
+
+# the record is as it was
+
+$c = held();
+kill_worker();
+ok($c->closed(10), 'the worker was killed');
+replays('a kill', http_post($uri, 'x', { %key, 'X-Check' => 'ok' }));
+
+is(app_count('run'), 1, 'ran once');
+is(app_count('page'), 1, 'as did the page');
+
+# who is refused on the way is refused
+
+is(http_post($uri, 'x', { %key, 'X-Check' => 'status/403' })->status, 403,
+   'the check counts');

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_compress: bodies lie compressed in the store, and nobody else
 # can tell.
 
@@ -272,3 +275,100 @@ ok(nginx_reload(), 'reloaded');
 ok(wait_for(sub { http_post('/size?n=8000000&op=b', 'x', \%key)->status == 200 },
             30), 'answered again');
 is(app_count('b'), 1, 'ran once');
+
+
+
+=== TEST 8: and decompressed in turns
+--- h2
+--- log_level: debug
+--- provokes: exited on signal 9
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_compress      on;
+    idempotency_max_response  20m;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+sub turns
+{
+    my @turns = error_log() =~ /idempotency: a turn of \Q$_[0]\E,/g;
+    return scalar @turns;
+}
+
+my %key = ('Idempotency-Key' => new_key());
+my $uri = '/size?n=12000000&op=a';
+my $first = http_post($uri, 'x', \%key);
+is(length $first->body, 12_000_000, 'the first is whole');
+is(turns('decompression'), 0, 'nothing to decompress yet');
+
+my $retry = http_post($uri, 'x', \%key);
+is($retry->header('Idempotent-Replayed'), 'true', 'replayed');
+ok($retry->body eq $first->body, 'the same');
+is($retry->header_lines(own()), $first->header_lines(own()), 'same headers');
+cmp_ok(turns('decompression'), '>=', 20, 'in turns');
+
+# in the middle of it: a client leaves, over HTTP/2, too; the worker is to
+# leave, or is killed
+
+sub begun
+{
+    my ($what) = @_;
+
+    my $before = turns($what);
+    return sub { wait_for(sub { turns($what) > $before }, 20) };
+}
+
+my $begun = begun('decompression');
+my $c = send_post($uri, 'x', \%key);
+ok($begun->(), 'begun');
+$c->abort;
+
+my $h2 = h2_connect();
+$begun = begun('decompression');
+my $id = $h2->request('POST', $uri, 'x',
+                      { 'idempotency-key' => $key{'Idempotency-Key'} });
+ok($begun->(), 'HTTP/2: begun');
+$h2->rst($id);
+
+$begun = begun('decompression');
+$c = send_post($uri, 'x', \%key);
+ok($begun->(), 'reload: begun');
+ok(nginx_reload(), 'reloaded');
+my $r = $c->read_response(30);
+ok($r && $r->body eq $first->body, 'answered in full');
+
+$begun = begun('decompression');
+$c = send_post($uri, 'x', \%key);
+ok($begun->(), 'kill: begun');
+kill_worker();
+
+$retry = http_post($uri, 'x', \%key);
+ok($retry->body eq $first->body, 'the same, after all of that');
+is(app_count('a'), 1, 'ran once');
+
+# a client that leaves while its response is compressed: it is stored
+
+for my $how (qw(abort rst)) {
+    my $key = new_key();
+    $uri = "/size?n=8000000&op=$how";
+    $begun = begun('compression');
+
+    if ($how eq 'abort') {
+        $c = send_post($uri, 'x', { 'Idempotency-Key' => $key });
+        ok($begun->(), "$how: begun");
+        $c->abort;
+
+    } else {
+        $h2 = h2_connect();
+        $id = $h2->request('POST', $uri, 'x', { 'idempotency-key' => $key });
+        ok($begun->(), "$how: begun");
+        $h2->rst($id);
+    }
+
+    $r = http_post($uri, 'x', { 'Idempotency-Key' => $key });
+    is($r->status, 200, "$how: status");
+    is($r->header('Idempotent-Replayed'), 'true', "$how: replayed");
+    is(length $r->body, 8_000_000, "$how: whole");
+    is(app_count($how), 1, "$how: ran once");
+}

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_conflict_detail: the refusal of a conflict names the paths of a
 # JSON body that differ, and their values if that is asked for.  It is JSON
 # whatever was sent, it has a limit, it tells nothing of somebody else's

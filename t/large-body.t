@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Bodies that are parsed in turns of the event loop: they count as they would
 # at once, and nobody else has to wait.
 
@@ -221,7 +224,9 @@ for my $type (sort keys %bodies) {
     is(post('/ok', $bodies{$type}, new_key(), $type)->status, 200, "$type: ran");
     my @after = error_log() =~ /idempotency: a turn of parsing/g;
 
-    cmp_ok(@after - @before, '>=', 14, "$type: a piece in each turn");
+    # 15 pieces; then half a million values are sorted and hashed
+
+    cmp_ok(@after - @before, '>=', 24, "$type: a piece in each turn");
 }
 
 # a small one is parsed at once

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The outbox drains: kept commits land soon after their server is back, a
 # thousand of them, whatever else is down.  Bounds are generous: it is a
 # matter of a second, and without pipelining, or with one queue for all nodes,

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Addresses of Redis servers: IPv6, and such as a cluster announces, which are
 # not those that its servers have.
 

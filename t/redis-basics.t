@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The Redis store on a server that works: what it costs, what it leaves there,
 # how it is reached, and which configurations are refused.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A Redis that fails: killed, frozen, emptied, full, a replica, or talking
 # nonsense.  Nothing runs twice, nothing hangs, and no lock is left behind.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The native commands of a begin, a renewal, a commit and a release: where they
 # are enough, that no script is asked; where they are not, that one is; and that
 # a record has the life that it is to have.  What a server knows of them depends

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A master that sentinels name: it is found, followed through failovers, under
 # load and with operations under way, and left when it comes back as another's
 # replica.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A host of this version beside one of the version before, which kept a record
 # as a list: whatever that left in Redis, nothing runs twice.
 

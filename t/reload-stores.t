@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A reload that takes a store away.  Its records are kept as long as they live,
 # in case that it comes back, and that is told; commits that could not reach
 # it yet are not given up: the reload is refused.
@@ -181,4 +184,48 @@ error_log_like(qr/a kept commit landed|landed/, 'it landed', 20);
 edit_config(sub { s/shared/common/g });
 ok(wait_for(sub { nginx_reload() }, 10), 'now it may be renamed');
 is(post('/hold?op=a', $key)->body, "run 1\n", 'replayed from there');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 5: a fallback is taken away, while its ledger holds records
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server           127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        connect_timeout  300ms;
+        timeout          300ms;
+    }
+    idempotency_store ledger memory {
+        zone  ledger:2m;
+    }
+--- config
+    location / {
+        idempotency  shared fallback=ledger;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $key = new_key();
+
+edit_config(sub { s/ fallback=ledger// });
+ok(nginx_reload(), 'taken away, unused');
+error_log_unlike(qr/fallback.*is gone from the configuration/, 'nothing to tell');
+
+edit_config(sub { s/idempotency  shared;/idempotency  shared fallback=ledger;/ });
+ok(nginx_reload(), 'it is back');
+
+$::proxy->tell('refuse');
+$::proxy->tell('cut');
+$::proxy->tell('refuse');
+is(post('/ok?op=a', $key)->body, "run 1\n", 'ran, by the ledger');
+$::proxy->tell('pass');
+
+edit_config(sub { s/ fallback=ledger// });
+ok(nginx_reload(), 'taken away');
+error_log_like(qr/\[warn\] .*fallback "shared_ledger".*is gone from the configuration.*may run again; leave "fallback=" in place/,
+               'with a word');
+
+edit_config(sub { s/idempotency  shared;/idempotency  shared fallback=ledger;/ });
+ok(nginx_reload(), 'it is back');
+is(post('/ok?op=a', $key)->body, "run 1\n", 'its records count again');
 is(app_count('a'), 1, 'ran once');

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Filters of nginx that act on a response once it is stored: those that make
 # another one of it, those that need a body to answer a HEAD, ranges, and what
 # a content handler reads back after it has sent its header.
@@ -357,3 +360,154 @@ my $body = $r->body;
 ok(utf8::decode($body), 'no character is cut in two');
 --- no_error_log
 [error]
+
+
+
+=== TEST 6: another status, for handlers that do not look what filters return
+--- modules: perl js echo lua image_filter
+--- h2
+--- http_config
+    js_import it from ../html/it.js;
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET HEAD POST;
+    location /perl {
+        perl 'sub {
+            my $r = shift;
+            $r->header_out("Content-Length", 10);
+            $r->allow_ranges;
+            $r->send_http_header("text/plain");
+            return OK if $r->header_only;
+            $r->print("01234");
+            $r->print("56789");
+            return OK;
+        }';
+    }
+    location /off {
+        perl 'sub {
+            my $r = shift;
+            $r->header_out("Content-Length", 10);
+            $r->header_out("X-Idempotency-Store", "off");
+            $r->allow_ranges;
+            $r->send_http_header("text/plain");
+            $r->print("0123456789");
+            return OK;
+        }';
+    }
+    location /page {
+        error_page  416 =200 /page.txt;
+        perl 'sub {
+            my $r = shift;
+            $r->header_out("Content-Length", 10);
+            $r->allow_ranges;
+            $r->send_http_header("text/plain");
+            $r->print("0123456789");
+            return OK;
+        }';
+    }
+    location /image/ {
+        image_filter         rotate 90;
+        image_filter_buffer  10;
+        location /image/perl {
+            perl 'sub {
+                my $r = shift;
+                $r->header_out("Content-Length", 20);
+                $r->send_http_header("text/plain");
+                $r->print("0123456789" x 2);
+                return OK;
+            }';
+        }
+        location /image/js {
+            js_content  it.all;
+        }
+        location /image/echo {
+            echo_duplicate  2 0123456789;
+        }
+        location /image/lua {
+            content_by_lua_block {
+                ngx.header.content_length = 20
+                ngx.print("01234567890123456789")
+            }
+        }
+        location /image/eof {
+            content_by_lua_block {
+                ngx.header.content_length = 20
+                ngx.print("01234567890123456789")
+                ngx.eof()
+                ngx.sleep(0.1)
+            }
+        }
+    }
+    location = /page.txt { root html; }
+    location /app/ {
+        proxy_force_ranges  on;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files
+>>> page.txt
+a page
+>>> it.js
+function all(r) {
+    r.headersOut['Content-Length'] = 20;
+    r.status = 200;
+    r.sendHeader();
+    r.send('0123456789');
+    r.send('0123456789');
+    r.finish();
+}
+export default { all };
+--- client
+for my $uri (qw(/perl /page /app/binary)) {
+    for my $range ('bytes=5000-', 'bytes=2-5') {
+        my ($first, $retry) = as_uncovered('GET', $uri, "$uri $range",
+                                           Range => $range);
+        is($retry->header('Idempotent-Replayed'), 'true', "$uri: replayed")
+            if $range eq 'bytes=2-5';
+    }
+}
+
+is(http_get('/perl', { 'Idempotency-Key' => new_key(),
+                       Range => 'bytes=5000-' })->status, 416, 'perl: 416');
+
+as_uncovered('HEAD', '/perl', 'HEAD', Range => 'bytes=5000-');
+
+# the connection goes on, and has not a byte too many
+
+my $c = connect_client();
+for my $i (1 .. 3) {
+    $c->request('GET', '/perl', undef, { 'Idempotency-Key' => new_key(),
+                                         Range => 'bytes=5000-' });
+    my $r = $c->read_response;
+    is($r && $r->status, 416, "request $i of a connection");
+    $c->request('GET', '/app/ok', undef, {});
+    $r = $c->read_response;
+    is($r && $r->status, 200, "... and what comes next");
+}
+
+# of another filter
+
+for my $uri (qw(/image/perl /image/js /image/lua /image/eof)) {
+    my $key = new_key();
+    for my $which ('the first', 'the replay') {
+        my $r = http_get($uri, { 'Idempotency-Key' => $key });
+        is($r->status, 415, "$uri, $which");
+    }
+}
+
+# what is not kept
+
+for my $which ('the first', 'the next') {
+    my $r = http_get('/off', { 'Idempotency-Key' => 'off',
+                               Range => 'bytes=5000-' });
+    is($r->status, 416, "not kept, $which");
+}
+
+my $h2 = h2_connect();
+for my $i (1, 2) {
+    my $id = $h2->request('GET', '/perl', undef,
+                          { 'idempotency-key' => new_key(),
+                            range => 'bytes=5000-' });
+    is($h2->response($id)->status, 416, 'HTTP/2');
+}
+--- no_error_log
+[alert]

@@ -1,4 +1,10 @@
-/* sources: src/store/redis/ngx_http_idem_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/* sources: src/redis/ngx_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
 
 /*
  * What a Redis says, as it is read: a first byte chooses the operation, and
@@ -108,17 +114,16 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 static void
 forget(ngx_http_idem_redis_call_t *call)
 {
-    if (call->before) {
-        freeReplyObject(call->before);
-        call->before = NULL;
+    if (call->call.before) {
+        freeReplyObject(call->call.before);
+        call->call.before = NULL;
     }
 
-    if (call->expected.len) {
-        free(call->expected.data);
-        ngx_str_null(&call->expected);
-    }
+    free(call->call.memory);
+    call->call.memory = NULL;
+    ngx_str_null(&call->expected);
 
-    call->tries = 1;
+    call->call.tries = 1;
     call->upgrade = 0;
     call->upgraded = 0;
 }
@@ -141,7 +146,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t native, ngx_uint_t due, const uint8_t *p,
     ngx_http_idem_store_t        store;
     ngx_http_idem_redis_t        redis;
     ngx_http_idem_redis_call_t   call;
-    ngx_http_idem_redis_conn_t   conn;
+    ngx_redis_conn_t   conn;
     ngx_http_idem_claim_t        claim;
 
     ngx_memzero(&claim, sizeof(claim));
@@ -158,14 +163,15 @@ listen_to(ngx_uint_t kind, ngx_uint_t native, ngx_uint_t due, const uint8_t *p,
     store.conf = &redis;
     op.log = &log;
     op.pool = (ngx_pool_t *) &op;           /* only asked whether it is there */
-    call.op = &op;
-    call.conn = &conn;
+    call.call.data = &op;
+    call.call.conn = &conn;
+    call.call.redis = &redis.client;
     call.tag = TAG;
     call.native = native;
-    call.due = due;
-    call.tries = 1;
+    call.call.due = due;
+    call.call.tries = 1;
 
-    reader = ngx_http_idem_redis_reader(0);
+    reader = ngx_redis_reader(0);
     fuzz_check(reader != NULL);
 
     sum = 0;
@@ -191,8 +197,8 @@ listen_to(ngx_uint_t kind, ngx_uint_t native, ngx_uint_t due, const uint8_t *p,
                 break;
             }
 
-            if (call.due && call.before == NULL) {
-                call.before = reply;
+            if (call.call.due && call.call.before == NULL) {
+                call.call.before = reply;
                 continue;
             }
 

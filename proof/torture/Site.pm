@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What is tortured: a Redis, and nginx: A and B on that Redis by way of a proxy
 # each, B with a cache and a breaker; C on the embedded store; D on the Redis,
 # with a ledger to fall back to.  Starts them, and looks at them from outside.

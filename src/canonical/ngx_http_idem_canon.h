@@ -28,6 +28,10 @@
 
 #define NGX_HTTP_IDEM_CANON_DIGEST_LEN  32
 #define NGX_HTTP_IDEM_CANON_INLINE_MAX  32
+#define NGX_HTTP_IDEM_CANON_HASHED      0xff     /* in place of a length  */
+
+/* so many bytes of a value are a key to sort by */
+#define NGX_HTTP_IDEM_CANON_KEY_LEN     8
 
 /* tag, length, content */
 #define NGX_HTTP_IDEM_CANON_VALUE_MAX                                         \
@@ -56,8 +60,11 @@ typedef struct {
 } ngx_http_idem_canon_mem_t;
 
 
+typedef struct ngx_http_idem_canon_close_s  ngx_http_idem_canon_close_t;
+
+
 typedef struct {
-    ngx_http_idem_canon_mem_t  mem;
+    ngx_http_idem_canon_mem_t      mem;
 
     u_char                        *stack;
     size_t                         len;       /* of the stack, in use     */
@@ -65,6 +72,7 @@ typedef struct {
 
     uint32_t                      *order;     /* where on the stack: to   */
     size_t                         norder;    /* sort children in         */
+    ngx_http_idem_canon_close_t   *close;     /* of a large container     */
 } ngx_http_idem_canon_t;
 
 
@@ -86,6 +94,42 @@ ngx_int_t ngx_http_idem_canon_scalar(ngx_http_idem_canon_t *c,
  */
 ngx_int_t ngx_http_idem_canon_close(ngx_http_idem_canon_t *c,
     u_char tag, size_t base, ngx_uint_t unit, ngx_uint_t sort);
+
+/*
+ * The same, sorted, in steps.  NGX_AGAIN: step on, and push nothing until
+ * that says NGX_OK.  "work" is how much to do in a step: 1 is a few
+ * nanoseconds.
+ */
+ngx_int_t ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c,
+    u_char tag, size_t base, ngx_uint_t unit);
+ngx_int_t ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c,
+    size_t work);
+
+
+/* one value that is encoded already */
+
+ngx_int_t ngx_http_idem_canon_put(ngx_http_idem_canon_t *c,
+    const u_char *value);
+
+/* the bytes of the "unit" values at p: a sort asks millions of times */
+
+static ngx_inline size_t
+ngx_http_idem_canon_skip(const u_char *p, ngx_uint_t unit)
+{
+    size_t  len, n;
+
+    for (len = 0; unit; unit--) {
+        n = p[len + 1];
+
+        if (n == NGX_HTTP_IDEM_CANON_HASHED) {
+            n = NGX_HTTP_IDEM_CANON_DIGEST_LEN;
+        }
+
+        len += 2 + n;
+    }
+
+    return len;
+}
 
 
 /* The SHA-256 of the n pieces in a row, which the caller keeps apart. */

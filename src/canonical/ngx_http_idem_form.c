@@ -41,6 +41,8 @@ struct ngx_http_idem_form_s {
     unsigned                      value:1;  /* behind the "="      */
     unsigned                      excluded:1;
     unsigned                      empty:1;         /* no byte came        */
+    unsigned                      closing:1;       /* no byte will come   */
+    unsigned                      closed:1;
 };
 
 
@@ -295,34 +297,65 @@ ngx_http_idem_form_field(ngx_http_idem_form_t *f)
 }
 
 
+/* the fields are in their order, and one value: before that, in steps */
+
+ngx_int_t
+ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
+{
+    ngx_int_t  rc;
+
+    if (f->rc != NGX_OK || f->closed) {
+        return f->rc;
+    }
+
+    if (f->closing) {
+        rc = ngx_http_idem_canon_close_step(&f->canon, work);
+
+    } else {
+
+        if (f->state != NGX_HTTP_IDEM_FORM_PLAIN) {
+            f->rc = NGX_DECLINED;
+            return f->rc;
+        }
+
+        /* an empty body has no field; "&" has two, of no byte */
+
+        if (!f->empty) {
+            f->rc = ngx_http_idem_form_field(f);
+            if (f->rc != NGX_OK) {
+                return f->rc;
+            }
+        }
+
+        f->closing = 1;
+
+        rc = ngx_http_idem_canon_close_start(&f->canon,
+                                             NGX_HTTP_IDEM_CANON_FORM, 0,
+                                             NGX_HTTP_IDEM_FORM_UNIT);
+    }
+
+    if (rc != NGX_AGAIN) {
+        f->closed = 1;
+        f->rc = rc;
+    }
+
+    return rc;
+}
+
+
 ngx_int_t
 ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
 {
     u_char     nothing[4];
+    ngx_int_t  rc;
     ngx_str_t  piece[3];
 
-    if (f->rc != NGX_OK) {
-        return f->rc;
-    }
+    do {
+        rc = ngx_http_idem_form_close(f, NGX_MAX_SIZE_T_VALUE);
+    } while (rc == NGX_AGAIN);
 
-    if (f->state != NGX_HTTP_IDEM_FORM_PLAIN) {
-        f->rc = NGX_DECLINED;
-        return f->rc;
-    }
-
-    /* an empty body has no field; "&" has two, of no byte */
-
-    if (!f->empty) {
-        f->rc = ngx_http_idem_form_field(f);
-        if (f->rc != NGX_OK) {
-            return f->rc;
-        }
-    }
-
-    f->rc = ngx_http_idem_canon_close(&f->canon, NGX_HTTP_IDEM_CANON_FORM, 0,
-                                      NGX_HTTP_IDEM_FORM_UNIT, 1);
-    if (f->rc != NGX_OK) {
-        return f->rc;
+    if (rc != NGX_OK) {
+        return rc;
     }
 
     nothing[0] = (u_char) (f->nothing >> 24);
@@ -337,8 +370,6 @@ ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
     piece[2].len = f->canon.len;
 
     ngx_http_idem_canon_digest(piece, 3, digest);
-
-    f->rc = NGX_OK;
 
     return NGX_OK;
 }

@@ -57,6 +57,12 @@ ngx_http_idem_form_t *ngx_http_idem_form_create(
 ngx_int_t ngx_http_idem_form_feed(ngx_http_idem_form_t *f,
     const u_char *p, size_t len);
 
+/*
+ * For those who must not be busy for long, at the end of the body: a step of
+ * what is left to do.  NGX_AGAIN, there is more; otherwise the same answers.
+ */
+ngx_int_t ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work);
+
 /* once, at the end of the body; the same answers */
 
 ngx_int_t ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest);

@@ -142,6 +142,86 @@ ngx_http_idem_json_flush(ngx_http_idem_json_t *j)
 
 
 ngx_int_t
+ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work)
+{
+    ngx_int_t  rc;
+
+    if (j->rc != NGX_OK) {
+        return j->rc;
+    }
+
+    rc = ngx_http_idem_json_close_step(&j->walk, work);
+
+    if (rc != NGX_AGAIN) {
+        j->rc = rc;
+    }
+
+    return rc;
+}
+
+
+/*
+ * Up to the end of a large container, so that nothing comes behind it.  Most
+ * have none, and are not looked at.
+ */
+
+size_t
+ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p, size_t len)
+{
+    size_t       i;
+    ngx_uint_t   large, depth, quoted, escaped;
+
+    if (ngx_http_idem_json_flush(j) != NGX_OK) {
+        return len;
+    }
+
+    large = ngx_http_idem_json_large(&j->walk);
+
+    if (large == 0) {
+        return len;
+    }
+
+    depth = j->walk.depth;
+    quoted = j->strict.quoted;
+    escaped = (j->strict.state == NGX_HTTP_IDEM_JSON_ESCAPE);
+
+    for (i = 0; i < len; i++) {
+
+        if (escaped) {
+            escaped = 0;
+            continue;
+        }
+
+        switch (p[i]) {
+
+        case '"':
+            quoted = !quoted;
+            break;
+
+        case '\\':
+            escaped = quoted;
+            break;
+
+        case '[':
+        case '{':
+            depth += !quoted;
+            break;
+
+        case ']':
+        case '}':
+            if (!quoted && --depth < large) {
+                return i + 1;
+            }
+
+            break;
+        }
+    }
+
+    return len;
+}
+
+
+ngx_int_t
 ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest)
 {
     if (j->rc != NGX_OK

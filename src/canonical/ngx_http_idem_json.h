@@ -80,6 +80,10 @@ typedef struct {
     ngx_str_t                    *included;          /* JSON Pointers: what
                                                         of it counts      */
     ngx_uint_t                    nincluded;
+    ngx_str_t                    *redacted;          /* names, or pointers:
+                                                        paths have a hash in
+                                                        place of the value */
+    ngx_uint_t                    nredacted;
 
     ngx_http_idem_json_detail_e   detail;
     ngx_uint_t                    paths;             /* at most that many */
@@ -122,6 +126,16 @@ ngx_int_t ngx_http_idem_json_feed(ngx_http_idem_json_t *j,
 /* parses what was held back to save work; the same answers */
 
 ngx_int_t ngx_http_idem_json_flush(ngx_http_idem_json_t *j);
+
+/*
+ * For those who must not be busy for long.  What is left to do of what was
+ * fed, a step of it: NGX_AGAIN, there is more; otherwise the same answers.
+ * And how many of the next "len" bytes to feed before that is asked again.
+ * None has to: all is done in the end.
+ */
+ngx_int_t ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work);
+size_t ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p,
+    size_t len);
 
 /* once, at the end of the body; the same answers */
 

@@ -3,7 +3,7 @@
  * yajl's events, one after the other: values are pushed on the canonical
  * stack (canon.c), wanted members are kept, leaves go into the list of paths
  * (json_paths.c).  Called by yajl, which json.c feeds.  Each open container
- * has a frame; there is no tree and no recursion.
+ * has a frame (its end: json_close.c); there is no tree and no recursion.
  *
  * An excluded member is read like any other and taken off the stack again
  * when its value is complete, since it may be a wanted one.
@@ -20,38 +20,24 @@ static int ngx_http_idem_json_string(void *data, const u_char *p, size_t len);
 static int ngx_http_idem_json_name(void *data, const u_char *p, size_t len);
 static int ngx_http_idem_json_start_object(void *data);
 static int ngx_http_idem_json_start_array(void *data);
-static int ngx_http_idem_json_end(void *data);
 
 static int ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, const u_char *p, size_t len);
 static int ngx_http_idem_json_start(
     ngx_http_idem_json_walk_t *w, ngx_uint_t object);
 static void ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w);
-static int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
 static void ngx_http_idem_json_step(
     ngx_http_idem_json_walk_t *w, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
     const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
-static ngx_int_t ngx_http_idem_json_leaf(
-    ngx_http_idem_json_walk_t *w, size_t base);
-static int ngx_http_idem_json_stop(
-    ngx_http_idem_json_walk_t *w, ngx_int_t rc);
 static ngx_uint_t ngx_http_idem_json_find(const ngx_str_t *names,
     ngx_uint_t n, const u_char *p, size_t len);
 
 
-/* whether what comes now has a path, and whether it is for the list of them */
-
-#define ngx_http_idem_json_shown(w)  ((w)->paths && !(w)->hidden)
-
-#define ngx_http_idem_json_listed(w)                                          \
-    (ngx_http_idem_json_shown(w)                                              \
-     && ((w)->parts == NULL || (w)->inside))
-
 #define ngx_http_idem_json_tracked(w)                                         \
-    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached)
+    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached   \
+     || (w)->redacted.reached)
 
 
 static const u_char  ngx_http_idem_json_tags[] = {
@@ -110,6 +96,9 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
            != NGX_OK
         || ngx_http_idem_json_track_init(&w->included, options->included,
                                          options->nincluded, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->redacted, options->redacted,
+                                         options->nredacted, mem)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -134,6 +123,10 @@ ngx_int_t
 ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 {
     ngx_str_t  piece[2];
+
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return w->rc;
+    }
 
     if (w->paths
         && ngx_http_idem_json_paths_done(w->paths) != NGX_OK)
@@ -172,6 +165,7 @@ ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
     ngx_http_idem_json_track_destroy(&w->pointers, mem);
     ngx_http_idem_json_track_destroy(&w->excluded, mem);
     ngx_http_idem_json_track_destroy(&w->included, mem);
+    ngx_http_idem_json_track_destroy(&w->redacted, mem);
 
     if (w->paths) {
         ngx_http_idem_json_paths_destroy(w->paths);
@@ -231,6 +225,10 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
 {
     size_t  base;
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
     ngx_http_idem_json_enter(w);
 
     base = w->canon.len;
@@ -245,7 +243,10 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
 
     if (ngx_http_idem_json_listed(w)) {
 
-        if (kind == NGX_HTTP_IDEM_JSON_STRING) {
+        if (w->veiled) {
+            ngx_http_idem_json_paths_redacted(w->paths, p, len);
+
+        } else if (kind == NGX_HTTP_IDEM_JSON_STRING) {
             ngx_http_idem_json_paths_string(w->paths, p, len);
 
         } else {
@@ -271,6 +272,10 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
     ngx_http_idem_json_frame_t          *f;
     const ngx_http_idem_json_options_t  *options;
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
     options = w->options;
     f = &w->frames[w->depth - 1];
 
@@ -285,6 +290,13 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
     {
         w->hidden = w->depth;
         w->hidden_base = w->canon.len;
+    }
+
+    if (!w->veiled
+        && ngx_http_idem_json_find(options->redacted, options->nredacted, p,
+                                   len))
+    {
+        w->veiled = w->depth;
     }
 
     if (ngx_http_idem_json_tracked(w)) {
@@ -338,6 +350,10 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
 {
     ngx_http_idem_json_frame_t  *f;
 
+    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
     if (w->depth == w->options->depth) {
         return ngx_http_idem_json_stop(w, NGX_DECLINED);
     }
@@ -366,70 +382,6 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
     }
 
     return 1;
-}
-
-
-static int
-ngx_http_idem_json_end(void *data)
-{
-    ngx_http_idem_json_walk_t *w = data;
-
-    u_char                       tag;
-    ngx_uint_t                   leaf, object, unordered;
-    ngx_http_idem_json_frame_t  *f;
-
-    f = &w->frames[w->depth - 1];
-    object = f->object;
-    unordered = w->options->unordered;
-
-    tag = object ? NGX_HTTP_IDEM_CANON_OBJECT
-                 : unordered ? NGX_HTTP_IDEM_CANON_SET
-                             : NGX_HTTP_IDEM_CANON_ARRAY;
-
-    if (ngx_http_idem_canon_close(&w->canon, tag, f->base,
-                                  object ? 2 : 1, object || unordered)
-        != NGX_OK)
-    {
-        return ngx_http_idem_json_stop(w, NGX_ERROR);
-    }
-
-    if (ngx_http_idem_json_listed(w)) {
-
-        if (w->folded) {
-            ngx_http_idem_json_paths_text(w->paths,
-                                             (u_char *) (object ? "}" : "]"),
-                                             1);
-
-            leaf = (w->folded == w->depth);
-
-        } else {
-            leaf = (f->n == 0);
-
-            if (leaf) {
-                ngx_http_idem_json_paths_text(w->paths,
-                                           (u_char *) (object ? "{}" : "[]"),
-                                           2);
-            }
-        }
-
-        if (leaf) {
-
-            /* the path is its own still: no child has set another */
-
-            w->folded = 0;
-
-            if (ngx_http_idem_json_leaf(w, f->base) != NGX_OK) {
-                return ngx_http_idem_json_stop(w, NGX_ERROR);
-            }
-        }
-    }
-
-    w->depth--;
-
-    return ngx_http_idem_json_leave(w,
-                                 object ? NGX_HTTP_IDEM_JSON_OBJECT
-                                        : NGX_HTTP_IDEM_JSON_ARRAY,
-                                 f->base, NULL, 0);
 }
 
 
@@ -479,7 +431,7 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
 
 /* after any value, which is on top of the stack, from "base" on */
 
-static int
+int
 ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
@@ -528,6 +480,10 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
         w->inside = 0;
     }
 
+    if (w->veiled && w->veiled == w->depth) {
+        w->veiled = 0;
+    }
+
     if (w->hidden && w->hidden == w->depth) {
         w->hidden = 0;
         w->canon.len = w->hidden_base;
@@ -550,6 +506,7 @@ ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
 {
     ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
     ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->redacted, w->depth, p, len);
     ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
 
     if (!w->hidden
@@ -557,6 +514,12 @@ ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
     {
         w->hidden = w->depth;
         w->hidden_base = w->canon.len;
+    }
+
+    if (!w->veiled
+        && ngx_http_idem_json_track_any(&w->redacted, w->depth))
+    {
+        w->veiled = w->depth;
     }
 
     if (!w->inside
@@ -594,7 +557,7 @@ ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 {
     ngx_str_t  value;
@@ -606,7 +569,7 @@ ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 }
 
 
-static int
+int
 ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
 {
     w->rc = rc;

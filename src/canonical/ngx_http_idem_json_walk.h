@@ -52,6 +52,9 @@ typedef struct {
     ngx_http_idem_json_track_t    pointers;         /* among those wanted */
     ngx_http_idem_json_track_t    excluded;
     ngx_http_idem_json_track_t    included;
+    ngx_http_idem_json_track_t    redacted;
+    ngx_uint_t                    veiled;         /* depth of the container of
+                                                     what is redacted, or 0 */
     ngx_http_idem_json_member_t  *parts;           /* that are included   */
     ngx_uint_t                    inside;          /* depth of the container
                                                       of one, or 0        */
@@ -60,7 +63,19 @@ typedef struct {
     ngx_uint_t                    folded;          /* depth of the array
                                                       that is one leaf,
                                                       or 0                */
+    unsigned                      closing:1;       /* a container, in steps */
 } ngx_http_idem_json_walk_t;
+
+
+/* whether what comes now has a path */
+
+#define ngx_http_idem_json_shown(w)  ((w)->paths && !(w)->hidden)
+
+/* ... and is for the list of them */
+
+#define ngx_http_idem_json_listed(w)                                          \
+    (ngx_http_idem_json_shown(w)                                              \
+     && ((w)->parts == NULL || (w)->inside))
 
 
 extern const yajl_callbacks  ngx_http_idem_json_walk_callbacks;
@@ -90,6 +105,29 @@ ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
 /* NGX_DECLINED: the document counts as a whole */
 ngx_int_t ngx_http_idem_json_included(
     ngx_http_idem_json_walk_t *w, u_char *digest);
+
+int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p,
+    size_t len);
+ngx_int_t ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base);
+int ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc);
+
+
+/* json_close.c: the end of a container, yajl's event */
+
+int ngx_http_idem_json_end(void *data);
+
+/*
+ * One that is large is closed in steps: NGX_AGAIN, there are more.  To finish
+ * is to make them all at once, before anything else is pushed.
+ */
+ngx_int_t ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w,
+    size_t work);
+ngx_int_t ngx_http_idem_json_close_finish(ngx_http_idem_json_walk_t *w);
+
+/* the depth of the innermost open container that is large, or 0 */
+
+ngx_uint_t ngx_http_idem_json_large(ngx_http_idem_json_walk_t *w);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_WALK_H_INCLUDED_ */

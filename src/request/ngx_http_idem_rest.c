@@ -5,7 +5,8 @@
  * To parse 1 MB of JSON can take tens of milliseconds, in which a worker would
  * serve nobody else.  So no more than a part of a body is parsed while it
  * comes in; what is behind that is copied, and parsed when all of it is there,
- * a piece in each turn of the event loop.  A body beyond the limit of the
+ * a piece in each turn of the event loop; the children of a large container
+ * are sorted in turns, too.  A body beyond the limit of the
  * parsers is not copied: they decline it.
  *
  * Called by the body; goes on to begin when it is done.
@@ -23,6 +24,9 @@
 
 /* the end closes what was opened at the beginning: a turn of its own */
 #define NGX_HTTP_IDEM_REST_END    64
+
+/* what is sorted and hashed in a turn: a millisecond or two */
+#define NGX_HTTP_IDEM_REST_WORK   262144
 
 /* of the next turn; with 0 it would be this one */
 #define NGX_HTTP_IDEM_REST_PAUSE  1
@@ -43,6 +47,7 @@ struct ngx_http_idem_rest_s {
 
 
 static void ngx_http_idem_rest_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_idem_rest_turn(ngx_http_idem_body_t *body);
 static void *ngx_http_idem_rest_alloc(void *data, size_t size);
 static void ngx_http_idem_rest_free(void *data, void *p);
 
@@ -133,54 +138,21 @@ ngx_http_idem_rest_parse(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static void
 ngx_http_idem_rest_handler(ngx_event_t *ev)
 {
-    size_t                 n;
-    u_char                *p;
-    ngx_int_t              rc;
-    ngx_connection_t      *c;
-    ngx_http_request_t    *r;
-    ngx_http_idem_ctx_t   *ctx;
-    ngx_http_idem_body_t  *body;
-    ngx_http_idem_rest_t  *rest;
+    ngx_connection_t     *c;
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
 
     ctx = ev->data;
     r = ctx->request;
     c = r->connection;
-    body = &ctx->body;
-    rest = body->rest;
 
     ngx_http_set_log_request(c->log, r);
 
-    p = rest->data + rest->pos;
-    n = rest->len - rest->pos;
-
-    if (n > NGX_HTTP_IDEM_REST_END) {
-        n = ngx_min(n - NGX_HTTP_IDEM_REST_END, NGX_HTTP_IDEM_REST_PIECE);
-    }
-
-    rest->pos += n;
-
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, c->log, 0,
-                   "idempotency: a turn of parsing, %uz of %uz",
-                   rest->pos, rest->len);
+                   "idempotency: a turn of parsing, at %uz of %uz",
+                   ctx->body.rest->pos, ctx->body.rest->len);
 
-    rc = NGX_DECLINED;
-
-    if (body->json
-        && ngx_http_idem_json_feed(body->json, p, n) == NGX_OK
-        && ngx_http_idem_json_flush(body->json) == NGX_OK)
-    {
-        rc = NGX_OK;
-    }
-
-    if (body->form
-        && ngx_http_idem_form_feed(body->form, p, n) == NGX_OK)
-    {
-        rc = NGX_OK;
-    }
-
-    /* what no parser goes on with is not read to its end */
-
-    if (rc == NGX_OK && rest->pos < rest->len) {
+    if (ngx_http_idem_rest_turn(&ctx->body) == NGX_AGAIN) {
         ngx_add_timer(ev, NGX_HTTP_IDEM_REST_PAUSE);
         return;
     }
@@ -189,9 +161,72 @@ ngx_http_idem_rest_handler(ngx_event_t *ev)
 
     r->read_event_handler = ngx_http_block_reading;
 
-    ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(body));
+    ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(&ctx->body));
 
     ngx_http_run_posted_requests(c);
+}
+
+
+/* NGX_AGAIN, or NGX_OK: there is nothing left that takes its time */
+
+static ngx_int_t
+ngx_http_idem_rest_turn(ngx_http_idem_body_t *body)
+{
+    size_t                 n;
+    u_char                *p;
+    ngx_int_t              rc;
+    ngx_http_idem_rest_t  *rest;
+
+    rest = body->rest;
+
+    /* the children of a container that has ended are sorted first */
+
+    if (body->json
+        && ngx_http_idem_json_work(body->json, NGX_HTTP_IDEM_REST_WORK)
+           == NGX_AGAIN)
+    {
+        return NGX_AGAIN;
+    }
+
+    p = rest->data + rest->pos;
+    n = rest->len - rest->pos;
+
+    if (n == 0) {
+        return body->form
+               && ngx_http_idem_form_close(body->form,
+                                           NGX_HTTP_IDEM_REST_WORK)
+                  == NGX_AGAIN
+               ? NGX_AGAIN : NGX_OK;
+    }
+
+    if (n > NGX_HTTP_IDEM_REST_END) {
+        n = ngx_min(n - NGX_HTTP_IDEM_REST_END, NGX_HTTP_IDEM_REST_PIECE);
+    }
+
+    if (body->json) {
+        n = ngx_http_idem_json_cut(body->json, p, n);
+    }
+
+    rest->pos += n;
+
+    rc = NGX_OK;
+
+    if (body->json
+        && ngx_http_idem_json_feed(body->json, p, n) == NGX_OK
+        && ngx_http_idem_json_flush(body->json) == NGX_OK)
+    {
+        rc = NGX_AGAIN;
+    }
+
+    if (body->form
+        && ngx_http_idem_form_feed(body->form, p, n) == NGX_OK)
+    {
+        rc = NGX_AGAIN;
+    }
+
+    /* what no parser goes on with is not read to its end */
+
+    return rc;
 }
 
 

@@ -332,6 +332,7 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 static ngx_int_t
 ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
 {
+    ngx_int_t             rc;
     ngx_http_idem_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
@@ -355,11 +356,20 @@ ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (ctx->phase == NGX_HTTP_IDEM_HOLD) {
-        return ngx_http_idem_capture_body(r, ctx, in);
+        rc = ngx_http_idem_capture_body(r, ctx, in);
+
+        if (rc > NGX_OK && ctx->phase == NGX_HTTP_IDEM_SEND
+            && !r->header_sent)
+        {
+            return ngx_http_idem_instead(r, ctx, rc);
+        }
+
+        return rc;
     }
 
     if (ctx->phase == NGX_HTTP_IDEM_COMPRESS
-        || ctx->phase == NGX_HTTP_IDEM_COMMIT)
+        || ctx->phase == NGX_HTTP_IDEM_COMMIT
+        || ctx->capture.instead)
     {
         ngx_http_idem_drop(in);
         return NGX_AGAIN;
@@ -532,7 +542,10 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP
+        && (ctx->capture.app_off
+            || (ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))))
+    {
         outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
 

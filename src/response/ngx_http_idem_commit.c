@@ -16,7 +16,12 @@
 #include "request/ngx_http_idem_request.h"
 
 
+/* how often to see whether a handler is through */
+#define NGX_HTTP_IDEM_INSTEAD_PAUSE  10
+
+
 static void ngx_http_idem_commit_block(ngx_http_request_t *r);
+static void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
@@ -25,7 +30,9 @@ static void ngx_http_idem_commit_stored(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_finalize(ngx_http_request_t *r, ngx_int_t status);
+static void ngx_http_idem_instead_handler(ngx_event_t *ev);
+static void ngx_http_idem_commit_return(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
 
 
 /* NGX_DECLINED: there is no memory for it, and nothing was done */
@@ -74,6 +81,16 @@ ngx_http_idem_commit_block(ngx_http_request_t *r)
 
     r->main->blocked++;
     r->aio = 1;
+}
+
+
+static void
+ngx_http_idem_commit_unblock(ngx_http_request_t *r)
+{
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    r->main->blocked--;
+    r->aio = 0;
 }
 
 
@@ -189,10 +206,40 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     c = r->connection;
 
-    r->main->blocked--;
-    r->aio = 0;
+    ngx_http_idem_commit_unblock(r);
 
-    rc = c->error ? NGX_ERROR : ngx_http_idem_send(r, ctx);
+    if (c->error) {
+        rc = NGX_ERROR;
+
+    } else if (r->header_sent) {
+        /* the handler failed after all, and nginx has said so */
+        rc = NGX_OK;
+
+    } else {
+        rc = ngx_http_idem_send(r, ctx);
+    }
+
+    ngx_http_idem_commit_return(r, ctx, rc);
+}
+
+
+/* whoever made the response, or waits for its end, goes on */
+
+static void
+ngx_http_idem_commit_return(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc)
+{
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
+    if (rc > NGX_OK) {
+        rc = ngx_http_idem_instead(r, ctx, rc);
+
+        if (rc == NGX_AGAIN) {
+            return;
+        }
+    }
 
     if (rc == NGX_ERROR) {
         c->error = 1;
@@ -212,36 +259,89 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    if (rc > NGX_OK) {
-
-        /* a filter has another response for it, and nothing was sent yet */
-
-        ngx_http_idem_finalize(r, rc);
-
-    } else {
-        r->write_event_handler(r);
-    }
+    r->write_event_handler(r);
 
     ngx_http_run_posted_requests(c);
 }
 
 
 /*
- * What nginx does with a status that a filter returns, when whoever made the
- * response is through.  Otherwise (Lua goes on after ngx.eof()) the other
- * response is sent in its place, and the request ends as that one will.
+ * A filter has another response for the one that is sent: "status", and
+ * nothing was sent yet.  Without this module its handler would have learned
+ * that from its header.  Now it may be through (Redis), or it does not look at
+ * what becomes of its body (perl, njs), or it goes on after its last byte
+ * (Lua, after ngx.eof()).  So nginx is told when the handler is through.
  */
 
-static void
-ngx_http_idem_finalize(ngx_http_request_t *r, ngx_int_t status)
+ngx_int_t
+ngx_http_idem_instead(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t status)
 {
-    if (r->http_state == NGX_HTTP_WRITING_REQUEST_STATE) {
-        ngx_http_finalize_request(r, status);
+    ngx_event_t  *ev;
+
+    ev = ngx_pcalloc(r->pool, sizeof(ngx_event_t));
+    if (ev == NULL) {
+        return NGX_ERROR;
+    }
+
+    ev->handler = ngx_http_idem_instead_handler;
+    ev->data = ctx;
+    ev->log = r->connection->log;
+
+    ctx->capture.instead = status;
+
+    ngx_http_idem_commit_block(r);
+
+    ngx_post_event(ev, &ngx_posted_events);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_instead_handler(ngx_event_t *ev)
+{
+    ngx_int_t             status;
+    ngx_connection_t     *c;
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    status = ctx->capture.instead;
+
+    if (c->error || r->done || r->header_sent) {
+
+        /* the client left, or the handler failed and nginx has said so */
+
+        status = NGX_OK;
+
+#if (nginx_version >= 1025004)
+    } else if (r->main->terminated) {
+        status = NGX_OK;
+#endif
+
+    } else if (r->http_state != NGX_HTTP_WRITING_REQUEST_STATE) {
+
+        /* there is no event for the end of a handler */
+
+        ngx_add_timer(ev, NGX_HTTP_IDEM_INSTEAD_PAUSE);
         return;
     }
 
-    (void) ngx_http_filter_finalize_request(r, &ngx_http_idempotency_module,
-                                            status);
+    ctx->capture.instead = NGX_OK;
 
-    r->write_event_handler(r);
+    ngx_http_idem_commit_unblock(r);
+
+    if (status == NGX_OK) {
+        ngx_http_idem_commit_return(r, ctx, NGX_OK);
+        return;
+    }
+
+    ngx_http_finalize_request(r, status);
+    ngx_http_run_posted_requests(c);
 }

@@ -26,19 +26,27 @@
 /* of the next turn; with 0 it would be this one */
 #define NGX_HTTP_IDEM_DEFLATE_PAUSE  1
 
+/* what is made by decompression in one turn: some 3 ms */
+#define NGX_HTTP_IDEM_INFLATE_PIECE  (512 * 1024)
+
 
 struct ngx_http_idem_deflate_s {
-    z_stream      z;
-    ngx_chain_t  *in;
-    ngx_chain_t  *out;
-    ngx_event_t   event;
-    unsigned      open:1;
+    z_stream                    z;
+    ngx_chain_t                *in;
+    ngx_chain_t                *out;
+    ngx_str_t                   plain;           /* of decompression        */
+    ngx_http_idem_inflated_pt   inflated;        /* NULL: of compression    */
+    ngx_event_t                 event;
+    unsigned                    open:1;
 };
 
 
 static ngx_int_t ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc);
 static void ngx_http_idem_deflate_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *body);
+static void ngx_http_idem_inflate_handler(ngx_event_t *ev);
 
 
 /*
@@ -195,51 +203,137 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
     }
 
     if (d->open) {
-        (void) deflateEnd(&d->z);
+        (void) (d->inflated ? inflateEnd(&d->z) : deflateEnd(&d->z));
     }
 }
 
 
-/* NGX_DECLINED if it is not what the record says */
+/*
+ * Decompresses the body of a record.  NGX_OK: it is in "body"; NGX_DECLINED:
+ * it is not what the record says; NGX_AGAIN: it goes on in further turns of
+ * the event loop, and "inflated" is called in the end.
+ */
 
 ngx_int_t
-ngx_http_idem_inflate(ngx_http_request_t *r,
-    ngx_http_idem_response_t *response, ngx_str_t *body)
+ngx_http_idem_inflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_response_t *response, ngx_str_t *body,
+    ngx_http_idem_inflated_pt inflated)
 {
-    int        rc;
-    z_stream   z;
-    ngx_str_t  plain;
+    ngx_int_t                 rc;
+    ngx_http_idem_deflate_t  *d;
 
     if (response->plain_len / NGX_HTTP_IDEM_INFLATE_RATIO > body->len) {
         return NGX_DECLINED;
     }
 
-    plain.len = response->plain_len;
-    plain.data = ngx_pnalloc(r->pool, ngx_max(plain.len, 1));
-    if (plain.data == NULL) {
+    d = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_deflate_t));
+    if (d == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_memzero(&z, sizeof(z_stream));
+    d->inflated = inflated;
+    d->plain.len = response->plain_len;
+    d->plain.data = ngx_pnalloc(r->pool, ngx_max(d->plain.len, 1));
 
-    if (inflateInit(&z) != Z_OK) {
+    if (d->plain.data == NULL || inflateInit(&d->z) != Z_OK) {
         return NGX_ERROR;
     }
 
-    z.next_in = body->data;
-    z.avail_in = (uInt) body->len;
-    z.next_out = plain.data;
-    z.avail_out = (uInt) plain.len;
+    d->open = 1;
+    d->z.next_in = body->data;
+    d->z.avail_in = (uInt) body->len;
+    d->z.next_out = d->plain.data;
 
-    rc = inflate(&z, Z_FINISH);
+    ctx->capture.deflate = d;
 
-    (void) inflateEnd(&z);
+    rc = ngx_http_idem_inflate_turn(ctx, body);
 
-    if (rc != Z_STREAM_END || z.avail_out || z.avail_in) {
-        return NGX_DECLINED;
+    if (rc == NGX_AGAIN) {
+        d->event.handler = ngx_http_idem_inflate_handler;
+        d->event.data = ctx;
+        d->event.log = r->connection->log;
+
+        ngx_add_timer(&d->event, NGX_HTTP_IDEM_DEFLATE_PAUSE);
     }
 
-    *body = plain;
+    return rc;
+}
 
-    return NGX_OK;
+
+static ngx_int_t
+ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
+{
+    int                       rc;
+    size_t                    left;
+    ngx_int_t                 result;
+    ngx_http_idem_deflate_t  *d;
+
+    d = ctx->capture.deflate;
+
+    left = d->plain.data + d->plain.len - d->z.next_out;
+
+    d->z.avail_out = (uInt) ngx_min(left, NGX_HTTP_IDEM_INFLATE_PIECE);
+
+    rc = inflate(&d->z, Z_SYNC_FLUSH);
+
+    left = d->plain.data + d->plain.len - d->z.next_out;
+
+    if (rc == Z_OK && d->z.avail_out == 0 && left) {
+        return NGX_AGAIN;
+    }
+
+    /* what is left is its end, for which it wants no room */
+
+    if (rc == Z_OK && left == 0) {
+        rc = inflate(&d->z, Z_FINISH);
+    }
+
+    if (rc == Z_STREAM_END && left == 0 && d->z.avail_in == 0) {
+        *body = d->plain;
+        result = NGX_OK;
+
+    } else {
+        result = NGX_DECLINED;
+    }
+
+    ngx_http_idem_deflate_cleanup(ctx);
+
+    return result;
+}
+
+
+static void
+ngx_http_idem_inflate_handler(ngx_event_t *ev)
+{
+    ngx_int_t                   rc;
+    ngx_str_t                   body;
+    ngx_connection_t           *c;
+    ngx_http_request_t         *r;
+    ngx_http_idem_ctx_t        *ctx;
+    ngx_http_idem_inflated_pt   inflated;
+
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
+                   "idempotency: a turn of decompression, at %uL",
+                   (uint64_t) ctx->capture.deflate->z.total_out);
+
+    inflated = ctx->capture.deflate->inflated;
+
+    ngx_str_null(&body);
+
+    rc = ngx_http_idem_inflate_turn(ctx, &body);
+
+    if (rc == NGX_AGAIN) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+        return;
+    }
+
+    inflated(r, ctx, rc, &body);
+
+    ngx_http_run_posted_requests(c);
 }

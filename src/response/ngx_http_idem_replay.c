@@ -20,6 +20,13 @@
 static ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
     ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
     ngx_str_t *body, const char **reason);
+static ngx_int_t ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover, const char *reason);
+static void ngx_http_idem_replay_inflated(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+static ngx_int_t ngx_http_idem_replay_send(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
+    ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_replay_ranges(ngx_http_request_t *r);
@@ -32,40 +39,34 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ngx_str_t                  body;
     const char                *reason;
     ngx_http_idem_ctx_t       *ctx;
-    ngx_http_idem_response_t   response;
+    ngx_http_idem_response_t  *response;
 
     ctx = cover->ctx;
     reason = NULL;
 
-    rc = ngx_http_idem_replay_decode(r, &cover->op.found, &response, &body,
+    response = ngx_palloc(r->pool, sizeof(ngx_http_idem_response_t));
+    if (response == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = ngx_http_idem_replay_decode(r, &cover->op.found, response, &body,
                                      &reason);
     if (rc == NGX_DECLINED) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idempotency: store \"%V\" has a record that can't be "
-                      "read: %s, record %*xs", &ctx->conf->store->name,
-                      reason ? reason : "unknown", (size_t) 8, cover->id);
-
-        /*
-         * Whatever idempotency_on_store_error says: it ran, and to run it
-         * again is the one thing that must not be
-         */
-
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+        return ngx_http_idem_replay_unreadable(r, cover, reason);
     }
 
     if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    rc = ngx_http_idem_follow_start(r, cover, &response);
+    rc = ngx_http_idem_follow_start(r, cover, response);
 
     if (rc != NGX_DECLINED) {
         return rc;
     }
 
-    if (ctx->conf->dry_run) {
-        ctx->answer.original_time = response.time;
+    if (ngx_http_idem_is_dry_run(ctx)) {
+        ctx->answer.original_time = response->time;
         return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
     }
 
@@ -75,7 +76,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
 
     /* the record may be of a later request that was given this response */
-    ctx->answer.original_time = response.time;
+    ctx->answer.original_time = response->time;
 
     /* should a filter fail: the error_page of that must not run it either */
 
@@ -89,19 +90,97 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return rc;
     }
 
-    if (ngx_http_idem_restore_head(r, &response) != NGX_OK
+    if (response->compressed) {
+        ctx->answer.replays = cover;
+        ctx->answer.response = response;
+
+        rc = ngx_http_idem_inflate(r, ctx, response, &body,
+                                   ngx_http_idem_replay_inflated);
+
+        if (rc == NGX_AGAIN) {
+
+            /* its client is not listened to for so long */
+
+            r->read_event_handler = ngx_http_block_reading;
+            r->write_event_handler = ngx_http_request_empty_handler;
+
+            return NGX_AGAIN;
+        }
+
+        if (rc == NGX_DECLINED) {
+            return ngx_http_idem_replay_unreadable(r, cover,
+                                           "its body can't be decompressed");
+        }
+
+        if (rc != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    return ngx_http_idem_replay_send(r, ctx, response, &body);
+}
+
+
+/*
+ * Whatever idempotency_on_store_error says: it ran, and to run it again is the
+ * one thing that must not be.
+ */
+
+static ngx_int_t
+ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover, const char *reason)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idempotency: store \"%V\" has a record that can't be "
+                  "read: %s, record %*xs", &ctx->conf->store->name,
+                  reason ? reason : "unknown", (size_t) 8, cover->id);
+
+    return ngx_http_idem_refuse(r, ctx,
+                                NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+}
+
+
+static void
+ngx_http_idem_replay_inflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_int_t rc, ngx_str_t *body)
+{
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_replay_send(r, ctx, ctx->answer.response, body);
+
+    } else {
+        rc = ngx_http_idem_replay_unreadable(r, ctx->answer.replays,
+                                           "its body can't be decompressed");
+    }
+
+    if (rc != NGX_DONE) {
+        ngx_http_finalize_request(r, rc);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_response_t *response, ngx_str_t *body)
+{
+    ngx_int_t  rc;
+
+    if (ngx_http_idem_restore_head(r, response) != NGX_OK
         || ngx_http_idem_replay_headers(r, ctx) != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ctx->conf->replay_json && !response.header_only
-        && ngx_http_idem_replay_json(r, ctx, &body) == NGX_ERROR)
+    if (ctx->conf->replay_json && !response->header_only
+        && ngx_http_idem_replay_json(r, ctx, body) == NGX_ERROR)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ctx->conf->replay_status && response.status / 100 == 2) {
+    if (ctx->conf->replay_status && response->status / 100 == 2) {
         r->headers_out.status = ctx->conf->replay_status;
         ngx_str_null(&r->headers_out.status_line);
     }
@@ -111,16 +190,16 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     r->disable_not_modified = 1;
     r->allow_ranges = 0;
 
-    r->headers_out.content_length_n = response.header_only
-                                      ? response.content_length
-                                      : (off_t) body.len;
+    r->headers_out.content_length_n = response->header_only
+                                      ? response->content_length
+                                      : (off_t) body->len;
 
     ngx_http_idem_replay_ranges(r);
 
     rc = ngx_http_send_header(r);
 
     if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
-        rc = ngx_http_idem_output(r, &ctx->capture.end_buf, &body);
+        rc = ngx_http_idem_output(r, &ctx->capture.end_buf, body);
     }
 
     ngx_http_finalize_request(r, rc);
@@ -136,7 +215,6 @@ ngx_http_idem_replay_decode(ngx_http_request_t *r,
     ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
     ngx_str_t *body, const char **reason)
 {
-    ngx_int_t   rc;
     ngx_uint_t  n;
 
     ngx_memzero(response, sizeof(ngx_http_idem_response_t));
@@ -160,16 +238,6 @@ ngx_http_idem_replay_decode(ngx_http_request_t *r,
         != NGX_OK)
     {
         return NGX_DECLINED;
-    }
-
-    if (response->compressed) {
-        rc = ngx_http_idem_inflate(r, response, body);
-
-        if (rc == NGX_DECLINED) {
-            *reason = "its body can't be decompressed";
-        }
-
-        return rc;
     }
 
     return NGX_OK;

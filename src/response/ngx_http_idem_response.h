@@ -61,6 +61,8 @@ typedef struct {
     ngx_http_idem_deflate_t   *deflate;         /* under way                */
     ngx_chain_t               *compressed;      /* body of the record       */
     ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
+    ngx_int_t                  instead;         /* a status: what a filter
+                                                   has in its place         */
 
     unsigned                   app_off:1;       /* X-Idempotency-Store      */
     unsigned                   ended:1;         /* a response, and not its
@@ -97,6 +99,8 @@ typedef struct {
     ngx_http_idem_cover_t     *met;             /* whose record decided it  */
     ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
                                                 /* data is NULL: not made   */
+    ngx_http_idem_cover_t     *replays;         /* while it is decompressed */
+    ngx_http_idem_response_t  *response;
 
     unsigned                   foreign:1;       /* another identity's record:
                                                    tell nothing             */
@@ -112,6 +116,12 @@ void ngx_http_idem_outcome_left(ngx_http_request_t *r,
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
 
+/* NGX_OK and a body, or NGX_DECLINED */
+
+typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+
+
 void ngx_http_idem_capture_init(void);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -121,6 +131,8 @@ ngx_int_t ngx_http_idem_capture_head(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_may_range(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_replay(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
+ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
@@ -155,6 +167,8 @@ ngx_int_t ngx_http_idem_diff(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_diff_e form, ngx_str_t *text,
     ngx_uint_t *more);
 u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
+ngx_uint_t ngx_http_idem_json_kept(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
@@ -162,7 +176,8 @@ ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
 void ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
-    ngx_http_idem_response_t *response, ngx_str_t *body);
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
+    ngx_str_t *body, ngx_http_idem_inflated_pt inflated);
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);

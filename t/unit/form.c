@@ -1,4 +1,10 @@
-/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c ; libs: -lcrypto */
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/* sources: src/canonical/ngx_http_idem_form.c src/canonical/ngx_http_idem_canon.c src/canonical/ngx_http_idem_canon_close.c ; libs: -lcrypto */
 
 /*
  * A form as it counts: which pairs are the same, which are not, which bodies

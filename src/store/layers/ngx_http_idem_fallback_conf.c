@@ -10,7 +10,15 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "ngx_http_idem.h"
 #include "store/layers/ngx_http_idem_layers.h"
+
+
+#define NGX_HTTP_IDEM_FALLBACK_PREFIX  "idempotency_fallback"
+
+
+static ngx_int_t ngx_http_idem_fallback_dropped(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
 
 
 /*
@@ -85,7 +93,7 @@ ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all)
 
         if (ngx_http_idem_shared_add(cf, &f->shared,
                                 sizeof(ngx_http_idem_fallback_sh_t),
-                                "idempotency_fallback",
+                                NGX_HTTP_IDEM_FALLBACK_PREFIX,
                                 &f->declared->name, &f->ledger->name)
             != NGX_CONF_OK)
         {
@@ -108,4 +116,103 @@ ngx_http_idem_fallback_bind(ngx_array_t *all)
     for (i = 0; i < all->nelts; i++) {
         p[i]->store.metrics = p[i]->declared->metrics;
     }
+}
+
+
+/*
+ * A reload may take "fallback=" away while the ledger holds records that the
+ * first store does not have: nobody asks it for them any more.  That is told;
+ * and until when they live is kept, for a reload that brings it back.
+ */
+
+ngx_int_t
+ngx_http_idem_fallback_left(ngx_conf_t *cf)
+{
+    size_t            len;
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *zone;
+    ngx_list_part_t  *part;
+
+    len = sizeof(NGX_HTTP_IDEM_FALLBACK_PREFIX "_") - 1;
+
+    part = &cf->cycle->old_cycle->shared_memory.part;
+    zone = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return NGX_OK;
+            }
+
+            part = part->next;
+            zone = part->elts;
+            i = 0;
+        }
+
+        if (zone[i].tag == ngx_http_idem_zone_tag
+            && zone[i].shm.name.len > len
+            && ngx_strncmp(zone[i].shm.name.data,
+                           NGX_HTTP_IDEM_FALLBACK_PREFIX "_", len)
+               == 0
+            && !ngx_http_idem_zone_declared(cf, &zone[i].shm.name)
+            && ngx_http_idem_fallback_dropped(cf, &zone[i]) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
+{
+    size_t                        len;
+    ngx_str_t                     name, pair;
+    ngx_msec_int_t                left;
+    ngx_http_idem_shared_t       *s;
+    ngx_http_idem_fallback_sh_t  *sh;
+
+    sh = ngx_http_idem_shared_old(old, sizeof(ngx_http_idem_fallback_sh_t));
+
+    if (sh == NULL || sh->until == 0) {
+        return NGX_OK;
+    }
+
+    left = (ngx_msec_int_t) ((ngx_msec_t) sh->until - ngx_current_msec);
+
+    if (left <= 0) {
+        return NGX_OK;
+    }
+
+    s = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_shared_t));
+    if (s == NULL) {
+        return NGX_ERROR;
+    }
+
+    name.len = old->shm.name.len;
+    name.data = ngx_pstrdup(cf->pool, &old->shm.name);
+
+    if (name.data == NULL
+        || ngx_http_idem_shared_zone(cf, s,
+                                     sizeof(ngx_http_idem_fallback_sh_t),
+                                     &name)
+           != NGX_CONF_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    len = sizeof(NGX_HTTP_IDEM_FALLBACK_PREFIX "_") - 1;
+
+    pair.data = name.data + len;
+    pair.len = name.len - len;
+
+    ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                  "idempotency: the fallback \"%V\" (store_ledger) is gone "
+                  "from the configuration, and its ledger may hold records "
+                  "for %i s yet that the store does not have: what they are "
+                  "of may run again; leave \"fallback=\" in place until then",
+                  &pair, (ngx_int_t) (left / 1000 + 1));
+
+    return NGX_OK;
 }

@@ -412,6 +412,7 @@ ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
 ngx_http_idem_store_t *ngx_http_idem_fallback(ngx_conf_t *cf,
     ngx_array_t *all, ngx_http_idem_store_t *primary,
     ngx_http_idem_store_t *ledger);
+ngx_int_t ngx_http_idem_fallback_left(ngx_conf_t *cf);
 char *ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
 void ngx_http_idem_fallback_bind(ngx_array_t *all);
 

@@ -18,7 +18,6 @@
 
 #include "ngx_http_idem_number.h"
 #include "store/redis/ngx_http_idem_redis.h"
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
 
 
 /* keys that a slice looks at: some hundred microseconds of the server */
@@ -36,8 +35,6 @@
 #define NGX_HTTP_IDEM_REDIS_ITEM_LEN  (2 * NGX_HTTP_IDEM_ID_LEN + 8 + 4 + 2)
 
 
-static ngx_http_idem_redis_node_t *ngx_http_idem_redis_list_after(
-    ngx_http_idem_redis_t *redis, ngx_str_t *name, ngx_uint_t same);
 static ngx_uint_t ngx_http_idem_redis_list_cursor(ngx_str_t *cursor,
     ngx_str_t *name, ngx_str_t *scan);
 static u_char *ngx_http_idem_redis_put_list(u_char *p,
@@ -54,71 +51,31 @@ static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
 
 
 #define ngx_http_idem_redis_put_word(p, word)                                 \
-    ngx_http_idem_redis_put(p, word, sizeof(word) - 1)
+    ngx_redis_put(p, word, sizeof(word) - 1)
 
 
-/* the server of a slice; NULL: none is known yet */
+/* only a cluster has several: elsewhere any key leads to the server */
 
-ngx_http_idem_redis_node_t *
-ngx_http_idem_redis_list_node(ngx_http_idem_redis_t *redis,
-    ngx_http_idem_op_t *op)
+void
+ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
+    ngx_http_idem_redis_call_t *call)
 {
-    ngx_str_t                    name, scan;
-    ngx_http_idem_redis_node_t  *node;
+    ngx_str_t            scan;
+    ngx_http_idem_op_t  *op;
 
-    if (!redis->cluster) {
-        return redis->topology->node(redis, op->id);
+    op = call->call.data;
+
+    if (!redis->client.cluster) {
+        return;
     }
 
-    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &name, &scan)) {
-        name.len = 0;
-    }
-
-    node = ngx_http_idem_redis_list_after(redis, &name, 1);
-
-    return node ? node : redis->topology->node(redis, op->id);
-}
-
-
-/* of those that have slots, the first by name, from "name" on or behind it */
-
-static ngx_http_idem_redis_node_t *
-ngx_http_idem_redis_list_after(ngx_http_idem_redis_t *redis,
-    ngx_str_t *name, ngx_uint_t same)
-{
-    ngx_int_t                    rc;
-    ngx_queue_t                 *q;
-    ngx_http_idem_redis_node_t  *node, *best;
-
-    best = NULL;
-
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
+    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->from,
+                                         &scan))
     {
-        node = ngx_queue_data(q, ngx_http_idem_redis_node_t, queue);
-
-        if (!node->owner || node->retired) {
-            continue;
-        }
-
-        rc = ngx_memn2cmp(node->name.data, name->data, node->name.len,
-                          name->len);
-
-        if (rc < 0 || (rc == 0 && !same)) {
-            continue;
-        }
-
-        if (best == NULL
-            || ngx_memn2cmp(node->name.data, best->name.data,
-                            node->name.len, best->name.len)
-               < 0)
-        {
-            best = node;
-        }
+        call->from.len = 0;
     }
 
-    return best;
+    call->call.from = &call->from;
 }
 
 
@@ -169,21 +126,21 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     ngx_str_t  *channel;
 
-    if (call->op->kind == NGX_HTTP_IDEM_OP_LIST) {
+    if (((ngx_http_idem_op_t *) call->call.data)->kind == NGX_HTTP_IDEM_OP_LIST) {
         return ngx_http_idem_redis_put_list(p, call);
     }
 
-    p = ngx_http_idem_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
 
-    if (call->op->kind == NGX_HTTP_IDEM_OP_GET) {
+    if (((ngx_http_idem_op_t *) call->call.data)->kind == NGX_HTTP_IDEM_OP_GET) {
         return p;
     }
 
-    channel = &call->conn->redis->channel;
+    channel = &call->call.redis->channel;
 
-    p = ngx_http_idem_redis_put(p, channel->data, channel->len);
+    p = ngx_redis_put(p, channel->data, channel->len);
 
-    return ngx_http_idem_redis_put_number(p, NGX_HTTP_IDEM_REDIS_BURIED);
+    return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_BURIED);
 }
 
 
@@ -198,15 +155,15 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
     ngx_str_t               name, scan;
     ngx_http_idem_redis_t  *redis;
 
-    redis = call->conn->redis;
+    redis = call->call.redis->data;
 
     /* of another server, which is gone: this one from its beginning */
 
-    if (!ngx_http_idem_redis_list_cursor(&call->op->list->cursor, &name,
+    if (!ngx_http_idem_redis_list_cursor(&((ngx_http_idem_op_t *) call->call.data)->list->cursor, &name,
                                          &scan)
-        || (redis->cluster
-            && ngx_memn2cmp(name.data, call->conn->node->name.data, name.len,
-                            call->conn->node->name.len)
+        || (redis->client.cluster
+            && ngx_memn2cmp(name.data, call->call.conn->node->name.data, name.len,
+                            call->call.conn->node->name.len)
                != 0))
     {
         ngx_str_set(&scan, "0");
@@ -224,13 +181,13 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 
     *q++ = '*';
 
-    p = ngx_http_idem_redis_put(p, scan.data, scan.len);
-    p = ngx_http_idem_redis_put(p, pattern, q - pattern);
+    p = ngx_redis_put(p, scan.data, scan.len);
+    p = ngx_redis_put(p, pattern, q - pattern);
     p = ngx_http_idem_redis_put_word(p, NGX_HTTP_IDEM_REDIS_SLICE);
-    p = ngx_http_idem_redis_put_number(p, redis->prefix.len
+    p = ngx_redis_put_number(p, redis->prefix.len
                                           + 2 * NGX_HTTP_IDEM_ID_LEN);
 
-    return ngx_http_idem_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
+    return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
 }
 
 
@@ -246,7 +203,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
     ngx_str_t            head;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
         return ngx_http_idem_redis_list_result(call, p, last);
@@ -281,7 +238,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_redis_wake(call->conn->redis, op->id);
+        ngx_http_idem_redis_wake(ngx_http_idem_redis_conf(op), op->id);
     }
 
     return NGX_OK;
@@ -300,7 +257,7 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
     ngx_uint_t           i;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (last - p < 2) {
         return NGX_ERROR;
@@ -358,17 +315,16 @@ ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
 {
     u_char                      *p;
     ngx_str_t                   *cursor;
-    ngx_http_idem_redis_node_t  *node;
+    ngx_redis_node_t  *node;
 
-    cursor = &call->op->list->cursor;
-    node = call->conn->node;
+    cursor = &((ngx_http_idem_op_t *) call->call.data)->list->cursor;
+    node = call->call.conn->node;
 
     cursor->len = 0;
 
     if (scan->len == 1 && scan->data[0] == '0') {
-        node = call->conn->redis->cluster
-               ? ngx_http_idem_redis_list_after(call->conn->redis,
-                                                &node->name, 0)
+        node = call->call.redis->cluster
+               ? ngx_redis_node_after(call->call.redis, &node->name, 0)
                : NULL;
 
         if (node == NULL) {
@@ -376,11 +332,11 @@ ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
         }
     }
 
-    p = ngx_pnalloc(call->op->pool, node->name.len + 1 + scan->len);
+    p = ngx_pnalloc(((ngx_http_idem_op_t *) call->call.data)->pool, node->name.len + 1 + scan->len);
 
     if (p == NULL) {
-        call->op->result = NGX_HTTP_IDEM_ERROR;
-        call->op->error = "no memory for a list";
+        ((ngx_http_idem_op_t *) call->call.data)->result = NGX_HTTP_IDEM_ERROR;
+        ((ngx_http_idem_op_t *) call->call.data)->error = "no memory for a list";
         return NGX_OK;
     }
 

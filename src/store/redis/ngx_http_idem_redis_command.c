@@ -73,7 +73,6 @@ static u_char *ngx_http_idem_redis_put_script(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_eval(u_char *p,
     ngx_http_idem_redis_call_t *call, ngx_uint_t n);
-static u_char *ngx_http_idem_redis_put_key(u_char *p, ngx_http_idem_op_t *op);
 static u_char *ngx_http_idem_redis_put_lock(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
@@ -81,7 +80,7 @@ static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
 
 
 #define ngx_http_idem_redis_put_word(p, word)                                 \
-    ngx_http_idem_redis_put(p, word, sizeof(word) - 1)
+    ngx_redis_put(p, word, sizeof(word) - 1)
 
 
 /* in the order of ngx_http_idem_op_e; at OP_N what comes before a begin */
@@ -141,87 +140,105 @@ ngx_http_idem_redis_command_init(void)
 /* the commands of call->op, behind what is to be sent on its connection */
 
 ngx_int_t
-ngx_http_idem_redis_command_encode(ngx_http_idem_redis_call_t *call)
+ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 {
     size_t                         size;
     u_char                        *p;
     ngx_http_idem_op_t            *op;
-    ngx_http_idem_redis_t         *redis;
-    ngx_http_idem_redis_conn_t    *conn;
+    ngx_http_idem_redis_call_t    *call;
     ngx_http_idem_redis_script_t  *script;
 
-    op = call->op;
-    conn = call->conn;
-    redis = ngx_http_idem_redis_conf(op);
-    script = &ngx_http_idem_redis_scripts[
-                   call->upgrade ? NGX_HTTP_IDEM_REDIS_UPGRADE
-                                 : op->kind];
+    static uint32_t                tag;
+
+    op = c->data;
+    call = (ngx_http_idem_redis_call_t *) c;
+    script = &ngx_http_idem_redis_scripts[call->upgrade
+                                          ? NGX_HTTP_IDEM_REDIS_UPGRADE
+                                          : (ngx_uint_t) op->kind];
 
     /* enough for each way: the key, and the lock, stand twice in it */
 
-    size = ngx_http_idem_redis_put_size(0)
-               * (NGX_HTTP_IDEM_REDIS_ARGS_MAX + 1)
+    size = ngx_redis_put_size(0) * (NGX_HTTP_IDEM_REDIS_ARGS_MAX + 1)
            + *script->len
-           + 2 * (redis->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN)
+           + 2 * c->key.len
            + 2 * (NGX_HTTP_IDEM_REDIS_RECORD_LEN + op->details.len
                   + call->expected.len)
-           + redis->channel.len
+           + c->redis->channel.len
            + 8 * NGX_INT64_LEN;
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         size += op->size;
 
     } else if (ngx_http_idem_op_is_admin(op)) {
-        size += ngx_http_idem_redis_admin_size(redis);
+        size += ngx_http_idem_redis_admin_size(
+                                              ngx_http_idem_redis_conf(op));
     }
 
-    p = ngx_http_idem_redis_reserve(conn, size);
+    p = ngx_redis_reserve(c->conn, size);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    call->tag = ++conn->tag;
+    call->tag = ++tag;
     call->native = ngx_http_idem_redis_is_native(call);
 
-    conn->out.last = call->native
-                     ? ngx_http_idem_redis_put_native(p, call)
-                     : ngx_http_idem_redis_put_script(p, call);
+    c->conn->out.last = call->native
+                        ? ngx_http_idem_redis_put_native(p, call)
+                        : ngx_http_idem_redis_put_script(p, call);
 
     return NGX_OK;
+}
+
+
+size_t
+ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id, u_char *key)
+{
+    u_char  *p;
+
+    p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
+    p = ngx_hex_dump(p, id, NGX_HTTP_IDEM_ID_LEN);
+
+    return p - key;
 }
 
 
 static ngx_uint_t
 ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
 {
-    ngx_uint_t           known, laid;
+    ngx_uint_t           ifeq, laid;
+    ngx_redis_conn_t    *conn;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
-    known = call->conn->commands;
+    op = call->call.data;
+    conn = call->call.conn;
 
-    if (call->script || (call->tries && call->expected.len == 0)) {
+    if (call->script || (call->call.tries && call->expected.len == 0)
+        || (conn->flags & ngx_http_idem_redis_not(op->kind)))
+    {
         return 0;
     }
 
-    /* the bytes of the lock */
+    ifeq = (conn->version >= (conn->valkey ? ngx_redis_version(8, 1)
+                                           : ngx_redis_version(8, 4)));
+
+    /* the bytes of the lock are known */
 
     laid = (op->laid.store == op->store || call->expected.len);
 
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
-        return !op->again && (known & NGX_HTTP_IDEM_REDIS_NX_GET);
+        return !op->again && conn->version >= ngx_redis_version(7, 0);
 
     case NGX_HTTP_IDEM_OP_RENEW:
-        return (known & NGX_HTTP_IDEM_REDIS_IFEQ) != 0;
+        return ifeq;
 
     case NGX_HTTP_IDEM_OP_COMMIT:
-        return laid && (known & NGX_HTTP_IDEM_REDIS_IFEQ);
+        return laid && ifeq;
 
     case NGX_HTTP_IDEM_OP_RELEASE:
-        return laid && (known & (NGX_HTTP_IDEM_REDIS_DELIFEQ
-                                 |NGX_HTTP_IDEM_REDIS_DELEX));
+        return laid && ifeq
+               && (!conn->valkey || conn->version >= ngx_redis_version(9, 0));
 
     default: /* watch, and what people ask */
         return 0;
@@ -235,7 +252,7 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
     uint64_t             life, grace;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
         return ngx_http_idem_redis_put_begin(p, call);
@@ -247,9 +264,9 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
 
     life = ngx_http_idem_redis_record_life(op, &grace);
 
-    p = ngx_http_idem_redis_put_count(p, 8);
+    p = ngx_redis_put_count(p, 8);
     p = ngx_http_idem_redis_put_word(p, "SET");
-    p = ngx_http_idem_redis_put_key(p, op);
+    p = ngx_redis_put(p, call->key, call->call.key.len);
 
     if (op->kind == NGX_HTTP_IDEM_OP_RENEW) {
         p = ngx_http_idem_redis_put_lock(p, call);
@@ -263,52 +280,52 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
     p = ngx_http_idem_redis_put_word(p, "GET");
     p = ngx_http_idem_redis_put_word(p, "PX");
 
-    return ngx_http_idem_redis_put_number(p, life);
+    return ngx_redis_put_number(p, life);
 }
 
 
 static u_char *
 ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    uint64_t                 life, grace;
-    ngx_http_idem_op_t      *op;
+    uint64_t             life, grace;
+    ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (op->grace || op->lasting) {
-        p = ngx_http_idem_redis_put_count(p, 2);
+        p = ngx_redis_put_count(p, 2);
         p = ngx_http_idem_redis_put_word(p, "PTTL");
-        p = ngx_http_idem_redis_put_key(p, op);
+        p = ngx_redis_put(p, call->key, call->call.key.len);
 
-        call->due = 1;
+        call->call.due = 1;
     }
 
     life = ngx_http_idem_redis_record_life(op, &grace);
 
-    p = ngx_http_idem_redis_put_count(p, 7);
+    p = ngx_redis_put_count(p, 7);
     p = ngx_http_idem_redis_put_word(p, "SET");
-    p = ngx_http_idem_redis_put_key(p, op);
+    p = ngx_redis_put(p, call->key, call->call.key.len);
     p = ngx_http_idem_redis_put_lock(p, call);
     p = ngx_http_idem_redis_put_word(p, "NX");
     p = ngx_http_idem_redis_put_word(p, "GET");
     p = ngx_http_idem_redis_put_word(p, "PX");
 
-    return ngx_http_idem_redis_put_number(p, life);
+    return ngx_redis_put_number(p, life);
 }
 
 
 static u_char *
 ngx_http_idem_redis_put_release(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    if (call->conn->commands & NGX_HTTP_IDEM_REDIS_DELIFEQ) {
-        p = ngx_http_idem_redis_put_count(p, 3);
+    if (call->call.conn->valkey) {
+        p = ngx_redis_put_count(p, 3);
         p = ngx_http_idem_redis_put_word(p, "DELIFEQ");
-        p = ngx_http_idem_redis_put_key(p, call->op);
+        p = ngx_redis_put(p, call->key, call->call.key.len);
 
     } else {
-        p = ngx_http_idem_redis_put_count(p, 4);
+        p = ngx_redis_put_count(p, 4);
         p = ngx_http_idem_redis_put_word(p, "DELEX");
-        p = ngx_http_idem_redis_put_key(p, call->op);
+        p = ngx_redis_put(p, call->key, call->call.key.len);
         p = ngx_http_idem_redis_put_word(p, "IFEQ");
     }
 
@@ -323,13 +340,13 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
     ngx_str_t           *channel;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
-    channel = &ngx_http_idem_redis_conf(op)->channel;
+    op = call->call.data;
+    channel = &call->call.redis->channel;
 
     if (call->upgrade) {
         p = ngx_http_idem_redis_put_eval(p, call,
-                                          NGX_HTTP_IDEM_REDIS_UPGRADE);
-        return ngx_http_idem_redis_put_number(p,
+                                         NGX_HTTP_IDEM_REDIS_UPGRADE);
+        return ngx_redis_put_number(p,
                                               op->waits || op->again);
     }
 
@@ -345,39 +362,39 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
 
     case NGX_HTTP_IDEM_OP_BEGIN:
         p = ngx_http_idem_redis_put_lock(p, call);
-        p = ngx_http_idem_redis_put_number(p, life);
-        p = ngx_http_idem_redis_put_number(p, op->age);
-        p = ngx_http_idem_redis_put_number(p, op->key_alone);
-        return ngx_http_idem_redis_put_number(p,
+        p = ngx_redis_put_number(p, life);
+        p = ngx_redis_put_number(p, op->age);
+        p = ngx_redis_put_number(p, op->key_alone);
+        return ngx_redis_put_number(p,
                                      op->again ? (op->leased ? 3 : 2)
                                                : op->waits);
 
     case NGX_HTTP_IDEM_OP_RENEW:
         p = ngx_http_idem_redis_put_lock(p, call);
-        return ngx_http_idem_redis_put_number(p, life);
+        return ngx_redis_put_number(p, life);
 
     case NGX_HTTP_IDEM_OP_COMMIT:
         p = ngx_http_idem_redis_put_outcome(p, call);
-        p = ngx_http_idem_redis_put_number(p, life);
+        p = ngx_redis_put_number(p, life);
         break;
 
     case NGX_HTTP_IDEM_OP_RELEASE:
-        p = ngx_http_idem_redis_put(p, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+        p = ngx_redis_put(p, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
         break;
 
     default: /* watch */
         return p;
     }
 
-    return ngx_http_idem_redis_put(p, channel->data, channel->len);
+    return ngx_redis_put(p, channel->data, channel->len);
 }
 
 
 /* the script, its key, and the first of its arguments */
 
 static u_char *
-ngx_http_idem_redis_put_eval(u_char *p,
-    ngx_http_idem_redis_call_t *call, ngx_uint_t n)
+ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
+    ngx_uint_t n)
 {
     ngx_uint_t                     list;
     ngx_http_idem_redis_script_t  *script;
@@ -386,23 +403,23 @@ ngx_http_idem_redis_put_eval(u_char *p,
 
     list = (n == NGX_HTTP_IDEM_OP_LIST);
 
-    p = ngx_http_idem_redis_put_count(p, (list ? 3 : 4) + script->args);
+    p = ngx_redis_put_count(p, (list ? 3 : 4) + script->args);
 
     /*
      * Whole until the server has shown that it has the script: a call that is
      * asked again would come behind what was sent meanwhile
      */
 
-    call->whole = call->eval || !(call->conn->known & (1 << n));
+    call->whole = call->eval
+                  || !(call->call.conn->flags & ngx_http_idem_redis_has(n));
 
     if (call->whole) {
         p = ngx_http_idem_redis_put_word(p, "EVAL");
-        p = ngx_http_idem_redis_put(p, script->text, *script->len);
+        p = ngx_redis_put(p, script->text, *script->len);
 
     } else {
         p = ngx_http_idem_redis_put_word(p, "EVALSHA");
-        p = ngx_http_idem_redis_put(p, script->sha,
-                                        NGX_HTTP_IDEM_REDIS_SHA_LEN);
+        p = ngx_redis_put(p, script->sha, NGX_HTTP_IDEM_REDIS_SHA_LEN);
     }
 
     if (list) {
@@ -410,30 +427,10 @@ ngx_http_idem_redis_put_eval(u_char *p,
 
     } else {
         p = ngx_http_idem_redis_put_word(p, "1");
-        p = ngx_http_idem_redis_put_key(p, call->op);
+        p = ngx_redis_put(p, call->key, call->call.key.len);
     }
 
-    return ngx_http_idem_redis_put(p, &call->tag,
-                                   NGX_HTTP_IDEM_REDIS_TAG_LEN);
-}
-
-
-static u_char *
-ngx_http_idem_redis_put_key(u_char *p, ngx_http_idem_op_t *op)
-{
-    ngx_str_t  *prefix;
-
-    prefix = &ngx_http_idem_redis_conf(op)->prefix;
-
-    p = ngx_http_idem_redis_put_line(p, '$',
-                              prefix->len + 2 * NGX_HTTP_IDEM_ID_LEN);
-
-    p = ngx_cpymem(p, prefix->data, prefix->len);
-    p = ngx_hex_dump(p, op->id, NGX_HTTP_IDEM_ID_LEN);
-
-    *p++ = CR; *p++ = LF;
-
-    return p;
+    return ngx_redis_put(p, &call->tag, NGX_HTTP_IDEM_REDIS_TAG_LEN);
 }
 
 
@@ -442,16 +439,14 @@ ngx_http_idem_redis_put_lock(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (call->expected.len) {
-        return ngx_http_idem_redis_put(p, call->expected.data,
-                                       call->expected.len);
+        return ngx_redis_put(p, call->expected.data, call->expected.len);
     }
 
-    p = ngx_http_idem_redis_put_line(p, '$',
-                                        NGX_HTTP_IDEM_REDIS_RECORD_LEN
-                                        + op->details.len);
+    p = ngx_redis_put_line(p, '$',
+                           NGX_HTTP_IDEM_REDIS_RECORD_LEN + op->details.len);
     p = ngx_http_idem_redis_record_lock(p, op);
     p = ngx_cpymem(p, op->details.data, op->details.len);
 
@@ -468,7 +463,7 @@ ngx_http_idem_redis_put_outcome(u_char *p, ngx_http_idem_redis_call_t *call)
     ngx_str_t            details;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
     size = (op->state == NGX_HTTP_IDEM_COMPLETED) ? op->size : 0;
     details = op->details;
 
@@ -476,13 +471,13 @@ ngx_http_idem_redis_put_outcome(u_char *p, ngx_http_idem_redis_call_t *call)
         ngx_http_idem_redis_record_details(&call->expected, &details);
     }
 
-    p = ngx_http_idem_redis_put_line(p, '$',
+    p = ngx_redis_put_line(p, '$',
                                         NGX_HTTP_IDEM_REDIS_RECORD_LEN
                                         + details.len + size);
 
     p = ngx_http_idem_redis_record_outcome(p, op, &details, size);
     p = ngx_cpymem(p, details.data, details.len);
-    p = ngx_http_idem_redis_put_chain(p, op->response, size);
+    p = ngx_redis_put_chain(p, op->response, size);
 
     *p++ = CR; *p++ = LF;
 

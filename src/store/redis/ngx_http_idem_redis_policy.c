@@ -13,18 +13,17 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idem_redis.h"
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
 
 
 #include "ngx_http_idem_policy_lua.h"
 
 
-static void ngx_http_idem_redis_policy_rights(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_policy_config(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_policy(
-    ngx_http_idem_redis_node_t *node, ngx_str_t *policy);
+static void ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_http_idem_redis_policy_config(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
+    ngx_str_t *policy);
 
 
 #define ngx_http_idem_redis_reply_is(reply, word)                             \
@@ -33,33 +32,29 @@ static void ngx_http_idem_redis_policy(
 
 
 void
-ngx_http_idem_redis_policy_ask(ngx_http_idem_redis_conn_t *conn)
+ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
 {
     ngx_str_t  args[3];
-
-    conn->node->policy_asked = 1;
 
     ngx_str_set(&args[0], "EVAL");
     args[1].data = (u_char *) ngx_http_idem_policy_lua;
     args[1].len = ngx_http_idem_policy_lua_len;
     ngx_str_set(&args[2], "0");
 
-    (void) ngx_http_idem_redis_ask(conn,
-                           ngx_http_idem_redis_policy_rights, args, 3);
+    (void) ngx_redis_ask(conn, ngx_http_idem_redis_policy_rights, args, 3);
 }
 
 
 static void
-ngx_http_idem_redis_policy_rights(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
 {
-    u_char                      *p, *last;
-    ngx_str_t                    args[3], policy;
-    ngx_http_idem_redis_conn_t  *conn;
+    u_char            *p, *last;
+    ngx_str_t          args[3], policy;
+    ngx_redis_conn_t  *conn;
 
     conn = call->conn;
 
-    ngx_http_idem_redis_call_free(call);
+    ngx_redis_call_free(call);
 
     if (reply->type != REDIS_REPLY_STRING) {
         return;
@@ -75,11 +70,11 @@ ngx_http_idem_redis_policy_rights(
         ngx_str_set(&args[1], "GET");
         ngx_str_set(&args[2], "maxmemory-policy");
 
-        if (ngx_http_idem_redis_ask(conn,
+        if (ngx_redis_ask(conn,
                             ngx_http_idem_redis_policy_config, args, 3)
             == NGX_OK)
         {
-            ngx_http_idem_redis_flush(conn);
+            ngx_redis_flush(conn);
         }
 
         return;
@@ -104,25 +99,23 @@ ngx_http_idem_redis_policy_rights(
 
 
 static void
-ngx_http_idem_redis_policy_config(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_config(ngx_redis_call_t *call, redisReply *reply)
 {
-    ngx_str_t                    policy;
-    ngx_http_idem_redis_conn_t  *conn;
+    ngx_str_t          policy;
+    ngx_redis_conn_t  *conn;
 
     conn = call->conn;
 
-    ngx_http_idem_redis_call_free(call);
+    ngx_redis_call_free(call);
 
-    if (ngx_http_idem_redis_field(reply, 1, &policy) == NGX_OK) {
+    if (ngx_redis_field(reply, 1, &policy) == NGX_OK) {
         ngx_http_idem_redis_policy(conn->node, &policy);
     }
 }
 
 
 static void
-ngx_http_idem_redis_policy(ngx_http_idem_redis_node_t *node,
-    ngx_str_t *policy)
+ngx_http_idem_redis_policy(ngx_redis_node_t *node, ngx_str_t *policy)
 {
     if (policy->len == sizeof("noeviction") - 1
         && ngx_strncmp(policy->data, "noeviction", policy->len) == 0)
@@ -131,9 +124,9 @@ ngx_http_idem_redis_policy(ngx_http_idem_redis_node_t *node,
     }
 
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                  "idempotency: store \"%V\": the maxmemory-policy of Redis "
+                  "%V: the maxmemory-policy of Redis "
                   "is \"%V\" at %V: it may forget records before their time, "
                   "and their requests run again; it should be \"noeviction\"",
-                  &node->redis->store->name, policy,
-                  ngx_http_idem_redis_node_label(node));
+                  &node->redis->label, policy,
+                  ngx_redis_node_label(node));
 }

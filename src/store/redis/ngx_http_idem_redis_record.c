@@ -58,8 +58,8 @@ static u_char *ngx_http_idem_redis_record_head(u_char *p,
     ngx_http_idem_op_t *op, ngx_uint_t state, ngx_uint_t reason,
     uint64_t grace);
 static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
-static const char *ngx_http_idem_redis_record_decode(
-    ngx_http_idem_op_t *op, ngx_str_t *record);
+static const char *ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op,
+    ngx_str_t *record);
 static uint64_t ngx_http_idem_redis_record_grace(ngx_str_t *record);
 
 
@@ -113,7 +113,7 @@ ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op)
     }
 
     p = ngx_http_idem_redis_record_head(p, op, NGX_HTTP_IDEM_IN_PROGRESS,
-                                     NGX_HTTP_IDEM_REASON_NONE, grace);
+                                        NGX_HTTP_IDEM_REASON_NONE, grace);
     p = ngx_http_idem_put32(p, (uint32_t) op->details.len);
 
     return ngx_http_idem_put32(p, 0);
@@ -123,8 +123,8 @@ ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op)
 /* of a commit, up to its details; the response is of "size" bytes */
 
 u_char *
-ngx_http_idem_redis_record_outcome(u_char *p,
-    ngx_http_idem_op_t *op, ngx_str_t *details, size_t size)
+ngx_http_idem_redis_record_outcome(u_char *p, ngx_http_idem_op_t *op,
+    ngx_str_t *details, size_t size)
 {
     uint64_t  grace;
 
@@ -217,8 +217,8 @@ ngx_http_idem_redis_record_details(ngx_str_t *record, ngx_str_t *details)
 
 
 ngx_uint_t
-ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
-    ngx_str_t *record, int64_t life)
+ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
+    int64_t life)
 {
     uint64_t    grace;
     ngx_uint_t  state;
@@ -250,8 +250,8 @@ ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
 
 
 const char *
-ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
-    ngx_str_t *record, int64_t life)
+ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
+    int64_t life)
 {
     uint64_t                grace;
     const char             *wrong;
@@ -431,8 +431,8 @@ ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
 static const char *
 ngx_http_idem_redis_record_check(ngx_str_t *record)
 {
-    u_char    *p, version;
-    uint64_t   size;
+    u_char   *p, version;
+    uint64_t  size;
 
     p = record->data;
 
@@ -472,6 +472,5 @@ ngx_http_idem_redis_record_check(ngx_str_t *record)
 static uint64_t
 ngx_http_idem_redis_record_grace(ngx_str_t *record)
 {
-    return ngx_http_idem_get64(record->data
-                               + NGX_HTTP_IDEM_REDIS_AT_GRACE);
+    return ngx_http_idem_get64(record->data + NGX_HTTP_IDEM_REDIS_AT_GRACE);
 }

@@ -6,7 +6,7 @@
  * A reply of a script whose tag is not that of its call is not ours, nor is a
  * record with the id of another.  Where nothing was there, a native begin has
  * nil for its reply: one that is another's is seen by one too many in the
- * stream, see ..._redis_connection.c.  Of an error nothing is trusted but that
+ * stream, see ngx_redis_connection.c.  Of an error nothing is trusted but that
  * it is one; of a record nothing before it is checked, see ..._redis_record.c.
  *
  * Called by the backend when a reply is there.
@@ -50,14 +50,10 @@
 
 static ngx_int_t ngx_http_idem_redis_native_result(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
-static ngx_int_t ngx_http_idem_redis_native_begun(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_native_found(
-    ngx_http_idem_redis_call_t *call, redisReply *reply,
-    ngx_str_t *record);
+    ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
 static ngx_int_t ngx_http_idem_redis_native_written(
-    ngx_http_idem_redis_call_t *call, redisReply *reply,
-    ngx_str_t *record);
+    ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
 static ngx_int_t ngx_http_idem_redis_native_released(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_native_refused(
@@ -65,12 +61,11 @@ static ngx_int_t ngx_http_idem_redis_native_refused(
 static ngx_int_t ngx_http_idem_redis_script_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_begun(
-    ngx_http_idem_redis_call_t *call, ngx_str_t *head,
-    redisReply *reply);
+    ngx_http_idem_redis_call_t *call, ngx_str_t *head, redisReply *reply);
 static void ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
     redisReply *record, int64_t life);
-static const char *ngx_http_idem_redis_keep(
-    ngx_http_idem_op_t *op, redisReply *value);
+static const char *ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
+    redisReply *value);
 static ngx_int_t ngx_http_idem_redis_keep_part(ngx_pool_t *pool,
     ngx_str_t *part);
 static void ngx_http_idem_redis_refused(ngx_http_idem_op_t *op,
@@ -78,15 +73,15 @@ static void ngx_http_idem_redis_refused(ngx_http_idem_op_t *op,
 
 
 ngx_int_t
-ngx_http_idem_redis_reply_result(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
     u_char               code;
     ngx_str_t            head;
     redisReply          *first;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (call->native) {
         return ngx_http_idem_redis_native_result(call, reply);
@@ -115,9 +110,9 @@ ngx_http_idem_redis_reply_result(
 
     code = head.data[NGX_HTTP_IDEM_REDIS_AT_CODE];
 
-    call->conn->known |= 1 << (call->upgrade
-                               ? NGX_HTTP_IDEM_REDIS_UPGRADE
-                               : op->kind);
+    call->call.conn->flags |= ngx_http_idem_redis_has(
+                                  call->upgrade ? NGX_HTTP_IDEM_REDIS_UPGRADE
+                                                : (ngx_uint_t) op->kind);
 
     switch (op->kind) {
 
@@ -168,26 +163,33 @@ ngx_http_idem_redis_reply_result(
 
 
 static ngx_int_t
-ngx_http_idem_redis_native_result(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
-    ngx_str_t  record;
+    ngx_str_t            record;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
 
     if (reply->type == REDIS_REPLY_ERROR) {
         return ngx_http_idem_redis_native_refused(call, reply);
     }
 
-    if (call->op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+    if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
         return ngx_http_idem_redis_native_released(call, reply);
     }
 
     if (reply->type == REDIS_REPLY_NIL) {
 
-        if (call->op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-            return ngx_http_idem_redis_native_begun(call, reply);
-        }
+        /* nothing was there */
 
-        /* it is gone */
+        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+            op->result = NGX_HTTP_IDEM_ACQUIRED;
+            op->abandoned = 0;
+            op->expired = 0;
+
+            return NGX_OK;
+        }
 
         call->script = 1;
         return NGX_AGAIN;
@@ -200,27 +202,13 @@ ngx_http_idem_redis_native_result(
     record.data = (u_char *) reply->str;
     record.len = (size_t) reply->len;
 
-    if (ngx_http_idem_redis_record_other(call->op, &record)) {
+    if (ngx_http_idem_redis_record_other(op, &record)) {
         return NGX_ERROR;
     }
 
-    return (call->op->kind == NGX_HTTP_IDEM_OP_BEGIN)
+    return (op->kind == NGX_HTTP_IDEM_OP_BEGIN)
            ? ngx_http_idem_redis_native_found(call, reply, &record)
            : ngx_http_idem_redis_native_written(call, reply, &record);
-}
-
-
-/* nothing was there */
-
-static ngx_int_t
-ngx_http_idem_redis_native_begun(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
-{
-    call->op->result = NGX_HTTP_IDEM_ACQUIRED;
-    call->op->abandoned = 0;
-    call->op->expired = 0;
-
-    return NGX_OK;
 }
 
 
@@ -228,29 +216,32 @@ static ngx_int_t
 ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
     redisReply *reply, ngx_str_t *record)
 {
-    int64_t  life;
+    int64_t              life;
+    redisReply          *pttl;
+    ngx_http_idem_op_t  *op;
 
+    op = call->call.data;
+    pttl = call->call.before;
     life = NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN;
 
-    if (call->before) {
+    if (pttl) {
 
         /* negative: it came in between, or has no expiry */
 
-        life = (call->before->type == REDIS_REPLY_INTEGER)
-               ? call->before->integer : -1;
+        life = (pttl->type == REDIS_REPLY_INTEGER) ? pttl->integer : -1;
     }
 
-    if (!ngx_http_idem_redis_record_lasts(call->op, record, life)) {
+    if (!ngx_http_idem_redis_record_lasts(op, record, life)) {
 
         /* as if it had not been sent: nothing is to be undone */
 
-        call->tries--;
+        call->call.tries--;
         call->script = 1;
 
         return NGX_AGAIN;
     }
 
-    ngx_http_idem_redis_found(call->op, reply, life);
+    ngx_http_idem_redis_found(op, reply, life);
 
     return NGX_OK;
 }
@@ -264,7 +255,7 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
 {
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (call->expected.len
         ? record->len == call->expected.len
@@ -284,6 +275,7 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
         /* it was changed: the reply's memory goes over to the call */
 
         call->expected = *record;
+        call->call.memory = record->data;
         reply->str = NULL;
 
     } else {
@@ -297,15 +289,19 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
 /* of DELIFEQ and DELEX: how many keys were deleted */
 
 static ngx_int_t
-ngx_http_idem_redis_native_released(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
     if (reply->type != REDIS_REPLY_INTEGER) {
         return NGX_ERROR;
     }
 
     if (reply->integer == 1) {
-        call->op->result = NGX_HTTP_IDEM_OK;
+        op->result = NGX_HTTP_IDEM_OK;
         return NGX_OK;
     }
 
@@ -323,31 +319,25 @@ ngx_http_idem_redis_native_released(
  */
 
 static ngx_int_t
-ngx_http_idem_redis_native_refused(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     call->script = 1;
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        call->tries--;
-        call->upgrade = ngx_http_idem_redis_error_is(reply,
+        call->call.tries--;
+        call->upgrade = ngx_redis_error_is(reply,
                                                      "WRONGTYPE");
     }
 
     if (ngx_strncmp(reply->str, "ERR ", 4) == 0
         || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
     {
-        call->conn->commands &=
-            (op->kind == NGX_HTTP_IDEM_OP_BEGIN)
-                ? ~NGX_HTTP_IDEM_REDIS_NX_GET
-            : (op->kind == NGX_HTTP_IDEM_OP_RELEASE)
-                ? ~(NGX_HTTP_IDEM_REDIS_DELIFEQ
-                    |NGX_HTTP_IDEM_REDIS_DELEX)
-            : ~NGX_HTTP_IDEM_REDIS_IFEQ;
+        call->call.conn->flags |= ngx_http_idem_redis_not(op->kind);
     }
 
     return NGX_AGAIN;
@@ -355,20 +345,20 @@ ngx_http_idem_redis_native_refused(
 
 
 static ngx_int_t
-ngx_http_idem_redis_script_refused(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_script_refused(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
     if (!call->whole && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0) {
-        call->conn->known = 0;
+        call->call.conn->flags &= ~ngx_http_idem_redis_scripts_all;
         call->eval = 1;
         return NGX_AGAIN;
     }
 
-    if (ngx_http_idem_redis_error_is(reply, "WRONGTYPE")) {
+    if (ngx_redis_error_is(reply, "WRONGTYPE")) {
 
         if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && !call->upgraded) {
             call->upgrade = 1;
@@ -400,7 +390,7 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
     ngx_str_t            record;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
     more = head->data + NGX_HTTP_IDEM_REDIS_AT_MORE;
 
     switch (head->data[NGX_HTTP_IDEM_REDIS_AT_CODE]) {
@@ -414,7 +404,7 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
         call->upgrade = 0;
         call->upgraded = 1;
         call->eval = 0;
-        call->tries--;
+        call->call.tries--;
 
         return NGX_AGAIN;
 
@@ -438,13 +428,13 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
     case NGX_HTTP_IDEM_REDIS_FOUND:
 
         if (head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8
-            || ngx_http_idem_redis_field(reply, 1, &record) != NGX_OK)
+            || ngx_redis_field(reply, 1, &record) != NGX_OK)
         {
             return NGX_ERROR;
         }
 
         ngx_http_idem_redis_found(op, reply->element[1],
-                      (int64_t) ngx_http_idem_get64(more));
+                                  (int64_t) ngx_http_idem_get64(more));
         return NGX_OK;
 
     default:
@@ -454,8 +444,8 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
 
 
 static void
-ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
-    redisReply *value, int64_t life)
+ngx_http_idem_redis_found(ngx_http_idem_op_t *op, redisReply *value,
+    int64_t life)
 {
     ngx_str_t  record;
 
@@ -544,11 +534,11 @@ ngx_http_idem_redis_keep_part(ngx_pool_t *pool, ngx_str_t *part)
 static void
 ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 {
-    u_char         *p, *last;
+    u_char  *p, *last;
 
-    static u_char   text[NGX_HTTP_IDEM_REDIS_ERROR_LEN];
+    static u_char   text[NGX_REDIS_ERROR_LEN];
 
-    if (ngx_http_idem_redis_error_is(reply, "OOM command")) {
+    if (ngx_redis_error_is(reply, "OOM command")) {
         op->result = NGX_HTTP_IDEM_FULL;
         op->error = "Redis is at its maxmemory";
         return;
@@ -569,25 +559,25 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
     last = p + sizeof(text) - 1;
 
     p = ngx_slprintf(p, last, "%s",
-        ngx_http_idem_redis_error_is(reply, "WRONGTYPE")
+        ngx_redis_error_is(reply, "WRONGTYPE")
             ? "the key of the record holds something else: "
-        : ngx_http_idem_redis_error_is(reply, "READONLY")
+        : ngx_redis_error_is(reply, "READONLY")
             ? "the server is a replica: "
-        : ngx_http_idem_redis_error_is(reply, "NOAUTH")
-          || ngx_http_idem_redis_error_is(reply, "unauthenticated")
+        : ngx_redis_error_is(reply, "NOAUTH")
+          || ngx_redis_error_is(reply, "unauthenticated")
             ? "the server wants a password: "
-        : ngx_http_idem_redis_error_is(reply, "NOPERM")
+        : ngx_redis_error_is(reply, "NOPERM")
             ? "the user may not do that: "
-        : ngx_http_idem_redis_conf(op)->cluster == 0
+        : ngx_http_idem_redis_conf(op)->client.cluster == 0
           && (ngx_strncmp(reply->str, "MOVED ", 6) == 0
               || ngx_strncmp(reply->str, "ASK ", 4) == 0)
             ? "the server is of a cluster, and there is no \"cluster on\": "
         : "");
 
-    p = ngx_http_idem_redis_error_text(p, last, reply);
+    p = ngx_redis_error_text(p, last, reply);
     *p = '\0';
 
-    if (ngx_http_idem_redis_error_is(reply, "WRONGTYPE")) {
+    if (ngx_redis_error_is(reply, "WRONGTYPE")) {
         op->bad_record = 1;
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,

@@ -65,8 +65,7 @@ char *
 ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     size_t size, const char *prefix, ngx_str_t *name, ngx_str_t *other)
 {
-    ngx_str_t        zone;
-    ngx_shm_zone_t  *shm_zone;
+    ngx_str_t  zone;
 
     if (ngx_http_idem_shared_name(cf, &zone, prefix, name, other)
         != NGX_OK)
@@ -74,9 +73,19 @@ ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
         return NGX_CONF_ERROR;
     }
 
+    return ngx_http_idem_shared_zone(cf, s, size, &zone);
+}
+
+
+char *
+ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
+    size_t size, ngx_str_t *zone)
+{
+    ngx_shm_zone_t  *shm_zone;
+
     /* known by a tag of nginx itself, as the zones of records are */
 
-    shm_zone = ngx_shared_memory_add(cf, &zone,
+    shm_zone = ngx_shared_memory_add(cf, zone,
                                      NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize,
                                      ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
@@ -86,7 +95,7 @@ ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     if (shm_zone->init) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "zone \"%V\" is already used by another store",
-                           &zone);
+                           zone);
         return NGX_CONF_ERROR;
     }
 
@@ -131,4 +140,24 @@ ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone, void *data)
     s->data = (u_char *) head + NGX_HTTP_IDEM_SHARED_DATA;
 
     return NGX_OK;
+}
+
+
+void *
+ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size)
+{
+    ngx_slab_pool_t              *shpool;
+    ngx_http_idem_shared_head_t  *head;
+
+    shpool = (ngx_slab_pool_t *) old->shm.addr;
+    head = shpool ? shpool->data : NULL;
+
+    if (head == NULL
+        || head->magic != NGX_HTTP_IDEM_SHARED_MAGIC
+        || head->size != size)
+    {
+        return NULL;
+    }
+
+    return (u_char *) head + NGX_HTTP_IDEM_SHARED_DATA;
 }

@@ -23,6 +23,13 @@ typedef struct {
 char *ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     size_t size, const char *prefix, ngx_str_t *name, ngx_str_t *other);
 
+/* the same, by the whole name of the zone */
+char *ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
+    size_t size, ngx_str_t *zone);
+
+/* what a zone of the configuration before holds; NULL: not such a thing */
+void *ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size);
+
 /* <prefix>_<name>[_<other>] */
 ngx_int_t ngx_http_idem_shared_name(ngx_conf_t *cf, ngx_str_t *dst,
     const char *prefix, ngx_str_t *name, ngx_str_t *other);

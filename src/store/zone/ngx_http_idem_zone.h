@@ -234,6 +234,7 @@ char *ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z);
 
 /* with those of the configuration before */
 ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf);
+ngx_uint_t ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name);
 
 /* of an outbox: "<prefix>_<store>" */
 #define NGX_HTTP_IDEM_OUTBOX_PREFIX  "idempotency_outbox"

@@ -28,8 +28,6 @@
 static ngx_int_t ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
 static ngx_int_t ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old);
-static ngx_uint_t ngx_http_idem_zone_declared(ngx_conf_t *cf,
-    ngx_str_t *name);
 static ngx_int_t ngx_http_idem_zone_lost(ngx_conf_t *cf,
     ngx_shm_zone_t *old, ngx_uint_t n);
 static ngx_uint_t ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old,
@@ -310,7 +308,7 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
 }
 
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
 {
     ngx_uint_t        i;

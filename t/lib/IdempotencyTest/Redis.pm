@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Redis;
 
 # A Redis of a test's own: start, stop, freeze, restart, ask.  And a proxy
