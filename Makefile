@@ -42,6 +42,12 @@ build: setup-build
 	             && mv -f $(POSTGRES).new $(POSTGRES); }; \
 	    echo "built $(POSTGRES)"; \
 	else rm -f $(POSTGRES); fi
+	@$(MAKE) -s build/idempotencyctl
+
+build/idempotencyctl: ctl/idempotencyctl.c
+	@mkdir -p build
+	@$(or $(CC),cc) -O2 -W -Wall -Werror -o $@ $< -lcurl -lcrypto -lyajl
+	@echo "built $@"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
 	@tools/run

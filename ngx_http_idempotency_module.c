@@ -18,7 +18,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "admin/ngx_http_idem_stats.h"
+#include "admin/ngx_http_idem_admin.h"
 #include "request/ngx_http_idem_request.h"
 #include "store/ngx_http_idem_store.h"
 #include "store/layers/ngx_http_idem_layers.h"
@@ -357,6 +357,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_admin"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_admin,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
@@ -497,6 +504,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
         return NGX_ERROR;
     }
 
+    ngx_http_idem_tap_init_process(mcf->tap);
     ngx_http_idem_wait_init(cycle);
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();

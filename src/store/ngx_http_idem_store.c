@@ -79,7 +79,7 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
 
 
 const char  *ngx_http_idem_op_names[] = {
-    "begin", "renew", "commit", "release", "watch"
+    "begin", "renew", "commit", "release", "watch", "", "get", "remove", "list"
 };
 
 
@@ -203,8 +203,19 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
         rc = backend->release(op);
         break;
 
-    default: /* NGX_HTTP_IDEM_OP_WATCH */
+    case NGX_HTTP_IDEM_OP_WATCH:
         rc = backend->watch(op);
+        break;
+
+    default: /* get, remove, list */
+
+        if (backend->admin == NULL) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "its records can't be looked at";
+            return NGX_OK;
+        }
+
+        rc = backend->admin(op);
     }
 
     op->pending = (rc == NGX_AGAIN);
@@ -250,7 +261,7 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 
     m = op->store->metrics;
 
-    if (m == NULL) {
+    if (m == NULL || ngx_http_idem_op_is_admin(op)) {
         return;
     }
 
@@ -272,7 +283,7 @@ ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
 
     ngx_http_idem_op_count(op);
 
-    if (op->kind != NGX_HTTP_IDEM_OP_WATCH
+    if (op->kind < NGX_HTTP_IDEM_OP_WATCH
         && ngx_current_msec - op->start >= NGX_HTTP_IDEM_SLOW)
     {
         ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
@@ -292,6 +303,47 @@ ngx_http_idem_store_cancel(ngx_http_idem_op_t *op)
 
     op->pending = 0;
     op->store->backend->cancel(op);
+}
+
+
+ngx_http_idem_entry_t *
+ngx_http_idem_op_entry(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_entry_t  *entry;
+
+    entry = ngx_array_push(&op->list->entries);
+
+    if (entry == NULL) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory for a list";
+        return NULL;
+    }
+
+    ngx_memzero(entry, sizeof(ngx_http_idem_entry_t));
+
+    return entry;
+}
+
+
+ngx_int_t
+ngx_http_idem_entry_details(ngx_http_idem_op_t *op,
+    ngx_http_idem_entry_t *entry, u_char *p, size_t len)
+{
+    len = ngx_min(len, NGX_HTTP_IDEM_ENTRY_DETAILS);
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    entry->details.data = ngx_pnalloc(op->pool, len);
+    if (entry->details.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(entry->details.data, p, len);
+    entry->details.len = len;
+
+    return NGX_OK;
 }
 
 
