@@ -63,7 +63,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_http_idem_pg_watch,
     ngx_http_idem_pg_cancel,
     NULL,                                    /* stats   */
-    1                                        /* remote  */
+    1,                                       /* remote  */
+    NULL                                     /* admin: by SQL so far */
 };
 
 
