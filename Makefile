@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # ngx_http_idempotency_module: build, try, test.  The work is done by the
 # scripts in tools/; everything made goes to build/.
 
@@ -22,7 +25,8 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
 .PHONY: build run check test install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history
+        analyse fresh nginx-tests history test-redis test-clients \
+        torture-clients clients
 
 # a new file each time: an nginx that runs has the old one mapped
 build: setup-build
@@ -40,6 +44,11 @@ check: setup-check build
 
 test: setup-test build
 	@tools/test unit stock
+
+# the Redis part of the suite on one server: redis-7.0, redis-8.0, valkey-8.1
+# or valkey-9.1
+test-redis: setup-test build
+	@tools/test redis $(or $(SERVER),redis-7.0)
 
 install:
 	@tools/install install
@@ -111,6 +120,15 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
+clients:
+	@clients/pack
+
+test-clients: setup-test setup-clients build
+	@clients/test
+
+torture-clients: setup-test setup-clients build
+	@clients/conformance/torture
+
 setup: setup-build setup-test
 
 setup-%:
@@ -127,6 +145,7 @@ help:
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
+	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
@@ -142,6 +161,9 @@ help:
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
+	@echo "make clients        packages of the clients, in build/clients"
+	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"
+	@echo "make torture-clients  CLIENT=js|python, OPERATIONS=1000, STORE=memory, SEED=<n>"
 	@echo "make check-style    tabs, long lines, trailing space in C"
 	@echo "make install        the module to where nginx looks for it; DESTDIR=, prefix="
 	@echo "make uninstall      what that installed"

@@ -53,14 +53,6 @@ static ngx_conf_enum_t  ngx_http_idem_conflict_status[] = {
 };
 
 
-static ngx_conf_enum_t  ngx_http_idem_conflict_detail[] = {
-    { ngx_string("off"), NGX_HTTP_IDEM_JSON_DETAIL_OFF },
-    { ngx_string("paths"), NGX_HTTP_IDEM_JSON_DETAIL_PATHS },
-    { ngx_string("values"), NGX_HTTP_IDEM_JSON_DETAIL_VALUES },
-    { ngx_null_string, 0 }
-};
-
-
 /* cmd->post of a time: it must be above 0 */
 #define NGX_HTTP_IDEM_POSITIVE  ((void *) 1)
 
@@ -217,6 +209,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_keep_json"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_keep_json,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_on_store_error"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_choice,
@@ -246,11 +245,11 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       &ngx_http_idem_conflict_status },
 
     { ngx_string("idempotency_conflict_detail"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_detail,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, conflict_detail),
-      &ngx_http_idem_conflict_detail },
+      0,
+      NULL },
 
     { ngx_string("idempotency_replay_status"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
@@ -271,6 +270,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       ngx_http_idem_conf_names,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, hide_headers),
+      NULL },
+
+    { ngx_string("idempotency_keep_header"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_names,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idem_loc_conf_t, keep_headers),
       NULL },
 
     { ngx_string("idempotency_compress"),
@@ -302,15 +308,36 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       NULL },
 
     { ngx_string("idempotency_dry_run"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
-      ngx_conf_set_flag_slot,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_dry_run,
       NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, dry_run),
+      0,
       NULL },
 
     { ngx_string("idempotency_group"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_group,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_tenant"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_value,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idem_loc_conf_t, tenant),
+      NULL },
+
+    { ngx_string("idempotency_actor"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_idem_conf_actor,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_idem_loc_conf_t, actor),
+      NULL },
+
+    { ngx_string("idempotency_log_field"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE2,
+      ngx_http_idem_conf_log_field,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },

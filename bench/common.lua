@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- For the wrk scripts: the request around a key, and the end of a run.  The
 -- line that done() prints is read by bench/lib/Bench.pm.
 

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Every request has a key that was never used.
 
 dofile((os.getenv("BENCH_LUA") or "bench") .. "/common.lua")

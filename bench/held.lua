@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- Keys of an earlier fresh.lua run with the same prefix, all of them, in no
 -- order: what is looked up is not in the processor's cache.
 

@@ -1,3 +1,9 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
 /*
  * A client that sends at a fixed rate, which wrk can not: for the latency that
  * a gateway adds below its full load.  A request that is due while all

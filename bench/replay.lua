@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- A fixed set of keys, over and over.  The first turn runs them.
 
 dofile((os.getenv("BENCH_LUA") or "bench") .. "/common.lua")

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * How long the canonical forms keep a worker busy: the longest single step of
  * reading a body of 1 MB, for the shapes that cost most.  A step is what
  * nginx waits for: one piece of the body, or its end.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * How long a worker of nginx is busy between two waits for events, in
  * processor time of its thread: preloaded (LD_PRELOAD), it writes each new
  * longest turn, in microseconds, to the file that IDEMPOTENCY_TURNS names,

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A client that an access check refused gets the page of that error, wherever
 # error_page takes it from: never a stored response, and it never takes the
 # lock of a key.

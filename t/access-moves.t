@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Wherever on its way through nginx a request is checked, a stored response goes
 # to no client that would have been refused: whether the location that checks
 # is where it begins, where try_files leads before that, or where a content

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A stored response never goes to a client that an access check would refuse:
 # whatever the check, whatever its place, and wherever an error_page leads.
 # A refused client leaves no record and no lock behind, waits for nobody, and

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_activity: how often a client had something executed lately, and
 # windows of derived keys that adapt to it.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Memory that can't be had, at every step: each allocation that a request makes
 # fails once, and then once more with all that follow it.  The client gets an
 # answer, the application runs at most once, and a retry is served at once.

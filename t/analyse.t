@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The quick one of the analysers; make analyse runs all three.  What it finds
 # is mended, or has its reason in tools/analyse.exceptions.
 

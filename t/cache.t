@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Completed records of a store that is elsewhere are kept in this nginx for a
 # while: a replay then costs no round trip, and works while the store is away.
 # Never longer than the record lives, and nothing that could still change.

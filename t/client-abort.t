@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A client that goes away, however and whenever it does, ends neither the
 # execution nor what is made of it: the response is captured and stored, and
 # the retry gets it.  Before the request was there as a whole nothing was

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A configuration that is wrong is refused when it is read, with a message
 # that names the directive, the value, what would be right, and the file and
 # line; one that is right is taken in every context, and inherited.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_conflict_detail: the refusal of a conflict names the paths of a
 # JSON body that differ, and their values if that is asked for.  It is JSON
 # whatever was sent, it has a limit, it tells nothing of somebody else's
@@ -63,8 +66,7 @@ sub stored
                           'IdempotencyTest::Redis';
 
         for my $key (@{ $redis->command('KEYS', '*') }) {
-            return 1 if index(join('', @{ $redis->command('LRANGE', $key, 0, -1) }),
-                              $text) >= 0;
+            return 1 if index($redis->command('GET', $key), $text) >= 0;
         }
 
         return 0;

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A key that was used before with another request is refused, and never runs:
 # what makes two requests the same, and what does not.  A stored response never
 # reaches another identity, and the refusal tells that one nothing.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Whatever makes the response (a proxied application of any protocol, files,
 # dav, Lua, or a location reached by an internal redirect), it runs once, and
 # its response is kept and replayed.  What answers before access control, as

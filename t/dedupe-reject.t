@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_dedupe ... action=reject: a duplicate is told so, and gets no
 # response of another request.
 

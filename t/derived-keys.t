@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_dedupe: requests without a key, or with a new key for each try,
 # fold into the first of them by what they are; every record that covers a
 # request replays, and the record of its key has the last word.

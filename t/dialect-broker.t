@@ -1,5 +1,8 @@
-# examples/broker.conf, as it is, keeps every sentence that docs/dialects.md has
-# of it.
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# examples/broker.conf, as it is, gets the requests that the broker's document
+# prints, and answers what is printed there.  docs/dialects.md has the table.
 
 use strict;
 use warnings;
@@ -7,84 +10,277 @@ use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
+use vars qw($URI $CONTEXT $FIRST $MS);
 
-sub headers
+# the document's own request
+
+$URI = '/api/forms/test-form/submit';
+$CONTEXT = 'test-form:550e8400-e29b-41d4-a716-446655440000';
+
+$FIRST = '{
+    "contextId": "test-form:550e8400-e29b-41d4-a716-446655440000",
+    "formData": {"name": "John Doe", "email": "john@example.com"}
+  }';
+
+sub form
 {
-    return { Cookie => 'session=s1; other=1',
-             'Content-Type' => 'application/x-www-form-urlencoded', @_ };
+    my ($fields, $context) = @_;
+
+    $context = $CONTEXT if !defined $context;
+
+    return "{\n    \"contextId\": \"$context\",\n    \"formData\": $fields\n  }";
+}
+
+sub submit
+{
+    my ($body, %headers) = @_;
+
+    return example_post($URI, $body, { 'Content-Type' => 'application/json',
+                                       %headers });
+}
+
+# the document's own answer; each execution makes records of its own
+
+sub answers
+{
+    return { status => 200, body => '{
+  "success": true,
+  "recordId": "a0B{run}",
+  "businessRecordIds": [{"id": "00Q{run}", "objectType": "Lead"}],
+  "relationshipIds": ["a0C{run}"],
+  "contextId": {request:contextId},
+  "message": "Form submitted successfully"
+}' };
+}
+
+$MS = qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
+
+# the duplicate, member by member
+
+sub is_duplicate
+{
+    my ($r, $n, $name) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $json = $r->json;
+
+    like($json->{originalSubmittedAt}, $MS, "$name: when it was first sent");
+    delete $json->{originalSubmittedAt};
+
+    is($r->status, 200, "$name: 200, not 409");
+    is_deeply($json, {
+        success => JSON::PP::true, recordId => "a0B$n",
+        businessRecordIds => [ { id => "00Q$n", objectType => 'Lead' } ],
+        relationshipIds => [ "a0C$n" ], contextId => $CONTEXT,
+        message => 'This submission was already processed. '
+                   . 'Returning original response.',
+        idempotent => JSON::PP::true,
+    }, "$name: the original response, and that it is one");
+}
+
+sub is_new
+{
+    my ($r, $n, $name) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $json = $r->json;
+
+    is($r->status, 200, "$name: ran");
+    is($json->{recordId}, "a0B$n", "$name: a record of its own");
+    is($json->{message}, 'Form submitted successfully', "$name: its message");
+    ok(!exists $json->{$_}, "$name: no $_")
+        for qw(idempotent originalSubmittedAt);
 }
 
 run_tests();
 
 __DATA__
 
-=== TEST 1: with a key and without
+=== TEST 1: the three tests that the document prints
 --- http_config eval: main::example('broker')
 --- config
     location /unused { }
 --- client
-my $uri = '/submit/json?status=201';
+app_answer($URI, answers());
 
-# no key: session and fields make one
+# Test 1: the same data
 
-my $first = example_post($uri, 'name=a&sum=1', headers());
-my $retry = example_post($uri, 'name=a&sum=1', headers());
+is_new(submit($FIRST), 1, 'first submission');
+is_duplicate(submit($FIRST), 1, 'same data');
+is(app_count($URI), 1, 'one record');
 
-is($first->status, 201, 'ran');
-is($first->body, '{"run":1,"ok":true}', 'as the application has it');
-is($retry->json->{run}, 1, 'sent again: the same');
-is(example_post($uri, 'name=a&sum=2', headers())->json->{run}, 2,
-   'other fields');
-is(example_post($uri, 'name=a&sum=1', headers(Cookie => 'session=s2'))
-   ->json->{run}, 3, 'another session');
-is(example_post($uri, 'name=a&sum=1', headers(Cookie => 'other=2; session=s1'))
-   ->json->{run}, 1, 'only that cookie counts');
+# Test 2: different data
 
-# the replay says so, and answers 200
+is_new(submit(form('{"name": "John Doe", "email": "john2@example.com"}')), 2,
+       'different email');
+is_duplicate(submit($FIRST), 1, 'the first one stays');
 
-is($retry->status, 200, 'answers 200');
-ok($retry->json->{idempotent}, '"idempotent": true');
-like($retry->body, qr/"idempotent":true/, 'as a literal');
-is($retry->json->{originalSubmittedAt},
-   $retry->header('X-Original-Request-Time'), 'originalSubmittedAt');
-like($retry->json->{originalSubmittedAt},
-     qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/, 'a time');
-ok($retry->json->{ok}, 'the rest is as it was');
+# Test 3: a custom key wins over other data
 
-# an upload, whose boundary is another each time
+my %key = ('Idempotency-Key' => 'my-custom-key-12345');
 
-my $part = "\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n";
-my @r = map { example_post('/submit/json?op=up', "--$_$part--$_--\r\n",
-                           headers('Content-Type' =>
-                                   "multipart/form-data; boundary=$_")) }
-        qw(one two);
-is($r[1]->json->{run}, 1, 'an upload again');
-ok($r[1]->json->{idempotent}, 'is replayed');
+is_new(submit(form('{"name": "Jane Doe", "email": "jane@example.com"}'), %key),
+       3, 'custom key');
+is_duplicate(submit(form('{"name": "DIFFERENT NAME", '
+                         . '"email": "different@example.com"}'), %key),
+             3, 'custom key with different data');
+is(app_count($URI), 3, 'three records in all');
 
-# a key wins, even with other data
 
-my @key = ('Idempotency-Key' => new_key());
 
-is(example_post($uri, 'name=k&sum=1', headers(@key))->json->{run}, 4,
-   'with a key');
+=== TEST 2: what makes the key, and what does not
+--- http_config eval: main::example('broker')
+--- config
+    location /unused { }
+--- client
+app_answer($URI, answers());
 
-$retry = example_post($uri, 'name=other&sum=99', headers(@key));
-is($retry->json->{run}, 4, 'the key with other data is replayed');
-is($retry->status, 200, 'answers 200');
-ok($retry->json->{idempotent}, 'says so');
+submit($FIRST);
 
-# the fields of another key do not matter either
+# sorted form data: the order of fields and white space do not count
 
-is(example_post($uri, 'name=k&sum=1',
-                headers('Idempotency-Key' => new_key()))->json->{run}, 5,
-   'another key with the same data runs');
-is(example_post($uri, 'name=a&sum=1',
-                headers('Idempotency-Key' => new_key()))->json->{run}, 6,
-   'also with data that were sent without');
+is_duplicate(submit('{"formData":{"email":"john@example.com",'
+                    . '"name":"John Doe"},"contextId":"' . $CONTEXT . '"}'),
+             1, 'other order, no white space');
 
-# but nobody gets the answer of another session
+# all submitted fields count, and each value by itself
 
-is(example_post($uri, 'name=k&sum=1', headers(@key, Cookie => 'session=s2'))
-   ->status, 409, 'the key of another session');
+is_new(submit(form('{"name": "John  Doe", "email": "john@example.com"}')), 2,
+       'white space within a value');
+is_new(submit(form('{"name": "John Doe"}')), 3, 'a field less');
+is_new(submit(form('{"email": "John Doe", "name": "john@example.com"}')), 4,
+       'values exchanged');
+is_new(submit(form('{"name": "John Doe", "email": "john@example.com", "x": 1}')),
+       5, 'a field more');
 
-is(app_count('/submit/json'), 6, 'no other execution');
+# a new session is a new submission (a correction that looks the same)
+
+is_new(submit(form('{"name": "John Doe", "email": "john@example.com"}',
+                   'test-form:7c9e6679-7425-40de-944b-e07fc1f90ae7')), 6,
+       'another session');
+
+# an application that says 201: its duplicate says 200
+
+app_answer('/api/forms/made/submit', { %{ answers() }, status => 201 });
+
+is_deeply([ map { example_post('/api/forms/made/submit', $FIRST,
+                               { 'Content-Type' => 'application/json' })->status }
+            1, 2 ], [ 201, 200 ], 'created once, 200 the second time');
+
+# what is no part of contextId and formData does not count
+
+is_duplicate(submit('{"contextId":"' . $CONTEXT . '","formData":{"name":'
+                    . '"John Doe","email":"john@example.com"},"clicked":2}'),
+             1, 'beside them');
+
+# another form is another form
+
+app_answer('/api/forms/other-form/submit', answers());
+is(example_post('/api/forms/other-form/submit', $FIRST,
+                { 'Content-Type' => 'application/json' })
+   ->json->{recordId}, 'a0B1', 'another form');
+is(app_count('/api/forms/other-form/submit'), 1, 'runs');
+
+# a double click, while the first one runs
+
+app_answer($URI, { %{ answers() }, hold => 1 });
+
+my $body = form('{"name": "Twice"}');
+my @click = map { example_send($URI, $body,
+                               { 'Content-Type' => 'application/json' }) } 1, 2;
+
+app_wait_parked($URI);
+app_release($URI);
+
+my @r = sort map { $_->read_response->json->{recordId} } @click;
+is($r[0], $r[1], 'both clicks get one record');
+
+
+
+=== TEST 3: only successes are kept
+--- http_config eval: main::example('broker')
+--- config
+    location /unused { }
+--- client
+for my $status (200, 400, 422, 500, 503) {
+    my $uri = "/api/forms/f$status/submit";
+
+    app_answer($uri, { status => $status, body => '{"success":false}' },
+               answers());
+
+    my $send = sub {
+        example_post($uri, $FIRST, { 'Content-Type' => 'application/json' })
+    };
+
+    is($send->()->status, $status, "$status: failed");
+
+    my $again = $send->();
+    is($again->status, 200, "$status: and may be sent again");
+    is($again->json->{recordId}, 'a0B2', "$status: which runs");
+    is($send->()->json->{idempotent}, JSON::PP::true,
+       "$status: and is then kept");
+    is(app_count($uri), 2, "$status: no third time");
+}
+
+
+
+=== TEST 4: 24 hours, and one line in the log
+--- http_config eval
+main::example('broker', sub {
+    s/(json:contextId,formData window=)24h;/${1}700ms;/;
+    s/(idempotency_ttl +)24h;/${1}700ms;/ })
+--- config
+    location /unused { }
+--- client
+app_answer($URI, answers());
+
+my %key = ('Idempotency-Key' => 'my-custom-key-12345');
+
+submit($FIRST);
+submit($FIRST, %key);
+submit($FIRST, %key);
+
+ok(wait_for(sub { submit($FIRST)->json->{recordId} ne 'a0B1' }, 10),
+   'a derived key expires');
+ok(wait_for(sub { submit($FIRST, %key)->json->{recordId} ne 'a0B2' }, 10),
+   'so does a custom one');
+
+my $log = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/duplicates.log";
+
+ok(wait_for(sub { -s $log }), 'duplicates are logged');
+
+open my $in, '<', $log or die "$log: $!";
+my @lines = <$in>;
+
+like($lines[0], qr/^Duplicate\ submission\ detected\ -\ returning\ stored
+                   \ response\ for\ idempotency\ key:\ [0-9a-f]{64}
+                   \ Original\ submission\ time:\ \d{4}-\d\d-\d\dT[\d:]+\.\d{3}Z$/x,
+     'with a hash and the original time');
+unlike(join('', @lines), qr/my-custom-key/, 'and without the key');
+
+
+
+=== TEST 5: several hosts, one Redis
+--- store: redis
+--- http_config eval: main::example('broker')
+--- config
+    location /unused { }
+--- client
+app_answer($URI, answers());
+
+# the broker's restart, and its second instance: the other nginx has the same
+# configuration and nothing but Redis in common with this one
+
+is_new(submit($FIRST), 1, 'first submission');
+
+edit_config(sub {
+    s/(127\.0\.0\.1):$ENV{TEST_NGINX_PORT_2}\b/$1:$ENV{TEST_NGINX_PORT_3}/;
+});
+my $host = start_host(free_port());
+
+is_duplicate(http_post($URI, $FIRST, { 'Content-Type' => 'application/json' },
+                       port => $ENV{TEST_NGINX_PORT_3}), 1, 'another host');
+is(app_count($URI), 1, 'ran once');
+ok($host->stop, 'left in order');

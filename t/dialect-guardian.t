@@ -1,93 +1,281 @@
-# examples/guardian.conf, as it is, keeps every sentence that docs/dialects.md has
-# of it.
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# examples/guardian.conf, as it is, gets the requests that Guardian's policy
+# prints, and answers what is printed there.  docs/dialects.md has the table.
 
 use strict;
 use warnings;
+use Digest::SHA ();
 use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
+use vars qw($URI $KEY $BODY $CONCURRENT);
 
-# a UUID of version 4 that is new in this process
+$URI = '/api/v1/users';
+$KEY = '550e8400-e29b-41d4-a716-446655440000';
+$BODY = '{
+  "meta": {"op": "createUser"},
+  "payload": {"email": "test@example.com"}
+}';
 
-sub uuid
+$CONCURRENT = { error => {
+    code => 'CONCURRENT_REQUEST',
+    message => 'Request with this idempotency key is already processing',
+} };
+
+# the request as it is printed
+
+sub headers
 {
-    our $n;
-
-    return sprintf 'f81d4fae-7dec-41d0-a765-%012x', ++$n;
+    return { 'Idempotency-Key' => $KEY, Authorization => 'Bearer alice',
+             'Content-Type' => 'application/json', @_ };
 }
 
-sub headers { return { 'X-User-Id' => 'u1', 'Idempotency-Key' => uuid(), @_ } }
+my $uuids = 0;
+
+sub uuid4
+{
+    return sprintf '%08x-%04x-4%03x-8%03x-%012x', $$, $uuids & 0xffff,
+                   $uuids++ & 0xfff, 1, $uuids;
+}
+
+sub created { { status => 201, body => '{"user_id":"{run}"}', @_ } }
+
+# what is in the log, once there are $n lines of it
+
+sub events
+{
+    my $n = shift;
+    my $file = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/idempotency.json";
+    my @lines;
+
+    wait_for(sub {
+        open my $in, '<', $file or return 0;
+        @lines = <$in>;
+        return @lines >= $n;
+    });
+
+    return map { JSON::PP->new->decode($_) } @lines;
+}
 
 run_tests();
 
 __DATA__
 
-=== TEST 1: keys, users, failures, concurrency
+=== TEST 1: the printed request, and its retries
 --- http_config eval: main::example('guardian')
 --- config
     location /unused { }
 --- client
-my $h = headers();
+app_answer($URI, created());
 
-is(example_post('/ok?op=a', 'x', $h)->body, "run 1\n", 'ran');
-is(example_post('/ok?op=a', 'x', $h)->body, "run 1\n", 'replayed');
+my $first = example_post($URI, $BODY, headers());
 
-# UUID v4 only
+is($first->status, 201, 'attempt 1');
+is_deeply($first->json, { user_id => 1 }, 'ran');
 
-for my $bad ('abc', 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6',
-             'f81d4fae-7dec-51d0-a765-00a0c91e6bf6',
-             'f81d4fae-7dec-41d0-c765-00a0c91e6bf6',
-             'f81d4fae7dec41d0a76500a0c91e6bf6',
-             '{f81d4fae-7dec-41d0-a765-00a0c91e6bf6}',
-             'f81d4fae-7dec-41d0-a765-00a0c91e6bf', '')
-{
-    my $r = example_post('/ok?op=bad', 'x', headers('Idempotency-Key' => $bad));
+for my $attempt (2, 3) {
+    my $retry = example_post($URI, $BODY, headers());
 
-    is($r->status, 400, "no UUID v4: $bad");
-    is($r->error_code, 'IDEMPOTENCY_KEY_INVALID', 'and says so');
+    is($retry->status, 201, "attempt $attempt: the stored status");
+    is_deeply($retry->json, { user_id => 1 }, "attempt $attempt: the response");
 }
 
-is(app_count('bad'), 0, 'none of them ran');
-is(example_post('/ok?op=upper', 'x',
-   headers('Idempotency-Key' => uc uuid()))->status, 200, 'in capitals');
+is(app_count($URI), 1, 'called once');
 
-# scoped by user
+# an operation that was changed has a new key; under the old one it is refused
 
-is(example_post('/ok?op=a', 'x', { %$h, 'X-User-Id' => 'u2' })->body,
-   "run 2\n", 'the same key of another user');
-is(example_post('/ok?op=a', 'y', { %$h, 'X-User-Id' => 'u2' })->status, 409,
-   'is a key of its own');
-is(example_post('/ok?op=a', 'x', { %$h, Authorization => 'new token' })->body,
-   "run 1\n", 'a new token is the same user');
+(my $edited = $BODY) =~ s/test\@/new@/;
 
-# 409 CONCURRENT_REQUEST at once
+is(example_post($URI, $edited, headers('Idempotency-Key' => uuid4()))
+   ->json->{user_id}, 2, 'a changed operation under a new key runs');
 
-$h = headers();
-my $c = example_send('/hold?op=hold', 'x', $h);
-app_wait_parked('hold');
+my $r = example_post($URI, $edited, headers());
+is($r->status, 409, 'under the old key it does not');
+is($r->json->{error}{code}, 'IDEMPOTENCY_CONFLICT', 'and says so');
+is_deeply([ sort keys %{ $r->json->{error} } ], [ 'code', 'message' ],
+          'in its own shape');
+is(app_count($URI), 2, 'nothing ran');
 
-my $r = example_post('/hold?op=hold', 'x', $h);
-is($r->status, 409, 'while it runs');
-is($r->error_code, 'CONCURRENT_REQUEST', 'CONCURRENT_REQUEST');
-app_release('hold');
-is($c->read_response->body, "run 1\n", 'it was still running');
+# an operation that HTTP calls idempotent is covered, too
 
-# failures are replayed as well
+app_answer('/api/v1/rooms/7', created());
+example_request('PUT', '/api/v1/rooms/7', $BODY, headers('Idempotency-Key' => $_))
+    for (uuid4()) x 2;
+is(app_count('/api/v1/rooms/7'), 1, 'PUT');
 
+
+
+=== TEST 2: keys are scoped by user
+--- http_config eval: main::example('guardian')
+--- config
+    location /unused { }
+--- client
+app_answer($URI, created());
+
+is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'alice');
+
+# no X-User-Id: the request has nothing but its token
+
+my $bob = example_post($URI, $BODY, headers(Authorization => 'Bearer bob'));
+is($bob->json->{user_id}, 2, 'bob runs his own operation under the same key');
+is($bob->header('Idempotent-Replayed'), undef, 'and gets no stored response');
+
+(my $other = $BODY) =~ s/test\@/eve@/;
+is(example_post($URI, $other, headers(Authorization => 'Bearer eve'))
+   ->json->{user_id}, 3, 'eve, with another body, learns of no conflict');
+
+is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'alice again');
+is(example_post($URI, $BODY, headers(Authorization => 'Bearer bob'))
+   ->json->{user_id}, 2, 'bob again');
+is(example_post($URI, $BODY, { %{ headers() }, 'X-User-Id' => 'bob' })
+   ->json->{user_id}, 1, 'a header that anybody can send counts nothing');
+
+
+
+=== TEST 3: a renewed token is the same user, if the access check says so
+--- http_config eval
+main::example('guardian', sub {
+    s/# (auth_request)/$1/g;
+    s/(\n    location \@guardian_error)/
+    location = \/check {
+        internal;
+        proxy_pass  http:\/\/guardian_app\/check;
+        proxy_pass_request_body  off;
+        proxy_set_header  Content-Length "";
+    }
+$1/ })
+--- config
+    location /unused { }
+--- client
+my @user = map { [ 'X-User-Id', $_ ] } qw(alice alice bob alice);
+
+app_answer($URI, created());
+app_answer('/check', map { { status => 204, headers => [ $_ ] } } @user);
+
+is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'alice');
+is(example_post($URI, $BODY, headers(Authorization => 'Bearer renewed'))
+   ->json->{user_id}, 1, 'alice with a new token is alice');
+is(example_post($URI, $BODY, headers(Authorization => 'Bearer renewed'))
+   ->json->{user_id}, 2, 'bob is not');
+
+
+
+=== TEST 4: concurrent requests
+--- http_config eval: main::example('guardian')
+--- config
+    location /unused { }
+--- client
+app_answer($URI, created(hold => 1));
+
+my $c = example_send($URI, $BODY, headers());
+app_wait_parked($URI);
+
+my $r = example_post($URI, $BODY, headers());
+
+is($r->status, 409, 'while it runs: 409');
+is($r->reason, 'Conflict', 'Conflict');
+is($r->header('Content-Type'), 'application/json', 'application/json');
+is_deeply($r->json, $CONCURRENT, 'the body that is printed');
+is($r->header('Retry-After'), 2, 'and when to come again');
+
+app_release($URI);
+is($c->read_response->status, 201, 'the first one');
+is(example_post($URI, $BODY, headers())->json->{user_id}, 1,
+   'a retry after it gets its response');
+is(app_count($URI), 1, 'called once');
+
+my @log = events(2);
+
+is($log[0]{event}, 'idempotency_concurrent_request', 'logged');
+is($log[0]{level}, 'warn', 'as a warning');
+is($log[1]{event}, 'idempotency_cache_hit', 'so is the hit');
+is($log[1]{level}, 'info', 'as information');
+is($log[1]{cached_status}, 'completed', 'what is stored');
+like($log[1]{cached_at}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/,
+     'since when');
+is($log[1]{operation_type}, "POST $URI", 'of which operation');
+is($log[1]{idempotency_key}, Digest::SHA::sha256_hex($KEY),
+   'and the key, as sha256sum makes it');
+
+
+
+=== TEST 5: failures are kept
+--- http_config eval: main::example('guardian')
+--- config
+    location /unused { }
+--- client
 for my $status (400, 401, 403, 404, 409, 422, 429, 500, 501, 503) {
-    $h = headers();
-    is(example_post("/status/$status", 'x', $h)->status, $status, "$status: ran");
+    my $uri = "/api/v1/fail$status";
+    my $h = headers('Idempotency-Key' => uuid4());
 
-    $r = example_post("/status/$status", 'x', $h);
-    is($r->status, $status, "$status: replayed");
-    is($r->header('Idempotent-Replayed'), 'true', "$status: which it says");
-    is(app_count("/status/$status"), 1, "$status: ran once");
+    app_answer($uri, { status => $status, body => '{"error":{"run":{run}}}' });
+
+    is(example_post($uri, $BODY, $h)->status, $status, "$status: ran");
+
+    my $retry = example_post($uri, $BODY, $h);
+    is($retry->status, $status, "$status again");
+    is($retry->body, '{"error":{"run":1}}', "$status: the stored error");
+    is(app_count($uri), 1, "$status: ran once");
 }
 
+my @log = events(10);
+is($log[-1]{cached_status}, 'failed', 'the log says that it failed');
 
 
-=== TEST 2: compressed records
+
+=== TEST 6: UUID v4, and nothing else
+--- http_config eval: main::example('guardian')
+--- config
+    location /unused { }
+--- client
+app_answer($URI, created());
+
+for my $bad ('test-key-123', '550e8400-e29b-11d4-a716-446655440000',
+             '550e8400-e29b-41d4-c716-446655440000',
+             '550e8400e29b41d4a716446655440000', '1',
+             '{550e8400-e29b-41d4-a716-446655440000}')
+{
+    my $r = example_post($URI, $BODY, headers('Idempotency-Key' => $bad));
+
+    is($r->status, 400, "no key: $bad");
+    is_deeply($r->json, { error => { code => 'IDEMPOTENCY_KEY_INVALID',
+        message => 'Invalid idempotency key format' } }, 'and says so');
+}
+
+is(app_count($URI), 0, 'none of them ran');
+
+# without a key requests run as ever
+
+example_post($URI, $BODY, { Authorization => 'Bearer alice' }) for 1, 2;
+is(app_count($URI), 2, 'no key, no protection');
+
+# 1000 keys are 1000 operations, and every tenth request is a retry
+
+my $uri = '/api/v1/load';
+app_answer($uri, created());
+
+my @recent;
+my $hits = 0;
+
+for my $i (1 .. 300) {
+    my $key = $i % 10 == 0 ? $recent[-1] : uuid4();
+    my $body = $i % 10 == 0 ? $i - 1 : $i;
+
+    push @recent, $key;
+    my $r = example_post($uri, $body, headers('Idempotency-Key' => $key));
+    $hits++ if $r->header('Idempotent-Replayed');
+}
+
+cmp_ok($hits / 300, '>', 0.09, 'hit rate above 0.09');
+cmp_ok($hits / 300, '<', 0.11, 'and below 0.11');
+is(app_count($uri), 270, 'each operation ran once');
+
+
+
+=== TEST 7: responses lie compressed in the store
 --- store: memory
 --- http_config eval
 "idempotency_store tiny memory { zone tiny:512k; }\n"
@@ -97,7 +285,7 @@ for my $status (400, 401, 403, 404, 409, 422, 429, 500, 501, 503) {
 --- client
 # 2.4 MB of responses in half a megabyte
 
-my @h = map { headers() } 1 .. 80;
+my @h = map { headers('Idempotency-Key' => uuid4()) } 1 .. 80;
 
 example_post("/size?n=30000&op=$_", 'x', $h[$_ - 1]) for 1 .. 80;
 
@@ -109,15 +297,37 @@ is(app_count(1), 1, 'the first ran once');
 
 
 
-=== TEST 3: 24 h
+=== TEST 8: 24 h
 --- http_config eval
-main::example('guardian', sub { s/(idempotency_ttl +)24h;/${1}500ms;/ })
+main::example('guardian', sub { s/(idempotency_ttl +)24h;/${1}700ms;/ })
 --- config
     location /unused { }
 --- client
-my $h = headers();
+app_answer($URI, created());
 
-is(example_post('/ok', 'x', $h)->body, "run 1\n", 'ran');
-is(example_post('/ok', 'x', $h)->body, "run 1\n", 'replayed');
-ok(wait_for(sub { example_post('/ok', 'x', $h)->body eq "run 2\n" }, 10),
-   'until the time is over');
+is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'ran');
+is(example_post($URI, $BODY, headers())->json->{user_id}, 1, 'replayed');
+ok(wait_for(sub { example_post($URI, $BODY, headers())->json->{user_id} != 1 },
+            10), 'until the time is over');
+
+
+
+=== TEST 9: the backend dies while it runs
+--- http_config eval
+main::example('guardian', sub { s/(idempotency_ttl )/idempotency_lease 1s; $1/ })
+--- config
+    location /unused { }
+--- client
+# nobody knows whether it ran: it does not run again, also when a lease would
+# be over
+
+app_answer($URI, { close => 1 }, created());
+
+is(example_post($URI, $BODY, headers())->status, 502, 'the backend dies');
+
+select undef, undef, undef, 1.5;
+
+my $retry = example_post($URI, $BODY, headers());
+is($retry->status, 409, 'its retry is refused');
+is($retry->json->{error}{code}, 'OUTCOME_UNKNOWN', 'and says why');
+is(app_count($URI), 1, 'it did not run twice');

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # examples/stripe.conf, as it is, keeps every sentence that docs/dialects.md has
 # of it.
 
@@ -36,6 +39,11 @@ for my $status (200, 201, 400, 402, 404, 500, 503) {
     is($retry->body, $first->body, "$status: the same body");
     is($retry->header('Idempotent-Replayed'), 'true', "$status: replayed");
     is(app_count("/v1/status/$status"), 1, "$status: ran once");
+
+    is($_->header('Stripe-Should-Retry'), $status >= 500 ? 'false' : undef,
+       "$status: Stripe-Should-Retry") for $first, $retry;
+    is($_->header('Idempotency-Key'), $h->{'Idempotency-Key'},
+       "$status: the key is echoed") for $first, $retry;
 }
 
 # save where nothing was done
@@ -55,7 +63,16 @@ app_wait_parked('hold');
 
 my $r = example_post('/v1/hold?op=hold', 'amount=1', $h);
 is($r->status, 409, 'while it runs');
-is($r->error_code, 'CONCURRENT_REQUEST', 'and says so');
+is_deeply($r->json->{error}, {
+    type => 'invalid_request_error', code => 'idempotency_key_in_use',
+    message => 'There is currently another in-progress request using this '
+               . 'Idempotent Key (that probably means you submitted twice, and '
+               . 'the other request is still going through). Please try again '
+               . 'later.' }, 'as Stripe says it');
+is($r->header('Stripe-Should-Retry'), 'true', 'Stripe-Should-Retry: true');
+is($r->header('Retry-After'), 1, 'Retry-After: 1');
+is($r->header('Idempotency-Key'), $h->{'Idempotency-Key'},
+   'Idempotency-Key is echoed');
 app_release('hold');
 is($c->read_response->body, "run 1\n", 'done');
 
@@ -67,9 +84,18 @@ is(example_post('/v1/charges', 'amount=1&currency=usd', $h)->body, "run 1\n",
 is(example_post('/v1/charges', 'currency=usd&amount=%31', $h)->body,
    "run 1\n", 'the same parameters');
 $r = example_post('/v1/charges', 'amount=2&currency=usd', $h);
-is($r->status, 409, 'other parameters are refused');
-is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'and says so');
-is(example_post('/v1/refunds', 'amount=1&currency=usd', $h)->status, 409,
+is($r->status, 400, 'other parameters are refused');
+is($r->header('Content-Type'), 'application/json', 'in JSON');
+is_deeply($r->json->{error}, {
+    type => 'idempotency_error',
+    message => 'Keys for idempotent requests can only be used with the same '
+               . 'parameters they were first used with. Try using a different '
+               . 'key if you meant to execute a different request.',
+    }, 'as Stripe says it');
+is($r->header('Stripe-Should-Retry'), 'false', 'Stripe-Should-Retry: false');
+is($r->header('Idempotency-Key'), $h->{'Idempotency-Key'},
+   'Idempotency-Key is echoed');
+is(example_post('/v1/refunds', 'amount=1&currency=usd', $h)->status, 400,
    'so is another operation');
 is(app_count('/v1/charges'), 1, 'ran once');
 
@@ -89,9 +115,10 @@ is(example_post('/v1/ok', 'a=1', headers('Idempotency-Key' => 'x' x 256))
 
 # POST only, and only with a key
 
-example_request('DELETE', '/v1/ok?op=d', undef, headers());
-is(example_request('DELETE', '/v1/ok?op=d', undef, headers())->body,
-   "run 2\n", 'DELETE is not covered');
+$h = headers();
+example_request('DELETE', '/v1/ok?op=d', undef, $h);
+is(example_request('DELETE', '/v1/ok?op=d', undef, $h)->body, "run 2\n",
+   'DELETE is not covered');
 
 
 
@@ -107,3 +134,27 @@ is(example_post('/v1/ok', 'a=1', $h)->body, "run 1\n", 'ran');
 is(example_post('/v1/ok', 'a=1', $h)->body, "run 1\n", 'replayed');
 ok(wait_for(sub { example_post('/v1/ok', 'a=1', $h)->body eq "run 2\n" }, 10),
    'until the time is over');
+
+
+
+=== TEST 3: money is moved at most once
+--- http_config eval
+main::example('stripe', sub { s/(idempotency_ttl )/idempotency_lease 1s; $1/ })
+--- config
+    location /unused { }
+--- client
+my $h = headers();
+
+is(example_post('/v1/close', 'amount=1', $h)->status, 502,
+   'the application dies with it');
+
+# also when a lease would be over
+
+select undef, undef, undef, 1.5;
+
+my $r = example_post('/v1/close', 'amount=1', $h);
+
+is($r->status, 409, 'a retry is refused');
+is($r->json->{error}{type}, 'api_connection_error', 'says why');
+is($r->header('Stripe-Should-Retry'), 'false', 'Stripe-Should-Retry: false');
+is(app_count('/v1/close'), 1, 'ran once');

@@ -1,69 +1,226 @@
-# examples/thorbis.conf, as it is, keeps every sentence that docs/dialects.md has
-# of it.
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# examples/thorbis.conf, as it is, gets the keys, routes and bodies of Thorbis'
+# strategy, and answers what is printed there.  docs/dialects.md has the table.
 
 use strict;
 use warnings;
+use Digest::SHA ();
 use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
+use vars qw($ONE $TWO $HOLD $DRAFT $LINK $KEY $BOOKING);
+
+# the tenants, keys and routes that are printed
+
+$ONE = '1' x 32;
+$TWO = '2' x 32;
+
+$HOLD = '/api/bookings/hold';
+$DRAFT = '/api/estimates/draft';
+$LINK = '/api/payments/link';
+
+$KEY = "$ONE:POST:bookings-hold:a1b2c3d4e5f6g7h8";
+
+$BOOKING = '{"customer_info":{"name":"Ann","phone":"+1-512-555-0100"},'
+           . '"requested_time":"2024-02-16T10:00:00Z"}';
 
 sub headers
 {
-    my %h = ('X-Tenant-Id' => 'acme', 'Content-Type' => 'application/json',
-             @_);
+    my %h = ('X-Tenant-Id' => $ONE, 'Content-Type' => 'application/json', @_);
 
     delete $h{$_} for grep { !defined $h{$_} } keys %h;
 
     return \%h;
 }
 
+sub key { ('Idempotency-Key' => defined $_[0] ? $_[0] : new_key()) }
+
+# what is answered: the route is called "hold", which means something else to
+# the application of the tests
+
+sub booked { app_answer($HOLD, { body => "run {run}\n", @_ }) }
+
 run_tests();
 
 __DATA__
 
-=== TEST 1: scope, derived keys, what counts, headers
+=== TEST 1: the keys that are printed
 --- http_config eval: main::example('thorbis')
 --- config
     location /unused { }
 --- client
-my $uri = '/api/invoices';
-my @key = ('Idempotency-Key' => 'k-1');
+my @printed = (
+    [ $HOLD,  $ONE, "$ONE:POST:bookings-hold:a1b2c3d4e5f6g7h8" ],
+    [ $DRAFT, $TWO, "$TWO:POST:estimates-draft:x9y8z7w6v5u4t3s2" ],
+    [ $LINK,  $ONE, "$ONE:POST:payments-link:m1n2o3p4q5r6s7t8" ],
+);
 
-my $first = example_post($uri, '{"total":1}', headers(@key));
-my $retry = example_post($uri, '{"total":1}', headers(@key));
+for (@printed) {
+    my ($uri, $tenant, $key) = @$_;
+    my $h = headers('X-Tenant-Id' => $tenant, key($key));
 
-is($first->body, "run 1\n", 'ran');
-is($first->header('X-Idempotency-Replay'), undef, 'no replay');
-is($retry->body, "run 1\n", 'replayed');
-is($retry->header('X-Idempotency-Replay'), 'true',
-   'X-Idempotency-Replay: true');
-is($retry->header('X-Idempotency-Conflict'), undef, 'no conflict');
+    app_answer($uri, { status => 200, body => '{"id":{run}}' });
 
-# tenant and METHOD:route are the scope
+    my $first = example_post($uri, $BOOKING, $h);
+    is($first->status, 200, "$key: is a key");
+    is($first->header('X-Idempotency-Replay'), undef, 'ran');
 
-is(example_post($uri, '{"total":1}', headers(@key, 'X-Tenant-Id' => 'other'))
+    my $retry = example_post($uri, $BOOKING, $h);
+    is($retry->status, 200, 'an exact duplicate: 200');
+    is($retry->body, $first->body, 'with the original payload');
+    is($retry->header('X-Idempotency-Replay'), 'true',
+       'X-Idempotency-Replay: true');
+    is($retry->header('X-Idempotency-Conflict'), undef, 'no conflict');
+    is(app_count($uri), 1, 'ran once');
+}
+
+# with the route as it is written: customers-{id}
+
+my $put = headers(key("$ONE:PUT:customers-{id}:a1b2c3d4e5f6g7h8"));
+
+for (1, 2) {
+    is(example_request('PUT', '/api/customers/7', '{"name":"Ann"}', $put)
+       ->body, "run 1\n", "PUT:customers-{id}, try $_");
+}
+
+is(example_request('PUT', '/api/customers/8', '{"name":"Ann"}', $put)->status,
+   409, 'another customer is another request');
+
+# status 201 stays what it was
+
+example_post('/api/other?status=201', '{}', headers(key('k')));
+is(example_post('/api/other?status=201', '{}', headers(key('k')))->status, 201,
+   'a replay has the stored status');
+
+
+
+=== TEST 2: the conflict, member by member
+--- http_config eval: main::example('thorbis')
+--- config
+    location /unused { }
+--- client
+booked();
+
+my $h = headers(key($KEY));
+my $first = example_post($HOLD, $BOOKING, $h);
+
+(my $other = $BOOKING) =~ s/0100/0200/;
+$other =~ s/T10:/T11:/;
+
+my $r = example_post($HOLD, $other, $h);
+
+is($r->status, 409, 'a 409');
+is($r->reason, 'Conflict', 'CONFLICT');
+is($r->header('X-Idempotency-Conflict'), 'body-mismatch',
+   'X-Idempotency-Conflict: body-mismatch');
+is($r->header('X-Idempotency-Replay'), undef, 'no replay');
+like($r->header('Content-Type'), qr{^application/json}, 'JSON');
+
+my $json = $r->json;
+my $details = $json->{error}{details};
+
+is_deeply([ keys %$json ], [ 'error' ], 'error');
+is_deeply([ sort keys %{ $json->{error} } ], [ qw(code details message) ],
+          'code, message, details');
+is($json->{error}{code}, 'IDEMPOTENCY_CONFLICT', 'code');
+is($json->{error}{message}, 'Request body differs from original request with '
+   . 'same idempotency key', 'message');
+
+is($details->{original_key}, $KEY, 'original_key');
+is($details->{original_key_hash}, Digest::SHA::sha256_hex($KEY),
+   'and its hash');
+like($details->{current_hash}, qr/^[0-9a-f]{16}$/, 'current_hash');
+like($details->{original_hash}, qr/^[0-9a-f]{16}$/, 'original_hash');
+isnt($details->{current_hash}, $details->{original_hash}, 'which differ');
+is_deeply($details->{diff_summary}, [
+    "customer_info.phone: '+1-512-555-0100' \x{2192} '+1-512-555-0200'",
+    "requested_time: '2024-02-16T10:00:00Z' \x{2192} '2024-02-16T11:00:00Z'",
+], 'diff_summary');
+is($details->{original_timestamp},
+   example_post($HOLD, $BOOKING, $h)->header('X-Original-Request-Time'),
+   'original_timestamp');
+is($details->{retry_after}, 1800, 'retry_after');
+
+# the hash is that of the content: the same for the same, whatever its form
+
+(my $again = $other) =~ s/^\{/{ "trace_id": 17, /;
+
+is(example_post($HOLD, $again, $h)->json->{error}{details}{current_hash},
+   $details->{current_hash}, 'a stable hash');
+
+# a body with what JSON has to escape
+
+$r = example_post($HOLD, '{"customer_info":"\"quoted\" \\\\ back"}', $h);
+ok($r->json, 'is JSON whatever the bodies say');
+
+
+
+=== TEST 3: tenant, route and content make the key
+--- http_config eval: main::example('thorbis')
+--- config
+    location /unused { }
+--- client
+# a client's key belongs to tenant and METHOD:route
+
+my @key = key('k-1');
+
+is(example_post($LINK, '{"total":1}', headers(@key))->body, "run 1\n", 'ran');
+is(example_post($LINK, '{"total":1}', headers(@key, 'X-Tenant-Id' => $TWO))
    ->body, "run 2\n", 'another tenant');
-is(example_request('PUT', $uri, '{"total":1}', headers(@key))->body,
+is(example_request('PUT', $LINK, '{"total":1}', headers(@key))->body,
    "run 3\n", 'another method');
-is(example_post('/api/payments', '{"total":1}', headers(@key))->body,
-   "run 1\n", 'another route');
-is(example_post('/api/payments', '{"total":1}', headers(@key))
+is(example_post($DRAFT, '{"total":1}', headers(@key))->body, "run 1\n",
+   'another route');
+is(example_post($DRAFT, '{"total":1}', headers(@key))
    ->header('X-Idempotency-Replay'), 'true', 'each replays its own');
 
-# no key: one is made of the content
+# a tenant can't be written so that it is another one's route
 
-is(example_post($uri, '{"total":2}', headers())->body, "run 4\n", 'no key');
-my $folded = example_post($uri, '{"total":2}', headers());
-is($folded->body, "run 4\n", 'the same content');
+is(example_post($LINK, '{"total":1}',
+                headers(@key, 'X-Tenant-Id' => "$ONE:POST"))->body,
+   "run 4\n", 'a tenant with a colon');
+
+# no key: one is made of tenant, route and content
+
+is(example_post($LINK, '{"total":2}', headers())->body, "run 5\n", 'no key');
+my $folded = example_post($LINK, '{"total":2}', headers());
+is($folded->body, "run 5\n", 'the same content');
 is($folded->header('X-Idempotency-Replay'), 'true', 'is replayed');
-is(example_post($uri, '{"total":3}', headers())->body, "run 5\n",
+is(example_post($LINK, '{"total":3}', headers())->body, "run 6\n",
    'other content');
-is(example_post($uri, '{"total":2}', headers('X-Tenant-Id' => 'other'))->body,
-   "run 6\n", 'another tenant');
+is(example_post($LINK, '{"total":2}', headers('X-Tenant-Id' => $TWO))->body,
+   "run 7\n", 'another tenant');
+is(example_post($DRAFT, '{"total":2}', headers())->body, "run 2\n",
+   'another route');
 
-# JSON is normalised, arrays have no order, and some members do not count
+# two customers with the same content are two requests
 
+my @put = map { scalar example_request('PUT', "/api/customers/$_",
+                                       '{"name":"Ann"}', headers())
+                       ->header('X-Idempotency-Replay') } 7, 8, 7;
+is_deeply(\@put, [ undef, undef, 'true' ], 'customers-{id}: each has its own');
+
+# a user's double click, while the first one runs
+
+booked(hold => 1);
+
+my @c = map { example_send($HOLD, $BOOKING, headers()) } 1, 2;
+
+app_release($HOLD);
+is_deeply([ map { $_->read_response->body } @c ], [ ("run 1\n") x 2 ],
+          'a double click');
+is(app_count($HOLD), 1, 'is one booking');
+
+
+
+=== TEST 4: what counts of the content
+--- http_config eval: main::example('thorbis')
+--- config
+    location /unused { }
+--- client
 my $one = '{"lines":[{"sku":"a","n":1},{"sku":"b","n":2}],"to":"x"}';
 
 example_post('/api/x', $one, headers());
@@ -76,7 +233,7 @@ for my $same (
      qw(created_at updated_at timestamp _metadata request_id trace_id
         session_id)))
 {
-    my @key = ('Idempotency-Key' => new_key());
+    my @key = key();
 
     example_post('/api/x', $one, headers(@key));
     is(example_post('/api/x', $same, headers(@key))
@@ -92,82 +249,168 @@ for my $other ('{"lines":[{"sku":"a","n":2},{"sku":"b","n":1}],"to":"x"}',
                '{"lines":[{"sku":"a","n":1}],"to":"x"}',
                '{"id":1,' . substr $one, 1)
 {
-    my @key = ('Idempotency-Key' => new_key());
+    my @key = key();
 
     example_post('/api/x', $one, headers(@key));
     is(example_post('/api/x', $other, headers(@key))->status, 409,
        "not the same: $other");
 }
 
-# the conflict
-
-my $conflict = example_post($uri, '{"total":5,"note":"n"}', headers(@key));
-
-is($conflict->status, 409, 'a conflict');
-is($conflict->header('X-Idempotency-Conflict'), 'body-mismatch',
-   'X-Idempotency-Conflict: body-mismatch');
-is($conflict->header('X-Idempotency-Replay'), undef, 'no replay');
-
-my $details = $conflict->json->{error}{details};
-
-is_deeply($details->{diff_summary},
-          [ { path => '/note', change => 'added', new => 'n' },
-            { path => '/total', change => 'changed', old => 1, new => 5 } ],
-          'names what differs, old and new');
-is($details->{original_time}, $retry->header('X-Original-Request-Time'),
-   'with the original time');
 
 
-
-=== TEST 2: which TTL by which route
+=== TEST 5: which TTL by which route
 --- http_config eval
-"log_format ttl '\$request_method \$uri \$thorbis_ttl';\n"
+"log_format ttl '\$request_method \$uri \$thorbis_route \$thorbis_ttl';\n"
 . main::example('thorbis', sub { s/(listen .*)/$1 access_log logs\/access.log ttl;/ })
 --- config
     location /unused { }
 --- client
-my %ttl = (
-    '/api/estimates'     => '30m', '/api/estimates/7'   => '30m',
-    '/api/invoices'      => '24h', '/api/invoices/7'    => '24h',
-    '/api/payments'      => '7d',  '/api/payments/7'    => '7d',
-    '/api/customers'     => '1h',  '/api/customers/7'   => '1h',
-    '/api/work-orders'   => '4h',  '/api/work-orders/7' => '4h',
-    '/api/anything'      => '1h',  '/api/paymentsabc'   => '1h',
+booked();
+
+my @ttl = (
+    [ POST => $HOLD,                'POST:bookings-hold',   '30m' ],
+    [ POST => $DRAFT,               'POST:estimates-draft', '24h' ],
+    [ POST => $LINK,                'POST:payments-link',   '7d' ],
+    [ PUT  => '/api/customers/7',   'PUT:customers-{id}',   '1h' ],
+    [ PUT  => '/api/jobs/7',        'PUT:jobs-{id}',        '4h' ],
+    [ POST => '/v1/payments/link',  'POST:payments-link',   '7d' ],
+    [ POST => '/api/anything',      'POST:other',           '1h' ],
+    [ PUT  => $HOLD,                'PUT:other',            '1h' ],
+    [ POST => '/api/bookings/holdx', 'POST:other',          '1h' ],
 );
 
-for my $uri (sort keys %ttl) {
-    example_post($uri, '{}', headers());
-    access_log_like(qr/^POST \Q$uri\E $ttl{$uri}$/m, "$uri: $ttl{$uri}");
+for (@ttl) {
+    my ($method, $uri, $route, $ttl) = @$_;
+
+    example_request($method, $uri, '{}', headers());
+    access_log_like(qr/^\Q$method $uri $route $ttl\E$/m, "$route: $ttl");
 }
 
 
 
-=== TEST 3: the TTL of a route is that of its records
+=== TEST 6: after the TTL it is a new request
 --- client_timeout: 60
 --- http_config eval
 main::example('thorbis', sub { s/30m;/1s;/ && s/7d;/60s;/ or $_ = '' })
 --- config
     location /unused { }
 --- client
-my %short = %{ headers('Idempotency-Key' => 'short') };
-my %long = %{ headers('Idempotency-Key' => 'long') };
+booked();
 
-my ($one, $two) = ('/api/estimates', '/api/payments');
+my $short = headers(key("$ONE:POST:bookings-hold:a1b2c3d4e5f6g7h8"));
+my $long = headers(key("$ONE:POST:payments-link:m1n2o3p4q5r6s7t8"));
 
-example_post($one, '{}', \%short);
-example_post($two, '{}', \%long);
+example_post($HOLD, $BOOKING, $short);
+example_post($LINK, '{}', $long);
 
 my $r;
-ok(wait_for(sub { ($r = example_post($one, '{}', \%short))->body
+ok(wait_for(sub { ($r = example_post($HOLD, $BOOKING, $short))->body
                   eq "run 2\n" }, 10), 'a short one expires');
 is($r->header('X-Idempotency-Expired'), 'true',
    'X-Idempotency-Expired: true');
 is($r->header('X-Idempotency-Replay'), undef, 'it ran');
 
-$r = example_post($one, '{}', \%short);
+$r = example_post($HOLD, $BOOKING, $short);
 is($r->body, "run 2\n", 'which is replayed');
 is($r->header('X-Idempotency-Expired'), undef, 'and nothing expired');
 
-$r = example_post($two, '{}', \%long);
+$r = example_post($LINK, '{}', $long);
 is($r->body, "run 1\n", 'a long one does not');
 is($r->header('X-Idempotency-Replay'), 'true', 'it is replayed');
+
+# a generated key expires as well
+
+my $run = example_post($HOLD, '{"n":2}', headers())->body;
+
+ok(wait_for(sub { ($r = example_post($HOLD, '{"n":2}', headers()))->body
+                  ne $run }, 10), 'a generated one expires');
+
+
+
+=== TEST 7: the errors that are not printed have the same shape
+--- http_config eval: main::example('thorbis', sub { s/(key_format.*)/$1 idempotency_wait 0;/ })
+--- config
+    location /unused { }
+--- client
+booked();
+
+my $r = example_post($HOLD, $BOOKING, headers(key('x' x 256)));
+
+is($r->status, 400, 'a key that is none');
+is($r->json->{error}{code}, 'IDEMPOTENCY_KEY_INVALID', 'says so');
+ok(exists $r->json->{error}{details}, 'in its shape');
+
+my $h = headers(key());
+my $c = example_send('/api/hold?op=hold', '{}', $h);
+app_wait_parked('hold');
+
+$r = example_post('/api/hold?op=hold', '{}', $h);
+is($r->status, 409, 'while the first one runs');
+is($r->json->{error}{code}, 'CONCURRENT_REQUEST', 'says so');
+cmp_ok($r->json->{error}{details}{retry_after}, '>', 0, 'and when to come again');
+is($r->header('X-Idempotency-Conflict'), undef, 'it is no conflict');
+
+app_release('hold');
+is($c->read_response->status, 200, 'which ends in order');
+
+
+
+=== TEST 8: routes are the labels of the figures
+--- http_config eval
+main::example('thorbis', sub {
+    s/(\n    location \/ \{)/\n    location = \/stats { idempotency_stats prometheus; }\n$1/ })
+--- config
+    location /unused { }
+--- client
+booked();
+
+example_post($HOLD, $BOOKING, headers(key($KEY))) for 1, 2;
+example_request('PUT', "/api/customers/$_", '{}', headers(key())) for 7, 8;
+example_post("/api/whatever/$_", '{}', headers(key())) for 1 .. 3;
+
+my $stats = example_request('GET', '/stats')->body;
+
+for my $count ([ 'POST:bookings-hold', 'EXECUTED', 1 ],
+               [ 'POST:bookings-hold', 'REPLAYED', 1 ],
+               [ 'PUT:customers-{id}', 'EXECUTED', 2 ],
+               [ 'POST:other', 'EXECUTED', 3 ])
+{
+    my ($group, $outcome, $n) = @$count;
+
+    like($stats, qr/requests_total\{[^\n]*group="\Q$group\E"[^\n]*outcome="$outcome"\} $n$/m,
+         "$group: $n $outcome");
+}
+
+unlike($stats, qr/$ONE|whatever/, 'nothing that a client sent');
+
+
+
+=== TEST 9: the audit trail, by tenant and route
+--- http_config eval: main::example('thorbis')
+--- config
+    location /unused { }
+--- client
+booked();
+
+example_post($HOLD, $BOOKING, headers(key($KEY))) for 1, 2;
+example_post($HOLD, '{}', headers(key($KEY)));
+example_post($HOLD, $BOOKING, headers('X-Tenant-Id' => $TWO));
+
+my @events;
+my $file = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/idempotency.json";
+
+ok(wait_for(sub {
+    open my $in, '<', $file or return 0;
+    @events = map { JSON::PP->new->decode($_) } <$in>;
+    return scalar grep { ($_->{tenant} || '') eq $TWO } @events;
+}, 10), 'all tenants are there');
+
+my %seen;
+$seen{"$_->{tenant} $_->{event}"}++ for grep { $_->{tenant} } @events;
+
+ok($seen{"$ONE idempotency.$_"}, "$_ of the one") for qw(key.created replay conflict);
+ok($seen{"$TWO idempotency.key.created"}, 'key.created of the other');
+ok(!$seen{"$TWO idempotency.replay"}, 'which replayed nothing');
+is($events[0]{uri_group}, 'POST:bookings-hold', 'by route');
+unlike(join('', map { JSON::PP->new->encode($_) } @events), qr/bookings-hold:a1b2/,
+       'and never the key');

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The documents say what the sources say: every directive with its context and
 # its default, every variable, status and error code, in both directions.  And
 # what they show as configuration is one that nginx takes.
@@ -23,7 +26,8 @@ my $reference = text('docs/directives.md');
 my $readme    = text('README.md');
 
 my %directive  = directives();
-my %documented = sections($reference, 'Directives');
+my @chapters   = $reference =~ /^## ((?:\w+ )?directives)$/mig;
+my %documented = map { sections($reference, $_) } @chapters;
 
 my %store      = map { $_ => 1 } backends();
 my %in_store   = sections($reference, 'Stores');
@@ -38,6 +42,7 @@ errors_agree();
 figures_agree();
 events_agree();
 links_lead_somewhere();
+documents_are_found();
 examples_are_taken();
 
 done_testing();
@@ -361,6 +366,8 @@ sub defaults_agree {
         idempotency_fingerprint => lc(($merge =~ /canonical_default\s*=\s*
                                         \{\s*\w+_FINGERPRINT_([A-Z]+)/x)[0]),
         idempotency_dedupe      => 'off',
+        idempotency_conflict_detail => 'off',
+        idempotency_dry_run     => 'off',
         idempotency_log         => 'off',
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
@@ -544,6 +551,22 @@ sub links_lead_somewhere {
         }
 
         is_deeply(\@broken, [], "$file: its links lead somewhere");
+    }
+}
+
+
+# no document that a reader of the table of contents, or of the site, misses
+
+sub documents_are_found {
+    my $index = text('docs/index.md');
+    my $nav = text('packaging/mkdocs.yml');
+
+    for my $file (map { s{^\Q$root\E/docs/}{}r } files("$root/docs", qr/\.md$/))
+    {
+        next if $file eq 'index.md';
+
+        like($index, qr/\(\Q$file\E[)#]/, "docs/index.md has $file");
+        like($nav, qr/: \Q$file\E$/m, "packaging/mkdocs.yml has $file");
     }
 }
 

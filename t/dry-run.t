@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_dry_run: for the first week in production.  Everything is done
 # but to refuse, to wait and to replay; $idempotency_status, the figures and
 # the events tell what would have happened.

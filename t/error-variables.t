@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # An error body of any shape: idempotency_error_body off, an error_page and a
 # "return" that uses the variables of an answer.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The events of a store that is elsewhere: it is slow, it fails, its breaker
 # opens and closes, a commit does not get through.  Each is a line of JSON, and
 # none has a key, a body or a credential in it.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_log: every event that the embedded store can have, as a line of
 # JSON; nothing of a key, a body or a credential in it, nor in what the module
 # writes to error.log at debug level; and a log that never stands in the way

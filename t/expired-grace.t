@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_expired_grace: who comes back after the record has expired runs
 # the operation again, and is told.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # "idempotency shared fallback=ledger": the first store is slow.  The ledger comes
 # into use, or the lock in it ends, while the first is being asked; what the first
 # then answers is not all that counts.

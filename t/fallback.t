@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # "idempotency shared fallback=ledger": where the first store does not answer,
 # the second is asked in its place, and what begins there ends there.  While
 # it may hold records, both are asked.  Also what that can't promise.

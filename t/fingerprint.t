@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What counts as the same request: a body that is parsed as JSON or as a form
 # counts by what it says, all else by its bytes, and a multipart boundary never.
 # The pairs are those that a parser which is too kind takes for one.

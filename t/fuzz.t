@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A few seconds of fuzzing for each parser and decoder; make fuzz runs longer.
 
 use strict;

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The tools of the tests themselves: the scripted application, the clients, and
 # what can be done to nginx.  No directive of the module is used here.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The judge of the history (proof/history/Verdict.pm) by itself, on accounts that
 # are written here: it excuses a second execution by evidence for that very one,
 # and by nothing else.  A machine that is busy is evidence where it was measured.

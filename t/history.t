@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The history (proof/history), in its short form: three hosts, faults from a
 # fixed seed, on loopback, so that it needs no rights.  What it asserts must hold
 # whatever the timing; what a fault meets is up to the machine.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # HTTP/2: the same contract, with many requests on one connection, whose
 # streams wait for each other and end one by one.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # "make install" puts the module where nginx looks for it, and "make uninstall"
 # takes away all of it, and nothing else.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Instructions for a request, by callgrind: they do not depend on how busy the
 # machine is.  Fresh and replay may not get more than 5 % dearer than what is
 # recorded in bench/instructions.txt, and a module that is loaded and not used

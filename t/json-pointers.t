@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # JSON Pointers (RFC 6901): keys and derived keys from any place in a body, and
 # what of a body counts; what can never match is refused.
 

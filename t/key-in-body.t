@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_key json:<member>: the key is a top-level member of a JSON body.
 # A string or a number is a key; what is there and can't be one is an error,
 # what is not there is no key.

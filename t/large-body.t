@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Bodies that are parsed in turns of the event loop: they count as they would
 # at once, and nobody else has to wait.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A response that is larger than idempotency_max_response, or that has no end
 # to wait for, goes through as if the module were not there: every byte, as it
 # comes.  That it ran is still remembered, so its retry is told why there is

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The rooms and their doors: which may include which, and by what header.  A
 # room that is not named here fails, so that its place has to be thought about.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The lease: renewed while the holder lives, however slow its upstream; when
 # the holder's worker dies it runs out, and only then a retry runs; a holder
 # that lost it does not overwrite what came after.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # limit_req and limit_conn act before: a retry counts against a limit as any
 # request does, and one that a limit refuses leaves no trace in the store.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # 10,000 requests that wait for 100 records: each record is watched once in
 # each worker, however many wait for it, and all are answered.  On a busy
 # machine it takes minutes until all of them wait: nobody gives up before.

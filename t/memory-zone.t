@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The embedded store and the room it has: what happens when there is no more
 # of it, over a reload, and over a long time of use.  Whatever happens, what
 # ran once does not run again.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A mirror gets what runs, once: not a replay, nor what is refused or waits.
 
 use strict;

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The model of the record (proof/model), in its short form: the protocol holds
 # whatever goes wrong, and a protocol that was broken on purpose does not.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The examples of monitoring speak of what is exposed: alert rules that promtool
 # accepts, each with a runbook that exists; a dashboard with no query for a name
 # or a label that is not there; and tracing.conf, as it stands.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Once something was sent to a peer, nginx does not try the next one: by
 # default it would, for PUT, DELETE, GET and the like, and the operation would
 # run twice.  What was never sent may go on.  The method is as it was for

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_dedupe json:<member> normalize=url: URLs that mean the same are
 # the same (t/unit/url.c has every rule).
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The outbox drains: kept commits land soon after their server is back, a
 # thousand of them, whatever else is down.  Bounds are generous: it is a
 # matter of a second, and without pipelining, or with one queue for all nodes,
@@ -109,7 +112,7 @@ sub committed
         $there = $redis->command('EVAL', <<'_EOC_', 0); $there >= $n }, $limit);
             local n = 0
             for _, key in ipairs(redis.call('KEYS', '*')) do
-                if redis.call('LLEN', key) >= 3 then n = n + 1 end
+                if redis.call('GETRANGE', key, 3, 3) ~= '\1' then n = n + 1 end
             end
             return n
 _EOC_

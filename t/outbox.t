@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A commit that could not reach the store after the application ran: the
 # client has its response, its retries are answered from this nginx, and the
 # commit is tried again until it lands, is lost to somebody else, or its time

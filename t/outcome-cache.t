@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Covered requests and nginx's own cache: an answer out of it is an answer, but
 # a stale one, in place of what an upstream did not say, tells nothing of what
 # that did with the request.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # More than one of nginx's handlers may have a hand in a request: a next peer,
 # an error_page, X-Accel-Redirect, subrequests, Lua that sends it on.  What
 # went out last says nothing about what ran first: a record is released only if

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Upstreams that do not keep to HTTP: a 1xx in place of an answer, a status
 # that nobody knows, no status at all, a body that is not what its header says.
 # What is not a complete answer is none, and none is taken for one.

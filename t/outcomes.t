@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What the outcome of an execution does to its record: kept and replayed,
 # released so that a retry runs again, or unknown, since it may have run.
 # Judged by what was sent to which upstream, not by the status that comes out.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What is shipped as an example of a deployment is in order: nginx takes its
 # configurations, Prometheus its own, and the files that it names are there.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What a refused client gets: every row of the table of errors, as an RFC 9457
 # problem and as the envelope; and what nginx's own error_page makes of it.
 # However it is answered, a refused request never runs.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Internal redirects.  Once a request has begun, the configuration of the
 # location where it did holds, wherever error_page, X-Accel-Redirect,
 # try_files, index or a named location lead; what comes out in the end is the

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A Redis Cluster that fails under load: a master killed, frozen, slots moved,
 # all nodes restarted one by one.  After each, for every key: how often it ran,
 # and what was answered.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A node leaves the cluster for good while requests run: what is asked of its
 # slots goes to who has them, and nothing is left of it.
 

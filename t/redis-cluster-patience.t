@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Operations that have more time than a failover takes live to see it: what
 # was asked of a master that is frozen is asked of its successor.
 

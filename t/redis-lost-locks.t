@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A store that lost the locks of requests that still run: Redis was flushed or
 # restarted empty, or a replica without them became the master.  Holders lay
 # their locks anew, at once where a connection broke, and those that wait for

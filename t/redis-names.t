@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Names of Redis servers, looked up by nginx's resolver while it runs: of the
 # configuration, and such as a cluster announces.
 

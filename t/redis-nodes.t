@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A store that is several servers has a breaker and figures for each of them:
 # one that is down is asked only now and then, and keeps nobody from the others.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Workers that leave, in order or not, while something of theirs is under way
 # in Redis.  That none leaves a socket open is looked at after every block.
 

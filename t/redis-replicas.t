@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # replicas: a commit counts once so many replicas have it.  With enough of
 # them, with too few, with one that is frozen, and what waits meanwhile.
 

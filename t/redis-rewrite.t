@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Commits that too few replicas have are kept in this nginx, and written again
 # when another server has taken over, or the same one came back without them.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Sentinels that do not tell the truth, or not the same: whom to believe.
 #
 # The servers are real, the sentinels are played: they answer and publish what

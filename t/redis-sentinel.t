@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A master that sentinels name: it is found, followed through failovers, under
 # load and with operations under way, and left when it comes back as another's
 # replica.
@@ -196,7 +199,7 @@ nap(0.3);
 $old->reset_calls;
 nap(1.5);
 my $calls = $old->calls;
-is_deeply([ grep { $calls->{$_} } qw(restore linsert eval evalsha) ], [], 'nobody asks it');
+is_deeply([ grep { $calls->{$_} } qw(set delifeq eval evalsha) ], [], 'nobody asks it');
 $load->stop;
 
 judge($load, check_load($load, $other), $since);

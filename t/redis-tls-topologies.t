@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # TLS to the nodes of a cluster, and to sentinels, apart from the servers.
 
 use strict;

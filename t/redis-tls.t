@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The Redis store over TLS: the server's certificate is checked, by its issuer,
 # its time and its name; ours is shown where it is asked for.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The block of a Redis store that is more than one server: what goes together
 # and what does not, and a cluster that is taken for one server.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Two nginx instances on one Redis: what one stores the other replays, and a
 # commit on one wakes the waiters of both.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A reload that fails, and a worker that is started after it.  nginx goes on with
 # the configuration before, but its filters are those of the one that it
 # refused: a covered request is kept as ever, or refused, and never run

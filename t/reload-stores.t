@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A reload that takes a store away.  Its records are kept as long as they live,
 # in case that it comes back, and that is told; commits that could not reach
 # it yet are not given up: the reload is refused.

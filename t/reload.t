@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Reloads and exits in order: what is in flight is finished and stored by the
 # old worker, who waits in it is answered, and what the new workers are asked
 # meanwhile waits for it or gets it.  Records outlive reloads.

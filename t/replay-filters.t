@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # nginx's filters treat a replay as any response, and once: what is stored is
 # what the application said, before compression, added headers, substitutions.
 # And what the client asks for beside its request (a range, a condition) does

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_replay_json: a replay sets top-level members in the JSON object
 # it answers with.  The first answer, and what is no JSON object, stay as they
 # are.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A replay is the response of the first try: status and reason, every header in
 # its order, every byte of the body, however the application had framed it and
 # however nginx had buffered it.  What belongs to one connection or one moment

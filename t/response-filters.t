@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Filters of nginx that act on a response once it is stored: those that make
 # another one of it, those that need a body to answer a HEAD, ranges, and what
 # a content handler reads back after it has sent its header.

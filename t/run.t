@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # "make run" is what a stranger sees first: what it prints is true, the stats
 # page is there, traffic comes when asked for, and nothing stays behind.
 

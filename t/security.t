@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Somebody who means ill: one block for each question of the table "Security" in
 # docs/reliability.md.  The victim and the stranger reach the same location,
 # and the stranger has got hold of the key.

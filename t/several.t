@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Several servers, locations and stores: those that name one store share its
 # records, the scope keeps them apart or together, and two stores know
 # nothing of each other.

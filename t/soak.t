@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Thousands of mixed requests over two workers, clients that leave among them:
 # every operation runs at most once, and nothing is left behind: no lock, no
 # connection, no memory.

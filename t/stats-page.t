@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The page of the figures in a real browser: it loads under its policy without
 # a word on the console, asks nobody but this address, and its numbers move
 # while traffic runs.  Leaves pictures of itself in build/screenshots.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_stats: the figures for Prometheus and as JSON.  promtool has the
 # last word on the text; every outcome moves its counter; the number of series
 # is bounded whatever the configuration is called.

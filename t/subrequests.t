@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Subrequests that write while the main response is held: what the client gets
 # is in order, with a status line before it, and a retry gets the same or is
 # told that it ran.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Who may run a request again whose lease ran out: the same request, and no
 # other, for as long as its record would have lived.  And no record expires
 # while its holder runs, however short the TTL.

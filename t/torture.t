@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The torture (proof/torture), in its short form: faults from a fixed seed.
 # What it asserts must hold whatever the timing; what a fault meets is up to
 # the machine.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What the tutorial and README tell a stranger to type is typed here, in order,
 # and what they say that will be seen is seen.
 

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_on_store_error pass: a request that runs although the store does
 # not answer.  Its response is kept in this nginx for the retry, and for the
 # store when it is back.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Values that may differ by request, where it matters when they are looked at:
 # keys and bypasses that depend on the body, groups that a variable names.  And
 # values that can't mean what they say: the configuration is refused.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What the operator sees of a request: the variables, in the access log, in
 # add_header, proxy_set_header and map, whatever became of the request.
 

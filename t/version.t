@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The version has one place, the file VERSION: what runs says it, and what
 # packages carry agrees with it.
 
@@ -43,6 +46,13 @@ for my $file (glob('clients/*/package.json clients/*/pyproject.toml '
 
     my ($found) = slurp($file) =~ /^\s*"?version"?\s*[:=]\s*"([^"]+)"/m;
     is($found, $version, "$file says $version");
+}
+
+for my $file (glob('clients/*/*/__init__.py')) {
+    next if !-f $file;
+
+    my ($found) = slurp($file) =~ /^__version__\s*=\s*"([^"]+)"/m;
+    is($found, $version, "$file says $version") if defined $found;
 }
 
 # release notes: by version, newest first, each once

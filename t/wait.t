@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Waiters: requests that come while the holder runs.  They get its response as
 # soon as it is there, whichever worker they are in; a record that is released
 # lets one of them run, and the others go on waiting; their deadline is

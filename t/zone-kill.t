@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Workers that are killed while they hold the lock of shared memory, after any
 # number of instructions.  nginx frees the lock and nothing else: what the
 # worker left half done is repaired by whoever takes the lock next.  Whatever

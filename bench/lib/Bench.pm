@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package Bench;
 
 # What bench/run and bench/instructions have in common: servers on free ports

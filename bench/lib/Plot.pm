@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package Plot;
 
 # Two kinds of plot, as SVG: bars by name, and lines over a logarithmic axis.

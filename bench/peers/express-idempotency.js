@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // express-idempotency as its README shows it, with its store in memory.
 //
 //   node express-idempotency.js <port> <answer>

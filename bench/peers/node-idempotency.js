@@ -1,3 +1,6 @@
+// Copyright (C) the contributors of ngx_http_idempotency_module
+// SPDX-License-Identifier: BSD-2-Clause
+
 // node-idempotency in a Fastify application, with its Redis adapter.  The
 // package has no Fastify plug-in: two hooks, as its core is meant to be used.
 //

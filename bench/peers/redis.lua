@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- An idempotency key with the lua module and Redis, through lua-resty-redis:
 -- Debian has it as nginx.redis, in the package lua-nginx-redis.  As a user of
 -- the two would write it.

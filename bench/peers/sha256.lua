@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- SHA-256 in base64, by the OpenSSL that nginx is linked with: what
 -- resty.sha256 does, which Debian does not have.
 

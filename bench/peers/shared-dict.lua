@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- An idempotency key with the lua module alone: the record is in a shared
 -- dict, the body counts by its SHA-256, the application is asked with a
 -- subrequest.  As a user of the lua module would write it.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Makes allocations fail, one after the other, in the module as it is shipped,
  * and kills a worker at any instruction while it holds a lock.
  *

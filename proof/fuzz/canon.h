@@ -1,4 +1,9 @@
 
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
 /* memory and a digest for the canonical forms; an allocation may fail */
 
 

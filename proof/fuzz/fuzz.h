@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What the fuzz targets share: input that is taken from the front, memory of
  * an exact size, and a check that is not compiled out.
  *

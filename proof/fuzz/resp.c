@@ -1,9 +1,15 @@
-/* sources: src/store/redis/ngx_http_idem_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/* sources: src/redis/ngx_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
 
 /*
  * What a Redis says, as it is read: a first byte chooses the operation, and
- * whether it is plain commands: a begin has two replies then, or three; the
- * rest is a stream of replies.  The results do not depend on how the stream is
+ * whether it is a native command: a begin may have two replies then; the rest
+ * is a stream of replies.  The results do not depend on how the stream is
  * cut, and what begin found lies in memory of the operation's own.
  *
  * nginx's own functions are not at hand here: those that reading needs are
@@ -103,12 +109,30 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 }
 
 
+/* as it is when it is sent */
+
+static void
+forget(ngx_http_idem_redis_call_t *call)
+{
+    if (call->call.before) {
+        freeReplyObject(call->call.before);
+        call->call.before = NULL;
+    }
+
+    free(call->call.memory);
+    call->call.memory = NULL;
+    ngx_str_null(&call->expected);
+
+    call->call.tries = 1;
+    call->upgrade = 0;
+    call->upgraded = 0;
+}
 
 
 /* reads the stream; what came of it, as a number */
 
 static uint64_t
-listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
+listen_to(ngx_uint_t kind, ngx_uint_t native, ngx_uint_t due, const uint8_t *p,
     size_t len, size_t piece)
 {
     void                        *reply;
@@ -122,8 +146,10 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
     ngx_http_idem_store_t        store;
     ngx_http_idem_redis_t        redis;
     ngx_http_idem_redis_call_t   call;
-    ngx_http_idem_redis_conn_t   conn;
+    ngx_redis_conn_t   conn;
+    ngx_http_idem_claim_t        claim;
 
+    ngx_memzero(&claim, sizeof(claim));
     ngx_memzero(&log, sizeof(log));
     ngx_memzero(&op, sizeof(op));
     ngx_memzero(&store, sizeof(store));
@@ -133,17 +159,19 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
 
     op.kind = kind;
     op.store = &store;
+    op.claim = &claim;
     store.conf = &redis;
     op.log = &log;
     op.pool = (ngx_pool_t *) &op;           /* only asked whether it is there */
-    call.op = &op;
-    call.conn = &conn;
+    call.call.data = &op;
+    call.call.conn = &conn;
+    call.call.redis = &redis.client;
     call.tag = TAG;
-    call.plain = plain;
-    call.due = due;
-    call.tries = 1;
+    call.native = native;
+    call.call.due = due;
+    call.call.tries = 1;
 
-    reader = ngx_http_idem_redis_reader(0);
+    reader = ngx_redis_reader(0);
     fuzz_check(reader != NULL);
 
     sum = 0;
@@ -169,17 +197,8 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
                 break;
             }
 
-            if (call.nbefore < call.due) {
-                call.before[call.nbefore++] = reply;
-
-                if (ngx_http_idem_redis_reply_before(&call)
-                    != NGX_OK)
-                {
-                    len = 0;
-                    sum = sum * 31 + 2;
-                    break;
-                }
-
+            if (call.call.due && call.call.before == NULL) {
+                call.call.before = reply;
                 continue;
             }
 
@@ -201,11 +220,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
 
             freeReplyObject(reply);
 
-            while (call.nbefore) {
-                freeReplyObject(call.before[--call.nbefore]);
-            }
-
-            call.tries = 1;
+            forget(&call);
 
             if (op.result == NGX_HTTP_IDEM_FOUND && rc == NGX_OK) {
 
@@ -229,9 +244,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t plain, ngx_uint_t due, const uint8_t *p,
 
     redisReaderFree(reader);
 
-    while (call.nbefore) {
-        freeReplyObject(call.before[--call.nbefore]);
-    }
+    forget(&call);
 
     while (nblocks) {
         free(blocks[--nblocks]);
@@ -250,34 +263,30 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint64_t      sum;
-    ngx_uint_t    kind, plain, due;
+    ngx_uint_t    kind, native, due;
     fuzz_input_t  in;
 
     in.p = data;
     in.len = size;
-    kind = fuzz_byte(&in) % (NGX_HTTP_IDEM_OP_N + 3);
-    plain = (kind >= NGX_HTTP_IDEM_OP_N);
+    kind = fuzz_byte(&in) % (2 * NGX_HTTP_IDEM_OP_N);
+    native = (kind >= NGX_HTTP_IDEM_OP_N);
     due = 0;
 
-    switch (kind) {
+    if (native) {
+        kind -= NGX_HTTP_IDEM_OP_N;
 
-    case NGX_HTTP_IDEM_OP_N:
-    case NGX_HTTP_IDEM_OP_N + 1:
-        due = kind - NGX_HTTP_IDEM_OP_N + 1;
-        kind = NGX_HTTP_IDEM_OP_BEGIN;
-        break;
+        if (kind == NGX_HTTP_IDEM_OP_WATCH) {
 
-    case NGX_HTTP_IDEM_OP_N + 2:
-        kind = NGX_HTTP_IDEM_OP_COMMIT;
-        break;
+            /* there is none: a begin with PTTL before it */
 
-    default:
-        break;
+            kind = NGX_HTTP_IDEM_OP_BEGIN;
+            due = 1;
+        }
     }
 
-    sum = listen_to(kind, plain, due, in.p, in.len, 0);
+    sum = listen_to(kind, native, due, in.p, in.len, 0);
 
-    fuzz_check(listen_to(kind, plain, due, in.p, in.len, 1) == sum);
+    fuzz_check(listen_to(kind, native, due, in.p, in.len, 1) == sum);
 
     return 0;
 }

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The clients: for each operation one to three of them, which ask one host or
 # another, with the same key and body, until they have an answer.  Some leave a
 # host that does not answer soon, and some ask again long after.  Many of them

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The nginx hosts: each with two workers, on the store of the configuration.
 
 package Hosts;

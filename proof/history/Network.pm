@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The network between the hosts and the servers of their store.
 #
 # As root, where the machine has network namespaces: each host is in one of its

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # One Redis with an append-only file, and what is common to all that have one.
 
 package RedisStore;
@@ -117,13 +120,13 @@ sub locks
         my $found = $node->command('EVAL', <<'_LUA_', 0);
             local out = {}
             for _, key in ipairs(redis.call('KEYS', '*')) do
-                if redis.call('TYPE', key).ok == 'list' then
-                    local record = redis.call('LRANGE', key, 0, 1)
-                    if #record == 2 and #record[2] == 16 then
+                if redis.call('TYPE', key).ok == 'string' then
+                    local record = redis.call('GETRANGE', key, 0, 15)
+                    if #record == 16 and string.byte(record, 4) == 1 then
                         out[#out + 1] = key
                         out[#out + 1] = tostring(redis.call('PTTL', key))
-                        out[#out + 1] = string.format('%.0f', struct.unpack('>I8', record[1], 5))
-                        out[#out + 1] = tostring(string.byte(record[1], 4))
+                        out[#out + 1] = string.format('%.0f', struct.unpack('>I8', record, 9))
+                        out[#out + 1] = tostring(string.byte(record, 6))
                     end
                 end
             end
@@ -145,9 +148,9 @@ sub responses
     my $found = eval { $node->command('EVAL', <<'_LUA_', 0) } || [];
         local out = {}
         for _, key in ipairs(redis.call('KEYS', '*')) do
-            if redis.call('TYPE', key).ok == 'list' then
-                local outcome = redis.call('LINDEX', key, 1)
-                local run, op = string.match(string.sub(outcome or '', 1, 1000), 'run (%d+) of (op%d+)')
+            if redis.call('TYPE', key).ok == 'string' then
+                local record = redis.call('GETRANGE', key, 117, 1116)
+                local run, op = string.match(record, 'run (%d+) of (op%d+)')
                 if run then
                     out[#out + 1] = op
                     out[#out + 1] = run

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What goes wrong, drawn from the seed before anything runs, in two lanes that
 # go on at the same time: what happens to hosts, and what happens to the store
 # and to the network.  And the account of it, which is all the evidence that the

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # How long each process that takes part was ready to run and had no processor,
 # by the kernel's own account (/proc/<pid>/schedstat).  A worker that stood still
 # for a lease lost its locks by a named exception, and a server that answers late

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What a configuration is: the servers of a store, what nginx is told of them,
 # what may go wrong with them, and what is in them at the end.  Each is a file
 # in config/, a package that has this one, or another, for its base; its last

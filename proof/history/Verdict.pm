@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Holds what happened to each operation against the promises, as the torture's
 # judge does, whose excuses these are, too: a status that is not kept, an
 # unknown outcome.  The others are taken from the account of the faults, not

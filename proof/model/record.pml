@@ -1,3 +1,9 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
 /*
  * One record, the requests that name it, and all that may go wrong between
  * them: holders that die or stall, replies that are lost, messages that come

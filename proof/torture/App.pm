@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The application: notes the start and the end of each execution, with its key
 # and its body, in one file, and misbehaves as its request asks, the first time
 # only.  It may be killed with all that it does, and started again.

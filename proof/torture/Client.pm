@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Clients that retry, lose patience, or never give up: requests of operations
 # that others ask for at the same time, over HTTP/1 cut off at any byte, over
 # HTTP/2 reset at any point.  Each writes down what it was told.

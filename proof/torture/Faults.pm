@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What goes wrong, at random from the seed, and the account of it: which worker
 # was killed when, from when to when the store was at fault, when the
 # application was killed.

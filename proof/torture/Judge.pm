@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # Holds what happened to each operation against the promises (README,
 # "Guarantees").  A further execution needs an exception that is named there,
 # and that can be shown to have happened to this very operation:

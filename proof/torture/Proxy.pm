@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A network between nginx and Redis: it delays, truncates, swallows, refuses,
 # cuts and is silent.  What is delayed still arrives when its sender has closed,
 # behind what was sent later on another connection; what is sent into silence

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # What is tortured: a Redis, and nginx: A and B on that Redis by way of a proxy
 # each, B with a cache and a breaker; C on the embedded store; D on the Redis,
 # with a ledger to fall back to.  Starts them, and looks at them from outside.
@@ -267,12 +270,12 @@ sub locks
     my $found = $ask->('EVAL', <<'_LUA_', 0);
         local out = {}
         for _, key in ipairs(redis.call('KEYS', '*')) do
-            local record = redis.call('LRANGE', key, 0, 1)
-            if #record == 2 and #record[2] == 16 then
+            local record = redis.call('GETRANGE', key, 0, 15)
+            if #record == 16 and string.byte(record, 4) == 1 then
                 out[#out + 1] = key
                 out[#out + 1] = tostring(redis.call('PTTL', key))
-                out[#out + 1] = string.format('%.0f', struct.unpack('>I8', record[1], 5))
-                out[#out + 1] = tostring(string.byte(record[1], 4))
+                out[#out + 1] = string.format('%.0f', struct.unpack('>I8', record, 9))
+                out[#out + 1] = tostring(string.byte(record, 6))
             end
         end
         return out

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A machine with much else to do runs nobody for a while.  What stands still
 # is not the module's fault, nor may it be taken for an excuse: it is measured.
 

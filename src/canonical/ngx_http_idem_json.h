@@ -80,6 +80,10 @@ typedef struct {
     ngx_str_t                    *included;          /* JSON Pointers: what
                                                         of it counts      */
     ngx_uint_t                    nincluded;
+    ngx_str_t                    *redacted;          /* names, or pointers:
+                                                        paths have a hash in
+                                                        place of the value */
+    ngx_uint_t                    nredacted;
 
     ngx_http_idem_json_detail_e   detail;
     ngx_uint_t                    paths;             /* at most that many */

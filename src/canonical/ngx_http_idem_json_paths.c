@@ -23,6 +23,9 @@ static u_char *ngx_http_idem_json_paths_put(u_char *p,
     const u_char *data, size_t len);
 
 
+/* bytes of the hash that stands for a value */
+#define NGX_HTTP_IDEM_JSON_REDACTED  4
+
 #define ngx_http_idem_json_paths_get(p)  ((size_t) (p)[0] << 8 | (p)[1])
 
 
@@ -183,6 +186,33 @@ ngx_http_idem_json_paths_string(ngx_http_idem_json_paths_t *pp,
 
     ngx_http_idem_json_paths_text(pp, p + start, len - start);
     ngx_http_idem_json_paths_text(pp, (u_char *) "\"", 1);
+}
+
+
+void
+ngx_http_idem_json_paths_redacted(ngx_http_idem_json_paths_t *pp,
+    const u_char *p, size_t len)
+{
+    u_char     text[2 * NGX_HTTP_IDEM_JSON_REDACTED + 3];
+    u_char     digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
+    size_t     i;
+    ngx_str_t  piece;
+
+    static u_char  hex[] = "0123456789abcdef";
+
+    piece.data = (u_char *) p;
+    piece.len = len;
+
+    ngx_http_idem_canon_digest(&piece, 1, digest);
+
+    for (i = 0; i < NGX_HTTP_IDEM_JSON_REDACTED; i++) {
+        text[2 * i] = hex[digest[i] >> 4];
+        text[2 * i + 1] = hex[digest[i] & 0xf];
+    }
+
+    ngx_memcpy(&text[2 * i], "***", 3);
+
+    ngx_http_idem_json_paths_string(pp, text, sizeof(text));
 }
 
 

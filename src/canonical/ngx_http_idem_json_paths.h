@@ -89,6 +89,11 @@ void ngx_http_idem_json_paths_text(
 void ngx_http_idem_json_paths_string(
     ngx_http_idem_json_paths_t *pp, const u_char *p, size_t len);
 
+/* the first digits of a hash, in place of the value */
+
+void ngx_http_idem_json_paths_redacted(ngx_http_idem_json_paths_t *pp,
+    const u_char *p, size_t len);
+
 /* adds the leaf at the path, with its text, which is then empty again */
 
 ngx_int_t ngx_http_idem_json_paths_add(

@@ -36,7 +36,8 @@ static ngx_uint_t ngx_http_idem_json_find(const ngx_str_t *names,
 
 
 #define ngx_http_idem_json_tracked(w)                                         \
-    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached)
+    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached   \
+     || (w)->redacted.reached)
 
 
 static const u_char  ngx_http_idem_json_tags[] = {
@@ -95,6 +96,9 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
            != NGX_OK
         || ngx_http_idem_json_track_init(&w->included, options->included,
                                          options->nincluded, mem)
+           != NGX_OK
+        || ngx_http_idem_json_track_init(&w->redacted, options->redacted,
+                                         options->nredacted, mem)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -161,6 +165,7 @@ ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
     ngx_http_idem_json_track_destroy(&w->pointers, mem);
     ngx_http_idem_json_track_destroy(&w->excluded, mem);
     ngx_http_idem_json_track_destroy(&w->included, mem);
+    ngx_http_idem_json_track_destroy(&w->redacted, mem);
 
     if (w->paths) {
         ngx_http_idem_json_paths_destroy(w->paths);
@@ -238,7 +243,10 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
 
     if (ngx_http_idem_json_listed(w)) {
 
-        if (kind == NGX_HTTP_IDEM_JSON_STRING) {
+        if (w->veiled) {
+            ngx_http_idem_json_paths_redacted(w->paths, p, len);
+
+        } else if (kind == NGX_HTTP_IDEM_JSON_STRING) {
             ngx_http_idem_json_paths_string(w->paths, p, len);
 
         } else {
@@ -282,6 +290,13 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
     {
         w->hidden = w->depth;
         w->hidden_base = w->canon.len;
+    }
+
+    if (!w->veiled
+        && ngx_http_idem_json_find(options->redacted, options->nredacted, p,
+                                   len))
+    {
+        w->veiled = w->depth;
     }
 
     if (ngx_http_idem_json_tracked(w)) {
@@ -465,6 +480,10 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
         w->inside = 0;
     }
 
+    if (w->veiled && w->veiled == w->depth) {
+        w->veiled = 0;
+    }
+
     if (w->hidden && w->hidden == w->depth) {
         w->hidden = 0;
         w->canon.len = w->hidden_base;
@@ -487,6 +506,7 @@ ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
 {
     ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
     ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
+    ngx_http_idem_json_track_step(&w->redacted, w->depth, p, len);
     ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
 
     if (!w->hidden
@@ -494,6 +514,12 @@ ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
     {
         w->hidden = w->depth;
         w->hidden_base = w->canon.len;
+    }
+
+    if (!w->veiled
+        && ngx_http_idem_json_track_any(&w->redacted, w->depth))
+    {
+        w->veiled = w->depth;
     }
 
     if (!w->inside

@@ -52,6 +52,9 @@ typedef struct {
     ngx_http_idem_json_track_t    pointers;         /* among those wanted */
     ngx_http_idem_json_track_t    excluded;
     ngx_http_idem_json_track_t    included;
+    ngx_http_idem_json_track_t    redacted;
+    ngx_uint_t                    veiled;         /* depth of the container of
+                                                     what is redacted, or 0 */
     ngx_http_idem_json_member_t  *parts;           /* that are included   */
     ngx_uint_t                    inside;          /* depth of the container
                                                       of one, or 0        */

@@ -61,7 +61,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
         ngx_http_idem_token(cover->token);
         op->laid.store = NULL;
         op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
-                    && !ctx->conf->dry_run;
+                    && !ngx_http_idem_is_dry_run(ctx);
         op->again = 0;
     }
 
@@ -81,6 +81,7 @@ ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
     if (op) {
         *op->claim = cover->claim;
         ngx_http_idem_op_fill(cover, op);
+        op->laid = cover->op.laid;
     }
 
     return op;

@@ -122,7 +122,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ctx = cover->ctx;
 
-    if (ctx->conf->dry_run) {
+    if (ngx_http_idem_is_dry_run(ctx)) {
         return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_BUSY);
     }
 

@@ -108,16 +108,22 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->retry_after.value = NGX_CONF_UNSET_MSEC;
     conf->max_response.value = NGX_CONF_UNSET_SIZE;
     conf->keep_status = NGX_CONF_UNSET_PTR;
+    conf->keep_json = NGX_CONF_UNSET_PTR;
     conf->on_store_error = NGX_CONF_UNSET_UINT;
     conf->unknown_outcome = NGX_CONF_UNSET_UINT;
     conf->stream = NGX_CONF_UNSET_UINT;
     conf->conflict_status = NGX_CONF_UNSET_UINT;
     conf->replay_status = NGX_CONF_UNSET;
     conf->hide_headers = NGX_CONF_UNSET_PTR;
+    conf->keep_headers = NGX_CONF_UNSET_PTR;
     conf->headers = NGX_CONF_UNSET;
     conf->error_body = NGX_CONF_UNSET;
-    conf->dry_run = NGX_CONF_UNSET;
+    conf->dry_run = NGX_CONF_UNSET_PTR;
     conf->log = NGX_CONF_UNSET_PTR;
+    conf->tenant = NGX_CONF_UNSET_PTR;
+    conf->actor = NGX_CONF_UNSET_PTR;
+    conf->log_fields = NGX_CONF_UNSET_PTR;
+    conf->redacted = NGX_CONF_UNSET_PTR;
     conf->documentation = NGX_CONF_UNSET_PTR;
 
     return conf;
@@ -203,6 +209,12 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_conf_merge_ptr_value(conf->keep_status, prev->keep_status, NULL);
+
+    if (conf->keep_json == NGX_CONF_UNSET_PTR) {
+        conf->keep_options = prev->keep_options;
+    }
+
+    ngx_conf_merge_ptr_value(conf->keep_json, prev->keep_json, NULL);
     ngx_conf_merge_uint_value(conf->on_store_error, prev->on_store_error,
                               NGX_HTTP_IDEM_ON_ERROR_FAIL);
     if (conf->stream == NGX_CONF_UNSET_UINT) {
@@ -217,10 +229,20 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                               NGX_HTTP_CONFLICT);
     ngx_conf_merge_value(conf->replay_status, prev->replay_status, 0);
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
+    ngx_conf_merge_ptr_value(conf->keep_headers, prev->keep_headers, NULL);
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
     ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
-    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_ptr_value(conf->dry_run, prev->dry_run, NULL);
     ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
+    ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
+
+    if (conf->actor == NGX_CONF_UNSET_PTR) {
+        conf->actor_plain = prev->actor_plain;
+    }
+
+    ngx_conf_merge_ptr_value(conf->actor, prev->actor, NULL);
+    ngx_conf_merge_ptr_value(conf->log_fields, prev->log_fields, NULL);
+    ngx_conf_merge_ptr_value(conf->redacted, prev->redacted, NULL);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
     if (conf->store == NULL) {

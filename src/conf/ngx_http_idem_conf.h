@@ -117,10 +117,22 @@ typedef struct {
 } ngx_http_idem_canonical_t;
 
 
+/* idempotency_keep_json */
+
+typedef struct {
+    ngx_str_t                        pointer;
+    ngx_str_t                        value;
+    unsigned                         negated:1;
+} ngx_http_idem_keep_t;
+
+
 /* idempotency_replay_json */
 
 typedef struct {
     ngx_str_t                        member;
+    ngx_str_t                        from;       /* "json:...": of the body of
+                                                    the request; or empty   */
+    ngx_uint_t                       wanted;     /* its number then         */
     ngx_http_complex_value_t         value;
 } ngx_http_idem_replay_member_t;
 
@@ -140,6 +152,14 @@ typedef enum {
 
 #define NGX_HTTP_IDEM_ON_ERROR_FAIL  0
 #define NGX_HTTP_IDEM_ON_ERROR_PASS  1
+
+
+/* idempotency_log_field */
+
+typedef struct {
+    ngx_http_idem_value_t            value;
+    ngx_str_t                        name;       /* with a NUL behind it    */
+} ngx_http_idem_log_field_t;
 
 
 /* statuses 0..999, one bit each */
@@ -204,6 +224,8 @@ typedef struct {
                                                             come from       */
     ngx_flag_t                    activity;
     ngx_uint_t                    conflict_detail;
+    ngx_array_t                  *redacted;              /* ngx_str_t: names or
+                                                            pointers        */
     ngx_http_idem_json_options_t  json;
     ngx_http_idem_form_options_t  form;
 
@@ -218,6 +240,8 @@ typedef struct {
     ngx_http_idem_size_t          max_response;
 
     ngx_http_idem_statuses_t     *keep_status;
+    ngx_array_t                  *keep_json;             /* ..._keep_t      */
+    ngx_http_idem_json_options_t  keep_options;          /* to look for them */
     ngx_uint_t                    on_store_error;
     ngx_uint_t                    unknown_outcome;
     ngx_uint_t                    stream;
@@ -226,14 +250,22 @@ typedef struct {
     ngx_uint_t                    conflict_status;
     ngx_int_t                     replay_status;         /* 0: original     */
     ngx_array_t                  *replay_json;           /* ..._member_t    */
+    unsigned                      replay_body:1;         /* some are of the
+                                                            request's body  */
     ngx_array_t                  *hide_headers;          /* ngx_str_t       */
+    ngx_array_t                  *keep_headers;          /* ngx_str_t; NULL:
+                                                            all             */
     ngx_flag_t                    compress;
     size_t                        compress_min;
     ngx_flag_t                    headers;
     ngx_flag_t                    error_body;
-    ngx_flag_t                    dry_run;
+    ngx_http_idem_value_t        *dry_run;               /* NULL: off       */
     ngx_http_idem_value_t        *documentation;
     ngx_http_idem_log_t          *log;
+    ngx_http_idem_value_t        *tenant;                /* NULL: none      */
+    ngx_http_idem_value_t        *actor;
+    ngx_flag_t                    actor_plain;           /* not as a hash   */
+    ngx_array_t                  *log_fields;            /* ..._log_field_t */
     ngx_str_t                     group_name;
     ngx_http_idem_value_t        *group_value;           /* NULL: a constant */
     ngx_uint_t                    group;                 /* of figures, or of
@@ -267,6 +299,8 @@ char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
+char *ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names,
+    ngx_str_t *name);
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *pointer);
 char *ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -288,6 +322,16 @@ char *ngx_http_idem_conf_fingerprint(ngx_conf_t *cf,
 char *ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -20,8 +20,8 @@
 
 static char *ngx_http_idem_conf_parts(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value);
-static char *ngx_http_idem_conf_part(ngx_conf_t *cf,
-    ngx_array_t **names, ngx_str_t *name);
+static ngx_int_t ngx_http_idem_number_replay(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_number_keys(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 
@@ -181,7 +181,7 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
 }
 
 
-static char *
+char *
 ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
 {
     ngx_str_t  *s;
@@ -233,7 +233,114 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     member->member = value[1];
 
-    return ngx_http_idem_conf_complex(cf, &value[2], &member->value);
+    if (value[1].len && value[1].data[0] == '/') {
+
+        /* a pointer, which may lead to a member of the object itself only */
+
+        member->member.data++;
+        member->member.len--;
+
+        if (member->member.len == 0
+            || ngx_strlchr(member->member.data,
+                           value[1].data + value[1].len, '/')
+            || ngx_strlchr(member->member.data,
+                           value[1].data + value[1].len, '~'))
+        {
+            return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a member of the response itself: id, or "
+                             "/id");
+        }
+    }
+
+    if (ngx_strncmp(value[2].data, "json:", 5) != 0) {
+        return ngx_http_idem_conf_complex(cf, &value[2], &member->value);
+    }
+
+    member->from.data = value[2].data + 5;
+    member->from.len = value[2].len - 5;
+
+    if (member->from.len == 0) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"json:\" and a member of the request's "
+                             "body, or a JSON Pointer: json:/id");
+    }
+
+    return ngx_http_idem_conf_member(cf, &value[2], &member->from);
+}
+
+
+/* idempotency_keep_json <pointer>=[!]<value> ... */
+
+char *
+ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    u_char                *last;
+    ngx_str_t             *value, *pointer;
+    ngx_uint_t             i;
+    ngx_array_t           *pointers;
+    ngx_http_idem_keep_t  *rule;
+
+    if (ilcf->keep_json != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    ilcf->keep_json = ngx_array_create(cf->pool, cf->args->nelts,
+                                       sizeof(ngx_http_idem_keep_t));
+    pointers = ngx_array_create(cf->pool, cf->args->nelts, sizeof(ngx_str_t));
+
+    if (ilcf->keep_json == NULL || pointers == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        rule = ngx_array_push(ilcf->keep_json);
+        pointer = ngx_array_push(pointers);
+
+        if (rule == NULL || pointer == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        last = value[i].data + value[i].len;
+
+        rule->value.data = ngx_strlchr(value[i].data, last, '=');
+
+        if (value[i].data[0] != '/' || rule->value.data == NULL) {
+            return ngx_http_idem_conf_invalid(cf, &value[i],
+                             "it is a JSON Pointer and what is there: "
+                             "/ok=true, or /result/isError=!true, or "
+                             "/error=!*");
+        }
+
+        rule->pointer.data = value[i].data;
+        rule->pointer.len = rule->value.data - value[i].data;
+
+        if (ngx_http_idem_conf_pointer(cf, &value[i], &rule->pointer)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+        rule->value.data++;
+        rule->negated = (rule->value.data < last && *rule->value.data == '!');
+        rule->value.data += rule->negated;
+        rule->value.len = last - rule->value.data;
+
+        *pointer = rule->pointer;
+    }
+
+    ngx_memzero(&ilcf->keep_options, sizeof(ngx_http_idem_json_options_t));
+
+    ilcf->keep_options.size = NGX_HTTP_IDEM_JSON_SIZE;
+    ilcf->keep_options.depth = NGX_HTTP_IDEM_JSON_DEPTH;
+    ilcf->keep_options.wanted = pointers->elts;
+    ilcf->keep_options.nwanted = pointers->nelts;
+
+    return NGX_CONF_OK;
 }
 
 
@@ -306,7 +413,8 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     conf->wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
     if (conf->wanted == NULL
         || ngx_http_idem_number_keys(cf, conf) != NGX_OK
-        || ngx_http_idem_number_dedupe(cf, conf) != NGX_OK)
+        || ngx_http_idem_number_dedupe(cf, conf) != NGX_OK
+        || ngx_http_idem_number_replay(cf, conf) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -326,6 +434,11 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     if (canonical->excluded) {
         json->excluded = canonical->excluded->elts;
         json->nexcluded = canonical->excluded->nelts;
+    }
+
+    if (conf->redacted) {
+        json->redacted = conf->redacted->elts;
+        json->nredacted = conf->redacted->nelts;
     }
 
     if (canonical->included) {
@@ -415,6 +528,53 @@ ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         if (source[i].member == NGX_ERROR) {
             return NGX_ERROR;
         }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_number_replay(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_int_t                       n;
+    ngx_uint_t                      i;
+    ngx_array_t                    *members;
+    ngx_http_idem_replay_member_t  *member;
+
+    if (conf->replay_json == NULL) {
+        return NGX_OK;
+    }
+
+    members = ngx_array_create(cf->pool, conf->replay_json->nelts,
+                               sizeof(ngx_http_idem_replay_member_t));
+    if (members == NULL) {
+        return NGX_ERROR;
+    }
+
+    member = ngx_array_push_n(members, conf->replay_json->nelts);
+    if (member == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(member, conf->replay_json->elts,
+               members->nelts * sizeof(ngx_http_idem_replay_member_t));
+
+    conf->replay_json = members;
+
+    for (i = 0; i < members->nelts; i++) {
+
+        if (member[i].from.len == 0) {
+            continue;
+        }
+
+        n = ngx_http_idem_want(conf->wanted, &member[i].from);
+        if (n == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        member[i].wanted = n;
+        conf->replay_body = 1;
     }
 
     return NGX_OK;

@@ -138,7 +138,12 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
             || ngx_http_idem_value_settle(cf, conf[i]->scope) != NGX_OK
             || ngx_http_idem_value_settle(cf, conf[i]->documentation)
                != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->group_value)
+            || ngx_http_idem_value_settle(cf, conf[i]->group_value) != NGX_OK
+            || ngx_http_idem_value_settle(cf, conf[i]->dry_run) != NGX_OK
+            || ngx_http_idem_value_settle(cf, conf[i]->tenant) != NGX_OK
+            || ngx_http_idem_value_settle(cf, conf[i]->actor) != NGX_OK
+            || ngx_http_idem_values_settle(cf, conf[i]->log_fields,
+                                           sizeof(ngx_http_idem_log_field_t))
                != NGX_OK)
         {
             return NGX_ERROR;

@@ -37,8 +37,8 @@ typedef enum {
 } ngx_http_idem_event_e;
 
 
-/* a line without its word: names of stores and groups are bounded */
-#define NGX_HTTP_IDEM_LINE_LEN  1024
+/* every member is bounded, and so are the operator's own: 16 at most */
+#define NGX_HTTP_IDEM_LINE_LEN  6144
 
 
 /* one that is being built; what finds no room in it is cut off */

@@ -149,7 +149,7 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     mode = ngx_http_idem_body_mode(conf->fingerprint->mode, type);
 
     if (mode == NGX_HTTP_IDEM_FINGERPRINT_OFF
-        && conf->dedupe == NULL && !ctx->key_in_body)
+        && conf->dedupe == NULL && !ctx->key_in_body && !conf->replay_body)
     {
         return NGX_OK;
     }

@@ -338,6 +338,37 @@ ngx_http_idem_group(ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* the same from the first answer to the last, whatever a variable says then */
+
+ngx_uint_t
+ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t  value;
+
+    if (ctx->conf->dry_run == NULL) {
+        return 0;
+    }
+
+    if (!ctx->dry_known) {
+
+        /* what can't be evaluated is no reason to run anything unprotected */
+
+        if (ngx_http_idem_value(ctx->request, ctx->conf->dry_run, &value)
+            != NGX_OK)
+        {
+            return 0;
+        }
+
+        ctx->dry_known = 1;
+        ctx->dry = value.len
+                   && !(value.len == 1 && value.data[0] == '0')
+                   && !ngx_http_idem_conf_is(&value, "off");
+    }
+
+    return ctx->dry;
+}
+
+
 /*
  * Under idempotency_dry_run: what would have become of the request is in
  * "status", and it goes on as if this module were not there.

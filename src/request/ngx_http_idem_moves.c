@@ -325,7 +325,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 
     ctx = cover->ctx;
 
-    if (ctx->follow.cover || ctx->conf->dry_run) {
+    if (ctx->follow.cover || ngx_http_idem_is_dry_run(ctx)) {
         return NGX_DECLINED;
     }
 

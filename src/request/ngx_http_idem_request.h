@@ -208,6 +208,8 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_stream_t     stream;
     ngx_http_idem_answer_t     answer;
 
+    unsigned                      dry_known:1;       /* whether it is a    */
+    unsigned                      dry:1;             /* ... dry run         */
     unsigned                   figured:1;       /* in the metrics           */
     unsigned                   admitted:1;
     unsigned                   bypassed:1;      /* where it was admitted    */
@@ -231,6 +233,7 @@ void ngx_http_idem_status(ngx_http_idem_ctx_t *ctx,
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
 extern ngx_str_t  ngx_http_idem_status_names[];

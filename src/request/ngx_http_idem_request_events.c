@@ -13,6 +13,12 @@
 #include "request/ngx_http_idem_request.h"
 
 
+static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line);
+
+
 void
 ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
     const char *word)
@@ -47,6 +53,8 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
     group = ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
     ngx_http_idem_line_string(&line, "uri_group", &group);
 
+    ngx_http_idem_event_labels(ctx, &line);
+
     status = r->err_status ? r->err_status : r->headers_out.status;
 
     if (status) {
@@ -73,7 +81,72 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
         ngx_http_idem_line_word(&line, "reason", word);
     }
 
+    ngx_http_idem_event_fields(ctx, &line);
+
     ngx_http_idem_line_write(&line);
+}
+
+
+/* whose it is, and who sent it: labels for people */
+
+static void
+ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line)
+{
+    u_char     hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t  value;
+
+    if (ctx->conf->tenant
+        && ngx_http_idem_value(ctx->request, ctx->conf->tenant, &value)
+           == NGX_OK
+        && value.len)
+    {
+        ngx_http_idem_line_string(line, "tenant", &value);
+    }
+
+    if (ctx->conf->actor == NULL
+        || ngx_http_idem_value(ctx->request, ctx->conf->actor, &value)
+           != NGX_OK
+        || value.len == 0)
+    {
+        return;
+    }
+
+    if (ctx->conf->actor_plain) {
+        ngx_http_idem_line_string(line, "actor", &value);
+        return;
+    }
+
+    ngx_http_idem_digest_plain(hash, value.data, value.len);
+    ngx_http_idem_line_hex(line, "actor", hash, sizeof(hash));
+}
+
+
+/* the operator's own */
+
+static void
+ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line)
+{
+    ngx_str_t                   value;
+    ngx_uint_t                  i;
+    ngx_http_idem_log_field_t  *field;
+
+    if (ctx->conf->log_fields == NULL) {
+        return;
+    }
+
+    field = ctx->conf->log_fields->elts;
+
+    for (i = 0; i < ctx->conf->log_fields->nelts; i++) {
+
+        if (ngx_http_idem_value(ctx->request, &field[i].value, &value)
+            == NGX_OK)
+        {
+            ngx_http_idem_line_string(line, (char *) field[i].name.data,
+                                      &value);
+        }
+    }
 }
 
 

@@ -497,7 +497,10 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP
+        && (ctx->capture.app_off
+            || (ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))))
+    {
         outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
 

@@ -30,6 +30,9 @@ typedef struct {
 
 static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
     ngx_table_elt_t *h);
+static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
+    ngx_str_t *header);
+static ngx_uint_t ngx_http_idem_of_body(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_pointed(ngx_http_request_t *r,
     ngx_http_idem_pointed_t *pointed);
@@ -101,6 +104,8 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
 
+    static ngx_str_t  last_modified = ngx_string("Last-Modified");
+
     rc = ngx_array_init(&headers, r->pool, 16,
                         sizeof(ngx_http_idem_header_t));
 
@@ -108,7 +113,11 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         rc = ngx_http_idem_content_type(r, &headers);
     }
 
-    if (rc == NGX_OK) {
+    if (rc == NGX_OK
+        && (ctx->conf->keep_headers == NULL
+            || ngx_http_idem_header_listed(ctx->conf->keep_headers,
+                                           &last_modified)))
+    {
         rc = ngx_http_idem_last_modified(r, &headers);
     }
 
@@ -216,9 +225,6 @@ ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
 static ngx_uint_t
 ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
 {
-    ngx_str_t   *name;
-    ngx_uint_t   i;
-
     if (ngx_http_idem_not_kept(&h->key)) {
         return 1;
     }
@@ -229,21 +235,45 @@ ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
         return 1;
     }
 
-    if (ctx->conf->hide_headers == NULL) {
-        return 0;
+    if (ctx->conf->keep_headers
+        && !ngx_http_idem_header_listed(ctx->conf->keep_headers, &h->key)
+        && !ngx_http_idem_of_body(&h->key))
+    {
+        return 1;
     }
 
-    name = ctx->conf->hide_headers->elts;
+    return ctx->conf->hide_headers
+           && ngx_http_idem_header_listed(ctx->conf->hide_headers, &h->key);
+}
 
-    for (i = 0; i < ctx->conf->hide_headers->nelts; i++) {
-        if (h->key.len == name[i].len
-            && ngx_strncasecmp(h->key.data, name[i].data, name[i].len) == 0)
+
+static ngx_uint_t
+ngx_http_idem_header_listed(ngx_array_t *names, ngx_str_t *header)
+{
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    name = names->elts;
+
+    for (i = 0; i < names->nelts; i++) {
+        if (header->len == name[i].len
+            && ngx_strncasecmp(header->data, name[i].data, name[i].len) == 0)
         {
             return 1;
         }
     }
 
     return 0;
+}
+
+
+/* without them the body would be another: Content-Encoding and its kin */
+
+static ngx_uint_t
+ngx_http_idem_of_body(ngx_str_t *name)
+{
+    return name->len > 8
+           && ngx_strncasecmp(name->data, (u_char *) "content-", 8) == 0;
 }
 
 

@@ -117,7 +117,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
 
     p = &ngx_http_idem_problems[problem];
 
-    if (ctx->conf->dry_run) {
+    if (ngx_http_idem_is_dry_run(ctx)) {
         return ngx_http_idem_dry_run(ctx, p->status);
     }
 

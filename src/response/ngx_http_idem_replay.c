@@ -65,7 +65,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return rc;
     }
 
-    if (ctx->conf->dry_run) {
+    if (ngx_http_idem_is_dry_run(ctx)) {
         ctx->answer.original_time = response->time;
         return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
     }

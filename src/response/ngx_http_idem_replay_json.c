@@ -24,6 +24,7 @@
 typedef struct {
     ngx_str_t                              text;
     ngx_uint_t                             json;     /* it stands as it is  */
+    ngx_uint_t                      keep;            /* what is stored      */
 } ngx_http_idem_rewrite_value_t;
 
 
@@ -41,6 +42,9 @@ typedef struct {
 } ngx_http_idem_rewrite_t;
 
 
+static ngx_int_t ngx_http_idem_rewrite_value(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_replay_member_t *member,
+    ngx_http_idem_rewrite_value_t *value);
 static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static void ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w);
@@ -105,21 +109,11 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     }
 
     for (i = 0; i < w.nmembers; i++) {
-        if (ngx_http_complex_value(r, &w.member[i].value, &w.value[i].text)
+        if (ngx_http_idem_rewrite_value(r, ctx, &w.member[i], &w.value[i])
             != NGX_OK)
         {
             return NGX_ERROR;
         }
-
-        /* true, 17, "text" or {"a":1} as they are; all else is a string */
-
-        rc = ngx_http_idem_yajl_valid(&w.value[i].text);
-
-        if (rc == NGX_ERROR) {
-            return NGX_ERROR;
-        }
-
-        w.value[i].json = (rc == NGX_OK);
     }
 
     ngx_http_idem_yajl_init(&w.yajl);
@@ -129,6 +123,57 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_yajl_done(&w.yajl);
 
     return rc;
+}
+
+
+/* for this request: of its own body, with its JSON type; or of variables */
+
+static ngx_int_t
+ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_replay_member_t *member,
+    ngx_http_idem_rewrite_value_t *value)
+{
+    ngx_int_t                           rc;
+    const ngx_http_idem_json_member_t  *m;
+
+    value->keep = 0;
+
+    if (member->from.len) {
+
+        m = ctx->body.parsed
+            ? ngx_http_idem_json_member(ctx->body.json, member->wanted) : NULL;
+
+        /* without it, or with two of it, the stored one stays */
+
+        if (m == NULL || m->count != 1
+            || m->kind == NGX_HTTP_IDEM_JSON_ARRAY
+            || m->kind == NGX_HTTP_IDEM_JSON_OBJECT)
+        {
+            value->keep = 1;
+            return NGX_OK;
+        }
+
+        value->text = m->value;
+        value->json = (m->kind != NGX_HTTP_IDEM_JSON_STRING);
+
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, &member->value, &value->text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* true, 17, "text" or {"a":1} as they are; all else is a string */
+
+    rc = ngx_http_idem_yajl_valid(&value->text);
+
+    if (rc == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    value->json = (rc == NGX_OK);
+
+    return NGX_OK;
 }
 
 
@@ -186,6 +231,11 @@ ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w)
     ngx_uint_t  i;
 
     for (i = 0; i < w->nmembers; i++) {
+
+        if (w->value[i].keep) {
+            continue;
+        }
+
         (void) yajl_gen_string(w->gen, w->member[i].member.data,
                                w->member[i].member.len);
 
@@ -289,7 +339,7 @@ ngx_http_idem_rewrite_map_key(void *data, const unsigned char *p, size_t len)
 
     if (w->depth == 1) {
         for (i = 0; i < w->nmembers; i++) {
-            if (w->member[i].member.len == len
+            if (!w->value[i].keep && w->member[i].member.len == len
                 && ngx_memcmp(w->member[i].member.data, p, len) == 0)
             {
                 w->skip = w->depth;

@@ -203,6 +203,8 @@ ngx_int_t ngx_http_idem_diff(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_diff_e form, ngx_str_t *text,
     ngx_uint_t *more);
 u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
+ngx_uint_t ngx_http_idem_json_kept(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,

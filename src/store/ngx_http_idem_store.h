@@ -77,9 +77,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_store_t   *store;             /* where; NULL: not told    */
-    ngx_msec_t               time;              /* when it was asked        */
-    uint64_t                 life;              /* ms from then on, at least,
-                                                   if nobody changes it     */
+    uint64_t                 grace;             /* ms for which it outlives
+                                                   its lease                */
 } ngx_http_idem_laid_t;
 
 
@@ -118,6 +117,8 @@ struct ngx_http_idem_op_s {
                                                    given back, is not taken */
     unsigned                 leased:1;          /* ... and the lease that it
                                                    knows of is not over     */
+    unsigned                 lasting:1;         /* what is left of a record
+                                                   has to be told           */
 
     /* watch */
     ngx_uint_t               attempt;           /* looks in vain, so far    */

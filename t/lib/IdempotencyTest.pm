@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest;
 
 # The test toolkit: what t/*.t have on top of Test::Nginx::Socket.  It gives

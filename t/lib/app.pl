@@ -1,5 +1,8 @@
 #!/usr/bin/perl
 
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # The scripted application of the tests: an HTTP/1 and FastCGI server that
 # counts what it executes and behaves, or misbehaves, as the URI says.  What it
 # can do is listed in README.md beside this file.
@@ -38,7 +41,7 @@ my %reason = (
 );
 
 my (%listen, %conn, @timers);
-my (%count, %by_peer, %closed, %parked, @waiting, %last);
+my (%count, %by_peer, %closed, %parked, @waiting, %last, %script);
 
 my $read = IO::Select->new(\*STDIN);
 my $write = IO::Select->new;
@@ -520,6 +523,7 @@ sub request
     my $op = defined $arg->{op} ? $arg->{op} : $path;
 
     $c->{op} = $op;
+    $req->{op} = $op;
     $req->{path} = $path;
     $req->{arg} = $arg;
     $req->{run} = ++$count{$op};
@@ -530,12 +534,20 @@ sub request
 
     my $run = sub { execute($c, $req) };
 
-    if ($path =~ m{/hold$} || ($arg->{hold} || '') eq '1') {
+    my $answer = scripted($req);
+
+    $run = sub { perform($c, $req, $answer) } if $answer;
+
+    my $hold = $answer ? $answer->{hold}
+                       : $path =~ m{/hold$} || ($arg->{hold} || '') eq '1';
+
+    if ($hold) {
         my $next = $run;
         $run = sub { park($c, $next) };
     }
 
-    my $ms = $arg->{ms} || ($path =~ m{/slow$} ? 300 : 0);
+    my $ms = $answer ? $answer->{ms}
+                     : $arg->{ms} || ($path =~ m{/slow$} ? 300 : 0);
 
     if ($ms) {
         after($ms / 1000, sub { $run->() if !$c->{dead} });
@@ -551,6 +563,50 @@ sub park
 
     push @{ $parked{$c->{op}} }, { c => $c, code => $code };
     look_at_waiting();
+}
+
+
+# What /_answer told to answer to this operation: one answer for each run, and
+# the last one for all further runs.
+
+sub scripted
+{
+    my $req = shift;
+
+    my $answers = $script{$req->{op}} or return undef;
+    my $n = $req->{run} < @$answers ? $req->{run} : @$answers;
+
+    return $answers->[$n - 1];
+}
+
+
+sub perform
+{
+    my ($c, $req, $answer) = @_;
+
+    if ($answer->{close} || $answer->{reset}) {
+        return drop($c, $answer->{reset});
+    }
+
+    my $body = defined $answer->{body} ? $answer->{body} : '';
+
+    $body =~ s/\{run\}/$req->{run}/g;
+    $body =~ s/\{request:(\w+)\}/member_of($req->{body}, $1)/ge;
+
+    answer($c, $req, { %$answer, body => $body });
+}
+
+
+# a member of a JSON body, as JSON
+
+sub member_of
+{
+    my ($body, $name) = @_;
+
+    my $json = eval { JSON::PP->new->decode($body) };
+    my $value = ref $json eq 'HASH' ? $json->{$name} : undef;
+
+    return JSON::PP->new->canonical->allow_nonref->ascii->encode($value);
 }
 
 
@@ -812,12 +868,17 @@ sub control
         return $reply->(scalar @now);
     }
 
+    if ($path eq '/_answer') {                # the body: a list of answers
+        $script{$op} = JSON::PP->new->latin1->decode($req->{body});
+        return $reply->('ok');
+    }
+
     if ($path eq '/_reset') {
         for my $other (values %conn) {
             drop($other) if $other != $c;
         }
 
-        (%count, %by_peer, %closed, %parked, %last) = ();
+        (%count, %by_peer, %closed, %parked, %last, %script) = ();
         @waiting = ();
         return $reply->('ok');
     }

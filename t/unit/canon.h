@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What the tests of the canonical forms share: memory that is counted and can
  * be made to fail, a SHA-256 context, and a body fed in pieces.
  */

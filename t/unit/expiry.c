@@ -1,3 +1,9 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
 /* sources: src/store/zone/ngx_http_idem_expiry.c */
 
 /*

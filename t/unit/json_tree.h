@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Random JSON documents as trees: made, copied, shuffled and changed a
  * little; compared by a rule of its own, which knows nothing of the walker;
  * and written as text, with random white space and escapes.

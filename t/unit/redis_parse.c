@@ -1,4 +1,10 @@
-/* sources: src/store/redis/topology/ngx_http_idem_redis_parse.c ; libs: -lhiredis */
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/* sources: src/redis/ngx_redis_parse.c ; libs: -lhiredis */
 
 /*
  * The slot of a key, and what servers say of each other: redirects, the slots
@@ -11,7 +17,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
+#include "redis/ngx_redis_topology.h"
 #include "unit.h"
 
 
@@ -214,7 +220,7 @@ test_slots(void)
         key = malloc(len + 1);
         memcpy(key, slots[i].key, len);
 
-        ok(ngx_http_idem_redis_slot(key, len) == slots[i].slot,
+        ok(ngx_redis_slot(key, len) == slots[i].slot,
            "slot of \"%s\"", slots[i].key);
 
         free(key);
@@ -230,13 +236,13 @@ test_redirects(void)
     ngx_uint_t                      i;
     redisReply                     *r;
     redirect_t                     *t;
-    ngx_http_idem_redis_redirect_t  to;
+    ngx_redis_redirect_t  to;
 
     for (i = 0; i < sizeof(redirects) / sizeof(redirects[0]); i++) {
         t = &redirects[i];
 
         r = reply(text, (size_t) sprintf(text, "-%s\r\n", t->text));
-        rc = ngx_http_idem_redis_redirect(r, &to);
+        rc = ngx_redis_redirect(r, &to);
 
         ok(rc == t->rc
            && (rc != NGX_OK
@@ -262,7 +268,7 @@ test_replies(void)
     for (i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         r = reply(maps[i].text, strlen(maps[i].text));
 
-        ok(r && ngx_http_idem_redis_slots_check(r) == maps[i].rc,
+        ok(r && ngx_redis_slots_check(r) == maps[i].rc,
            "slots: %s", maps[i].name);
 
         freeReplyObject(r);
@@ -271,7 +277,7 @@ test_replies(void)
     for (i = 0; i < sizeof(masters) / sizeof(masters[0]); i++) {
         r = reply(masters[i].text, strlen(masters[i].text));
 
-        ok(r && ngx_http_idem_redis_master_addr(r, &host, &port)
+        ok(r && ngx_redis_master_addr(r, &host, &port)
                 == masters[i].rc,
            "master: %s", masters[i].name);
 
@@ -285,7 +291,7 @@ test_replies(void)
         text.data = malloc(text.len + 1);
         memcpy(text.data, switches[i].text, text.len);
 
-        rc = ngx_http_idem_redis_switched(&text, &name, &host, &port);
+        rc = ngx_redis_switched(&text, &name, &host, &port);
 
         ok(rc == switches[i].rc
            && (rc != NGX_OK
@@ -304,7 +310,7 @@ test_members(void)
     in_port_t                    port;
     ngx_str_t                    host;
     redisReply                  *r;
-    ngx_http_idem_redis_range_t  range;
+    ngx_redis_range_t  range;
 
     static const char  text[] =
         "*1\r\n*5\r\n:7\r\n:9\r\n" NODE(A, PORT) NODE("$-1\r\n", ":7002\r\n")
@@ -312,20 +318,20 @@ test_members(void)
 
     r = reply(text, sizeof(text) - 1);
 
-    ok(ngx_http_idem_redis_range(r, 0, &range) == NGX_OK
+    ok(ngx_redis_range(r, 0, &range) == NGX_OK
        && range.first == 7 && range.last == 9 && range.members == 3,
        "a range");
-    ok(ngx_http_idem_redis_range(r, 1, &range) == NGX_ERROR,
+    ok(ngx_redis_range(r, 1, &range) == NGX_ERROR,
        "no other range");
 
-    ok(ngx_http_idem_redis_member(&range, 0, &host, &port) == NGX_OK
+    ok(ngx_redis_member(&range, 0, &host, &port) == NGX_OK
        && port == 7001 && host.len == 9
        && memcmp(host.data, "127.0.0.1", 9) == 0, "its master");
-    ok(ngx_http_idem_redis_member(&range, 1, &host, &port) == NGX_OK
+    ok(ngx_redis_member(&range, 1, &host, &port) == NGX_OK
        && port == 7002 && host.len == 0, "a replica without a host");
-    ok(ngx_http_idem_redis_member(&range, 2, &host, &port)
+    ok(ngx_redis_member(&range, 2, &host, &port)
        == NGX_DECLINED, "a replica without a port");
-    ok(ngx_http_idem_redis_member(&range, 3, &host, &port)
+    ok(ngx_redis_member(&range, 3, &host, &port)
        == NGX_ERROR, "no other member");
 
     freeReplyObject(r);
@@ -369,18 +375,18 @@ test_epochs(void)
         { "*4\r\n$4\r\nname\r\n$1\r\nm\r\n$12\r\nconfig-epoch\r\n$1\r\n7\r\n",
           7 },
         { "*2\r\n$12\r\nconfig-epoch\r\n$1\r\nx\r\n",
-          NGX_HTTP_IDEM_REDIS_NO_EPOCH },
+          NGX_REDIS_NO_EPOCH },
         { "*2\r\n$4\r\nname\r\n$12\r\nconfig-epoch\r\n",
-          NGX_HTTP_IDEM_REDIS_NO_EPOCH },
+          NGX_REDIS_NO_EPOCH },
         { "*1\r\n$12\r\nconfig-epoch\r\n",
-          NGX_HTTP_IDEM_REDIS_NO_EPOCH },
-        { "$1\r\n7\r\n", NGX_HTTP_IDEM_REDIS_NO_EPOCH }
+          NGX_REDIS_NO_EPOCH },
+        { "$1\r\n7\r\n", NGX_REDIS_NO_EPOCH }
     };
 
     for (i = 0; i < sizeof(epochs) / sizeof(epochs[0]); i++) {
         r = reply(epochs[i].text, strlen(epochs[i].text));
 
-        ok(ngx_http_idem_redis_config_epoch(r) == epochs[i].epoch,
+        ok(ngx_redis_config_epoch(r) == epochs[i].epoch,
            "epoch %d", (int) i);
 
         freeReplyObject(r);
@@ -399,8 +405,8 @@ test_random(void)
     ngx_str_t                       host;
     ngx_uint_t                      i, n, bad;
     redisReply                     *r;
-    ngx_http_idem_redis_range_t     range;
-    ngx_http_idem_redis_redirect_t  to;
+    ngx_redis_range_t     range;
+    ngx_redis_redirect_t  to;
 
     bad = 0;
 
@@ -425,22 +431,22 @@ test_random(void)
             continue;
         }
 
-        if (ngx_http_idem_redis_redirect(r, &to) == NGX_OK) {
+        if (ngx_redis_redirect(r, &to) == NGX_OK) {
             bad += (to.slot >= 16384 || to.port == 0 || to.host.len > 255);
         }
 
-        if (ngx_http_idem_redis_slots_check(r) == NGX_OK) {
+        if (ngx_redis_slots_check(r) == NGX_OK) {
             for (n = 0; n < (ngx_uint_t) r->elements; n++) {
-                bad += (ngx_http_idem_redis_range(r, n, &range)
+                bad += (ngx_redis_range(r, n, &range)
                         != NGX_OK
                         || range.last >= 16384
-                        || ngx_http_idem_redis_member(&range, 0, &host, &port)
+                        || ngx_redis_member(&range, 0, &host, &port)
                            == NGX_ERROR);
             }
         }
 
-        (void) ngx_http_idem_redis_master_addr(r, &host, &port);
-        (void) ngx_http_idem_redis_config_epoch(r);
+        (void) ngx_redis_master_addr(r, &host, &port);
+        (void) ngx_redis_config_epoch(r);
 
         freeReplyObject(r);
     }

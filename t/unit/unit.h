@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What the unit tests share: TAP output, memory of an exact size, so that
  * the address sanitizer sees a read one byte too far, and random numbers
  * that are the same in each run.

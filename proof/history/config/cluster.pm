@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A cluster of three masters with a replica each, resharded and failed over.
 
 package config::cluster;

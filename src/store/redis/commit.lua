@@ -1,70 +1,59 @@
 -- commit: it ran.  Writes if the record is in progress under the holder's own
--- token, or is gone, or is of another one that is gone; wakes the waiters, if there are any.  For what LINSERT
--- alone can't decide, or not do: see ..._redis_plain.c.
+-- token, or is gone, or is of another one that is gone; wakes the waiters, if
+-- there are any.  For what SET ... IFEQ can't decide, or where the server does
+-- not know it: see ..._redis_command.c.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 our lock   3 outcome   4 our token
---          5 life, ms   6 channel of the wake-ups
+-- ARGV     1 tag of this call   2 the record that is to be   3 life, ms
+--          4 channel of the wake-ups
 --
 -- Returns  tag "1": committed, now or before
 --          tag "2": there is no room; the record says that it ran
 --          tag "0": somebody else's
 --          tag "4": somebody else's, who still runs
 --
--- A record is { lock, token } in progress, { lock, outcome, token } after
--- that, and "w" behind it if somebody waits.  Of an outcome, counted from 1:
--- 4 state, 5 reason, 14 to 17 length of the response, from 18 on the response.
+-- Of a record, counted from 1: 4 state (1: in progress), 5 reason, 6 kind,
+-- 7 waited for, 9 to 16 grace, 25 to 40 token, 42 to 101 scheme, time,
+-- fingerprint and identity, 110 to 113 length of the details, 114 to 117 of
+-- the response, from 118 on the details and the response.
 
-local key, outcome, token = KEYS[1], ARGV[3], ARGV[4]
-local record = redis.call('LRANGE', key, 0, -1)
-local n = #record
-local waits = record[n] == 'w'
+local key, record = KEYS[1], ARGV[2]
+local old = redis.call('GET', key)
+local waited = old and string.sub(old, 7, 7) == '\1'
+
+local function part(from, to)
+    return string.sub(old, from, to) == string.sub(record, from, to)
+end
 
 -- Whether a record of somebody else is to be had: its lease is over, it is not
 -- under hold, and it is of the same request.  The same stands in renew.lua.
 
-local function lapsed(record)
-    local old, second = record[1], record[2] or ''
-
-    if #old < 89 or string.sub(old, 1, 2) ~= 'id' or string.byte(old, 4) == 1
+local function lapsed()
+    if #old < 117 or string.sub(old, 1, 2) ~= 'id'
+       or string.byte(old, 6) == 1
+       or not (part(42, 45) and part(54, 101))
     then
         return false
     end
 
-    for _, part in ipairs({ { 22, 25 }, { 34, 65 }, { 66, 81 } }) do
-        if string.sub(old, part[1], part[2])
-           ~= string.sub(ARGV[2], part[1], part[2])
-        then
-            return false
-        end
-    end
-
-    local life = redis.call('PTTL', KEYS[1])
-
-    if #second == 16 then
-        return life <= struct.unpack('>I8', old, 5)
-    end
-
-    -- unusable, since the outcome is unknown
-    return #second >= 17 and string.sub(second, 4, 5) == '\3\1'
-           and life <= struct.unpack('>I8', second, 6)
+    -- in progress, or unusable, since the outcome is unknown
+    return (string.byte(old, 4) == 1 or string.sub(old, 4, 5) == '\3\1')
+           and redis.call('PTTL', key) <= struct.unpack('>I8', old, 9)
 end
 
 -- what another one gave back, or left behind, is as if nothing were there
 
-local ours = n > 0 and record[waits and n - 1 or n] == token
-
-if n > 0 and not ours
-   and (record[2] == string.rep('\0', 16) or lapsed(record))
+if old and not part(25, 40)
+   and (string.sub(old, 25, 40) == string.rep('\0', 16) or lapsed())
 then
     redis.call('DEL', key)
-    n = 0
+    old = nil
 end
 
-if n > 0 then
-    local runs = n == (waits and 3 or 2)
+if old then
+    local runs = string.byte(old, 4) == 1
 
-    if not ours then
+    if not part(25, 40) then
         return ARGV[1] .. (runs and '4' or '0')
     end
 
@@ -72,51 +61,45 @@ if n > 0 then
     -- WAIT speaks for what its own connection wrote, so something is written
     if not runs then
         redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), 1))
-
-        -- by LINSERT perhaps, whose reply did not tell of them
-        if waits then
-            redis.call('PUBLISH', ARGV[6], key)
-        end
-
         return ARGV[1] .. '1'
     end
-end
 
-local function write(call)
-    if n > 0 then
-        return call('LINSERT', key, 'BEFORE', token, outcome)
+    -- details stay with the record, also where who commits does not have them
+    if string.sub(record, 110, 113) == '\0\0\0\0' and #old > 117 then
+        record = string.sub(record, 1, 109) .. string.sub(old, 110, 113)
+                 .. string.sub(record, 114, 117) .. string.sub(old, 118)
+                 .. string.sub(record, 118)
     end
-
-    return call('RPUSH', key, ARGV[2], outcome, token)
 end
 
 local result = '1'
-local done = write(redis.pcall)
+local set = redis.pcall('SET', key, record, 'PX', ARGV[3])
 
-if type(done) == 'table' then
+if set.err then
 
-    if not string.find(done.err, 'OOM', 1, true) then
-        return done
+    if not string.find(set.err, 'OOM', 1, true) then
+        return set
     end
 
-    -- At maxmemory Redis refuses a write, but not PEXPIRE; and once a script
-    -- has written, it lets it write on.
+    -- At maxmemory the server refuses a write, but not PEXPIRE; and once a
+    -- script has written, it lets it write on.  3, 4: unusable, no room.
 
     result = '2'
-    redis.call('PEXPIRE', key, ARGV[5])
+    redis.call('PEXPIRE', key, ARGV[3])
 
-    if string.byte(outcome, 4) == 2 then
-        outcome = string.sub(outcome, 1, 3) .. '\3\4'
-                  .. string.sub(outcome, 6, 13) .. '\0\0\0\0'
+    if string.byte(record, 4) == 2 then
+        local details = struct.unpack('>I4', record, 110)
+
+        record = string.sub(record, 1, 3) .. '\3\4'
+                 .. string.sub(record, 6, 113) .. '\0\0\0\0'
+                 .. string.sub(record, 118, 117 + details)
     end
 
-    write(redis.call)
+    redis.call('SET', key, record, 'PX', ARGV[3])
 end
 
-redis.call('PEXPIRE', key, ARGV[5])
-
-if waits then
-    redis.call('PUBLISH', ARGV[6], key)
+if waited then
+    redis.call('PUBLISH', ARGV[4], key)
 end
 
 return ARGV[1] .. result

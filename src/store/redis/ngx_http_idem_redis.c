@@ -22,7 +22,6 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idem_redis.h"
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
 
 
 /* releases of given-up begins that may be outstanding; beyond, leases end */
@@ -39,10 +38,12 @@ static void ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
 static ngx_int_t ngx_http_idem_redis_ask_op(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_redis_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_redis_cancel(ngx_http_idem_op_t *op);
-static ngx_uint_t ngx_http_idem_redis_hopeless(
-    ngx_http_idem_op_t *op, ngx_http_idem_redis_conn_t *conn);
-static void ngx_http_idem_redis_replied(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
+static void ngx_http_idem_redis_replied(ngx_redis_call_t *c,
+    redisReply *reply);
+static void ngx_http_idem_redis_failed(ngx_redis_call_t *call,
+    const char *error);
+static void ngx_http_idem_redis_extend(ngx_redis_call_t *call,
+    ngx_msec_t time);
 static void ngx_http_idem_redis_timeout(ngx_event_t *ev);
 static void ngx_http_idem_redis_fail(ngx_http_idem_op_t *op,
     const char *error);
@@ -68,6 +69,14 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_redis_cancel,
     NULL,                                    /* stats   */
     1                                        /* remote  */
+};
+
+
+static const ngx_redis_call_type_t  ngx_http_idem_redis_call_type = {
+    ngx_http_idem_redis_command_encode,
+    ngx_http_idem_redis_failed,
+    ngx_http_idem_redis_replicated,
+    ngx_http_idem_redis_extend
 };
 
 
@@ -120,29 +129,36 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_redis_t       *redis;
     ngx_http_idem_redis_call_t  *call;
-    ngx_http_idem_redis_conn_t  *conn;
 
     redis = ngx_http_idem_redis_conf(op);
-    conn = ngx_http_idem_redis_route(redis, op, 0);
 
     op->result = NGX_HTTP_IDEM_ERROR;
     op->state_data = NULL;
 
-    if (ngx_http_idem_redis_impatient(op)
-        && ngx_http_idem_redis_hopeless(op, conn))
-    {
-        op->error = (char *) (conn ? conn->error : redis->error);
-        return NULL;
-    }
-
-    call = ngx_http_idem_redis_call(redis, conn);
+    call = ngx_alloc(sizeof(ngx_http_idem_redis_call_t), ngx_cycle->log);
     if (call == NULL) {
         op->error = "no memory for a call";
         return NULL;
     }
 
-    call->op = op;
-    call->handler = ngx_http_idem_redis_replied;
+    ngx_memzero(call, sizeof(ngx_http_idem_redis_call_t));
+
+    call->call.type = &ngx_http_idem_redis_call_type;
+    call->call.handler = ngx_http_idem_redis_replied;
+    call->call.data = op;
+    call->call.key.data = call->key;
+    call->call.key.len = ngx_http_idem_redis_key(redis, op->id, call->key);
+    call->call.lane = ngx_http_idem_redis_lane(op->id);
+    call->call.impatient = ngx_http_idem_redis_impatient(op);
+    call->call.urgent = (op->kind == NGX_HTTP_IDEM_OP_RENEW);
+    call->call.waits = (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+                        && redis->client.replicas && !op->hasty);
+
+    if (ngx_redis_call(&redis->client, &call->call) != NGX_OK) {
+        op->error = ngx_redis_call_error(&call->call);
+        ngx_free(call);
+        return NULL;
+    }
 
     op->state_data = call;
 
@@ -154,87 +170,47 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     op->timer.data = op;
     op->timer.log = ngx_cycle->log;
 
-    ngx_add_timer(&op->timer, redis->timeout
-                              + (op->kind == NGX_HTTP_IDEM_OP_COMMIT
-                                 && redis->replicas && !op->hasty
-                                 ? redis->replicas_timeout : 0));
+    ngx_add_timer(&op->timer, redis->client.timeout
+                              + (call->call.waits
+                                 ? redis->client.replicas_timeout : 0));
 
     return call;
 }
 
 
-/* it was tried often enough, and will be tried again soon */
-
-static ngx_uint_t
-ngx_http_idem_redis_hopeless(ngx_http_idem_op_t *op,
-    ngx_http_idem_redis_conn_t *conn)
-{
-    if (conn == NULL) {
-        return ngx_http_idem_redis_conf(op)->lost
-               >= NGX_HTTP_IDEM_REDIS_GIVE_UP;
-    }
-
-    return conn->failures >= NGX_HTTP_IDEM_REDIS_GIVE_UP
-           && (conn->state == NGX_HTTP_IDEM_REDIS_BACKOFF
-               || conn->state == NGX_HTTP_IDEM_REDIS_CONNECTING);
-}
-
-
 static void
-ngx_http_idem_redis_replied(ngx_http_idem_redis_call_t *call,
-    redisReply *reply)
+ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 {
     ngx_int_t                    rc;
     ngx_uint_t                   repeated;
-    redisReply                  *error;
     ngx_http_idem_op_t          *op;
-    ngx_http_idem_redis_conn_t  *conn;
+    ngx_http_idem_redis_call_t  *call;
 
-    op = call->op;
-    conn = call->conn;
-
-    error = ngx_http_idem_redis_reply_error(call, reply);
-
-    if (error && conn->redis->topology->refused(call, error) == NGX_OK) {
-        return;
-    }
-
-    ngx_http_idem_redis_node_count(conn->node, NGX_HTTP_IDEM_NODE_ANSWERED);
-
-    if (op == NULL) {
-        ngx_http_idem_redis_call_free(call);
-        return;
-    }
+    op = c->data;
+    call = (ngx_http_idem_redis_call_t *) c;
 
     rc = ngx_http_idem_redis_reply_result(call, reply);
 
     if (rc == NGX_AGAIN) {
-        ngx_http_idem_redis_call_to(call, conn);
+        ngx_redis_call_to(c, c->conn);
         return;
     }
 
     if (rc == NGX_ERROR) {
-        ngx_http_idem_redis_drop(conn,
-                                 "a reply does not fit its command");
+        ngx_redis_drop(c->conn, "a reply does not fit its command");
         return;
     }
 
     if (call->waited) {
         call->waited = 0;
-        ngx_http_idem_redis_publish(conn, op);
+        ngx_redis_publish(c, &c->key);
     }
 
-    if (conn->redis->replicas && op->kind == NGX_HTTP_IDEM_OP_COMMIT
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && c->redis->replicas
         && (op->result == NGX_HTTP_IDEM_OK
             || op->result == NGX_HTTP_IDEM_FULL))
     {
-        if (conn->commits) {
-            ngx_http_idem_redis_replicas_hold(call);
-            return;
-        }
-
-        if (call->early) {
-            ngx_http_idem_redis_replicas_early(call);
+        if (c->waits && ngx_redis_replicate(c) == NGX_OK) {
             return;
         }
 
@@ -243,7 +219,7 @@ ngx_http_idem_redis_replied(ngx_http_idem_redis_call_t *call,
         op->unacknowledged = 1;
     }
 
-    repeated = (call->tries > (call->eval ? 2 : 1));
+    repeated = (c->tries > (call->eval ? 2 : 1));
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
         || op->kind == NGX_HTTP_IDEM_OP_RELEASE)
@@ -265,7 +241,8 @@ ngx_http_idem_redis_replied(ngx_http_idem_redis_call_t *call,
             ngx_http_idem_redis_undo(op);
 
         } else if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            ngx_http_idem_redis_laid(op);
+            op->laid.store = op->store;
+            (void) ngx_http_idem_redis_record_life(op, &op->laid.grace);
         }
 
         break;
@@ -305,36 +282,20 @@ ngx_http_idem_redis_committed(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_redis_timeout(ngx_event_t *ev)
 {
-    char                        *error;
-    ngx_msec_t                   since, over;
-    ngx_uint_t                   silent;
-    ngx_http_idem_op_t          *op;
-    ngx_http_idem_redis_t       *redis;
-    ngx_http_idem_redis_call_t  *call;
-    ngx_http_idem_redis_conn_t  *conn;
+    const char          *error;
+    ngx_msec_t           over;
+    ngx_uint_t           silent;
+    ngx_redis_t         *client;
+    ngx_redis_call_t    *call;
+    ngx_redis_conn_t    *conn;
+    ngx_http_idem_op_t  *op;
 
     op = ev->data;
-    redis = ngx_http_idem_redis_conf(op);
+    client = &ngx_http_idem_redis_conf(op)->client;
     call = op->state_data;
     conn = call->conn;
 
-    /* a server that still talks is only slow: its replies stay in order */
-
-    silent = 0;
-
-    if (call->sent) {
-        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
-                ? conn->heard : call->time;
-        silent = (ngx_current_msec - since >= redis->timeout / 2);
-
-    } else if (conn && conn->awaiting) {
-
-        /* those whose WAIT it is may be gone */
-
-        silent = (ngx_current_msec - conn->asked
-                  >= redis->replicas_timeout + redis->timeout / 2);
-    }
-
+    silent = ngx_redis_call_silent(call);
     over = ngx_current_msec - op->start;
 
     if (ngx_http_idem_redis_is_undo(op) && over < op->lease) {
@@ -342,17 +303,16 @@ ngx_http_idem_redis_timeout(ngx_event_t *ev)
         /* nobody waits for it: it may take longer, but keeps no worker */
 
         ev->cancelable = 1;
-        ngx_add_timer(ev, ngx_min(op->lease - over, redis->timeout));
+        ngx_add_timer(ev, ngx_min(op->lease - over, client->timeout));
 
         if (silent) {
-            ngx_http_idem_redis_drop(conn, "no reply within %M ms",
-                                     redis->timeout);
+            ngx_redis_drop(conn, "no reply within %M ms", client->timeout);
         }
 
         return;
     }
 
-    error = (char *) (conn ? conn->error : redis->error);
+    error = ngx_redis_call_error(call);
 
     if (call->sent || error[0] == '\0') {
         error = "no reply in time";
@@ -361,58 +321,62 @@ ngx_http_idem_redis_timeout(ngx_event_t *ev)
     ngx_http_idem_redis_fail(op, error);
 
     if (silent) {
-        ngx_http_idem_redis_drop(conn, "no reply within %M ms",
-                                 redis->timeout);
+        ngx_redis_drop(conn, "no reply within %M ms", client->timeout);
     }
 
     ngx_http_idem_redis_complete(op);
 }
 
 
-/*
- * It is in vain for the time being.  What was asked before the application
- * ran is told so; the rest waits.
- */
+/* its server is away; or the worker leaves, and nobody is told any more */
 
-void
-ngx_http_idem_redis_refuse_waiting(ngx_queue_t *calls, const char *error)
+static void
+ngx_http_idem_redis_failed(ngx_redis_call_t *call, const char *error)
 {
-    ngx_queue_t                 *q;
-    ngx_http_idem_op_t          *op;
-    ngx_http_idem_redis_call_t  *call;
+    ngx_http_idem_op_t  *op;
 
-again:
+    op = call->data;
 
-    for (q = ngx_queue_head(calls);
-         q != ngx_queue_sentinel(calls);
-         q = ngx_queue_next(q))
-    {
-        call = ngx_queue_data(q, ngx_http_idem_redis_call_t, queue);
-        op = call->op;
-
-        if (ngx_http_idem_redis_impatient(op)) {
-            ngx_http_idem_redis_fail(op, error);
-            ngx_http_idem_redis_complete(op);
-
-            /* whoever that was may have changed the queue */
-            goto again;
-        }
+    if (error == NULL) {
+        op->state_data = NULL;
+        return;
     }
+
+    ngx_http_idem_redis_fail(op, error);
+    ngx_http_idem_redis_complete(op);
+}
+
+
+static void
+ngx_http_idem_redis_extend(ngx_redis_call_t *call, ngx_msec_t time)
+{
+    ngx_event_t         *timer;
+    ngx_http_idem_op_t  *op;
+
+    op = call->data;
+    timer = &op->timer;
+
+    /* anew: it would be left as it is if it is about the same */
+
+    if (timer->timer_set) {
+        ngx_del_timer(timer);
+    }
+
+    ngx_add_timer(timer, time);
 }
 
 
 static void
 ngx_http_idem_redis_fail(ngx_http_idem_op_t *op, const char *error)
 {
-    ngx_uint_t                   tried;
-    ngx_http_idem_redis_call_t  *call;
+    ngx_uint_t         tried;
+    ngx_redis_call_t  *call;
 
     call = op->state_data;
     tried = call->tries;
 
     if (call->conn) {
-        ngx_http_idem_redis_node_count(call->conn->node,
-                                            NGX_HTTP_IDEM_NODE_FAILED);
+        call->redis->hooks->count(call->conn->node, NGX_REDIS_NODE_FAILED);
     }
 
     op->result = NGX_HTTP_IDEM_ERROR;
@@ -429,8 +393,8 @@ ngx_http_idem_redis_fail(ngx_http_idem_op_t *op, const char *error)
 static void
 ngx_http_idem_redis_cancel(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t                   tried;
-    ngx_http_idem_redis_call_t  *call;
+    ngx_uint_t         tried;
+    ngx_redis_call_t  *call;
 
     call = op->state_data;
     tried = call ? call->tries : 0;
@@ -454,7 +418,7 @@ ngx_http_idem_redis_cancel(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_redis_leave(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_redis_call_t  *call;
+    ngx_redis_call_t  *call;
 
     if (op->timer.timer_set) {
         ngx_del_timer(&op->timer);
@@ -471,11 +435,8 @@ ngx_http_idem_redis_leave(ngx_http_idem_op_t *op)
     }
 
     op->state_data = NULL;
-    call->op = NULL;
 
-    if (!call->sent || call->replied) {
-        ngx_http_idem_redis_call_free(call);
-    }
+    ngx_redis_call_cancel(call);
 }
 
 
@@ -564,7 +525,7 @@ ngx_http_idem_redis_undo_again(ngx_http_idem_op_t *op)
     op->timer.log = ngx_cycle->log;
     op->timer.cancelable = 1;
 
-    ngx_add_timer(&op->timer, redis->timeout << (2 * op->attempt - 2));
+    ngx_add_timer(&op->timer, redis->client.timeout << (2 * op->attempt - 2));
 
     return NGX_OK;
 }
@@ -591,21 +552,16 @@ ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
 
     redis = store->conf;
 
-    ngx_queue_init(&redis->nodes);
-    ngx_queue_init(&redis->retired);
+    redis->client.hooks = &ngx_http_idem_redis_hooks;
+    redis->client.data = redis;
+    redis->client.resolver = store->resolver;
+    redis->client.newest = redis->newest.data;
+    redis->client.shpool = redis->newest.shpool;
 
-    redis->topology = redis->cluster
-                          ? &ngx_http_idem_redis_cluster
-                      : redis->sentinels.nelts
-                          ? &ngx_http_idem_redis_sentinel
-                      : &ngx_http_idem_redis_single;
-
-    ngx_http_idem_redis_calls_init(redis);
-    ngx_http_idem_redis_script_init();
-    ngx_http_idem_redis_payload_init();
+    ngx_http_idem_redis_command_init();
     ngx_http_idem_redis_watch_init(redis);
 
-    return redis->topology->init(redis);
+    return ngx_redis_init(&redis->client);
 }
 
 
@@ -617,14 +573,5 @@ ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
 
     redis = store->conf;
 
-    if (redis->topology == NULL) {
-        return;
-    }
-
-    redis->topology->exit(redis);
-    ngx_http_idem_redis_calls_exit(redis);
-
-    ngx_http_idem_redis_close(&redis->subscriber);
-    ngx_http_idem_redis_requeue(&redis->subscriber);
-    ngx_http_idem_redis_nodes_exit(redis);
+    ngx_redis_exit(&redis->client);
 }

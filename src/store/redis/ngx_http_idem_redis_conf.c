@@ -15,7 +15,6 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idem_redis.h"
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
 
 
 #define NGX_HTTP_IDEM_REDIS_PREFIX           "idempotency:"
@@ -60,27 +59,27 @@ static ngx_http_idem_redis_command_t
 {
     { "server",
       ngx_http_idem_redis_set_server,
-      offsetof(ngx_http_idem_redis_t, servers),
+      offsetof(ngx_http_idem_redis_t, client.servers),
       "127.0.0.1:6379 or unix:/run/redis.sock", 1 },
 
     { "user",
       ngx_http_idem_redis_set_str,
-      offsetof(ngx_http_idem_redis_t, user),
+      offsetof(ngx_http_idem_redis_t, client.user),
       "nginx", 0 },
 
     { "password",
       ngx_http_idem_redis_set_password,
-      offsetof(ngx_http_idem_redis_t, password),
+      offsetof(ngx_http_idem_redis_t, client.password),
       "<the password>", 0 },
 
     { "password_file",
       ngx_http_idem_redis_set_password_file,
-      offsetof(ngx_http_idem_redis_t, password),
+      offsetof(ngx_http_idem_redis_t, client.password),
       "/etc/nginx/redis.password", 0 },
 
     { "db",
       ngx_http_idem_redis_set_number,
-      offsetof(ngx_http_idem_redis_t, db),
+      offsetof(ngx_http_idem_redis_t, client.db),
       "0", 0 },
 
     { "prefix",
@@ -90,82 +89,82 @@ static ngx_http_idem_redis_command_t
 
     { "connect_timeout",
       ngx_http_idem_redis_set_time,
-      offsetof(ngx_http_idem_redis_t, connect_timeout),
+      offsetof(ngx_http_idem_redis_t, client.connect_timeout),
       "1s", 0 },
 
     { "timeout",
       ngx_http_idem_redis_set_time,
-      offsetof(ngx_http_idem_redis_t, timeout),
+      offsetof(ngx_http_idem_redis_t, client.timeout),
       "1s", 0 },
 
     { "connections",
       ngx_http_idem_redis_set_number,
-      offsetof(ngx_http_idem_redis_t, connections),
+      offsetof(ngx_http_idem_redis_t, client.connections),
       "1", 0 },
 
     { "cluster",
       ngx_http_idem_redis_set_flag,
-      offsetof(ngx_http_idem_redis_t, cluster),
+      offsetof(ngx_http_idem_redis_t, client.cluster),
       "on", 0 },
 
     { "sentinel",
       ngx_http_idem_redis_set_sentinel,
-      offsetof(ngx_http_idem_redis_t, sentinels),
+      offsetof(ngx_http_idem_redis_t, client.sentinels),
       "127.0.0.1:26379 master=mymaster", 1 },
 
     { "sentinel_user",
       ngx_http_idem_redis_set_str,
-      offsetof(ngx_http_idem_redis_t, sentinel_user),
+      offsetof(ngx_http_idem_redis_t, client.sentinel_user),
       "nginx", 0 },
 
     { "sentinel_password",
       ngx_http_idem_redis_set_password,
-      offsetof(ngx_http_idem_redis_t, sentinel_password),
+      offsetof(ngx_http_idem_redis_t, client.sentinel_password),
       "<the password>", 0 },
 
     { "sentinel_password_file",
       ngx_http_idem_redis_set_password_file,
-      offsetof(ngx_http_idem_redis_t, sentinel_password),
+      offsetof(ngx_http_idem_redis_t, client.sentinel_password),
       "/etc/nginx/sentinel.password", 0 },
 
     { "sentinel_tls",
       ngx_http_idem_redis_set_flag,
-      offsetof(ngx_http_idem_redis_t, sentinel_tls),
+      offsetof(ngx_http_idem_redis_t, client.sentinel_tls),
       "on", 0 },
 
     { "replicas",
       ngx_http_idem_redis_set_replicas,
-      offsetof(ngx_http_idem_redis_t, replicas),
+      offsetof(ngx_http_idem_redis_t, client.replicas),
       "1 timeout=500ms", 1 },
 
     { "tls",
       ngx_http_idem_redis_set_flag,
-      offsetof(ngx_http_idem_redis_t, tls),
+      offsetof(ngx_http_idem_redis_t, client.tls),
       "on", 0 },
 
     { "tls_verify",
       ngx_http_idem_redis_set_flag,
-      offsetof(ngx_http_idem_redis_t, tls_verify),
+      offsetof(ngx_http_idem_redis_t, client.tls_verify),
       "on", 0 },
 
     { "tls_trusted_certificate",
       ngx_http_idem_redis_set_file,
-      offsetof(ngx_http_idem_redis_t, tls_trusted_certificate),
+      offsetof(ngx_http_idem_redis_t, client.tls_trusted_certificate),
       "/etc/nginx/redis-ca.pem", 0 },
 
     { "tls_name",
       ngx_http_idem_redis_set_str,
-      offsetof(ngx_http_idem_redis_t, tls_name),
+      offsetof(ngx_http_idem_redis_t, client.tls_name),
       "redis.example.com", 0 },
 
     { "tls_certificate",
       ngx_http_idem_redis_set_file,
-      offsetof(ngx_http_idem_redis_t, tls_certificate),
+      offsetof(ngx_http_idem_redis_t, client.tls_certificate),
       "/etc/nginx/redis-client.pem", 0 },
 
     { "tls_certificate_key",
       ngx_http_idem_redis_set_file,
-      offsetof(ngx_http_idem_redis_t, tls_certificate_key),
+      offsetof(ngx_http_idem_redis_t, client.tls_certificate_key),
       "/etc/nginx/redis-client.key", 0 },
 
     { NULL, NULL, 0, NULL, 0 }
@@ -184,25 +183,25 @@ ngx_http_idem_redis_create_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     redis->store = store;
 
-    if (ngx_array_init(&redis->servers, cf->pool, 1,
-                       sizeof(ngx_http_idem_redis_addr_t))
+    if (ngx_array_init(&redis->client.servers, cf->pool, 1,
+                       sizeof(ngx_redis_addr_t))
         != NGX_OK
-        || ngx_array_init(&redis->sentinels, cf->pool, 1,
-                          sizeof(ngx_http_idem_redis_addr_t))
+        || ngx_array_init(&redis->client.sentinels, cf->pool, 1,
+                          sizeof(ngx_redis_addr_t))
            != NGX_OK)
     {
         return NULL;
     }
 
-    redis->db = NGX_CONF_UNSET;
-    redis->connect_timeout = NGX_CONF_UNSET_MSEC;
-    redis->timeout = NGX_CONF_UNSET_MSEC;
-    redis->connections = NGX_CONF_UNSET;
-    redis->cluster = NGX_CONF_UNSET;
-    redis->sentinel_tls = NGX_CONF_UNSET;
-    redis->replicas = NGX_CONF_UNSET;
-    redis->tls = NGX_CONF_UNSET;
-    redis->tls_verify = NGX_CONF_UNSET;
+    redis->client.db = NGX_CONF_UNSET;
+    redis->client.connect_timeout = NGX_CONF_UNSET_MSEC;
+    redis->client.timeout = NGX_CONF_UNSET_MSEC;
+    redis->client.connections = NGX_CONF_UNSET;
+    redis->client.cluster = NGX_CONF_UNSET;
+    redis->client.sentinel_tls = NGX_CONF_UNSET;
+    redis->client.replicas = NGX_CONF_UNSET;
+    redis->client.tls = NGX_CONF_UNSET;
+    redis->client.tls_verify = NGX_CONF_UNSET;
 
     return redis;
 }
@@ -262,13 +261,13 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     redis = store->conf;
 
-    ngx_conf_init_value(redis->cluster, 0);
+    ngx_conf_init_value(redis->client.cluster, 0);
 
     if (ngx_http_idem_redis_init_servers(cf, redis) != NGX_CONF_OK) {
         return NGX_CONF_ERROR;
     }
 
-    if (redis->user.len && redis->password.len == 0) {
+    if (redis->client.user.len && redis->client.password.len == 0) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                       "store \"%V\" in %s:%ui has a \"user\" without a "
                       "\"password\" or \"password_file\"",
@@ -276,13 +275,15 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
         return NGX_CONF_ERROR;
     }
 
-    ngx_conf_init_value(redis->db, 0);
-    ngx_conf_init_msec_value(redis->connect_timeout,
+    ngx_conf_init_value(redis->client.db, 0);
+    ngx_conf_init_msec_value(redis->client.connect_timeout,
                              NGX_HTTP_IDEM_REDIS_TIMEOUT);
-    ngx_conf_init_msec_value(redis->timeout, NGX_HTTP_IDEM_REDIS_TIMEOUT);
-    ngx_conf_init_value(redis->connections, NGX_HTTP_IDEM_REDIS_CONNECTIONS);
-    ngx_conf_init_value(redis->replicas, 0);
-    ngx_conf_init_value(redis->tls, 0);
+    ngx_conf_init_msec_value(redis->client.timeout,
+                             NGX_HTTP_IDEM_REDIS_TIMEOUT);
+    ngx_conf_init_value(redis->client.connections,
+                        NGX_HTTP_IDEM_REDIS_CONNECTIONS);
+    ngx_conf_init_value(redis->client.replicas, 0);
+    ngx_conf_init_value(redis->client.tls, 0);
 
     if (redis->prefix.len == 0) {
         ngx_str_set(&redis->prefix, NGX_HTTP_IDEM_REDIS_PREFIX);
@@ -290,10 +291,10 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     p = redis->prefix.data + redis->prefix.len;
 
-    if (redis->cluster
-        && ngx_http_idem_redis_slot(redis->prefix.data, redis->prefix.len)
-           != ngx_http_idem_redis_crc16(redis->prefix.data, p)
-              % NGX_HTTP_IDEM_REDIS_SLOTS)
+    if (redis->client.cluster
+        && ngx_redis_slot(redis->prefix.data, redis->prefix.len)
+           != ngx_redis_crc16(redis->prefix.data, p)
+              % NGX_REDIS_SLOTS)
     {
         ngx_log_error(NGX_LOG_WARN, cf->log, 0,
                       "store \"%V\" in %s:%ui has a \"prefix\" with a hash "
@@ -302,36 +303,40 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
                       store->line, &redis->prefix);
     }
 
-    if ((redis->cluster || redis->master_name.len)
+    if ((redis->client.cluster || redis->client.master_name.len)
         && ngx_http_idem_redis_nodes_conf(cf, redis) != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    if (redis->master_name.len
+    if (redis->client.master_name.len
         && ngx_http_idem_redis_sentinel_conf(cf, redis) != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    redis->channel.len = redis->prefix.len + sizeof("wake") - 1;
-
-    redis->channel.data = ngx_pnalloc(cf->pool, redis->channel.len);
-    if (redis->channel.data == NULL) {
+    p = ngx_pnalloc(cf->pool, redis->prefix.len + sizeof("wake") - 1
+                              + sizeof("idempotency: store \"\"") - 1
+                              + store->name.len);
+    if (p == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    p = ngx_cpymem(redis->channel.data, redis->prefix.data,
-                   redis->prefix.len);
-    ngx_memcpy(p, "wake", sizeof("wake") - 1);
+    redis->client.channel.data = p;
+    p = ngx_sprintf(p, "%Vwake", &redis->prefix);
+    redis->client.channel.len = p - redis->client.channel.data;
+
+    redis->client.label.data = p;
+    p = ngx_sprintf(p, "idempotency: store \"%V\"", &store->name);
+    redis->client.label.len = p - redis->client.label.data;
 
     return ngx_http_idem_redis_init_tls(cf, redis);
 }
 
 
 static char *
-ngx_http_idem_redis_set_str(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_str(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_str_t  *s = field;
 
@@ -346,8 +351,8 @@ ngx_http_idem_redis_set_str(ngx_conf_t *cf,
 
 
 static char *
-ngx_http_idem_redis_set_file(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_file(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_str_t  *s = field;
 
@@ -366,8 +371,8 @@ ngx_http_idem_redis_set_file(ngx_conf_t *cf,
 
 
 static char *
-ngx_http_idem_redis_set_password(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_password(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_str_t  *password = field;
 
@@ -474,8 +479,8 @@ done:
 
 
 static char *
-ngx_http_idem_redis_set_prefix(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_prefix(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     if (redis->prefix.len) {
         return "is duplicate";
@@ -498,8 +503,8 @@ ngx_http_idem_redis_set_prefix(ngx_conf_t *cf,
 /* "db" and "connections" */
 
 static char *
-ngx_http_idem_redis_set_number(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_number(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_int_t  *n = field;
     ngx_int_t   min, max;
@@ -508,7 +513,7 @@ ngx_http_idem_redis_set_number(ngx_conf_t *cf,
         return "is duplicate";
     }
 
-    if (n == &redis->db) {
+    if (n == &redis->client.db) {
         min = 0;
         max = NGX_HTTP_IDEM_REDIS_DB_MAX;
 
@@ -532,8 +537,8 @@ ngx_http_idem_redis_set_number(ngx_conf_t *cf,
 
 
 static char *
-ngx_http_idem_redis_set_time(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_time(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_msec_t  *t = field;
     ngx_int_t    n;
@@ -561,8 +566,8 @@ ngx_http_idem_redis_set_time(ngx_conf_t *cf,
 
 
 static char *
-ngx_http_idem_redis_set_flag(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_flag(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_flag_t  *flag = field;
 

@@ -17,12 +17,17 @@
 #include "store/redis/ngx_http_idem_redis.h"
 
 
+#define NGX_HTTP_IDEM_REDIS_REPLICAS_MAX      100
+#define NGX_HTTP_IDEM_REDIS_REPLICAS_TIMEOUT  500
+#define NGX_HTTP_IDEM_REDIS_REPLICAS_LONGEST  3600000
+
+
 #define NGX_HTTP_IDEM_REDIS_PORT           6379
 #define NGX_HTTP_IDEM_REDIS_SENTINEL_PORT  26379
 
 
-static char *ngx_http_idem_redis_add(ngx_conf_t *cf,
-    ngx_array_t *addrs, ngx_str_t *value, in_port_t port, const char *what);
+static char *ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs,
+    ngx_str_t *value, in_port_t port, const char *what);
 static const char *ngx_http_idem_redis_check_servers(
     ngx_http_idem_redis_t *redis);
 static ngx_int_t ngx_http_idem_redis_check_names(ngx_conf_t *cf,
@@ -32,8 +37,8 @@ static ngx_int_t ngx_http_idem_redis_check_names(ngx_conf_t *cf,
 /* server <address> ... */
 
 char *
-ngx_http_idem_redis_set_server(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_uint_t  i;
 
@@ -54,8 +59,8 @@ ngx_http_idem_redis_set_server(ngx_conf_t *cf,
 /* sentinel <address> ... master=<name> */
 
 char *
-ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
 {
     ngx_str_t   name;
     ngx_uint_t  i;
@@ -79,9 +84,9 @@ ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf,
         name.len = value[i].len - 7;
 
         if (name.len == 0
-            || (redis->master_name.len
-                && (redis->master_name.len != name.len
-                    || ngx_strncmp(redis->master_name.data, name.data,
+            || (redis->client.master_name.len
+                && (redis->client.master_name.len != name.len
+                    || ngx_strncmp(redis->client.master_name.data, name.data,
                                    name.len)
                        != 0)))
         {
@@ -93,7 +98,7 @@ ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf,
             return NGX_CONF_ERROR;
         }
 
-        redis->master_name = name;
+        redis->client.master_name = name;
     }
 
     return NGX_CONF_OK;
@@ -101,18 +106,18 @@ ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf,
 
 
 static char *
-ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs,
-    ngx_str_t *value, in_port_t port, const char *what)
+ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs, ngx_str_t *value,
+    in_port_t port, const char *what)
 {
-    ngx_url_t                   *u;
-    ngx_http_idem_redis_addr_t  *addr;
+    ngx_url_t         *u;
+    ngx_redis_addr_t  *addr;
 
     addr = ngx_array_push(addrs);
     if (addr == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    ngx_memzero(addr, sizeof(ngx_http_idem_redis_addr_t));
+    ngx_memzero(addr, sizeof(ngx_redis_addr_t));
 
     addr->file = cf->conf_file->file.name.data;
     addr->line = cf->conf_file->line;
@@ -158,9 +163,9 @@ ngx_http_idem_redis_init_servers(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_http_idem_redis_check_names(cf, redis, &redis->servers)
+    if (ngx_http_idem_redis_check_names(cf, redis, &redis->client.servers)
         != NGX_OK
-        || ngx_http_idem_redis_check_names(cf, redis, &redis->sentinels)
+        || ngx_http_idem_redis_check_names(cf, redis, &redis->client.sentinels)
            != NGX_OK)
     {
         return NGX_CONF_ERROR;
@@ -175,75 +180,80 @@ ngx_http_idem_redis_init_servers(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 static const char *
 ngx_http_idem_redis_check_servers(ngx_http_idem_redis_t *redis)
 {
-    ngx_uint_t                   i;
-    ngx_http_idem_redis_addr_t  *addr;
+    ngx_uint_t         i;
+    ngx_redis_addr_t  *addr;
 
-    if (redis->sentinels.nelts == 0) {
+    if (redis->client.sentinels.nelts == 0) {
 
-        if (redis->master_name.len) {
+        if (redis->client.master_name.len) {
             return "has a \"sentinel\" without an address: it needs one, for "
                    "example \"sentinel 127.0.0.1:26379 master=mymaster\"";
         }
 
-        if (redis->sentinel_user.len || redis->sentinel_password.len
-            || redis->sentinel_tls != NGX_CONF_UNSET)
+        if (redis->client.sentinel_user.len
+            || redis->client.sentinel_password.len
+            || redis->client.sentinel_tls != NGX_CONF_UNSET)
         {
             return "has \"sentinel_...\" directives without a \"sentinel\"";
         }
 
-        if (redis->servers.nelts == 0) {
+        if (redis->client.servers.nelts == 0) {
             return "has no \"server\": it needs one, for example \"server "
                    "127.0.0.1:6379\", or a \"sentinel\"";
         }
 
-        if (redis->servers.nelts > 1 && !redis->cluster) {
+        if (redis->client.servers.nelts > 1 && !redis->client.cluster) {
             return "has more than one \"server\": this is for \"cluster on\", "
                    "otherwise there is one";
         }
 
     } else {
 
-        if (redis->cluster) {
+        if (redis->client.cluster) {
             return "has \"sentinel\" and \"cluster on\": a cluster elects its "
                    "masters itself, it has \"server\" only";
         }
 
-        if (redis->servers.nelts) {
+        if (redis->client.servers.nelts) {
             return "has \"sentinel\" and \"server\": the sentinels tell which "
                    "server it is, remove one of both";
         }
 
-        if (redis->master_name.len == 0) {
+        if (redis->client.master_name.len == 0) {
             return "has a \"sentinel\" without \"master=\": it needs the "
                    "master's name, for example \"sentinel 127.0.0.1:26379 "
                    "master=mymaster\"";
         }
 
-        if (redis->sentinel_user.len && redis->sentinel_password.len == 0) {
+        if (redis->client.sentinel_user.len
+            && redis->client.sentinel_password.len == 0)
+        {
             return "has a \"sentinel_user\" without a \"sentinel_password\" "
                    "or \"sentinel_password_file\"";
         }
     }
 
-    addr = redis->servers.elts;
+    addr = redis->client.servers.elts;
 
-    for (i = 0; i < redis->servers.nelts && redis->cluster; i++) {
+    for (i = 0; i < redis->client.servers.nelts && redis->client.cluster; i++) {
         if (addr[i].url.family == AF_UNIX) {
             return "has \"cluster on\" and a \"server\" that is a unix "
                    "socket: the nodes of a cluster have addresses and ports";
         }
     }
 
-    addr = redis->sentinels.elts;
+    addr = redis->client.sentinels.elts;
 
-    for (i = 0; i < redis->sentinels.nelts; i++) {
+    for (i = 0; i < redis->client.sentinels.nelts; i++) {
         if (addr[i].url.family == AF_UNIX) {
             return "has a \"sentinel\" that is a unix socket: sentinels have "
                    "addresses and ports";
         }
     }
 
-    if (redis->cluster && redis->db != NGX_CONF_UNSET && redis->db != 0) {
+    if (redis->client.cluster && redis->client.db != NGX_CONF_UNSET
+        && redis->client.db != 0)
+    {
         return "has \"cluster on\" and a \"db\" other than 0: a cluster has "
                "no other";
     }
@@ -255,11 +265,11 @@ ngx_http_idem_redis_check_servers(ngx_http_idem_redis_t *redis)
 /* a name that was not found: workers look for it, if they can */
 
 static ngx_int_t
-ngx_http_idem_redis_check_names(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_array_t *addrs)
+ngx_http_idem_redis_check_names(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_array_t *addrs)
 {
-    ngx_uint_t                   i, level;
-    ngx_http_idem_redis_addr_t  *addr;
+    ngx_uint_t         i, level;
+    ngx_redis_addr_t  *addr;
 
     addr = addrs->elts;
 
@@ -273,7 +283,7 @@ ngx_http_idem_redis_check_names(ngx_conf_t *cf,
 
         ngx_log_error(level, cf->log, 0,
                       "host not found in \"%s %V\" of store \"%V\" in %s:%ui%s",
-                      addrs == &redis->servers ? "server" : "sentinel",
+                      addrs == &redis->client.servers ? "server" : "sentinel",
                       &addr[i].url.url, &redis->store->name, addr[i].file,
                       addr[i].line,
                       redis->store->resolver ? "; workers will look for it"
@@ -286,4 +296,69 @@ ngx_http_idem_redis_check_names(ngx_conf_t *cf,
     }
 
     return NGX_OK;
+}
+
+
+/* replicas <n> [timeout=<time>]; 0: off */
+
+char *
+ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_str_t *value, void *field)
+{
+    ngx_int_t  n;
+    ngx_str_t  s;
+
+    if (redis->client.replicas != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n == NGX_ERROR || n > NGX_HTTP_IDEM_REDIS_REPLICAS_MAX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of replicas \"%V\" in "
+                           "\"replicas\" directive: it is from 0 (off) to "
+                           "%d", &value[1],
+                           NGX_HTTP_IDEM_REDIS_REPLICAS_MAX);
+        return NGX_CONF_ERROR;
+    }
+
+    redis->client.replicas = n;
+    redis->client.replicas_timeout = NGX_HTTP_IDEM_REDIS_REPLICAS_TIMEOUT;
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    if (cf->args->nelts > 3
+        || ngx_strncmp(value[2].data, "timeout=", 8) != 0)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"replicas\" "
+                           "directive: it takes a number and a time, for "
+                           "example \"replicas 1 timeout=500ms\"",
+                           &value[cf->args->nelts - 1]);
+        return NGX_CONF_ERROR;
+    }
+
+    s.data = value[2].data + 8;
+    s.len = value[2].len - 8;
+
+    n = ngx_parse_time(&s, 0);
+
+    /* 0 would be for ever */
+
+    if (n == NGX_ERROR || n == 0
+        || n > NGX_HTTP_IDEM_REDIS_REPLICAS_LONGEST)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"replicas\" directive: "
+                           "it is a time from 1ms to 1h, for example "
+                           "timeout=500ms", &value[2]);
+        return NGX_CONF_ERROR;
+    }
+
+    redis->client.replicas_timeout = (ngx_msec_t) n;
+
+    return NGX_CONF_OK;
 }

@@ -23,13 +23,15 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 
     wrong = NULL;
 
-    ngx_conf_init_value(redis->sentinel_tls, redis->tls);
+    ngx_conf_init_value(redis->client.sentinel_tls, redis->client.tls);
 
-    if (!redis->tls && !redis->sentinel_tls) {
+    if (!redis->client.tls && !redis->client.sentinel_tls) {
 
-        if (redis->tls_verify != NGX_CONF_UNSET
-            || redis->tls_trusted_certificate.len || redis->tls_name.len
-            || redis->tls_certificate.len || redis->tls_certificate_key.len)
+        if (redis->client.tls_verify != NGX_CONF_UNSET
+            || redis->client.tls_trusted_certificate.len
+            || redis->client.tls_name.len
+            || redis->client.tls_certificate.len
+            || redis->client.tls_certificate_key.len)
         {
             wrong = "has \"tls_...\" directives without \"tls on\"";
             goto invalid;
@@ -38,10 +40,10 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
         return NGX_CONF_OK;
     }
 
-    ngx_conf_init_value(redis->tls_verify, 1);
+    ngx_conf_init_value(redis->client.tls_verify, 1);
 
-    if ((redis->tls_certificate.len == 0)
-        != (redis->tls_certificate_key.len == 0))
+    if ((redis->client.tls_certificate.len == 0)
+        != (redis->client.tls_certificate_key.len == 0))
     {
         wrong = "has one of \"tls_certificate\" and \"tls_certificate_key\" "
                 "without the other";
@@ -50,9 +52,9 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 
     /* without a name each server is checked for the host it was named by */
 
-    if (redis->tls_name.len == 0 && redis->tls_verify
-        && redis->servers.nelts
-        && ((ngx_http_idem_redis_addr_t *) redis->servers.elts)->url
+    if (redis->client.tls_name.len == 0 && redis->client.tls_verify
+        && redis->client.servers.nelts
+        && ((ngx_redis_addr_t *) redis->client.servers.elts)->url
            .family == AF_UNIX)
     {
         wrong = "has TLS on a unix socket: it needs a \"tls_name\" to check, "
@@ -68,13 +70,14 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 
     /* OpenSSL wants it with a NUL */
 
-    name = ngx_pnalloc(cf->pool, redis->tls_name.len + 1);
+    name = ngx_pnalloc(cf->pool, redis->client.tls_name.len + 1);
     if (name == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    *ngx_cpymem(name, redis->tls_name.data, redis->tls_name.len) = '\0';
-    redis->tls_name.data = name;
+    *ngx_cpymem(name, redis->client.tls_name.data,
+                redis->client.tls_name.len) = '\0';
+    redis->client.tls_name.data = name;
 
     ssl = ngx_pcalloc(cf->pool, sizeof(ngx_ssl_t));
     if (ssl == NULL) {
@@ -98,17 +101,17 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     cln->handler = ngx_ssl_cleanup_ctx;
     cln->data = ssl;
 
-    if (redis->tls_certificate.len
-        && ngx_ssl_certificate(cf, ssl, &redis->tls_certificate,
-                               &redis->tls_certificate_key, NULL)
+    if (redis->client.tls_certificate.len
+        && ngx_ssl_certificate(cf, ssl, &redis->client.tls_certificate,
+                               &redis->client.tls_certificate_key, NULL)
            != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    if (redis->tls_verify) {
+    if (redis->client.tls_verify) {
 
-        if (redis->tls_trusted_certificate.len == 0) {
+        if (redis->client.tls_trusted_certificate.len == 0) {
 
             if (SSL_CTX_set_default_verify_paths(ssl->ctx) == 0) {
                 wrong = "needs \"tls_trusted_certificate\": the system's own "
@@ -117,7 +120,7 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
             }
 
         } else if (ngx_ssl_trusted_certificate(cf, ssl,
-                                    &redis->tls_trusted_certificate,
+                                    &redis->client.tls_trusted_certificate,
                                     NGX_HTTP_IDEM_REDIS_VERIFY_DEPTH)
                    != NGX_OK)
         {
@@ -125,7 +128,7 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
         }
     }
 
-    redis->ssl = ssl;
+    redis->client.ssl = ssl;
     }
 
     return NGX_CONF_OK;

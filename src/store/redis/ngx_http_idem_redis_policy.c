@@ -3,7 +3,8 @@
  * Whether the server may forget records before their time: its
  * maxmemory-policy, asked once for each node by one of the workers.
  *
- * Called when a connection is ready.
+ * Called when a connection is ready.  The user's rights are looked at first, by
+ * a script: see policy.lua.
  */
 
 
@@ -12,76 +13,70 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idem_redis.h"
-#include "store/redis/topology/ngx_http_idem_redis_topology.h"
 
 
-static void ngx_http_idem_redis_policy_handler(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_info_handler(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_policy(
-    ngx_http_idem_redis_node_t *node, ngx_str_t *policy);
+#include "ngx_http_idem_policy_lua.h"
+
+
+static void ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_http_idem_redis_policy_config(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
+    ngx_str_t *policy);
+
+
+#define ngx_http_idem_redis_reply_is(reply, word)                             \
+    ((size_t) (reply)->len == sizeof(word) - 1                                \
+     && ngx_strncmp((reply)->str, word, sizeof(word) - 1) == 0)
 
 
 void
-ngx_http_idem_redis_policy_ask(ngx_http_idem_redis_conn_t *conn)
+ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
 {
     ngx_str_t  args[3];
 
-    conn->node->policy_asked = 1;
+    ngx_str_set(&args[0], "EVAL");
+    args[1].data = (u_char *) ngx_http_idem_policy_lua;
+    args[1].len = ngx_http_idem_policy_lua_len;
+    ngx_str_set(&args[2], "0");
 
-    ngx_str_set(&args[0], "CONFIG");
-    ngx_str_set(&args[1], "GET");
-    ngx_str_set(&args[2], "maxmemory-policy");
-
-    (void) ngx_http_idem_redis_ask(conn, ngx_http_idem_redis_policy_handler,
-                           args, 3);
+    (void) ngx_redis_ask(conn, ngx_http_idem_redis_policy_rights, args, 3);
 }
 
 
 static void
-ngx_http_idem_redis_policy_handler(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
 {
-    ngx_str_t                    args[2], policy;
-    ngx_http_idem_redis_conn_t  *conn;
+    u_char            *p, *last;
+    ngx_str_t          args[3], policy;
+    ngx_redis_conn_t  *conn;
 
     conn = call->conn;
 
-    ngx_http_idem_redis_call_free(call);
+    ngx_redis_call_free(call);
 
-    if (ngx_http_idem_redis_field(reply, 1, &policy) == NGX_OK) {
-        ngx_http_idem_redis_policy(conn->node, &policy);
+    if (reply->type != REDIS_REPLY_STRING) {
         return;
     }
 
-    /* the user may not ask that; this, perhaps */
+    /* a user that is not named has all rights, mostly */
 
-    ngx_str_set(&args[0], "INFO");
-    ngx_str_set(&args[1], "memory");
-
-    if (ngx_http_idem_redis_ask(conn,
-                            ngx_http_idem_redis_info_handler, args, 2)
-        == NGX_OK)
+    if (ngx_http_idem_redis_reply_is(reply, "config")
+        || (ngx_http_idem_redis_reply_is(reply, "unknown")
+            && conn->redis->user.len == 0))
     {
-        ngx_http_idem_redis_flush(conn);
-    }
-}
+        ngx_str_set(&args[0], "CONFIG");
+        ngx_str_set(&args[1], "GET");
+        ngx_str_set(&args[2], "maxmemory-policy");
 
+        if (ngx_redis_ask(conn,
+                            ngx_http_idem_redis_policy_config, args, 3)
+            == NGX_OK)
+        {
+            ngx_redis_flush(conn);
+        }
 
-static void
-ngx_http_idem_redis_info_handler(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
-{
-    u_char                      *p, *last;
-    ngx_str_t                    policy;
-    ngx_http_idem_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_http_idem_redis_call_free(call);
-
-    if (reply->type != REDIS_REPLY_STRING) {
         return;
     }
 
@@ -104,8 +99,23 @@ ngx_http_idem_redis_info_handler(
 
 
 static void
-ngx_http_idem_redis_policy(ngx_http_idem_redis_node_t *node,
-    ngx_str_t *policy)
+ngx_http_idem_redis_policy_config(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_str_t          policy;
+    ngx_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    ngx_redis_call_free(call);
+
+    if (ngx_redis_field(reply, 1, &policy) == NGX_OK) {
+        ngx_http_idem_redis_policy(conn->node, &policy);
+    }
+}
+
+
+static void
+ngx_http_idem_redis_policy(ngx_redis_node_t *node, ngx_str_t *policy)
 {
     if (policy->len == sizeof("noeviction") - 1
         && ngx_strncmp(policy->data, "noeviction", policy->len) == 0)
@@ -114,9 +124,9 @@ ngx_http_idem_redis_policy(ngx_http_idem_redis_node_t *node,
     }
 
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                  "idempotency: store \"%V\": the maxmemory-policy of Redis "
+                  "%V: the maxmemory-policy of Redis "
                   "is \"%V\" at %V: it may forget records before their time, "
                   "and their requests run again; it should be \"noeviction\"",
-                  &node->redis->store->name, policy,
-                  ngx_http_idem_redis_node_label(node));
+                  &node->redis->label, policy,
+                  ngx_redis_node_label(node));
 }

@@ -1,34 +1,34 @@
 
 /*
- * A record as it is in Redis: the value of one key, a list.
+ * A record as it is in Redis: the value of one key, a string.
  *
- *   in progress   { lock, token }
- *   over          { lock, outcome, token }
- *   and behind either, while somebody waits for it, "w"
+ *   at   length
+ *    0    2   "id"
+ *    2    1   version
+ *    3    1   state: in progress, completed, unusable
+ *    4    1   reason, if unusable
+ *    5    1   kind: 1 under hold, 2 taken over
+ *    6    1   1: somebody waits for it
+ *    7    1   0
+ *    8    8   grace, ms
+ *   16    8   the first bytes of the id
+ *   24   16   token of its writer
+ *   40   69   claim
+ *  109    4   length of the details
+ *  113    4   length of the response
+ *  117        details, response
  *
- *   lock                                    outcome
- *   at   length                             at   length
- *    0    2   "id"                           0    2   "id"
- *    2    1   version                        2    1   version
- *    3    1   1: hold, 2: taken over       3    1   state
- *    4    8   grace, ms                      4    1   reason, if unusable
- *   12    8   the first bytes of the id      5    8   grace, ms
- *   20   69   claim                         13    4   length of the response
- *   89        the details, up to its end    17        the response
- *
- * What the key has to live less the grace of the lock is what is left of the
- * lease; once it is over, less that of the outcome, of the ttl.
- *
- * The second element tells which it is.  A token has 16 bytes and an outcome
- * at least 17, so that neither can be taken for the other, whatever is in
- * them; and LINSERT, which looks for the token, can't find it in an outcome
- * or in a lock.
+ * What the key has to live less the grace is what is left of the lease of a
+ * record in progress, and of the ttl of one that is over.  A record in
+ * progress is called a lock here; a holder knows the bytes of its own, unless
+ * they were changed: by somebody who waits for it, or takes it over.
  *
  * Numbers are in network order.  The scripts read some of it by place, so the
- * places stay from one version to the next.
+ * places stay from one version to the next.  Version 1 was a list of strings:
+ * see upgrade.lua.
  *
  * Whatever is read from a record is checked here, before anybody sees it.  A
- * reply of a plain command has no tag: that a lock is of the record that was
+ * reply of a native command has no tag: that a record is the one that was
  * asked for is seen by its id.
  */
 
@@ -40,97 +40,119 @@
 #include "store/redis/ngx_http_idem_redis.h"
 
 
-/* of both */
 #define NGX_HTTP_IDEM_REDIS_AT_VERSION   2
-
-/* of a lock */
-#define NGX_HTTP_IDEM_REDIS_AT_LEASE     4
-#define NGX_HTTP_IDEM_REDIS_AT_ID        12
-#define NGX_HTTP_IDEM_REDIS_AT_CLAIM     20
+#define NGX_HTTP_IDEM_REDIS_AT_STATE     3
+#define NGX_HTTP_IDEM_REDIS_AT_REASON    4
+#define NGX_HTTP_IDEM_REDIS_AT_WAITED    6
+#define NGX_HTTP_IDEM_REDIS_AT_GRACE     8
+#define NGX_HTTP_IDEM_REDIS_AT_ID        16
+#define NGX_HTTP_IDEM_REDIS_AT_TOKEN     24
+#define NGX_HTTP_IDEM_REDIS_AT_CLAIM     40
+#define NGX_HTTP_IDEM_REDIS_AT_DETAILS   109
+#define NGX_HTTP_IDEM_REDIS_AT_RESPONSE  113
 
 #define NGX_HTTP_IDEM_REDIS_ID_LEN       8
 
-/* of an outcome */
-#define NGX_HTTP_IDEM_REDIS_AT_STATE     3
-#define NGX_HTTP_IDEM_REDIS_AT_REASON    4
-#define NGX_HTTP_IDEM_REDIS_AT_TTL       5
-#define NGX_HTTP_IDEM_REDIS_AT_SIZE      13
 
-
-static const char *ngx_http_idem_redis_lock_found(
-    ngx_http_idem_op_t *op, ngx_str_t *lock, int64_t life);
-static const char *ngx_http_idem_redis_outcome_found(
-    ngx_http_idem_op_t *op, ngx_str_t *outcome);
-static const char *ngx_http_idem_redis_element_check(
-    ngx_str_t *element, size_t size);
-static uint64_t ngx_http_idem_redis_record_grace(ngx_str_t *lock,
-    ngx_str_t *second);
-
-
-#define ngx_http_idem_redis_is_token(element)                                 \
-    ((element)->len == NGX_HTTP_IDEM_TOKEN_LEN)
+static u_char *ngx_http_idem_redis_record_head(u_char *p,
+    ngx_http_idem_op_t *op, ngx_uint_t state, ngx_uint_t reason,
+    uint64_t grace);
+static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
+static const char *ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op,
+    ngx_str_t *record);
+static uint64_t ngx_http_idem_redis_record_grace(ngx_str_t *record);
 
 
 /*
- * A lock lives for the ttl, and for a while longer than its lease.  Mostly it
- * lives for the ttl and a little more: then a commit that comes soon need not
- * set its life.  An unknown outcome that is not under hold has a lease, too.
+ * A lock lives for the ttl, and for a while longer than its lease.  An unknown
+ * outcome that is not under hold has a lease, too.
  */
 
 uint64_t
 ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op, uint64_t *grace)
 {
-    uint64_t  life, lease, ttl, margin;
+    uint64_t  life, lease, ttl;
 
     ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-        if (ngx_http_idem_op_retryable(op)) {
-            lease = ngx_min(op->lease, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
-            life = ngx_max(ngx_max(ttl, lease), 1);
-
-            *grace = life - lease;
-
-            return life;
-        }
-
-        *grace = ngx_min(op->grace, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
-
-        return ngx_max(ttl + *grace, 1);
-    }
-
     lease = ngx_min(op->lease, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
-    life = ngx_max(2 * lease, ttl);
 
-    if (op->grace == 0 && !op->hold) {
-        margin = ngx_min(lease / 3, ttl / 100);
+    if (op->kind != NGX_HTTP_IDEM_OP_COMMIT) {
+        life = ngx_max(ngx_max(ttl, 2 * lease), 1);
+        *grace = life - lease;
 
-        if (margin >= NGX_HTTP_IDEM_REDIS_MARGIN
-            && ttl + margin <= NGX_HTTP_IDEM_REDIS_LIFE_MAX)
-        {
-            life = ngx_max(life, ttl + margin);
-        }
+    } else if (ngx_http_idem_op_retryable(op)) {
+        life = ngx_max(ngx_max(ttl, lease), 1);
+        *grace = life - lease;
+
+    } else {
+        *grace = ngx_min(op->grace, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
+        life = ngx_max(ttl + *grace, 1);
     }
 
-    *grace = life - lease;
-
-    return ngx_max(life, 1);
+    return life;
 }
 
 
-/* without the details */
+/*
+ * The lock of this operation's holder, as begin wrote it, up to its details; a
+ * commit and a release may have another ttl than that had.
+ */
 
 u_char *
-ngx_http_idem_redis_record_lock(u_char *p,
-    ngx_http_idem_op_t *op, uint64_t grace)
+ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op)
+{
+    uint64_t  grace;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+        || op->kind == NGX_HTTP_IDEM_OP_RELEASE)
+    {
+        grace = op->laid.grace;
+
+    } else {
+        (void) ngx_http_idem_redis_record_life(op, &grace);
+    }
+
+    p = ngx_http_idem_redis_record_head(p, op, NGX_HTTP_IDEM_IN_PROGRESS,
+                                        NGX_HTTP_IDEM_REASON_NONE, grace);
+    p = ngx_http_idem_put32(p, (uint32_t) op->details.len);
+
+    return ngx_http_idem_put32(p, 0);
+}
+
+
+/* of a commit, up to its details; the response is of "size" bytes */
+
+u_char *
+ngx_http_idem_redis_record_outcome(u_char *p, ngx_http_idem_op_t *op,
+    ngx_str_t *details, size_t size)
+{
+    uint64_t  grace;
+
+    (void) ngx_http_idem_redis_record_life(op, &grace);
+
+    p = ngx_http_idem_redis_record_head(p, op, op->state, op->reason, grace);
+    p = ngx_http_idem_put32(p, (uint32_t) details->len);
+
+    return ngx_http_idem_put32(p, (uint32_t) size);
+}
+
+
+static u_char *
+ngx_http_idem_redis_record_head(u_char *p, ngx_http_idem_op_t *op,
+    ngx_uint_t state, ngx_uint_t reason, uint64_t grace)
 {
     *p++ = 'i';
     *p++ = 'd';
     *p++ = NGX_HTTP_IDEM_REDIS_VERSION;
+    *p++ = (u_char) state;
+    *p++ = (u_char) reason;
     *p++ = op->hold;
+    *p++ = 0;
+    *p++ = 0;
 
     p = ngx_http_idem_put64(p, grace);
     p = ngx_cpymem(p, op->id, NGX_HTTP_IDEM_REDIS_ID_LEN);
+    p = ngx_cpymem(p, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
     ngx_http_idem_claim_encode(p, op->claim);
 
@@ -138,76 +160,98 @@ ngx_http_idem_redis_record_lock(u_char *p,
 }
 
 
-/* without the response */
-
-u_char *
-ngx_http_idem_redis_record_outcome(u_char *p,
-    ngx_http_idem_op_t *op, uint64_t grace, size_t size)
-{
-    *p++ = 'i';
-    *p++ = 'd';
-    *p++ = NGX_HTTP_IDEM_REDIS_VERSION;
-    *p++ = (u_char) op->state;
-    *p++ = (u_char) op->reason;
-
-    p = ngx_http_idem_put64(p, grace);
-
-    return ngx_http_idem_put32(p, (uint32_t) size);
-}
-
-
 ngx_uint_t
-ngx_http_idem_redis_record_other(ngx_http_idem_op_t *op, ngx_str_t *lock)
+ngx_http_idem_redis_record_other(ngx_http_idem_op_t *op, ngx_str_t *record)
 {
-    return ngx_http_idem_redis_element_check(lock,
-                                        NGX_HTTP_IDEM_REDIS_LOCK_LEN)
-           == NULL
-           && ngx_memcmp(lock->data + NGX_HTTP_IDEM_REDIS_AT_ID,
+    return ngx_http_idem_redis_record_check(record) == NULL
+           && ngx_memcmp(record->data + NGX_HTTP_IDEM_REDIS_AT_ID,
                          op->id, NGX_HTTP_IDEM_REDIS_ID_LEN)
               != 0;
 }
 
 
 ngx_uint_t
-ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
-    ngx_str_t *lock, ngx_str_t *second, int64_t life)
+ngx_http_idem_redis_record_is_lock(ngx_http_idem_op_t *op, ngx_str_t *record)
 {
-    uint64_t  grace;
+    u_char  head[NGX_HTTP_IDEM_REDIS_RECORD_LEN];
 
-    if (ngx_http_idem_redis_element_check(lock,
-                                         NGX_HTTP_IDEM_REDIS_LOCK_LEN)
-        || (!ngx_http_idem_redis_is_token(second)
-            && ngx_http_idem_redis_element_check(second,
-                                    NGX_HTTP_IDEM_REDIS_OUTCOME_LEN)))
-    {
+    if (record->len != sizeof(head) + op->details.len) {
         return 0;
     }
 
-    grace = ngx_http_idem_redis_record_grace(lock, second);
+    (void) ngx_http_idem_redis_record_lock(head, op);
+
+    return ngx_memcmp(record->data, head, sizeof(head)) == 0
+           && ngx_memcmp(record->data + sizeof(head), op->details.data,
+                         op->details.len)
+              == 0;
+}
+
+
+ngx_uint_t
+ngx_http_idem_redis_record_ours(ngx_http_idem_op_t *op, ngx_str_t *record)
+{
+    return ngx_http_idem_redis_record_check(record) == NULL
+           && record->data[NGX_HTTP_IDEM_REDIS_AT_STATE]
+              == NGX_HTTP_IDEM_IN_PROGRESS
+           && ngx_memcmp(record->data + NGX_HTTP_IDEM_REDIS_AT_TOKEN,
+                         op->token, NGX_HTTP_IDEM_TOKEN_LEN)
+              == 0;
+}
+
+
+ngx_uint_t
+ngx_http_idem_redis_record_waited(ngx_str_t *record)
+{
+    return record->data[NGX_HTTP_IDEM_REDIS_AT_WAITED] == 1;
+}
+
+
+void
+ngx_http_idem_redis_record_details(ngx_str_t *record, ngx_str_t *details)
+{
+    details->data = record->data + NGX_HTTP_IDEM_REDIS_RECORD_LEN;
+    details->len = ngx_http_idem_get32(record->data
+                                   + NGX_HTTP_IDEM_REDIS_AT_DETAILS);
+}
+
+
+ngx_uint_t
+ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
+    int64_t life)
+{
+    uint64_t    grace;
+    ngx_uint_t  state;
+
+    if (ngx_http_idem_redis_record_check(record)) {
+        return 0;
+    }
+
+    grace = ngx_http_idem_redis_record_grace(record);
+    state = record->data[NGX_HTTP_IDEM_REDIS_AT_STATE];
 
     if (life == NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
 
         /* of an unusable one it is told how long it lasts */
 
-        return !ngx_http_idem_redis_is_token(second)
-               && second->data[NGX_HTTP_IDEM_REDIS_AT_STATE]
-                  == NGX_HTTP_IDEM_COMPLETED
-               && grace == 0;
+        return state == NGX_HTTP_IDEM_COMPLETED && grace == 0;
     }
 
     if (life < 0 || (uint64_t) life <= grace) {
         return 0;
     }
 
-    return !ngx_http_idem_redis_is_token(second)
-           || ngx_memcmp(second->data, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
-              != 0;
+    /* the script says in the record that somebody waits */
+
+    return state != NGX_HTTP_IDEM_IN_PROGRESS
+           || (!op->waits
+               && !ngx_http_idem_redis_record_ours(op, record));
 }
 
 
 const char *
-ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
-    ngx_str_t *lock, ngx_str_t *second, int64_t life)
+ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
+    int64_t life)
 {
     uint64_t                grace;
     const char             *wrong;
@@ -220,24 +264,23 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
     op->result = NGX_HTTP_IDEM_FOUND;
     found->verify = 1;
 
-    wrong = ngx_http_idem_redis_lock_found(op, lock, life);
+    wrong = ngx_http_idem_redis_record_check(record);
 
     if (wrong) {
         return wrong;
     }
 
-    if (ngx_http_idem_redis_is_token(second)) {
-        found->state = NGX_HTTP_IDEM_IN_PROGRESS;
-
-    } else {
-        wrong = ngx_http_idem_redis_outcome_found(op, second);
-
-        if (wrong) {
-            return wrong;
-        }
+    if (life < 0 && life != NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
+        return "it has no expiry";
     }
 
-    grace = ngx_http_idem_redis_record_grace(lock, second);
+    wrong = ngx_http_idem_redis_record_decode(op, record);
+
+    if (wrong) {
+        return wrong;
+    }
+
+    grace = ngx_http_idem_redis_record_grace(record);
 
     if (grace > NGX_HTTP_IDEM_REDIS_LIFE_MAX) {
         return "its lease or ttl is corrupt";
@@ -269,72 +312,40 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
 
 
 static const char *
-ngx_http_idem_redis_lock_found(ngx_http_idem_op_t *op,
-    ngx_str_t *lock, int64_t life)
+ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
 {
-    const char             *wrong;
+    u_char                 *p;
+    ngx_uint_t              reason;
     ngx_http_idem_found_t  *found;
 
+    p = record->data;
     found = &op->found;
 
-    wrong = ngx_http_idem_redis_element_check(lock,
-                                        NGX_HTTP_IDEM_REDIS_LOCK_LEN);
-    if (wrong) {
-        return wrong;
-    }
-
-    if (life < 0 && life != NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
-        return "it has no expiry";
-    }
-
-    if (ngx_http_idem_redis_record_other(op, lock)) {
+    if (ngx_http_idem_redis_record_other(op, record)) {
         return "it is another one's";
     }
 
     if (ngx_http_idem_claim_decode(
-                            lock->data + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
-                            NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
+                                     p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
+                                     NGX_HTTP_IDEM_CLAIM_LEN,
+                                     &found->claim)
         != NGX_OK)
     {
         return "its claim is corrupt";
     }
 
-    if (lock->len > NGX_HTTP_IDEM_REDIS_LOCK_LEN) {
-        found->details.data = lock->data
-                              + NGX_HTTP_IDEM_REDIS_LOCK_LEN;
-        found->details.len = lock->len - NGX_HTTP_IDEM_REDIS_LOCK_LEN;
-    }
+    ngx_http_idem_redis_record_details(record, &found->details);
 
-    return NULL;
-}
-
-
-static const char *
-ngx_http_idem_redis_outcome_found(ngx_http_idem_op_t *op, ngx_str_t *outcome)
-{
-    u_char                 *p;
-    size_t                  size;
-    ngx_uint_t              reason;
-    const char             *wrong;
-    ngx_http_idem_found_t  *found;
-
-    found = &op->found;
-
-    wrong = ngx_http_idem_redis_element_check(outcome,
-                                     NGX_HTTP_IDEM_REDIS_OUTCOME_LEN);
-    if (wrong) {
-        return wrong;
-    }
-
-    p = outcome->data;
-
-    size = ngx_http_idem_get32(p + NGX_HTTP_IDEM_REDIS_AT_SIZE);
-
-    if (size != outcome->len - NGX_HTTP_IDEM_REDIS_OUTCOME_LEN) {
-        return "its response is cut off";
-    }
+    found->response.data = found->details.data + found->details.len;
+    found->response.len = ngx_http_idem_get32(
+                                p + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
 
     switch (p[NGX_HTTP_IDEM_REDIS_AT_STATE]) {
+
+    case NGX_HTTP_IDEM_IN_PROGRESS:
+
+        found->state = NGX_HTTP_IDEM_IN_PROGRESS;
+        return NULL;
 
     case NGX_HTTP_IDEM_UNUSABLE:
 
@@ -348,19 +359,15 @@ ngx_http_idem_redis_outcome_found(ngx_http_idem_op_t *op, ngx_str_t *outcome)
 
         found->state = NGX_HTTP_IDEM_UNUSABLE;
         found->reason = (ngx_http_idem_reason_e) reason;
-
         return NULL;
 
     case NGX_HTTP_IDEM_COMPLETED:
 
-        if (size == 0) {
+        if (found->response.len == 0) {
             return "its response is missing";
         }
 
         found->state = NGX_HTTP_IDEM_COMPLETED;
-        found->response.data = p + NGX_HTTP_IDEM_REDIS_OUTCOME_LEN;
-        found->response.len = size;
-
         return NULL;
 
     default:
@@ -369,16 +376,17 @@ ngx_http_idem_redis_outcome_found(ngx_http_idem_op_t *op, ngx_str_t *outcome)
 }
 
 
-/* whether it is a part of a record at all, and one that this version reads */
+/* whether it is a record at all, whole, and one that this version reads */
 
 static const char *
-ngx_http_idem_redis_element_check(ngx_str_t *element, size_t size)
+ngx_http_idem_redis_record_check(ngx_str_t *record)
 {
-    u_char  *p, version;
+    u_char   *p, version;
+    uint64_t  size;
 
-    p = element->data;
+    p = record->data;
 
-    if (element->len <= NGX_HTTP_IDEM_REDIS_AT_VERSION
+    if (record->len <= NGX_HTTP_IDEM_REDIS_AT_VERSION
         || p[0] != 'i' || p[1] != 'd')
     {
         return "it is not one of ours";
@@ -392,22 +400,27 @@ ngx_http_idem_redis_element_check(ngx_str_t *element, size_t size)
         return "it is of a version that this one does not read";
     }
 
-    if (element->len < size) {
+    if (record->len < NGX_HTTP_IDEM_REDIS_RECORD_LEN) {
         return "it is cut off";
+    }
+
+    size = (uint64_t) ngx_http_idem_get32(p
+                                    + NGX_HTTP_IDEM_REDIS_AT_DETAILS)
+           + ngx_http_idem_get32(p
+                                   + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
+
+    if (size != record->len - NGX_HTTP_IDEM_REDIS_RECORD_LEN) {
+        return "its response is cut off";
     }
 
     return NULL;
 }
 
 
-/* both are of full length */
+/* it is of full length */
 
 static uint64_t
-ngx_http_idem_redis_record_grace(ngx_str_t *lock, ngx_str_t *second)
+ngx_http_idem_redis_record_grace(ngx_str_t *record)
 {
-    return ngx_http_idem_redis_is_token(second)
-           ? ngx_http_idem_get64(lock->data
-                                 + NGX_HTTP_IDEM_REDIS_AT_LEASE)
-           : ngx_http_idem_get64(second->data
-                                 + NGX_HTTP_IDEM_REDIS_AT_TTL);
+    return ngx_http_idem_get64(record->data + NGX_HTTP_IDEM_REDIS_AT_GRACE);
 }

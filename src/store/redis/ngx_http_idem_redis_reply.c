@@ -1,17 +1,15 @@
 
 /*
- * A reply, or the replies, to the commands of ..._redis_script.c and
- * ..._redis_plain.c as the result of the operation; or that it is to be asked
- * once more, by its script.
+ * A reply to the commands of ..._redis_command.c as the result of the
+ * operation; or that it is to be asked once more, by its script.
  *
- * A reply of a script whose tag is not that of its call is not ours, nor is
- * one of a plain begin with the lock of another record.  That of a plain
- * commit is a number: one that is another's is seen by what comes next, a
- * reply of another type, or too many.  Of an error nothing is trusted but
- * that it is one; of a record nothing before it is checked, see
- * ..._redis_record.c.
+ * A reply of a script whose tag is not that of its call is not ours, nor is a
+ * record with the id of another.  Where nothing was there, a native begin has
+ * nil for its reply: one that is another's is seen by one too many in the
+ * stream, see ngx_redis_connection.c.  Of an error nothing is trusted but that
+ * it is one; of a record nothing before it is checked, see ..._redis_record.c.
  *
- * Called by the connection and the backend when a reply is there.
+ * Called by the backend when a reply is there.
  */
 
 
@@ -23,9 +21,9 @@
 
 
 /*
- * A reply is a string: the tag, a code, and what the script has to tell.  That
- * of a begin that found a record is an array of such a string and the first
- * two elements of the record.
+ * A reply of a script is a string: the tag, a code, and what the script has to
+ * tell.  That of a begin that found a record is an array of such a string and
+ * the record.
  */
 
 #define NGX_HTTP_IDEM_REDIS_AT_CODE   4
@@ -37,10 +35,8 @@
 #define NGX_HTTP_IDEM_REDIS_GONE      '3'           /* begin                */
 #define NGX_HTTP_IDEM_REDIS_NO_ROOM   '2'           /* commit               */
 #define NGX_HTTP_IDEM_REDIS_RUNNING   '4'           /* commit: lost to it   */
+#define NGX_HTTP_IDEM_REDIS_UPGRADED  '5'           /* upgrade              */
 
-
-/* elements of a record that is over, if nobody waits for it */
-#define NGX_HTTP_IDEM_REDIS_OVER_N    3
 
 /* it would fill half of a request's pool */
 #define NGX_HTTP_IDEM_REDIS_TAKE      2048
@@ -52,116 +48,47 @@
 #define NGX_HTTP_IDEM_REDIS_EXPIRED     '2'
 
 
-static ngx_int_t ngx_http_idem_redis_plain_begun(
+static ngx_int_t ngx_http_idem_redis_native_result(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
-static ngx_int_t ngx_http_idem_redis_plain_record(
-    ngx_http_idem_redis_call_t *call, redisReply *reply,
-    ngx_str_t *lock, ngx_str_t *second);
-static ngx_int_t ngx_http_idem_redis_plain_found(
+static ngx_int_t ngx_http_idem_redis_native_found(
+    ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
+static ngx_int_t ngx_http_idem_redis_native_written(
+    ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
+static ngx_int_t ngx_http_idem_redis_native_released(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
-static ngx_int_t ngx_http_idem_redis_plain_committed(
+static ngx_int_t ngx_http_idem_redis_native_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
-static void ngx_http_idem_redis_plain_refused(
+static ngx_int_t ngx_http_idem_redis_script_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
-static ngx_int_t ngx_http_idem_redis_begun(
-    ngx_http_idem_op_t *op, ngx_str_t *head, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_script_begun(
+    ngx_http_idem_redis_call_t *call, ngx_str_t *head, redisReply *reply);
 static void ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
-    redisReply *lock, redisReply *second, int64_t life);
-static const char *ngx_http_idem_redis_keep(
-    ngx_http_idem_op_t *op, ngx_str_t *part, redisReply *value);
+    redisReply *record, int64_t life);
+static const char *ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
+    redisReply *value);
+static ngx_int_t ngx_http_idem_redis_keep_part(ngx_pool_t *pool,
+    ngx_str_t *part);
 static void ngx_http_idem_redis_refused(ngx_http_idem_op_t *op,
     redisReply *reply);
 
 
-#define ngx_http_idem_redis_is_busy(reply)                                    \
-    ((reply)->type == REDIS_REPLY_ERROR && (reply)->len >= 7                  \
-     && ngx_strncmp((reply)->str, "BUSYKEY", 7) == 0)
-
-
-/*
- * Of PTTL and RESTORE.  Scripts do not reply with a number or a status, nor
- * LRANGE: where a reply is missing in the stream, that is seen at once, and
- * not when those to a later call have come.
- */
-
 ngx_int_t
-ngx_http_idem_redis_reply_before(ngx_http_idem_redis_call_t *call)
-{
-    int  type;
-
-    type = call->before[call->nbefore - 1]->type;
-
-    if (call->nbefore < call->due) {
-        return (type == REDIS_REPLY_INTEGER
-                || (type == REDIS_REPLY_ERROR
-                    && !ngx_http_idem_redis_is_busy(call->before[0])))
-               ? NGX_OK : NGX_ERROR;
-    }
-
-    return (type == REDIS_REPLY_STATUS || type == REDIS_REPLY_ERROR)
-           ? NGX_OK : NGX_ERROR;
-}
-
-
-/*
- * Of several commands, that of the one which decides: the rest only look.
- * That something is there is no error.
- */
-
-redisReply *
-ngx_http_idem_redis_reply_error(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
-{
-    redisReply  *restore;
-
-    if (call->nbefore) {
-        restore = call->before[call->nbefore - 1];
-
-        if (restore->type == REDIS_REPLY_ERROR
-            && !ngx_http_idem_redis_is_busy(restore))
-        {
-            return restore;
-        }
-    }
-
-    return (reply->type == REDIS_REPLY_ERROR) ? reply : NULL;
-}
-
-
-ngx_int_t
-ngx_http_idem_redis_reply_result(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
     u_char               code;
     ngx_str_t            head;
     redisReply          *first;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
+    op = call->call.data;
 
-    if (ngx_http_idem_redis_is_busy(reply)) {
-        /* it is that of a RESTORE, which never is the last */
-        return NGX_ERROR;
-    }
-
-    if (call->plain) {
-        return (op->kind == NGX_HTTP_IDEM_OP_BEGIN)
-               ? ngx_http_idem_redis_plain_begun(call, reply)
-               : ngx_http_idem_redis_plain_committed(call, reply);
+    if (call->native) {
+        return ngx_http_idem_redis_native_result(call, reply);
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
-
-        if (!call->whole && reply->len >= 8
-            && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0)
-        {
-            call->conn->known = 0;
-            call->eval = 1;
-            return NGX_AGAIN;
-        }
-
-        ngx_http_idem_redis_refused(op, reply);
-        return NGX_OK;
+        return ngx_http_idem_redis_script_refused(call, reply);
     }
 
     first = reply;
@@ -183,12 +110,14 @@ ngx_http_idem_redis_reply_result(
 
     code = head.data[NGX_HTTP_IDEM_REDIS_AT_CODE];
 
-    call->conn->known |= 1 << op->kind;
+    call->call.conn->flags |= ngx_http_idem_redis_has(
+                                  call->upgrade ? NGX_HTTP_IDEM_REDIS_UPGRADE
+                                                : (ngx_uint_t) op->kind);
 
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
-        return ngx_http_idem_redis_begun(op, &head, reply);
+        return ngx_http_idem_redis_script_begun(call, &head, reply);
 
     case NGX_HTTP_IDEM_OP_WATCH:
 
@@ -211,6 +140,11 @@ ngx_http_idem_redis_reply_result(
 
         op->running = (code == NGX_HTTP_IDEM_REDIS_RUNNING);
 
+        /* by the command whose reply was lost, and with it who waits */
+
+        call->waited = call->expected.len
+                       && ngx_http_idem_redis_record_waited(&call->expected);
+
         /* fall through */
 
     default: /* renew, release */
@@ -221,209 +155,257 @@ ngx_http_idem_redis_reply_result(
 }
 
 
-/* of RESTORE, the last of call->before, and of LRANGE */
-
 static ngx_int_t
-ngx_http_idem_redis_plain_begun(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
 {
-    ngx_int_t            rc;
-    ngx_str_t            lock, token;
-    redisReply          *restore;
+    ngx_str_t            record;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
-    restore = call->before[call->nbefore - 1];
+    op = call->call.data;
 
-    call->script = 1;
-
-    if (restore->type == REDIS_REPLY_ERROR) {
-
-        if (ngx_http_idem_redis_is_busy(restore)) {
-            rc = ngx_http_idem_redis_plain_found(call, reply);
-
-        } else {
-            ngx_http_idem_redis_plain_refused(call, restore);
-            rc = NGX_AGAIN;
-        }
-
-        if (rc == NGX_AGAIN) {
-            /* as if it had not been sent: nothing is to be undone */
-            call->tries--;
-        }
-
-        return rc;
-    }
-
-    rc = ngx_http_idem_redis_plain_record(call, reply, &lock, &token);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    if (token.len != NGX_HTTP_IDEM_TOKEN_LEN
-        || ngx_memcmp(token.data, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
-           != 0)
-    {
-        return NGX_AGAIN;
-    }
-
-    op->result = NGX_HTTP_IDEM_ACQUIRED;
-    op->abandoned = 0;
-    op->expired = 0;
-
-    return NGX_OK;
-}
-
-
-/* of LRANGE: the first two elements, of the record that was asked for */
-
-static ngx_int_t
-ngx_http_idem_redis_plain_record(ngx_http_idem_redis_call_t *call,
-    redisReply *reply, ngx_str_t *lock, ngx_str_t *second)
-{
     if (reply->type == REDIS_REPLY_ERROR) {
-        ngx_http_idem_redis_plain_refused(call, reply);
+        return ngx_http_idem_redis_native_refused(call, reply);
+    }
+
+    if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+        return ngx_http_idem_redis_native_released(call, reply);
+    }
+
+    if (reply->type == REDIS_REPLY_NIL) {
+
+        /* nothing was there */
+
+        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+            op->result = NGX_HTTP_IDEM_ACQUIRED;
+            op->abandoned = 0;
+            op->expired = 0;
+
+            return NGX_OK;
+        }
+
+        call->script = 1;
         return NGX_AGAIN;
     }
 
-    if (reply->type != REDIS_REPLY_ARRAY) {
+    if (reply->type != REDIS_REPLY_STRING) {
         return NGX_ERROR;
     }
 
-    if (ngx_http_idem_redis_field(reply, 0, lock) != NGX_OK
-        || ngx_http_idem_redis_field(reply, 1, second) != NGX_OK)
-    {
-        /* it is gone again, or no record */
-        return NGX_AGAIN;
+    record.data = (u_char *) reply->str;
+    record.len = (size_t) reply->len;
+
+    if (ngx_http_idem_redis_record_other(op, &record)) {
+        return NGX_ERROR;
     }
 
-    return ngx_http_idem_redis_record_other(call->op, lock)
-           ? NGX_ERROR : NGX_OK;
+    return (op->kind == NGX_HTTP_IDEM_OP_BEGIN)
+           ? ngx_http_idem_redis_native_found(call, reply, &record)
+           : ngx_http_idem_redis_native_written(call, reply, &record);
 }
 
 
-/* of LRANGE: there is something */
-
 static ngx_int_t
-ngx_http_idem_redis_plain_found(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
+    redisReply *reply, ngx_str_t *record)
 {
     int64_t              life;
-    ngx_int_t            rc;
-    ngx_str_t            lock, second;
+    redisReply          *pttl;
     ngx_http_idem_op_t  *op;
 
-    op = call->op;
-
-    rc = ngx_http_idem_redis_plain_record(call, reply, &lock, &second);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
+    op = call->call.data;
+    pttl = call->call.before;
     life = NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN;
 
-    if (call->nbefore == 2) {
+    if (pttl) {
 
-        if (call->before[0]->type == REDIS_REPLY_ERROR) {
-            return NGX_AGAIN;
-        }
+        /* negative: it came in between, or has no expiry */
 
-        life = call->before[0]->integer;
-
-        if (life < 0) {
-            /* it came in between, or has no expiry */
-            return NGX_AGAIN;
-        }
+        life = (pttl->type == REDIS_REPLY_INTEGER) ? pttl->integer : -1;
     }
 
-    if (!ngx_http_idem_redis_record_lasts(op, &lock, &second, life)) {
+    if (!ngx_http_idem_redis_record_lasts(op, record, life)) {
+
+        /* as if it had not been sent: nothing is to be undone */
+
+        call->call.tries--;
+        call->script = 1;
+
         return NGX_AGAIN;
     }
 
-    if (op->waits && second.len == NGX_HTTP_IDEM_TOKEN_LEN) {
-        /* in progress: the script says in the record that somebody waits */
-        return NGX_AGAIN;
-    }
+    ngx_http_idem_redis_found(op, reply, life);
 
-    ngx_http_idem_redis_found(op, reply->element[0], reply->element[1], life);
     return NGX_OK;
 }
 
 
-/* of LINSERT: the length of the list, or why nothing was inserted */
+/* of a renewal and a commit: what was there, our own lock or something else */
 
 static ngx_int_t
-ngx_http_idem_redis_plain_committed(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
+    redisReply *reply, ngx_str_t *record)
 {
-    call->script = 1;
+    ngx_http_idem_op_t  *op;
 
-    if (reply->type == REDIS_REPLY_ERROR) {
-        ngx_http_idem_redis_plain_refused(call, reply);
-        return NGX_AGAIN;
+    op = call->call.data;
+
+    if (call->expected.len
+        ? record->len == call->expected.len
+          && ngx_memcmp(record->data, call->expected.data, record->len) == 0
+        : ngx_http_idem_redis_record_is_lock(op, record))
+    {
+        call->waited = ngx_http_idem_redis_record_waited(record);
+        op->result = NGX_HTTP_IDEM_OK;
+
+        return NGX_OK;
     }
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+        && call->expected.len == 0
+        && ngx_http_idem_redis_record_ours(op, record))
+    {
+        /* it was changed: the reply's memory goes over to the call */
+
+        call->expected = *record;
+        call->call.memory = record->data;
+        reply->str = NULL;
+
+    } else {
+        call->script = 1;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* of DELIFEQ and DELEX: how many keys were deleted */
+
+static ngx_int_t
+ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
 
     if (reply->type != REDIS_REPLY_INTEGER) {
         return NGX_ERROR;
     }
 
-    switch (reply->integer) {
-
-    case -1: /* our token is not there */
-    case 0:  /* there is no such key */
-        return NGX_AGAIN;
-
-    case NGX_HTTP_IDEM_REDIS_OVER_N:
-        break;
-
-    default:
-
-        if (reply->integer < NGX_HTTP_IDEM_REDIS_OVER_N) {
-            return NGX_ERROR;
-        }
-
-        call->waited = 1;
+    if (reply->integer == 1) {
+        op->result = NGX_HTTP_IDEM_OK;
+        return NGX_OK;
     }
 
-    call->op->result = NGX_HTTP_IDEM_OK;
+    /* it is gone, somebody waits for it, or has it */
+
+    call->script = 1;
+
+    return NGX_AGAIN;
+}
+
+
+/*
+ * Where the server does not know the command after all, or the user may not,
+ * there is no use in trying again.  What passes has other words.
+ */
+
+static ngx_int_t
+ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    call->script = 1;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        call->call.tries--;
+        call->upgrade = ngx_redis_error_is(reply,
+                                                     "WRONGTYPE");
+    }
+
+    if (ngx_strncmp(reply->str, "ERR ", 4) == 0
+        || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
+    {
+        call->call.conn->flags |= ngx_http_idem_redis_not(op->kind);
+    }
+
+    return NGX_AGAIN;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_script_refused(ngx_http_idem_redis_call_t *call,
+    redisReply *reply)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (!call->whole && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0) {
+        call->call.conn->flags &= ~ngx_http_idem_redis_scripts_all;
+        call->eval = 1;
+        return NGX_AGAIN;
+    }
+
+    if (ngx_redis_error_is(reply, "WRONGTYPE")) {
+
+        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && !call->upgraded) {
+            call->upgrade = 1;
+            call->upgraded = 1;
+            return NGX_AGAIN;
+        }
+
+        if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+
+            /* of the version before this one: look now and then */
+
+            op->result = NGX_HTTP_IDEM_OK;
+            op->found.left = NGX_HTTP_IDEM_REDIS_LOOK;
+            return NGX_OK;
+        }
+    }
+
+    ngx_http_idem_redis_refused(op, reply);
 
     return NGX_OK;
 }
 
 
-/*
- * The server can't do that (it does not know the command, or the payload), or
- * the user may not: no use in trying again.  What passes has other words.
- */
-
-static void
-ngx_http_idem_redis_plain_refused(
-    ngx_http_idem_redis_call_t *call, redisReply *reply)
-{
-    if (ngx_strncmp(reply->str, "ERR ", 4) == 0
-        || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
-    {
-        call->conn->known |= ngx_http_idem_redis_no_plain(call->op->kind);
-    }
-}
-
-
 static ngx_int_t
-ngx_http_idem_redis_begun(ngx_http_idem_op_t *op,
+ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
     ngx_str_t *head, redisReply *reply)
 {
-    u_char     *more;
-    ngx_str_t   lock, second;
+    u_char              *more;
+    ngx_str_t            record;
+    ngx_http_idem_op_t  *op;
 
+    op = call->call.data;
     more = head->data + NGX_HTTP_IDEM_REDIS_AT_MORE;
 
     switch (head->data[NGX_HTTP_IDEM_REDIS_AT_CODE]) {
 
+    case NGX_HTTP_IDEM_REDIS_UPGRADED:
+
+        if (!call->upgrade) {
+            return NGX_ERROR;
+        }
+
+        call->upgrade = 0;
+        call->upgraded = 1;
+        call->eval = 0;
+        call->call.tries--;
+
+        return NGX_AGAIN;
+
     case NGX_HTTP_IDEM_REDIS_DONE:
 
-        if (head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 1) {
+        if (call->upgrade
+            || head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 1)
+        {
             return NGX_ERROR;
         }
 
@@ -439,14 +421,13 @@ ngx_http_idem_redis_begun(ngx_http_idem_op_t *op,
     case NGX_HTTP_IDEM_REDIS_FOUND:
 
         if (head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8
-            || ngx_http_idem_redis_field(reply, 1, &lock) != NGX_OK
-            || ngx_http_idem_redis_field(reply, 2, &second) != NGX_OK)
+            || ngx_redis_field(reply, 1, &record) != NGX_OK)
         {
             return NGX_ERROR;
         }
 
-        ngx_http_idem_redis_found(op, reply->element[1], reply->element[2],
-                      (int64_t) ngx_http_idem_get64(more));
+        ngx_http_idem_redis_found(op, reply->element[1],
+                                  (int64_t) ngx_http_idem_get64(more));
         return NGX_OK;
 
     default:
@@ -456,25 +437,18 @@ ngx_http_idem_redis_begun(ngx_http_idem_op_t *op,
 
 
 static void
-ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
-    redisReply *lock, redisReply *second, int64_t life)
+ngx_http_idem_redis_found(ngx_http_idem_op_t *op, redisReply *value,
+    int64_t life)
 {
-    ngx_str_t  elements[2];
+    ngx_str_t  record;
 
-    elements[0].data = (u_char *) lock->str;
-    elements[0].len = (size_t) lock->len;
-    elements[1].data = (u_char *) second->str;
-    elements[1].len = (size_t) second->len;
+    record.data = (u_char *) value->str;
+    record.len = (size_t) value->len;
 
-    op->error = ngx_http_idem_redis_record_found(op, &elements[0],
-                                                 &elements[1], life);
+    op->error = ngx_http_idem_redis_record_found(op, &record, life);
 
     if (op->error == NULL) {
-        op->error = ngx_http_idem_redis_keep(op, &op->found.details, lock);
-    }
-
-    if (op->error == NULL) {
-        op->error = ngx_http_idem_redis_keep(op, &op->found.response, second);
+        op->error = ngx_http_idem_redis_keep(op, value);
     }
 
     if (op->error == NULL) {
@@ -491,46 +465,60 @@ ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
 
 
 /*
- * A part of what was found outlives the reply.  A large one is not copied: its
- * memory goes over to the pool.
+ * What was found outlives the reply.  A large one is not copied: its memory
+ * goes over to the pool.
  */
 
 static const char *
-ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
-    ngx_str_t *part, redisReply *value)
+ngx_http_idem_redis_keep(ngx_http_idem_op_t *op, redisReply *value)
 {
-    u_char              *p;
-    ngx_pool_cleanup_t  *cln;
+    ngx_pool_cleanup_t     *cln;
+    ngx_http_idem_found_t  *found;
+
+    found = &op->found;
+
+    if (value->len < NGX_HTTP_IDEM_REDIS_TAKE) {
+        return (ngx_http_idem_redis_keep_part(op->pool,
+                                              &found->details)
+                != NGX_OK
+                || ngx_http_idem_redis_keep_part(op->pool, &found->response)
+                   != NGX_OK)
+               ? "there is no memory for its response" : NULL;
+    }
+
+    cln = ngx_pool_cleanup_add(op->pool, 0);
+    if (cln == NULL) {
+        return "there is no memory for its response";
+    }
+
+    cln->handler = free;
+    cln->data = value->str;
+
+    value->str = NULL;
+    value->len = 0;
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_keep_part(ngx_pool_t *pool, ngx_str_t *part)
+{
+    u_char  *p;
 
     if (part->len == 0) {
-        return NULL;
+        return NGX_OK;
     }
 
-    if (value->len >= NGX_HTTP_IDEM_REDIS_TAKE) {
-
-        cln = ngx_pool_cleanup_add(op->pool, 0);
-        if (cln == NULL) {
-            return "there is no memory for its response";
-        }
-
-        cln->handler = free;
-        cln->data = value->str;
-
-        value->str = NULL;
-        value->len = 0;
-
-        return NULL;
-    }
-
-    p = ngx_pnalloc(op->pool, part->len);
+    p = ngx_pnalloc(pool, part->len);
     if (p == NULL) {
-        return "there is no memory for its response";
+        return NGX_ERROR;
     }
 
     ngx_memcpy(p, part->data, part->len);
     part->data = p;
 
-    return NULL;
+    return NGX_OK;
 }
 
 
@@ -539,11 +527,11 @@ ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
 static void
 ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 {
-    u_char         *p, *last;
+    u_char  *p, *last;
 
-    static u_char   text[NGX_HTTP_IDEM_REDIS_ERROR_LEN];
+    static u_char   text[NGX_REDIS_ERROR_LEN];
 
-    if (ngx_http_idem_redis_error_is(reply, "OOM command")) {
+    if (ngx_redis_error_is(reply, "OOM command")) {
         op->result = NGX_HTTP_IDEM_FULL;
         op->error = "Redis is at its maxmemory";
         return;
@@ -564,30 +552,30 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
     last = p + sizeof(text) - 1;
 
     p = ngx_slprintf(p, last, "%s",
-        ngx_http_idem_redis_error_is(reply, "WRONGTYPE")
+        ngx_redis_error_is(reply, "WRONGTYPE")
             ? "the key of the record holds something else: "
-        : ngx_http_idem_redis_error_is(reply, "READONLY")
+        : ngx_redis_error_is(reply, "READONLY")
             ? "the server is a replica: "
-        : ngx_http_idem_redis_error_is(reply, "NOAUTH")
-          || ngx_http_idem_redis_error_is(reply, "unauthenticated")
+        : ngx_redis_error_is(reply, "NOAUTH")
+          || ngx_redis_error_is(reply, "unauthenticated")
             ? "the server wants a password: "
-        : ngx_http_idem_redis_error_is(reply, "NOPERM")
+        : ngx_redis_error_is(reply, "NOPERM")
             ? "the user may not do that: "
-        : ngx_http_idem_redis_conf(op)->cluster == 0
+        : ngx_http_idem_redis_conf(op)->client.cluster == 0
           && (ngx_strncmp(reply->str, "MOVED ", 6) == 0
               || ngx_strncmp(reply->str, "ASK ", 4) == 0)
             ? "the server is of a cluster, and there is no \"cluster on\": "
         : "");
 
-    p = ngx_http_idem_redis_error_text(p, last, reply);
+    p = ngx_redis_error_text(p, last, reply);
     *p = '\0';
 
-    if (ngx_http_idem_redis_error_is(reply, "WRONGTYPE")) {
+    if (ngx_redis_error_is(reply, "WRONGTYPE")) {
         op->bad_record = 1;
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: store \"%V\": record %*xs is not usable: "
-                      "its key is not a list", &op->store->name, (size_t) 8,
+                      "its key is not a string", &op->store->name, (size_t) 8,
                       op->id);
     }
 }

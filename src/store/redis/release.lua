@@ -9,49 +9,50 @@
 -- Returns  tag "1": released, or gone already
 --          tag "0": somebody else's, or committed
 --
--- A record in progress is { lock, token }, and "w" behind that if somebody
--- waits; over, it is { lock, outcome, token }.  Of a lock, counted from 1:
--- 3 version, 4 kind; of an outcome 4 state, 5 reason, 6 to 13 grace.
+-- Of a record, counted from 1: 4 state (1: in progress), 5 reason, 6 kind,
+-- 7 waited for, 9 to 16 grace, 25 to 40 token, 41 to 109 claim, 110 to 117
+-- lengths of details and response.
 
 local key = KEYS[1]
-local record = redis.call('LRANGE', key, 0, 2)
+local lock = redis.call('GET', key)
 
-if #record == 0 then
+if not lock then
     return ARGV[1] .. '1'
 end
 
-if record[2] ~= ARGV[2] then
+if string.byte(lock, 4) ~= 1 or string.sub(lock, 25, 40) ~= ARGV[2] then
     return ARGV[1] .. '0'
 end
+
+local waited = string.sub(lock, 7, 7) == '\1'
 
 -- What was taken over may have run before: then another request must not find
 -- nothing.  Its outcome is unknown, with a lease that is over.
 
-local lock = record[1]
-
-if string.byte(lock, 4) == 2 then
+if string.byte(lock, 6) == 2 then
     local life = math.max(redis.call('PTTL', key), 1)
 
-    -- at maxmemory LINSERT is refused, unless something was written before
+    -- at maxmemory SET is refused, unless something was written before
     redis.call('PEXPIRE', key, life)
-    redis.call('LINSERT', key, 'BEFORE', ARGV[2],
-               string.sub(lock, 1, 3) .. '\3\1'
-               .. struct.pack('>I8', life) .. '\0\0\0\0')
+    redis.call('SET', key,
+               string.sub(lock, 1, 3) .. '\3\1\2\0\0'
+               .. struct.pack('>I8', life) .. string.sub(lock, 17),
+               'PX', life)
 else
     redis.call('DEL', key)
 
-    -- Those who wait look once a second at least.  5 to 12 of a lock: grace
-    if record[3] == 'w' then
-        redis.pcall('RPUSH', key,
-                    string.sub(lock, 1, 3) .. '\0'
+    -- Those who wait look once a second at least
+    if waited then
+        redis.pcall('SET', key,
+                    string.sub(lock, 1, 3) .. '\1\0\0\1\0'
                     .. struct.pack('>I8', 100 * 365 * 24 * 3600 * 1000)
-                    .. string.sub(lock, 13),
-                    string.rep('\0', 16), 'w')
-        redis.call('PEXPIRE', key, 5000)
+                    .. string.sub(lock, 17, 24) .. string.rep('\0', 16)
+                    .. string.sub(lock, 41, 109) .. string.rep('\0', 8),
+                    'PX', 5000)
     end
 end
 
-if record[3] == 'w' then
+if waited then
     redis.call('PUBLISH', ARGV[3], key)
 end
 

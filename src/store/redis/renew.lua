@@ -1,70 +1,60 @@
--- renew: the holder still runs.
+-- renew: the holder still runs.  For what SET ... IFEQ can't decide, or where
+-- the server does not know it: see ..._redis_command.c.
 --
 -- KEYS[1]  the record
--- ARGV     1 to 4 as of begin
+-- ARGV     1 tag of this call   2 our lock   3 life, ms
 --
 -- Returns  tag "1": renewed, or laid anew where the record is gone, or is of
 --          another one that is gone
 --          tag "0": somebody else's, or over
 --
--- A record in progress is { lock, token }; with a token of zeros it was given
--- back, by another one who took over and is through.
+-- Of a record, counted from 1: 4 state (1: in progress), 5 reason, 6 kind,
+-- 7 waited for, 9 to 16 grace, 25 to 40 token, 42 to 101 scheme, time,
+-- fingerprint and identity.  With a token of zeros it was given back, by
+-- another one who took over and is through.
 
-local key = KEYS[1]
-local record = redis.call('LRANGE', key, 0, 1)
+local key, lock = KEYS[1], ARGV[2]
+local old = redis.call('GETRANGE', key, 0, 116)
+
+local function part(from, to)
+    return string.sub(old, from, to) == string.sub(lock, from, to)
+end
 
 -- Whether a record of somebody else is to be had: its lease is over, it is not
 -- under hold, and it is of the same request.  The same stands in commit.lua.
 
-local function lapsed(record)
-    local old, second = record[1], record[2] or ''
-
-    if #old < 89 or string.sub(old, 1, 2) ~= 'id' or string.byte(old, 4) == 1
+local function lapsed()
+    if #old < 117 or string.sub(old, 1, 2) ~= 'id'
+       or string.byte(old, 6) == 1
+       or not (part(42, 45) and part(54, 101))
     then
         return false
     end
 
-    for _, part in ipairs({ { 22, 25 }, { 34, 65 }, { 66, 81 } }) do
-        if string.sub(old, part[1], part[2])
-           ~= string.sub(ARGV[2], part[1], part[2])
-        then
-            return false
-        end
-    end
-
-    local life = redis.call('PTTL', KEYS[1])
-
-    if #second == 16 then
-        return life <= struct.unpack('>I8', old, 5)
-    end
-
-    -- unusable, since the outcome is unknown
-    return #second >= 17 and string.sub(second, 4, 5) == '\3\1'
-           and life <= struct.unpack('>I8', second, 6)
+    -- in progress, or unusable, since the outcome is unknown
+    return (string.byte(old, 4) == 1 or string.sub(old, 4, 5) == '\3\1')
+           and redis.call('PTTL', key) <= struct.unpack('>I8', old, 9)
 end
 
-if #record == 0 then
-    redis.call('RPUSH', key, ARGV[2], ARGV[3])
+if old ~= '' and string.byte(old, 4) == 1 and part(25, 40) then
+    redis.call('PEXPIRE', key, ARGV[3])
+    return ARGV[1] .. '1'
+end
 
-elseif record[2] == string.rep('\0', 16) then
-    local waits = redis.call('LRANGE', key, 2, 2)
+if old ~= '' and string.sub(old, 25, 40) == string.rep('\0', 16) then
+    lock = string.sub(lock, 1, 6) .. string.sub(old, 7, 7)
+           .. string.sub(lock, 8)
 
-    redis.call('DEL', key)
-    redis.call('RPUSH', key, ARGV[2], ARGV[3], unpack(waits))
+elseif old ~= '' then
 
-elseif record[2] ~= ARGV[3] then
-
-    if not lapsed(record) then
+    if not lapsed() then
         return ARGV[1] .. '0'
     end
 
     -- the other one may have run: see begin.lua
-    redis.call('DEL', key)
-    redis.call('RPUSH', key,
-               string.sub(ARGV[2], 1, 3) .. '\2' .. string.sub(ARGV[2], 5),
-               ARGV[3])
+    lock = string.sub(lock, 1, 5) .. '\2' .. string.sub(lock, 7)
 end
 
-redis.call('PEXPIRE', key, ARGV[4])
+redis.call('SET', key, lock, 'PX', ARGV[3])
 
 return ARGV[1] .. '1'

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Browser;
 
 # Headless Chromium, spoken to over its DevTools pipe: what a test of a page

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Client;
 
 # An HTTP/1 client on a bare socket, so that a test can send what no client

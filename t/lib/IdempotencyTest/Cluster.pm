@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Cluster;
 
 # A Redis Cluster of a test's own: masters with replicas, on loopback, that can

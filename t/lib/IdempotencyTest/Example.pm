@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Example;
 
 # Runs a configuration of examples/ as it is: example('ietf') is the text of
@@ -8,14 +11,18 @@ package IdempotencyTest::Example;
 # in $_ and has to find what it changes.
 #
 # The example listens on PORT_2: example_post() and its like send there.
+# app_answer() tells the application what to answer to one URI, so that a test
+# can send the requests of a document and get the responses it prints.
 
 use strict;
 use warnings;
 
+use JSON::PP ();
+
 require Exporter;
 
 our @ISA = 'Exporter';
-our @EXPORT = qw(example example_post example_send example_request);
+our @EXPORT = qw(example example_post example_send example_request app_answer);
 
 
 sub example
@@ -65,6 +72,30 @@ sub example_send
 
     return IdempotencyTest::send_post($uri, $body, $headers,
                                       port => $ENV{TEST_NGINX_PORT_2});
+}
+
+
+# What the application answers to requests for this path: one answer for each
+# execution, and the last one for all that follow.  An answer is a hash of
+# status, headers [[name, value] ...], body, in which {run} is the number of the
+# execution and {request:<member>} what the request's JSON says there; ms (late),
+# hold (until app_release), close or reset (instead of any answer).
+
+sub app_answer
+{
+    my ($path, @answers) = @_;
+
+    for my $answer (@answers) {
+        $answer->{headers} ||= [ [ 'Content-Type', 'application/json' ] ];
+    }
+
+    (my $op = $path) =~ s/([^\w.\/-])/sprintf '%%%02X', ord $1/ge;
+
+    my $r = IdempotencyTest::http_request(
+        'POST', "/_answer?op=$op", JSON::PP->new->latin1->encode(\@answers),
+        undef, port => $ENV{TEST_NGINX_APP_PORT});
+
+    die "the application does not learn: " . $r->body if $r->body ne 'ok';
 }
 
 1;

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::H2;
 
 # A small HTTP/2 client for cleartext connections with prior knowledge: enough

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 package IdempotencyTest::Redis;
 
 # A Redis of a test's own: start, stop, freeze, restart, ask.  And a proxy
@@ -60,7 +63,8 @@ sub launch
         open STDIN, '<', '/dev/null';
         open STDOUT, '>>', "$self->{dir}/log";
         open STDERR, '>&', \*STDOUT;
-        exec 'setpriv', '--pdeathsig', 'KILL', 'redis-server', $self->arguments
+        exec 'setpriv', '--pdeathsig', 'KILL',
+             $ENV{IDEMPOTENCY_REDIS_SERVER} || 'redis-server', $self->arguments
             or POSIX::_exit(127);
     }
 
@@ -89,7 +93,7 @@ sub wait_up
         sub { IdempotencyTest::Process::is_listening($self->{port})
               || !IdempotencyTest::Process::is_alive($pid) }, 20);
 
-    die "redis-server does not start, see $self->{dir}/log\n"
+    die "the server does not start, see $self->{dir}/log\n"
         if !IdempotencyTest::Process::is_alive($pid);
 }
 
@@ -103,6 +107,17 @@ sub command
 {
     my ($self, @args) = @_;
 
+    my $s = $self->connection;
+
+    send_command($s, @args);
+    return read_reply($s);
+}
+
+
+sub connection
+{
+    my ($self) = @_;
+
     my $s = IO::Socket::IP->new(PeerHost => $self->{host} || '127.0.0.1',
                                 PeerPort => $self->{port}, Timeout => 5,
                                 Type => Socket::SOCK_STREAM)
@@ -115,8 +130,7 @@ sub command
         read_reply($s);
     }
 
-    send_command($s, @args);
-    return read_reply($s);
+    return $s;
 }
 
 
@@ -154,42 +168,65 @@ sub read_reply
 }
 
 
-# A record, field by field (docs/redis.md has what they are), or undef; and
-# one to be written in its place, for "life" ms or for ever.  "s" is its state,
-# 1 in progress; "q": somebody waits.  "g" is the grace that counts: that of the
-# lock in progress, that of the outcome after that.
+# A record, field by field (docs/redis-internals.md has what they are), or
+# undef; and one to be written in its place, for "life" ms or for ever.  "s" is
+# its state, 1 in progress; "q": somebody waits.
+
+my $Form = 'a2 C5 x Q> a8 a16 a69 N N a*';
+my @Fields = qw(magic v s r h q g i t c);
 
 sub record
 {
     my ($self, $name) = @_;
 
-    my @list = @{ $self->command('LRANGE', $name, 0, -1) };
-    return if !@list;
+    my $value = $self->command('GET', $name);
+    return if !defined $value;
 
-    my %f = (q => 0, s => 1, r => 0, b => '');
-
-    $f{q} = 1, pop @list if $list[-1] eq 'w';
-
-    (@f{qw(magic v h g i c d)}) = unpack 'a2 C2 Q> a8 a69 a*', $list[0];
-    $f{t} = $list[-1];
-    $f{n} = @list;
-
-    (@f{qw(s r g)}, $f{b}) = unpack 'x3 C2 Q> x4 a*', $list[1] if @list > 2;
+    my (%f, $details);
+    (@f{@Fields}, $details, undef, $f{b}) = unpack $Form, $value;
+    $f{d} = substr $f{b}, 0, $details, '';
 
     return \%f;
+}
+
+sub packed
+{
+    my ($self, $f) = @_;
+
+    return pack $Form, @$f{@Fields}, length $f->{d}, length $f->{b},
+                       $f->{d} . $f->{b};
 }
 
 sub write_record
 {
     my ($self, $name, $f, $life) = @_;
 
-    my @list = (pack('a2 C2 Q> a8 a69 a*', @$f{qw(magic v h g i c d)}), $f->{t});
+    return $self->write($name, $self->packed($f), $life);
+}
+
+sub write
+{
+    my ($self, $name, $value, $life) = @_;
+
+    $self->command('SET', $name, $value, $life ? ('PX', $life) : ());
+}
+
+
+# the same as the version before has it, a list
+
+sub write_old
+{
+    my ($self, $name, $f, $life) = @_;
+
+    my @list = (pack('a2 C2 Q> a8 a69 a*', $f->{magic}, 1, @$f{qw(h g i c d)}),
+                $f->{t});
 
     splice @list, 1, 0,
-           pack 'a2 C3 Q> N a*', @$f{qw(magic v s r g)}, length $f->{b}, $f->{b}
+           pack 'a2 C3 Q> N a*', $f->{magic}, 1, @$f{qw(s r g)},
+                length $f->{b}, $f->{b}
         if $f->{s} != 1;
 
-    return $self->write_list($name, $life, @list, $f->{q} ? 'w' : ());
+    $self->write_list($name, $life, @list, $f->{q} ? 'w' : ());
 }
 
 sub write_list
@@ -202,12 +239,19 @@ sub write_list
 }
 
 
-# How often each command was called, since reset_calls; also by scripts.  What
-# comes from outside, save for the set-up of a connection, is EVALSHA, EVAL,
-# the commands of a begin, of which RESTORE is one, and LINSERT; that is in the
-# script of a commit as well, so such a one counts as two round trips.
+# How often each command was called, since reset_calls; also by scripts
 
-sub reset_calls { $_[0]->command('CONFIG', 'RESETSTAT') }
+sub reset_calls
+{
+    my ($self) = @_;
+
+    $self->command('CONFIG', 'RESETSTAT');
+
+    $self->{monitor} = $self->connection;
+    $self->{seen} = {};
+    send_command($self->{monitor}, 'MONITOR');
+    read_reply($self->{monitor});
+}
 
 sub calls
 {
@@ -222,6 +266,52 @@ sub calls
 }
 
 
+# ... and those only that came from outside, if it was reset before
+
+sub commands
+{
+    my ($self) = @_;
+
+    return $self->calls if !$self->{monitor};
+
+    my ($s, $calls) = @$self{qw(monitor seen)};
+    my $last = 'end-' . rand;
+
+    $self->command('PING', $last);
+
+    while (defined(my $line = <$s>)) {
+        last if $line =~ /$last/;
+        $calls->{lc $1}++ if $line =~ /^\+[\d.]+ \[\d+ (?!lua)\S+\] "(\w+)"/;
+    }
+
+    return $calls;
+}
+
+sub round_trips
+{
+    my $calls = $_[0]->commands;
+    my $n = 0;
+
+    $n += $calls->{$_} || 0 for qw(evalsha eval set delifeq delex);
+
+    return $n;
+}
+
+
+# whether the server knows SET ... IFEQ, and DELIFEQ
+
+sub knows
+{
+    my ($self, $command) = @_;
+
+    my %about = @{ $self->command('HELLO', 2) };
+    my ($version) = $about{version} =~ /^(\d+\.\d+)/;
+
+    return $about{server} eq 'valkey' ? $version >= ($command eq 'IFEQ' ? 8.1 : 9)
+                                      : 0;
+}
+
+
 # how often an error of that kind was the answer, since reset_calls
 
 sub errors
@@ -230,17 +320,6 @@ sub errors
 
     return $self->command('INFO', 'errorstats')
            =~ /^errorstat_$kind:count=(\d+)/m ? $1 : 0;
-}
-
-
-sub round_trips
-{
-    my $calls = $_[0]->calls;
-    my $n = 0;
-
-    $n += $calls->{$_} || 0 for qw(evalsha eval restore linsert);
-
-    return $n;
 }
 
 
@@ -326,8 +405,8 @@ package IdempotencyTest::RedisProxy;
 #   after n   the next n replies, and no other before a message has passed; then
 #             those, and pass
 #   kept      no other way than before; returns when "after" has kept a reply
-#   refuse    closes every connection as soon as it is there
-#   bare      as they are, but the server has neither RESTORE nor LINSERT
+#   refuse    closes every new connection as soon as it is there
+#   old       as they are, but the server says that it is Redis 6.2
 #   cut       closes all connections now, then pass
 #   down      closes all connections now, then refuse
 #   silent    nothing passes either way, and who connects gets no answer, as
@@ -476,10 +555,10 @@ sub run
                 next;
             }
 
-            $data =~ s/\r\n(?:RESTORE|LINSERT)\r\n/\r\nMISSING\r\n/g
-                if $mode eq 'bare' && $is_client{$s};
+            $data =~ s/(\$7\r\nversion\r\n)\$\d+\r\n[\d.]+/$1\$6\r\n6.2.14/
+                if $mode eq 'old' && !$is_client{$s};
 
-            if ($is_client{$s} || $mode eq 'pass' || $mode eq 'bare') {
+            if ($is_client{$s} || $mode =~ /^(?:pass|old|refuse)$/) {
                 write_all($other, $data);
 
             } elsif ($mode eq 'tear') {

@@ -1,0 +1,244 @@
+
+/*
+ * What people see of a request: labels and fields of its events, a dry run,
+ * and how much of a conflict is told (idempotency_actor,
+ * idempotency_log_field, idempotency_dry_run, idempotency_conflict_detail).
+ *
+ * Called by nginx while it reads the configuration.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "conf/ngx_http_idem_conf.h"
+
+
+#define NGX_HTTP_IDEM_LOG_FIELDS      16
+#define NGX_HTTP_IDEM_LOG_FIELD_NAME  64
+
+
+/* members that an event has of itself, now or in another release */
+
+static const char  *ngx_http_idem_event_members[] = {
+    "event_id", "timestamp", "level", "component", "event", "host", "store",
+    "group", "tenant", "actor", "request_id", "key_hash", "record", "method",
+    "uri_group", "status", "duration_ms", "outcome", "wait_ms", "store_ms",
+    "reason", "replay_count", "original_timestamp",
+    "time_since_original_ms", "original_actor", "conflict_type",
+    "original_fingerprint", "fingerprint", "ttl_ms", "expires_at",
+    "lifetime_ms", "queue_depth", "lock_holder", "lock_age_ms", NULL
+};
+
+
+/* idempotency_actor <value> [plain] */
+
+char *
+ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 3) {
+
+        if (!ngx_http_idem_conf_is(&value[2], "plain")) {
+            return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"plain\", or nothing: then a hash is "
+                             "told");
+        }
+
+        ilcf->actor_plain = 1;
+    }
+
+    return ngx_http_idem_conf_value(cf, cmd, conf);
+}
+
+
+/* idempotency_log_field <name> <value>, repeats */
+
+char *
+ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    u_char                      ch;
+    ngx_str_t                  *value;
+    ngx_uint_t                  i;
+    ngx_http_idem_log_field_t  *field;
+
+    value = cf->args->elts;
+
+    for (i = 0; i < value[1].len; i++) {
+        ch = value[1].data[i];
+
+        if (!((ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z')
+              || (ch >= '0' && ch <= '9') || ch == '_' || ch == '.'
+              || ch == '-'))
+        {
+            break;
+        }
+    }
+
+    if (value[1].len == 0 || i < value[1].len
+        || i > NGX_HTTP_IDEM_LOG_FIELD_NAME)
+    {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a name of letters, digits, \"_\", \".\" "
+                             "and \"-\", of 64 at most");
+    }
+
+    for (i = 0; ngx_http_idem_event_members[i]; i++) {
+        if (ngx_strcmp(value[1].data, ngx_http_idem_event_members[i]) == 0) {
+            return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "an event has a member of that name by itself");
+        }
+    }
+
+    if (ilcf->log_fields == NGX_CONF_UNSET_PTR) {
+        ilcf->log_fields = ngx_array_create(cf->pool, 4,
+                                          sizeof(ngx_http_idem_log_field_t));
+        if (ilcf->log_fields == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    field = ilcf->log_fields->elts;
+
+    for (i = 0; i < ilcf->log_fields->nelts; i++) {
+        if (ngx_strcmp(field[i].name.data, value[1].data) == 0) {
+            return "is duplicate";
+        }
+    }
+
+    if (i == NGX_HTTP_IDEM_LOG_FIELDS) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "there are 16 already, and no more can be");
+    }
+
+    field = ngx_array_push(ilcf->log_fields);
+    if (field == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_http_idem_conf_compile(cf, &value[2], &field->value)
+        != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    field->name = value[1];
+
+    return NGX_CONF_OK;
+}
+
+
+/* idempotency_dry_run on | off | <value> */
+
+char *
+ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t  *value;
+
+    if (ilcf->dry_run != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "off")) {
+        ilcf->dry_run = NULL;
+        return NGX_CONF_OK;
+    }
+
+    if (!ngx_http_idem_conf_is(&value[1], "on")
+        && ngx_http_script_variables_count(&value[1]) == 0)
+    {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"on\", \"off\", or a value with "
+                             "variables");
+    }
+
+    ilcf->dry_run = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
+    if (ilcf->dry_run == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_conf_compile(cf, &value[1], ilcf->dry_run);
+}
+
+
+/* idempotency_conflict_detail off | paths | values [redact=<name>,...] */
+
+char *
+ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    u_char     *p, *last;
+    ngx_str_t  *value, name;
+
+    if (ilcf->conflict_detail != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[1], "off")) {
+        ilcf->conflict_detail = NGX_HTTP_IDEM_JSON_DETAIL_OFF;
+
+    } else if (ngx_http_idem_conf_is(&value[1], "paths")) {
+        ilcf->conflict_detail = NGX_HTTP_IDEM_JSON_DETAIL_PATHS;
+
+    } else if (ngx_http_idem_conf_is(&value[1], "values")) {
+        ilcf->conflict_detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
+
+    } else {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"off\" or \"paths\" or \"values\"");
+    }
+
+    ilcf->redacted = NULL;
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    if (ilcf->conflict_detail != NGX_HTTP_IDEM_JSON_DETAIL_VALUES
+        || value[2].len <= 7 || ngx_strncmp(value[2].data, "redact=", 7) != 0)
+    {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "it is \"redact=<name or /pointer>,...\", with "
+                             "\"values\"");
+    }
+
+    last = value[2].data + value[2].len;
+
+    for (p = value[2].data + 7; p <= last; p++) {
+
+        for (name.data = p; p < last && *p != ','; p++) { /* void */ }
+
+        name.len = p - name.data;
+
+        if (name.len == 0) {
+            return ngx_http_idem_conf_invalid(cf, &value[2],
+                             "a name is empty");
+        }
+
+        if ((name.data[0] == '/'
+             && ngx_http_idem_conf_pointer(cf, &value[2], &name)
+                != NGX_CONF_OK)
+            || ngx_http_idem_conf_part(cf, &ilcf->redacted, &name)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}

@@ -1,0 +1,634 @@
+
+/*
+ * Calls: to which connection one goes, and to which it goes instead when its
+ * node breaks, leaves or refuses it.
+ *
+ * A call is in one queue at any time: to be sent on a connection, sent there,
+ * or waiting for the topology to know its node.  A call that moves goes behind
+ * all others, in the order in which its like were: so what is asked of one
+ * key stays in order.  One that nobody waits for any more never moves: it is
+ * forgotten with the connection that it was sent on.
+ *
+ * Called by the user, and by whoever finds that calls have
+ * to move; calls the topology.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis.h"
+#include "ngx_redis_topology.h"
+
+
+/* before a call is asked again that was refused for the time being */
+#define NGX_REDIS_PAUSE  50
+
+
+static ngx_uint_t ngx_redis_hopeless(ngx_redis_call_t *call);
+static void ngx_redis_later_handler(ngx_event_t *ev);
+
+
+/*
+ * Of the connections to its node a lane has always the same: what is asked of
+ * it is done in order.  Save that calls that wait for replicas have some of
+ * their own.
+ */
+
+ngx_redis_conn_t *
+ngx_redis_route(ngx_redis_call_t *call)
+{
+    ngx_redis_node_t  *node;
+
+    node = call->redis->topology->node(call->redis, &call->key);
+
+    return node ? ngx_redis_conn_of(node, call) : NULL;
+}
+
+
+ngx_redis_conn_t *
+ngx_redis_conn_of(ngx_redis_node_t *node, ngx_redis_call_t *call)
+{
+    ngx_uint_t  n;
+
+    n = call->lane % node->nconns;
+
+    if (call->waits && node->redis->replicas && !call->early) {
+        n += node->nconns;
+    }
+
+    return &node->conns[n];
+}
+
+
+ngx_redis_node_t *
+ngx_redis_node_of(ngx_redis_t *redis, ngx_str_t *key)
+{
+    return redis->topology->node(redis, key);
+}
+
+
+/*
+ * A connection is there again, or just broke: the server may be another one,
+ * or have been started anew without its data.  Then what is urgent goes before
+ * whatever else waited for the connection.  One that broke is not made anew for
+ * that at once: attempts in vain would keep others from being asked when the
+ * server is back.
+ */
+
+void
+ngx_redis_doubt(ngx_redis_conn_t *conn, ngx_uint_t now)
+{
+    ngx_queue_t       *q, *next;
+    ngx_redis_call_t  *call;
+
+    conn->redis->hooks->doubt(conn->redis, conn, now);
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+
+        if (call->data && call->urgent) {
+            ngx_queue_remove(q);
+            ngx_queue_insert_head(&conn->unsent, q);
+        }
+    }
+}
+
+
+ngx_uint_t
+ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key, ngx_uint_t lane)
+{
+    ngx_redis_node_t  *node;
+
+    node = conn->redis->topology->node(conn->redis, key);
+
+    return node == conn->node && &node->conns[lane % node->nconns] == conn;
+}
+
+
+/* the last of those to be sent; or it waits for a node to be known */
+
+ngx_int_t
+ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call)
+{
+    call->redis = redis;
+    call->conn = ngx_redis_route(call);
+
+    if (call->impatient && ngx_redis_hopeless(call)) {
+        return NGX_ERROR;
+    }
+
+    if (call->conn == NULL) {
+        ngx_queue_insert_tail(&redis->waiting, &call->queue);
+        return NGX_OK;
+    }
+
+    ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
+
+    ngx_redis_flush(call->conn);
+
+    return NGX_OK;
+}
+
+
+/* it was tried often enough, and will be tried again soon */
+
+static ngx_uint_t
+ngx_redis_hopeless(ngx_redis_call_t *call)
+{
+    ngx_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    if (conn == NULL) {
+        return call->redis->lost >= NGX_REDIS_GIVE_UP;
+    }
+
+    return conn->failures >= NGX_REDIS_GIVE_UP
+           && (conn->state == NGX_REDIS_BACKOFF
+               || conn->state == NGX_REDIS_CONNECTING);
+}
+
+
+const char *
+ngx_redis_call_error(ngx_redis_call_t *call)
+{
+    return (char *) (call->conn ? call->conn->error : call->redis->error);
+}
+
+
+/*
+ * Whether its server owes a reply and says nothing: one that still talks is
+ * only slow, and its replies stay in order.
+ */
+
+ngx_uint_t
+ngx_redis_call_silent(ngx_redis_call_t *call)
+{
+    ngx_msec_t         since;
+    ngx_redis_t       *redis;
+    ngx_redis_conn_t  *conn;
+
+    conn = call->conn;
+    redis = call->redis;
+
+    if (call->sent) {
+        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
+                ? conn->heard : call->time;
+        return ngx_current_msec - since >= redis->timeout / 2;
+    }
+
+    /* those whose WAIT it is may be gone */
+
+    return conn && conn->awaiting
+           && ngx_current_msec - conn->asked
+              >= redis->replicas_timeout + redis->timeout / 2;
+}
+
+
+/* a call that is under way stays, since its reply will come */
+
+void
+ngx_redis_call_cancel(ngx_redis_call_t *call)
+{
+    call->data = NULL;
+
+    if (!call->sent || call->replied) {
+        ngx_redis_call_free(call);
+    }
+}
+
+
+/* its reply is there */
+
+void
+ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_redis_t  *redis;
+
+    if (call->type) {
+        redis = call->redis;
+
+        if (reply->type == REDIS_REPLY_ERROR
+            && redis->topology->refused(call, reply) == NGX_OK)
+        {
+            return;
+        }
+
+        redis->hooks->count(call->conn->node, NGX_REDIS_NODE_ANSWERED);
+
+        if (call->data == NULL) {
+            ngx_redis_call_free(call);
+            return;
+        }
+    }
+
+    call->handler(call, reply);
+}
+
+
+/* those that need not wait any longer */
+
+void
+ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error)
+{
+    ngx_queue_t       *q;
+    ngx_redis_call_t  *call;
+
+again:
+
+    for (q = ngx_queue_head(calls);
+         q != ngx_queue_sentinel(calls);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+
+        if (call->impatient) {
+            call->type->failed(call, error);
+
+            /* whoever that was may have changed the queue */
+            goto again;
+        }
+    }
+}
+
+
+void
+ngx_redis_call_free(ngx_redis_call_t *call)
+{
+    ngx_queue_remove(&call->queue);
+    ngx_redis_call_unsent(call);
+
+    if (call->memory) {
+        free(call->memory);
+    }
+
+    ngx_free(call);
+}
+
+
+/* whatever came in reply so far is of no use any more */
+
+void
+ngx_redis_call_unsent(ngx_redis_call_t *call)
+{
+    if (call->before) {
+        freeReplyObject(call->before);
+        call->before = NULL;
+    }
+
+    call->sent = 0;
+    call->replied = 0;
+    call->due = 0;
+}
+
+
+/* once more, there, behind all others */
+
+void
+ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
+{
+    ngx_redis_call_unsent(call);
+
+    call->conn = conn;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&conn->unsent, &call->queue);
+
+    ngx_redis_flush(conn);
+}
+
+
+/* once more, wherever its key is now */
+
+void
+ngx_redis_call_again(ngx_redis_call_t *call)
+{
+    ngx_redis_t       *redis;
+    ngx_redis_conn_t  *conn;
+
+    call->asking = 0;
+    call->early = 0;
+
+    redis = call->redis;
+    conn = ngx_redis_route(call);
+
+    if (conn) {
+        ngx_redis_call_to(call, conn);
+        return;
+    }
+
+    ngx_redis_call_unsent(call);
+
+    call->conn = NULL;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&redis->waiting, &call->queue);
+}
+
+
+/*
+ * Once more, after a pause; what the server said is why it failed if there is
+ * no time for that.  All pauses are of the same length, so the first is the
+ * next.
+ */
+
+void
+ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply)
+{
+    u_char       *p;
+    ngx_redis_t  *redis;
+
+    redis = call->redis;
+
+    p = ngx_redis_error_text(redis->error,
+                             redis->error + NGX_REDIS_ERROR_LEN - 1, reply);
+    *p = '\0';
+
+    ngx_redis_call_unsent(call);
+
+    call->asking = 0;
+    call->conn = NULL;
+    call->time = ngx_current_msec;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_tail(&redis->later, &call->queue);
+
+    if (!redis->later_timer.timer_set) {
+        ngx_add_timer(&redis->later_timer, NGX_REDIS_PAUSE);
+    }
+}
+
+
+/* refused, not done, and soon it will be otherwise: here, or elsewhere */
+
+ngx_uint_t
+ngx_redis_transient(redisReply *reply)
+{
+    const char  **word;
+
+    static const char   *words[] = {
+        "CLUSTERDOWN ", "LOADING ", "TRYAGAIN ", "MASTERDOWN ", NULL
+    };
+
+    for (word = words; *word; word++) {
+        if ((size_t) reply->len >= ngx_strlen(*word)
+            && ngx_strncmp(reply->str, *word, ngx_strlen(*word)) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return ngx_redis_error_is(reply, "READONLY ");
+}
+
+
+/* the node is told that it may answer the next command, and that only */
+
+ngx_int_t
+ngx_redis_call_asking(ngx_redis_call_t *call)
+{
+    ngx_str_t  asking = ngx_string("ASKING");
+
+    return ngx_redis_ask(call->conn, ngx_redis_ignored, &asking, 1);
+}
+
+
+void
+ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_redis_call_free(call);
+}
+
+
+static void
+ngx_redis_later_handler(ngx_event_t *ev)
+{
+    ngx_msec_t         over;
+    ngx_queue_t       *q;
+    ngx_redis_t       *redis;
+    ngx_redis_call_t  *call;
+
+    redis = ev->data;
+
+    while (!ngx_queue_empty(&redis->later)) {
+        q = ngx_queue_head(&redis->later);
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+
+        over = ngx_current_msec - call->time;
+
+        if (over < NGX_REDIS_PAUSE) {
+            ngx_add_timer(ev, NGX_REDIS_PAUSE - over);
+            return;
+        }
+
+        ngx_redis_call_again(call);
+    }
+}
+
+
+void
+ngx_redis_calls_init(ngx_redis_t *redis)
+{
+    ngx_queue_init(&redis->waiting);
+    ngx_queue_init(&redis->later);
+
+    /* those that wait for it have timers of their own */
+
+    redis->later_timer.handler = ngx_redis_later_handler;
+    redis->later_timer.data = redis;
+    redis->later_timer.log = ngx_cycle->log;
+    redis->later_timer.cancelable = 1;
+}
+
+
+void
+ngx_redis_calls_exit(ngx_redis_t *redis)
+{
+    if (redis->later_timer.timer_set) {
+        ngx_del_timer(&redis->later_timer);
+    }
+
+    ngx_redis_forget(&redis->waiting);
+    ngx_redis_forget(&redis->later);
+}
+
+
+/* the worker leaves: nobody is told any more */
+
+void
+ngx_redis_forget(ngx_queue_t *calls)
+{
+    ngx_redis_call_t  *call;
+
+    while (!ngx_queue_empty(calls)) {
+        call = ngx_queue_data(ngx_queue_head(calls), ngx_redis_call_t, queue);
+
+        if (call->data) {
+            call->type->failed(call, NULL);
+        }
+
+        ngx_redis_call_free(call);
+    }
+}
+
+
+/* what was sent is to be sent again, before the rest; or nobody wants it */
+
+void
+ngx_redis_requeue(ngx_redis_conn_t *conn)
+{
+    ngx_queue_t       *q;
+    ngx_redis_call_t  *call;
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+        call->asking = 0;
+    }
+
+    while (!ngx_queue_empty(&conn->sent)) {
+        q = ngx_queue_last(&conn->sent);
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+
+        if (call->data == NULL) {
+            ngx_redis_call_free(call);
+            continue;
+        }
+
+        ngx_redis_call_unsent(call);
+
+        call->asking = 0;
+
+        ngx_queue_remove(q);
+        ngx_queue_insert_head(&conn->unsent, q);
+    }
+
+    /* replied to, but the replicas were not heard: these came before */
+
+    ngx_queue_add(&conn->held, &conn->covered);
+    ngx_queue_init(&conn->covered);
+    ngx_queue_add(&conn->held, &conn->early);
+    ngx_queue_init(&conn->early);
+
+    while (!ngx_queue_empty(&conn->held)) {
+        q = ngx_queue_last(&conn->held);
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+
+        ngx_redis_call_unsent(call);
+
+        call->asking = 0;
+
+        ngx_queue_remove(q);
+        ngx_queue_insert_head(&conn->unsent, q);
+    }
+}
+
+
+/* of calls that are not sent: those that another connection has by now */
+
+void
+ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls)
+{
+    ngx_queue_t       *q, *next;
+    ngx_redis_call_t  *call;
+
+    for (q = ngx_queue_head(calls);
+         q != ngx_queue_sentinel(calls);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+
+        if (!call->asking && ngx_redis_route(call) != call->conn)
+        {
+            ngx_redis_call_again(call);
+        }
+    }
+}
+
+
+/* a command of the connection's own; if it breaks, nobody misses the reply */
+
+ngx_int_t
+ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
+    ngx_str_t *args, ngx_uint_t n)
+{
+    size_t             size;
+    u_char            *p;
+    ngx_uint_t         i;
+    ngx_redis_call_t  *call;
+
+    size = ngx_redis_put_size(0);
+
+    for (i = 0; i < n; i++) {
+        size += ngx_redis_put_size(args[i].len);
+    }
+
+    p = ngx_redis_reserve(conn, size);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    call = ngx_calloc(sizeof(ngx_redis_call_t), ngx_cycle->log);
+    if (call == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_redis_put_count(p, n);
+
+    for (i = 0; i < n; i++) {
+        p = ngx_redis_put(p, args[i].data, args[i].len);
+    }
+
+    conn->out.last = p;
+
+    call->conn = conn;
+    call->handler = handler;
+    call->time = ngx_current_msec;
+    call->sent = 1;
+
+    ngx_queue_insert_tail(&conn->sent, &call->queue);
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_redis_init(ngx_redis_t *redis)
+{
+    ngx_queue_init(&redis->nodes);
+    ngx_queue_init(&redis->retired);
+
+    redis->topology = redis->cluster ? &ngx_redis_cluster
+                      : redis->sentinels.nelts ? &ngx_redis_sentinel
+                      : &ngx_redis_single;
+
+    ngx_redis_calls_init(redis);
+    ngx_redis_subscriber_init(redis);
+
+    return redis->topology->init(redis);
+}
+
+
+void
+ngx_redis_exit(ngx_redis_t *redis)
+{
+    if (redis->topology == NULL) {
+        return;
+    }
+
+    redis->topology->exit(redis);
+    ngx_redis_calls_exit(redis);
+
+    ngx_redis_close(&redis->subscriber);
+    ngx_redis_requeue(&redis->subscriber);
+    ngx_redis_nodes_exit(redis);
+}

@@ -1,0 +1,532 @@
+
+/*
+ * The topology of a cluster: a key has a slot, a slot has a node.
+ *
+ * Which, is told by CLUSTER SLOTS of any node that answers: those of the
+ * configuration and all that are known, replicas too, so that the cluster may
+ * change as it likes.  It is asked for at the start, now and then, and after
+ * whatever hints that it changed: a redirect, a node that can't be reached.
+ * MOVED changes the one slot at once, ASK is for the one call only.
+ *
+ * A node that is away has the calls of its slots wait or fail, no others.  It
+ * is asked about as long as it is away: who is promoted in its place is found.
+ *
+ * Called through the table of topologies.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis_topology.h"
+
+
+/* between rounds that nobody asked for */
+#define NGX_REDIS_REFRESH        60000
+
+/* a node that others say ASK of is kept for so long, slots or not */
+#define NGX_REDIS_IMPORTING      10000
+
+/* of one call: followed at once, and at all */
+#define NGX_REDIS_REDIRECTS      4
+#define NGX_REDIS_REDIRECTS_MAX  32
+
+
+static ngx_int_t ngx_redis_cluster_init(ngx_redis_t *redis);
+static void ngx_redis_cluster_exit(ngx_redis_t *redis);
+static ngx_redis_node_t *ngx_redis_cluster_node(ngx_redis_t *redis,
+    ngx_str_t *key);
+static ngx_redis_node_t *ngx_redis_cluster_listen(ngx_redis_t *redis,
+    ngx_redis_node_t *except);
+static void ngx_redis_cluster_failed(ngx_redis_conn_t *conn);
+static ngx_int_t ngx_redis_cluster_refused(ngx_redis_call_t *call,
+    redisReply *reply);
+static ngx_int_t ngx_redis_cluster_redirected(ngx_redis_call_t *call,
+    redisReply *reply, ngx_redis_redirect_t *to);
+static void ngx_redis_cluster_host(ngx_redis_conn_t *conn, ngx_str_t *host,
+    u_char *text);
+static ngx_redis_node_t *ngx_redis_cluster_next(ngx_redis_t *redis);
+static ngx_uint_t ngx_redis_cluster_question(ngx_redis_t *redis,
+    ngx_str_t *args);
+static ngx_int_t ngx_redis_cluster_answer(ngx_redis_t *redis,
+    ngx_redis_node_t *asked, redisReply *reply);
+static ngx_msec_t ngx_redis_cluster_pause(ngx_redis_t *redis);
+static void ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply,
+    ngx_str_t *host);
+static void ngx_redis_cluster_sweep(ngx_redis_t *redis);
+
+
+const ngx_redis_topology_t  ngx_redis_cluster = {
+    ngx_redis_cluster_init,
+    ngx_redis_cluster_exit,
+    ngx_redis_cluster_node,
+    ngx_redis_cluster_listen,
+    ngx_redis_cluster_failed,
+    ngx_redis_cluster_refused
+};
+
+
+static const ngx_redis_asker_t  ngx_redis_cluster_asker = {
+    "the slots of the cluster",
+    ngx_redis_cluster_next,
+    NULL,
+    NULL,
+    ngx_redis_cluster_question,
+    ngx_redis_cluster_answer,
+    ngx_redis_cluster_pause
+};
+
+
+static ngx_int_t
+ngx_redis_cluster_init(ngx_redis_t *redis)
+{
+    ngx_uint_t         i;
+    ngx_redis_addr_t  *addr;
+
+    redis->slots = ngx_pcalloc(ngx_cycle->pool,
+                               NGX_REDIS_SLOTS * sizeof(ngx_redis_node_t *));
+    if (redis->slots == NULL) {
+        return NGX_ERROR;
+    }
+
+    addr = redis->servers.elts;
+
+    for (i = 0; i < redis->servers.nelts; i++) {
+        if (ngx_redis_node_seed(redis, &addr[i]) == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_redis_control_init(redis, &ngx_redis_cluster_asker);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_redis_cluster_exit(ngx_redis_t *redis)
+{
+    if (redis->control.asker == NULL) {
+        return;
+    }
+
+    ngx_redis_control_exit(redis);
+
+    ngx_memzero(redis->slots, NGX_REDIS_SLOTS * sizeof(ngx_redis_node_t *));
+}
+
+
+static ngx_redis_node_t *
+ngx_redis_cluster_node(ngx_redis_t *redis, ngx_str_t *key)
+{
+    ngx_redis_node_t  *node;
+
+    node = redis->slots[ngx_redis_slot(key->data, key->len)];
+
+    if (node == NULL) {
+        ngx_redis_control_want(redis);
+        return NULL;
+    }
+
+    ngx_redis_control_listen(redis);
+
+    return node;
+}
+
+
+/* any node hears what is published at any other */
+
+static ngx_redis_node_t *
+ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
+{
+    ngx_uint_t         n;
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node, *found;
+
+    /* not all workers on one */
+
+    n = 0;
+    found = NULL;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->owner && node != except
+            && !ngx_redis_node_failing(node)
+            && ngx_random() % ++n == 0)
+        {
+            found = node;
+        }
+    }
+
+    if (found) {
+        return found;
+    }
+
+    return (except && except->owner && !except->retired) ? except : NULL;
+}
+
+
+static void
+ngx_redis_cluster_failed(ngx_redis_conn_t *conn)
+{
+    ngx_redis_control_want(conn->redis);
+}
+
+
+static ngx_int_t
+ngx_redis_cluster_refused(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_int_t             rc;
+    ngx_redis_redirect_t  to;
+
+    rc = ngx_redis_redirect(reply, &to);
+
+    if (rc == NGX_OK) {
+        return ngx_redis_cluster_redirected(call, reply, &to);
+    }
+
+    if (rc == NGX_ERROR
+        || !ngx_redis_transient(reply))
+    {
+        return NGX_DECLINED;
+    }
+
+    /* one that is cut off from the others still tells which slots it had */
+
+    call->conn->node->refused = ngx_current_msec | 1;
+
+    ngx_redis_control_want(call->conn->redis);
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+
+    } else {
+        ngx_redis_call_later(call, reply);
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * It was not done there.  What else was sent there of the slot will be told
+ * the same; what was not, goes behind this one.
+ */
+
+static ngx_int_t
+ngx_redis_cluster_redirected(ngx_redis_call_t *call, redisReply *reply,
+    ngx_redis_redirect_t *to)
+{
+    u_char             text[NGX_SOCKADDR_STRLEN];
+    ngx_redis_t       *redis;
+    ngx_redis_node_t  *node;
+    ngx_redis_conn_t  *conn;
+
+    conn = call->conn;
+    redis = conn->redis;
+
+    redis->hooks->count(conn->node, NGX_REDIS_NODE_REDIRECTED);
+
+    if (to->host.len == 0) {
+        ngx_redis_cluster_host(conn, &to->host, text);
+    }
+
+    node = ngx_redis_node_get(redis, &to->host, to->port);
+    if (node == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (!to->ask) {
+        redis->slots[to->slot] = node;
+        node->owner = 1;
+
+        ngx_redis_control_want(redis);
+    }
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+
+    } else if (++call->redirects > NGX_REDIS_REDIRECTS_MAX) {
+        return NGX_DECLINED;
+
+    } else if (call->redirects > NGX_REDIS_REDIRECTS) {
+
+        /* they do not agree yet */
+
+        ngx_redis_call_later(call, reply);
+
+    } else if (to->ask) {
+        ngx_redis_call_to(call, ngx_redis_conn_of(node, call));
+        call->asking = 1;
+
+        node->importing = ngx_current_msec | 1;
+
+    } else {
+        ngx_redis_call_again(call);
+    }
+
+    if (!to->ask) {
+        ngx_redis_reroute(redis, &conn->unsent);
+        ngx_redis_reroute(redis, &redis->waiting);
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * A server that does not tell its host means the one that was asked; where a
+ * name has several addresses, that of the connection.
+ */
+
+static void
+ngx_redis_cluster_host(ngx_redis_conn_t *conn, ngx_str_t *host, u_char *text)
+{
+    if (conn->node->named && conn->node->naddrs > 1) {
+        host->data = text;
+        host->len = ngx_sock_ntop(&conn->sockaddr.sockaddr, conn->socklen,
+                                  text, NGX_SOCKADDR_STRLEN, 0);
+        return;
+    }
+
+    *host = conn->node->host;
+}
+
+
+/*
+ * One that works, rather.  If nothing seems wrong, the one that we are
+ * connected to; otherwise any other: it may be cut off from the cluster.
+ */
+
+static ngx_redis_node_t *
+ngx_redis_cluster_next(ngx_redis_t *redis)
+{
+    ngx_uint_t         n, last;
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node, *found[3];
+
+    n = 0;
+    ngx_memzero(found, sizeof(found));
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->asked == redis->control.round) {
+            continue;
+        }
+
+        last = 0;
+
+        if (ngx_redis_node_failing(node)) {
+            last = 2;
+
+        } else if (node == redis->control.conn.node) {
+
+            if (!redis->control.urgent) {
+                return node;
+            }
+
+            last = 1;
+        }
+
+        if (ngx_random() % ++n == 0 || found[last] == NULL) {
+            found[last] = node;
+        }
+    }
+
+    return found[0] ? found[0] : found[1] ? found[1] : found[2];
+}
+
+
+static ngx_uint_t
+ngx_redis_cluster_question(ngx_redis_t *redis, ngx_str_t *args)
+{
+    ngx_str_set(&args[0], "CLUSTER");
+    ngx_str_set(&args[1], "SLOTS");
+
+    return 2;
+}
+
+
+static ngx_int_t
+ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
+    redisReply *reply)
+{
+    u_char             text[NGX_SOCKADDR_STRLEN];
+    ngx_str_t          host;
+    ngx_uint_t         i;
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node;
+
+    if (ngx_redis_slots_check(reply) != NGX_OK) {
+
+        /* one that was reset, or is not of the cluster yet, knows of none */
+
+        (void) ngx_sprintf(redis->control.conn.error,
+                           "it does not know of any slots%Z");
+        return NGX_DECLINED;
+    }
+
+    ngx_redis_cluster_host(&redis->control.conn, &host, text);
+    ngx_redis_cluster_map(redis, reply, &host);
+    ngx_redis_cluster_sweep(redis);
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        for (i = 0; i < node->total; i++) {
+            ngx_redis_reroute(redis, &node->conns[i].unsent);
+        }
+    }
+
+    ngx_redis_reroute(redis, &redis->waiting);
+
+    if (redis->subscriber.node == NULL && redis->listeners) {
+        ngx_redis_listen(redis, NULL);
+    }
+
+    if (ngx_queue_empty(&redis->waiting)) {
+        redis->lost = 0;
+        return NGX_OK;
+    }
+
+    (void) ngx_sprintf(redis->error, "no node has the slot%Z");
+
+    if (++redis->lost >= NGX_REDIS_GIVE_UP) {
+        ngx_redis_refuse_waiting(&redis->waiting, (char *) redis->error);
+    }
+
+    return NGX_OK;
+}
+
+
+/* "host" is that of the server that answered: it may not know its own */
+
+static void
+ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply, ngx_str_t *host)
+{
+    in_port_t          port;
+    ngx_str_t          name;
+    ngx_uint_t         i, n, slot;
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node;
+    ngx_redis_range_t  range;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        node->member = 0;
+        node->owner = 0;
+    }
+
+    ngx_memzero(redis->slots, NGX_REDIS_SLOTS * sizeof(ngx_redis_node_t *));
+
+    for (i = 0; i < (ngx_uint_t) reply->elements; i++) {
+        (void) ngx_redis_range(reply, i, &range);
+
+        for (n = 0; n < range.members; n++) {
+
+            if (ngx_redis_member(&range, n, &name, &port)
+                != NGX_OK)
+            {
+                continue;
+            }
+
+            node = ngx_redis_node_get(redis,
+                                              name.len ? &name : host, port);
+            if (node == NULL) {
+                continue;
+            }
+
+            node->member = 1;
+
+            if (n > 0) {
+                continue;
+            }
+
+            node->owner = 1;
+
+            for (slot = range.first; slot <= range.last; slot++) {
+                redis->slots[slot] = node;
+            }
+        }
+    }
+}
+
+
+/* nodes that left, and such as have no slots any more */
+
+static void
+ngx_redis_cluster_sweep(ngx_redis_t *redis)
+{
+    ngx_queue_t       *q, *next;
+    ngx_redis_node_t  *node;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->importing
+            && ngx_current_msec - node->importing
+               < NGX_REDIS_IMPORTING)
+        {
+            /* it is about to have some; nobody else tells */
+            continue;
+        }
+
+        if (!node->member && !node->seed) {
+            ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
+                          "%V: Redis at %V left the "
+                          "cluster", &redis->label, &node->name);
+
+            ngx_redis_node_retire(node);
+
+        } else if (!node->owner) {
+            ngx_redis_node_vacate(node);
+        }
+    }
+}
+
+
+/* as long as one is away, somebody may be promoted in its place */
+
+static ngx_msec_t
+ngx_redis_cluster_pause(ngx_redis_t *redis)
+{
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node;
+
+    if (redis->lost) {
+        return NGX_REDIS_INTERVAL;
+    }
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->owner && ngx_redis_node_failing(node)) {
+            return NGX_REDIS_INTERVAL;
+        }
+    }
+
+    return NGX_REDIS_REFRESH;
+}

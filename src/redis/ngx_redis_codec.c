@@ -1,0 +1,376 @@
+
+/*
+ * Bytes: commands as they go out, replies as they come in.
+ *
+ * Replies are read by hiredis, bounded: a reply of ours is a flat array of a
+ * few fields.  Commands are written here, straight into the buffer of their
+ * connection: hiredis would want a response in one piece, and copy it twice.
+ *
+ * Called by the scripts, the set-up and the connection.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_redis.h"
+
+
+/* elements of an array that is no attack, unless more are expected */
+#define NGX_REDIS_ELEMENTS  64
+
+#define NGX_REDIS_OUT_MIN   4096
+
+#if (HIREDIS_MAJOR == 0)
+typedef int     ngx_redis_elements_t;
+#else
+typedef size_t  ngx_redis_elements_t;
+#endif
+
+
+static void *ngx_redis_string(const redisReadTask *task, char *data,
+    size_t len);
+static void *ngx_redis_array(const redisReadTask *task,
+    ngx_redis_elements_t n);
+static void *ngx_redis_integer(const redisReadTask *task, long long n);
+static void *ngx_redis_object(const redisReadTask *task);
+static u_char *ngx_redis_digits(u_char *text, uint64_t n);
+
+
+static redisReplyObjectFunctions  ngx_redis_functions;
+
+
+/* elements: of the outermost array, if these may be many */
+
+redisReader *
+ngx_redis_reader(size_t elements)
+{
+    redisReader  *reader;
+
+    reader = redisReaderCreate();
+    if (reader == NULL) {
+        return NULL;
+    }
+
+    if (ngx_redis_functions.freeObject == NULL) {
+        ngx_redis_functions = *reader->fn;
+        ngx_redis_functions.createString =
+                                            ngx_redis_string;
+        ngx_redis_functions.createArray =
+                                             ngx_redis_array;
+        ngx_redis_functions.createInteger =
+                                           ngx_redis_integer;
+    }
+
+    reader->fn = &ngx_redis_functions;
+    reader->privdata = (void *) (uintptr_t)
+                       ngx_max(elements, NGX_REDIS_ELEMENTS);
+
+    return reader;
+}
+
+
+/*
+ * Replies as hiredis would make them, for freeReplyObject(); but it takes their
+ * memory by calloc(), which glibc can't take from what was freed just before.
+ */
+
+static void *
+ngx_redis_string(const redisReadTask *task, char *data, size_t len)
+{
+    redisReply  *reply;
+
+    reply = ngx_redis_object(task);
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    reply->str = malloc(len + 1);
+
+    if (reply->str == NULL) {
+
+        /* nobody else may free it: it is not to be in its array any more */
+
+        if (task->parent) {
+            ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
+        }
+
+        free(reply);
+        return NULL;
+    }
+
+    ngx_memcpy(reply->str, data, len);
+    reply->str[len] = '\0';
+    reply->len = len;
+
+    return reply;
+}
+
+
+static void *
+ngx_redis_array(const redisReadTask *task, ngx_redis_elements_t n)
+{
+    redisReply  *reply;
+
+    if ((size_t) n > NGX_REDIS_ELEMENTS
+        && (task->parent || (size_t) n > (uintptr_t) task->privdata))
+    {
+        return NULL;
+    }
+
+    reply = ngx_redis_object(task);
+
+    if (reply == NULL || n <= 0) {
+        return reply;
+    }
+
+    reply->element = malloc(n * sizeof(redisReply *));
+
+    if (reply->element == NULL) {
+
+        if (task->parent) {
+            ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
+        }
+
+        free(reply);
+        return NULL;
+    }
+
+    ngx_memzero(reply->element, n * sizeof(redisReply *));
+    reply->elements = n;
+
+    return reply;
+}
+
+
+static void *
+ngx_redis_integer(const redisReadTask *task, long long n)
+{
+    redisReply  *reply;
+
+    reply = ngx_redis_object(task);
+
+    if (reply) {
+        reply->integer = n;
+    }
+
+    return reply;
+}
+
+
+static void *
+ngx_redis_object(const redisReadTask *task)
+{
+    redisReply  *reply, *parent;
+
+    reply = malloc(sizeof(redisReply));
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(reply, sizeof(redisReply));
+    reply->type = task->type;
+
+    if (task->parent) {
+        parent = task->parent->obj;
+        parent->element[task->idx] = reply;
+    }
+
+    return reply;
+}
+
+
+/* room for "size" more bytes behind what is to be sent */
+
+u_char *
+ngx_redis_reserve(ngx_redis_conn_t *conn, size_t size)
+{
+    size_t      len, room;
+    u_char     *p;
+    ngx_buf_t  *b;
+
+    b = &conn->out;
+
+    if ((size_t) (b->end - b->last) >= size) {
+        return b->last;
+    }
+
+    len = b->last - b->pos;
+    room = ngx_max(2 * (size_t) (b->end - b->start), NGX_REDIS_OUT_MIN);
+
+    if ((size_t) (b->end - b->start) >= len + size) {
+        ngx_memmove(b->start, b->pos, len);
+
+    } else {
+        room = ngx_max(room, len + size);
+
+        p = ngx_alloc(room, ngx_cycle->log);
+        if (p == NULL) {
+            return NULL;
+        }
+
+        if (len) {
+            ngx_memcpy(p, b->pos, len);
+        }
+
+        if (b->start) {
+            ngx_free(b->start);
+        }
+
+        b->start = p;
+        b->end = p + room;
+    }
+
+    b->pos = b->start;
+    b->last = b->start + len;
+
+    return b->last;
+}
+
+
+u_char *
+ngx_redis_put_count(u_char *p, ngx_uint_t n)
+{
+    return ngx_redis_put_line(p, '*', n);
+}
+
+
+u_char *
+ngx_redis_put(u_char *p, const void *data, size_t len)
+{
+    p = ngx_redis_put_line(p, '$', len);
+    p = ngx_cpymem(p, data, len);
+
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+u_char *
+ngx_redis_put_number(u_char *p, uint64_t n)
+{
+    u_char  *start, text[NGX_INT64_LEN];
+
+    start = ngx_redis_digits(text, n);
+
+    return ngx_redis_put(p, start, text + sizeof(text) - start);
+}
+
+
+/* a type and a number: there are many of them in a command */
+
+u_char *
+ngx_redis_put_line(u_char *p, u_char type, uint64_t n)
+{
+    u_char  *start, text[NGX_INT64_LEN];
+
+    start = ngx_redis_digits(text, n);
+
+    *p++ = type;
+    p = ngx_cpymem(p, start, text + sizeof(text) - start);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+/* at the end of "text", which has room for the longest; where they begin */
+
+static u_char *
+ngx_redis_digits(u_char *text, uint64_t n)
+{
+    u_char  *p;
+
+    p = text + NGX_INT64_LEN;
+
+    do {
+        *--p = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    return p;
+}
+
+
+/* the bytes only: what they are a part of has its length line already */
+
+u_char *
+ngx_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
+{
+    size_t  len;
+
+    for ( /* void */ ; in && size; in = in->next) {
+        len = ngx_min((size_t) (in->buf->last - in->buf->pos), size);
+
+        p = ngx_cpymem(p, in->buf->pos, len);
+        size -= len;
+    }
+
+    /* the length is out: a chain that is shorter than told is filled up */
+
+    ngx_memzero(p, size);
+
+    return p + size;
+}
+
+
+/* what the server said, fit for a log: nothing of it is ours to trust */
+
+u_char *
+ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
+{
+    size_t  i;
+    u_char  ch;
+
+    for (i = 0; i < (size_t) reply->len && p < last; i++) {
+        ch = (u_char) reply->str[i];
+        *p++ = (ch < 0x20 || ch > 0x7e) ? '?' : ch;
+    }
+
+    return p;
+}
+
+
+/*
+ * Redis 6 wraps the error of a command that a script called into one of its
+ * own, so a word may stand anywhere.
+ */
+
+ngx_uint_t
+ngx_redis_error_is(redisReply *reply, const char *word)
+{
+    return reply->type == REDIS_REPLY_ERROR
+           && ngx_strnstr((u_char *) reply->str, (char *) word,
+                          (size_t) reply->len)
+              != NULL;
+}
+
+
+/* NGX_DECLINED: it is nil */
+
+ngx_int_t
+ngx_redis_field(redisReply *reply, ngx_uint_t n, ngx_str_t *value)
+{
+    redisReply  *field;
+
+    if (reply->type != REDIS_REPLY_ARRAY || n >= (ngx_uint_t) reply->elements) {
+        return NGX_ERROR;
+    }
+
+    field = reply->element[n];
+
+    if (field->type == REDIS_REPLY_NIL) {
+        ngx_str_null(value);
+        return NGX_DECLINED;
+    }
+
+    if (field->type != REDIS_REPLY_STRING) {
+        return NGX_ERROR;
+    }
+
+    value->data = (u_char *) field->str;
+    value->len = (size_t) field->len;
+
+    return NGX_OK;
+}

@@ -1,0 +1,531 @@
+
+/*
+ * Asking about the topology: one server after the other, until one of them
+ * gives an answer that can be used.
+ *
+ * A round begins when it is wanted or due, but never sooner than an interval
+ * after the last one, however many want it.  It has a connection of its own,
+ * which stays open at whoever answered last.  Each that is asked has the time
+ * of an attempt to connect and of an operation together; then the next one is
+ * asked.
+ *
+ * All of it is housekeeping: it keeps no worker from leaving.
+ *
+ * Called by the topologies; calls the one in use, with candidates, question
+ * and answer.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis_topology.h"
+
+
+/* of the time that one could take, the part that it is given first */
+#define NGX_REDIS_PATIENCE  8
+
+
+static void ngx_redis_control_silence(ngx_event_t *ev);
+static void ngx_redis_control_handler(ngx_event_t *ev);
+static void ngx_redis_control_next(ngx_redis_t *redis);
+static void ngx_redis_control_ready(ngx_redis_conn_t *conn);
+static void ngx_redis_control_lost(ngx_redis_conn_t *conn);
+static void ngx_redis_control_first(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_redis_control_reply(ngx_redis_call_t *call,
+    redisReply *reply);
+static void ngx_redis_control_done(ngx_redis_t *redis,
+    ngx_redis_node_t *node);
+static void ngx_redis_control_vain(ngx_redis_t *redis);
+static void ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay);
+
+
+static const ngx_redis_owner_t
+    ngx_redis_control_owner =
+{
+    ngx_redis_control_ready,
+    ngx_redis_control_lost,
+    NULL
+};
+
+
+void
+ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_asker_t *asker)
+{
+    ngx_redis_control_t  *control;
+
+    control = &redis->control;
+
+    control->asker = asker;
+
+    ngx_redis_conn_init(&control->conn, redis, NULL);
+    control->conn.owner = &ngx_redis_control_owner;
+
+    control->timer.handler = ngx_redis_control_handler;
+    control->timer.data = redis;
+    control->timer.log = ngx_cycle->log;
+    control->timer.cancelable = 1;
+
+    control->last = ngx_current_msec - NGX_REDIS_INTERVAL;
+    control->wanted = 1;
+
+    redis->silence.handler = ngx_redis_control_silence;
+    redis->silence.data = redis;
+    redis->silence.log = ngx_cycle->log;
+    redis->silence.cancelable = 1;
+
+    ngx_post_event(&control->timer, &ngx_posted_events);
+}
+
+
+void
+ngx_redis_control_exit(ngx_redis_t *redis)
+{
+    ngx_redis_control_t  *control;
+
+    control = &redis->control;
+
+    if (control->timer.timer_set) {
+        ngx_del_timer(&control->timer);
+    }
+
+    if (control->timer.posted) {
+        ngx_delete_posted_event(&control->timer);
+    }
+
+    if (redis->silence.timer_set) {
+        ngx_del_timer(&redis->silence);
+    }
+
+    ngx_redis_close(&control->conn);
+    ngx_redis_requeue(&control->conn);
+}
+
+
+/* as soon as the interval is over; one that is under way is not enough */
+
+void
+ngx_redis_control_want(ngx_redis_t *redis)
+{
+    ngx_msec_int_t        left;
+    ngx_redis_control_t  *control;
+
+    control = &redis->control;
+
+    control->wanted = 1;
+
+    if (control->asking) {
+        return;
+    }
+
+    left = (ngx_msec_int_t) (control->last
+                             + NGX_REDIS_INTERVAL
+                             - ngx_current_msec);
+
+    if (control->first) {
+        left = 0;
+    }
+
+    ngx_redis_control_plan(redis, left > 0 ? left : 0);
+}
+
+
+/* it has something to tell: at once, before the others are asked */
+
+void
+ngx_redis_control_ask(ngx_redis_node_t *node)
+{
+    node->redis->control.first = node;
+
+    ngx_redis_control_want(node->redis);
+}
+
+
+/*
+ * Something is asked: as long as there is something under way, it is looked
+ * at now and then whether a server has fallen silent.  Its operations have
+ * their own time, and may have more of it than a failover takes.
+ */
+
+void
+ngx_redis_control_listen(ngx_redis_t *redis)
+{
+    if (!redis->silence.timer_set) {
+        ngx_add_timer(&redis->silence, NGX_REDIS_SILENT / 2);
+    }
+}
+
+
+static void
+ngx_redis_control_silence(ngx_event_t *ev)
+{
+    ngx_uint_t         waits;
+    ngx_queue_t       *q;
+    ngx_redis_t       *redis;
+    ngx_redis_node_t  *node;
+
+    redis = ev->data;
+    waits = 0;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (ngx_redis_node_silent(node, &waits)) {
+            ngx_redis_control_want(redis);
+        }
+    }
+
+    if (waits) {
+        ngx_redis_control_listen(redis);
+    }
+}
+
+
+/* the node goes: it is not asked any more */
+
+void
+ngx_redis_control_leave(ngx_redis_node_t *node)
+{
+    ngx_redis_control_t  *control;
+
+    control = &node->redis->control;
+
+    if (control->conn.node != node) {
+        return;
+    }
+
+    ngx_redis_close(&control->conn);
+    ngx_redis_requeue(&control->conn);
+
+    control->conn.node = NULL;
+
+    if (control->asking) {
+        ngx_post_event(&control->timer, &ngx_posted_events);
+    }
+}
+
+
+/* a round begins, or whoever is being asked takes too long, or is gone */
+
+static void
+ngx_redis_control_handler(ngx_event_t *ev)
+{
+    ngx_redis_t          *redis;
+    ngx_redis_control_t  *control;
+
+    redis = ev->data;
+    control = &redis->control;
+
+    if (control->asking) {
+
+        if (control->conn.connection) {
+            ngx_redis_drop(&control->conn,
+                                     "no answer in time");
+            /* that posted this event */
+            return;
+        }
+
+        ngx_redis_control_next(redis);
+        return;
+    }
+
+    control->asking = 1;
+    control->urgent = control->wanted;
+    control->wanted = 0;
+    control->last = ngx_current_msec;
+    control->round++;
+
+    ngx_redis_control_next(redis);
+}
+
+
+static void
+ngx_redis_control_next(ngx_redis_t *redis)
+{
+    ngx_msec_t            patience;
+    ngx_redis_conn_t     *conn;
+    ngx_redis_node_t     *node;
+    ngx_redis_control_t  *control;
+
+    control = &redis->control;
+    conn = &control->conn;
+
+    if (control->timer.timer_set) {
+        ngx_del_timer(&control->timer);
+    }
+
+    node = control->first;
+    control->first = NULL;
+
+    if (node == NULL || node->asked == control->round) {
+        node = control->asker->next(redis);
+    }
+
+    if (node == NULL) {
+        ngx_redis_control_vain(redis);
+        return;
+    }
+
+    node->asked = control->round;
+
+    /* one that is frozen is not to keep others from telling, unless all are
+       slow: operations wait for it, and have no more than their own time */
+
+    patience = redis->connect_timeout + redis->timeout;
+
+    if (redis->lost == 0) {
+        patience = patience / NGX_REDIS_PATIENCE + 1;
+    }
+
+    ngx_add_timer(&control->timer, patience);
+
+    if (conn->node == node
+        && conn->state == NGX_REDIS_READY)
+    {
+        ngx_redis_control_ready(conn);
+        return;
+    }
+
+    ngx_redis_close(conn);
+    ngx_redis_requeue(conn);
+
+    conn->node = node;
+
+    ngx_redis_connect(conn);
+}
+
+
+static void
+ngx_redis_control_ready(ngx_redis_conn_t *conn)
+{
+    ngx_str_t     args[3];
+    ngx_uint_t    n;
+    ngx_redis_t  *redis;
+
+    redis = conn->redis;
+
+    if (!redis->control.asking) {
+        return;
+    }
+
+    if (redis->control.asker->first) {
+        n = redis->control.asker->first(redis, args);
+
+        if (ngx_redis_ask(conn,
+                           ngx_redis_control_first, args, n)
+            != NGX_OK)
+        {
+            goto failed;
+        }
+    }
+
+    n = redis->control.asker->question(redis, args);
+
+    if (ngx_redis_ask(conn,
+                           ngx_redis_control_reply, args, n)
+        != NGX_OK)
+    {
+        goto failed;
+    }
+
+    ngx_redis_flush(conn);
+    return;
+
+failed:
+
+    ngx_redis_drop(conn, "no memory");
+}
+
+
+static void
+ngx_redis_control_first(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_redis_t  *redis;
+
+    redis = call->conn->redis;
+
+    ngx_redis_call_free(call);
+
+    if (redis->control.asking) {
+        redis->control.asker->before(redis, reply);
+    }
+}
+
+
+static void
+ngx_redis_control_lost(ngx_redis_conn_t *conn)
+{
+    ngx_redis_control_t  *control;
+
+    control = &conn->redis->control;
+
+    if (!control->asking) {
+        return;
+    }
+
+    conn->node->refused = ngx_current_msec | 1;
+
+    ngx_post_event(&control->timer, &ngx_posted_events);
+}
+
+
+static void
+ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
+{
+    u_char               *p;
+    ngx_redis_t          *redis;
+    ngx_redis_conn_t     *conn;
+    ngx_redis_node_t     *node;
+    ngx_redis_control_t  *control;
+
+    conn = call->conn;
+    node = conn->node;
+    redis = conn->redis;
+    control = &redis->control;
+
+    ngx_redis_call_free(call);
+
+    if (!control->asking) {
+        return;
+    }
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        p = ngx_redis_error_text(conn->error,
+                                 conn->error + NGX_REDIS_ERROR_LEN - 1,
+                                 reply);
+        *p = '\0';
+
+    } else {
+
+        /* whoever answered may be gone by it, and is not to be replaced */
+
+        control->asking = 0;
+
+        if (control->asker->answer(redis, node, reply) == NGX_OK) {
+            ngx_redis_control_done(redis, node);
+            return;
+        }
+
+        control->asking = 1;
+    }
+
+    /* it answers, but not what we need: the next one may */
+
+    ngx_post_event(&control->timer, &ngx_posted_events);
+
+    if (conn->connection) {
+        ngx_redis_close(conn);
+    }
+}
+
+
+static void
+ngx_redis_control_done(ngx_redis_t *redis, ngx_redis_node_t *node)
+{
+    ngx_redis_control_t  *control;
+
+    control = &redis->control;
+
+    node->refused = 0;
+
+    if (control->timer.timer_set) {
+        ngx_del_timer(&control->timer);
+    }
+
+    if (control->told) {
+        control->told = 0;
+
+        ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                      "%V: %s: known again",
+                      &redis->label, control->asker->what);
+    }
+
+    ngx_redis_control_plan(redis, control->asker->pause(redis));
+
+    if (control->wanted) {
+        ngx_redis_control_want(redis);
+    }
+}
+
+
+/* nobody is left to ask */
+
+static void
+ngx_redis_control_vain(ngx_redis_t *redis)
+{
+    u_char               *p, *last;
+    ngx_uint_t            level;
+    ngx_redis_control_t  *control;
+
+    control = &redis->control;
+
+    control->asking = 0;
+
+    level = control->told ? NGX_LOG_INFO : NGX_LOG_ERR;
+
+    p = redis->error;
+    last = p + NGX_REDIS_ERROR_LEN - 1;
+
+    p = ngx_slprintf(p, last, "nobody tells %s", control->asker->what);
+
+    if (control->conn.node) {
+        p = ngx_slprintf(p, last, ", %V was asked last: %s",
+                         &control->conn.node->name, control->conn.error);
+    }
+
+    *p = '\0';
+
+    ngx_log_error(level, ngx_cycle->log, 0, "%V: %s",
+                  &redis->label, redis->error);
+
+    control->told = 1;
+
+    redis->lost++;
+
+    ngx_redis_control_plan(redis, control->asker->pause(redis));
+
+    if (control->first) {
+        ngx_redis_control_want(redis);
+    }
+
+    if (redis->lost >= NGX_REDIS_GIVE_UP) {
+        ngx_redis_refuse_waiting(&redis->waiting, (char *) redis->error);
+    }
+}
+
+
+/* the next round, after so long at the latest */
+
+static void
+ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
+{
+    ngx_event_t  *ev;
+
+    ev = &redis->control.timer;
+
+    if (ev->posted) {
+        return;
+    }
+
+    /* workers that lost it together do not come back together */
+
+    delay += ngx_random() % (delay / 4 + 1);
+
+    if (ev->timer_set) {
+
+        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
+            <= (ngx_msec_int_t) delay)
+        {
+            return;
+        }
+
+        ngx_del_timer(ev);
+    }
+
+    ngx_add_timer(ev, delay);
+}

@@ -1,0 +1,415 @@
+
+/*
+ * Nodes: a server, and this worker's connections to it.
+ *
+ * A node is made when the topology first names it, and retired when the
+ * topology has it no more.  Then what was asked of it, sent or not, is asked
+ * of whoever has its key now: all calls may be asked twice.  It goes
+ * from memory later, in a turn of its own, since it may be a reply of its own
+ * that ended it.
+ *
+ * Called by the topologies.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis_topology.h"
+
+
+#define NGX_REDIS_NODE_SIZE  2048
+
+
+static ngx_redis_node_t *ngx_redis_node_create(ngx_redis_t *redis,
+    ngx_str_t *name, ngx_str_t *host, in_port_t port);
+static ngx_redis_node_t *ngx_redis_node_find(ngx_redis_t *redis,
+    ngx_str_t *name);
+static void ngx_redis_node_destroy(ngx_event_t *ev);
+
+
+ngx_redis_node_t *
+ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
+{
+    u_char                       text[NGX_MAXHOSTNAMELEN
+                                             + sizeof("[]:65535")];
+    ngx_str_t                    name;
+    ngx_addr_t                  *addr;
+    ngx_redis_node_t  *node;
+
+    name.data = text;
+    name.len = ngx_snprintf(text, sizeof(text),
+                            ngx_strlchr(host->data, host->data + host->len,
+                                        ':')
+                                ? "[%V]:%ui" : "%V:%ui",
+                            host, (ngx_uint_t) port)
+               - text;
+
+    node = ngx_redis_node_find(redis, &name);
+
+    if (node) {
+        return node;
+    }
+
+    node = ngx_redis_node_create(redis, &name, host, port);
+
+    if (node == NULL) {
+        return NULL;
+    }
+
+    addr = ngx_palloc(node->pool, sizeof(ngx_addr_t));
+    if (addr == NULL) {
+        return node;
+    }
+
+    if (ngx_parse_addr(node->pool, addr, node->host.data, node->host.len)
+        == NGX_OK)
+    {
+        ngx_inet_set_port(addr->sockaddr, port);
+        addr->name = node->name;
+
+        node->addrs = addr;
+        node->naddrs = 1;
+
+    } else {
+        node->named = 1;
+    }
+
+    return node;
+}
+
+
+/* one of the configuration; its name may have addresses already */
+
+ngx_redis_node_t *
+ngx_redis_node_seed(ngx_redis_t *redis, ngx_redis_addr_t *addr)
+{
+    ngx_str_t          host;
+    ngx_redis_node_t  *node;
+
+    host = addr->url.host;
+
+    if (host.len > 2 && host.data[0] == '[') {
+        host.data++;
+        host.len -= 2;
+    }
+
+    if (addr->url.family == AF_UNIX) {
+        ngx_str_null(&host);
+
+        node = ngx_redis_node_create(redis, &addr->url.url, &host, 0);
+    } else {
+        node = ngx_redis_node_get(redis, &host, addr->url.port);
+    }
+
+    if (node == NULL) {
+        return NULL;
+    }
+
+    if (node->naddrs == 0) {
+        node->addrs = addr->url.addrs;
+        node->naddrs = addr->url.naddrs;
+    }
+
+    node->seed = 1;
+
+    return node;
+}
+
+
+static ngx_redis_node_t *
+ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
+    in_port_t port)
+{
+    u_char            *p;
+    ngx_uint_t         i;
+    ngx_pool_t        *pool;
+    ngx_redis_node_t  *node;
+
+    pool = ngx_create_pool(NGX_REDIS_NODE_SIZE, ngx_cycle->log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    node = ngx_pcalloc(pool, sizeof(ngx_redis_node_t));
+    if (node == NULL) {
+        goto failed;
+    }
+
+    node->redis = redis;
+    node->pool = pool;
+
+    node->name.len = name->len;
+    node->name.data = ngx_pstrdup(pool, name);
+    if (node->name.data == NULL) {
+        goto failed;
+    }
+
+    /* OpenSSL wants it with a NUL */
+
+    p = ngx_pnalloc(pool, host->len + 1);
+    if (p == NULL) {
+        goto failed;
+    }
+
+    node->host.len = host->len;
+    node->host.data = p;
+    node->port = port;
+
+    *ngx_cpymem(p, host->data, host->len) = '\0';
+
+    /* the resolver writes to it */
+
+    node->lookup.len = host->len;
+    node->lookup.data = ngx_pnalloc(pool, host->len + 1);
+    if (node->lookup.data == NULL) {
+        goto failed;
+    }
+
+    ngx_memcpy(node->lookup.data, p, host->len + 1);
+
+    /* behind them as many for calls that WAIT would hold up others */
+
+    node->nconns = redis->connections;
+    node->total = redis->replicas ? 2 * node->nconns : node->nconns;
+
+    node->conns = ngx_pcalloc(pool, node->total * sizeof(ngx_redis_conn_t));
+    if (node->conns == NULL) {
+        goto failed;
+    }
+
+    for (i = 0; i < node->total; i++) {
+        ngx_redis_conn_init(&node->conns[i], redis, node);
+        node->conns[i].waits = (i >= node->nconns);
+    }
+
+    node->destroy.handler = ngx_redis_node_destroy;
+    node->destroy.data = node;
+    node->destroy.log = ngx_cycle->log;
+
+    if (redis->hooks->node(node) != NGX_OK) {
+        goto failed;
+    }
+
+    ngx_queue_insert_tail(&redis->nodes, &node->queue);
+
+    return node;
+
+failed:
+
+    ngx_destroy_pool(pool);
+
+    return NULL;
+}
+
+
+static ngx_redis_node_t *
+ngx_redis_node_find(ngx_redis_t *redis, ngx_str_t *name)
+{
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->name.len == name->len
+            && ngx_strncmp(node->name.data, name->data, name->len) == 0)
+        {
+            return node;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* it owes a reply, for longer than it should; "waits": it owes one at all */
+
+ngx_uint_t
+ngx_redis_node_silent(ngx_redis_node_t *node, ngx_uint_t *waits)
+{
+    ngx_msec_t         since, limit;
+    ngx_uint_t         i;
+    ngx_redis_call_t  *call;
+    ngx_redis_conn_t  *conn;
+
+    limit = NGX_REDIS_SILENT + node->redis->replicas_timeout;
+
+    for (i = 0; i < node->total; i++) {
+        conn = &node->conns[i];
+
+        if (ngx_queue_empty(&conn->sent)) {
+            continue;
+        }
+
+        *waits = 1;
+
+        call = ngx_queue_data(ngx_queue_head(&conn->sent), ngx_redis_call_t,
+                              queue);
+
+        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
+                ? conn->heard : call->time;
+
+        if (ngx_current_msec - since >= limit) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* some connection to it is in vain, or it can't serve */
+
+ngx_uint_t
+ngx_redis_node_failing(ngx_redis_node_t *node)
+{
+    ngx_uint_t  i, waits;
+
+    for (i = 0; i < node->total; i++) {
+        if (node->conns[i].failures) {
+            return 1;
+        }
+    }
+
+    if (node->refused
+        && ngx_current_msec - node->refused
+           < 2 * NGX_REDIS_SILENT)
+    {
+        return 1;
+    }
+
+    return ngx_redis_node_silent(node, &waits);
+}
+
+
+/* for the log: the address that is in use */
+
+ngx_str_t *
+ngx_redis_node_label(ngx_redis_node_t *node)
+{
+    return node->naddrs ? &node->addrs[node->addr].name : &node->name;
+}
+
+
+/*
+ * The topology has no keys there any more: what was asked of it goes to
+ * where they are, the connections end, and the subscriber listens elsewhere.
+ * Where they are now, some may be missing: they are renewed.
+ */
+
+void
+ngx_redis_node_vacate(ngx_redis_node_t *node)
+{
+    ngx_uint_t         i, used;
+    ngx_redis_call_t  *call;
+    ngx_redis_conn_t  *conn;
+
+    used = 0;
+
+    for (i = 0; i < node->total; i++) {
+        conn = &node->conns[i];
+
+        used |= (conn->state != NGX_REDIS_CLOSED);
+
+        ngx_redis_close(conn);
+        ngx_redis_requeue(conn);
+
+        conn->failures = 0;
+        conn->told = 0;
+
+        while (!ngx_queue_empty(&conn->unsent)) {
+            call = ngx_queue_data(ngx_queue_head(&conn->unsent),
+                                  ngx_redis_call_t, queue);
+            ngx_redis_call_again(call);
+        }
+    }
+
+    if (node->redis->subscriber.node == node) {
+        ngx_redis_listen(node->redis, node);
+    }
+
+    if (used) {
+        node->redis->hooks->doubt(node->redis, NULL, 1);
+    }
+}
+
+
+void
+ngx_redis_node_retire(ngx_redis_node_t *node)
+{
+    if (node->retired) {
+        return;
+    }
+
+    node->retired = 1;
+
+    ngx_queue_remove(&node->queue);
+    ngx_queue_insert_tail(&node->redis->retired, &node->queue);
+
+    ngx_redis_node_vacate(node);
+    ngx_redis_control_leave(node);
+    ngx_redis_resolve_exit(node);
+
+    ngx_post_event(&node->destroy, &ngx_posted_events);
+}
+
+
+static void
+ngx_redis_node_destroy(ngx_event_t *ev)
+{
+    ngx_redis_node_t  *node;
+
+    node = ev->data;
+
+    ngx_queue_remove(&node->queue);
+
+    if (node->addrs_pool) {
+        ngx_destroy_pool(node->addrs_pool);
+    }
+
+    ngx_destroy_pool(node->pool);
+}
+
+
+void
+ngx_redis_nodes_exit(ngx_redis_t *redis)
+{
+    ngx_uint_t         i;
+    ngx_queue_t       *q;
+    ngx_redis_conn_t  *conn;
+    ngx_redis_node_t  *node;
+
+    while (!ngx_queue_empty(&redis->nodes)) {
+        q = ngx_queue_head(&redis->nodes);
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        ngx_redis_resolve_exit(node);
+
+        for (i = 0; i < node->total; i++) {
+            conn = &node->conns[i];
+
+            ngx_redis_close(conn);
+            ngx_redis_requeue(conn);
+            ngx_redis_forget(&conn->unsent);
+        }
+
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(&redis->retired, q);
+    }
+
+    while (!ngx_queue_empty(&redis->retired)) {
+        q = ngx_queue_head(&redis->retired);
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->destroy.posted) {
+            ngx_delete_posted_event(&node->destroy);
+        }
+
+        ngx_redis_node_destroy(&node->destroy);
+    }
+}

@@ -1,0 +1,519 @@
+
+/*
+ * What servers say of each other, and the slot of a key: pure functions on
+ * bytes and replies.
+ *
+ * Nothing of it is trusted: a reply of which a part is not as it should be is
+ * refused as a whole, before anything is done with it.
+ *
+ * Called by the topologies.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_redis_topology.h"
+
+
+#define NGX_REDIS_HOST_MAX  255
+
+/* CRC16 as XMODEM has it: x^16 + x^12 + x^5 + 1 */
+#define NGX_REDIS_CRC       0x1021
+
+
+static ngx_int_t ngx_redis_words(ngx_str_t *text, ngx_str_t *word,
+    ngx_uint_t n);
+static ngx_int_t ngx_redis_named(ngx_str_t *of, ngx_str_t *name,
+    ngx_str_t *addr, ngx_str_t *host, in_port_t *port);
+static ngx_int_t ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max);
+static ngx_int_t ngx_redis_host(ngx_str_t *host);
+
+
+/*
+ * Of a key with braces only what is within the first of them counts, if that
+ * is not empty.
+ */
+
+ngx_uint_t
+ngx_redis_slot(u_char *key, size_t len)
+{
+    u_char  *p, *q, *last;
+
+    last = key + len;
+
+    for (p = key; p < last && *p != '{'; p++) { /* void */ }
+
+    for (q = p; q < last && *q != '}'; q++) { /* void */ }
+
+    if (q < last && q > p + 1) {
+        key = p + 1;
+        last = q;
+    }
+
+    return ngx_redis_crc16(key, last)
+           % NGX_REDIS_SLOTS;
+}
+
+
+uint16_t
+ngx_redis_crc16(u_char *p, u_char *last)
+{
+    uint16_t    crc;
+    ngx_uint_t  i, n;
+
+    static uint16_t  table[256];
+
+    if (table[1] == 0) {
+        for (i = 0; i < 256; i++) {
+            crc = (uint16_t) (i << 8);
+
+            for (n = 0; n < 8; n++) {
+                crc = (uint16_t) ((crc & 0x8000)
+                                  ? (crc << 1)
+                                    ^ NGX_REDIS_CRC
+                                  : crc << 1);
+            }
+
+            table[i] = crc;
+        }
+    }
+
+    for (crc = 0; p < last; p++) {
+        crc = (uint16_t) ((crc << 8) ^ table[(crc >> 8) ^ *p]);
+    }
+
+    return crc;
+}
+
+
+/* up to max, or NGX_ERROR */
+
+static ngx_int_t
+ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
+{
+    ngx_uint_t  n;
+
+    if (p == last) {
+        return NGX_ERROR;
+    }
+
+    for (n = 0; p < last; p++) {
+        if (*p < '0' || *p > '9') {
+            return NGX_ERROR;
+        }
+
+        n = n * 10 + (*p - '0');
+
+        if (n > max) {
+            return NGX_ERROR;
+        }
+    }
+
+    return (ngx_int_t) n;
+}
+
+
+/* NGX_OK: it is one, or is empty: then whoever said it means itself */
+
+static ngx_int_t
+ngx_redis_host(ngx_str_t *host)
+{
+    size_t  i;
+
+    if (host->len > 2 && host->data[0] == '['
+        && host->data[host->len - 1] == ']')
+    {
+        host->data++;
+        host->len -= 2;
+    }
+
+    if (host->len == 1 && host->data[0] == '?') {
+        host->len = 0;
+    }
+
+    if (host->len > NGX_REDIS_HOST_MAX) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < host->len; i++) {
+        if (!((host->data[i] >= '0' && host->data[i] <= '9')
+              || (host->data[i] >= 'a' && host->data[i] <= 'z')
+              || (host->data[i] >= 'A' && host->data[i] <= 'Z')
+              || host->data[i] == '.' || host->data[i] == '-'
+              || host->data[i] == '_' || host->data[i] == ':'
+              || host->data[i] == '%'))
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * "MOVED <slot> <host>:<port>" or "ASK ...".  NGX_DECLINED: it is neither;
+ * NGX_ERROR: it is not as it should be
+ */
+
+ngx_int_t
+ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
+{
+    u_char    *p, *last, *space, *colon;
+    ngx_int_t  n;
+
+    if (reply->type != REDIS_REPLY_ERROR) {
+        return NGX_DECLINED;
+    }
+
+    p = (u_char *) reply->str;
+    last = p + reply->len;
+
+    if (last - p >= 6 && ngx_strncmp(p, "MOVED ", 6) == 0) {
+        to->ask = 0;
+        p += 6;
+
+    } else if (last - p >= 4 && ngx_strncmp(p, "ASK ", 4) == 0) {
+        to->ask = 1;
+        p += 4;
+
+    } else {
+        return NGX_DECLINED;
+    }
+
+    for (space = p; space < last && *space != ' '; space++) { /* void */ }
+
+    n = ngx_redis_digits(p, space, NGX_REDIS_SLOTS - 1);
+
+    if (n == NGX_ERROR || space == last) {
+        return NGX_ERROR;
+    }
+
+    to->slot = (ngx_uint_t) n;
+
+    /* an IPv6 address has colons, and no brackets */
+
+    p = space + 1;
+
+    for (colon = last; colon > p && colon[-1] != ':'; colon--) { /* void */ }
+
+    if (colon == p) {
+        return NGX_ERROR;
+    }
+
+    n = ngx_redis_digits(colon, last, 65535);
+
+    if (n == NGX_ERROR || n == 0) {
+        return NGX_ERROR;
+    }
+
+    to->port = (in_port_t) n;
+    to->host.data = p;
+    to->host.len = colon - 1 - p;
+
+    return ngx_redis_host(&to->host);
+}
+
+
+/*
+ * One of the ranges that CLUSTER SLOTS tells: { first, last, master, replicas
+ * ... }.  NGX_ERROR: it is not one
+ */
+
+ngx_int_t
+ngx_redis_range(redisReply *reply, ngx_uint_t n, ngx_redis_range_t *range)
+{
+    ngx_uint_t   i;
+    redisReply  *r;
+
+    if (reply->type != REDIS_REPLY_ARRAY
+        || n >= (ngx_uint_t) reply->elements)
+    {
+        return NGX_ERROR;
+    }
+
+    r = reply->element[n];
+
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 3
+        || r->element[0]->type != REDIS_REPLY_INTEGER
+        || r->element[1]->type != REDIS_REPLY_INTEGER
+        || r->element[0]->integer < 0
+        || r->element[0]->integer > r->element[1]->integer
+        || r->element[1]->integer >= NGX_REDIS_SLOTS)
+    {
+        return NGX_ERROR;
+    }
+
+    range->first = (ngx_uint_t) r->element[0]->integer;
+    range->last = (ngx_uint_t) r->element[1]->integer;
+    range->reply = r;
+    range->members = (ngx_uint_t) r->elements - 2;
+
+    for (i = 2; i < (ngx_uint_t) r->elements; i++) {
+        if (r->element[i]->type != REDIS_REPLY_ARRAY
+            || r->element[i]->elements < 2)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * A member of the range, the master first: { host, port, ... }.  NGX_DECLINED:
+ * it has no port that we could use
+ */
+
+ngx_int_t
+ngx_redis_member(ngx_redis_range_t *range, ngx_uint_t n, ngx_str_t *host,
+    in_port_t *port)
+{
+    redisReply  *r;
+
+    if (n >= range->members) {
+        return NGX_ERROR;
+    }
+
+    r = range->reply->element[2 + n];
+
+    if (r->element[1]->type != REDIS_REPLY_INTEGER
+        || r->element[1]->integer < 0 || r->element[1]->integer > 65535)
+    {
+        return NGX_ERROR;
+    }
+
+    *port = (in_port_t) r->element[1]->integer;
+
+    if (r->element[0]->type == REDIS_REPLY_NIL) {
+        ngx_str_null(host);
+
+    } else if (r->element[0]->type == REDIS_REPLY_STRING) {
+        host->data = (u_char *) r->element[0]->str;
+        host->len = (size_t) r->element[0]->len;
+
+        if (ngx_redis_host(host) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else {
+        return NGX_ERROR;
+    }
+
+    return *port ? NGX_OK : NGX_DECLINED;
+}
+
+
+/* the whole of CLUSTER SLOTS: NGX_OK, or it is not one */
+
+ngx_int_t
+ngx_redis_slots_check(redisReply *reply)
+{
+    in_port_t          port;
+    ngx_str_t          host;
+    ngx_uint_t         i, n;
+    ngx_redis_range_t  range;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < (ngx_uint_t) reply->elements; i++) {
+
+        if (ngx_redis_range(reply, i, &range) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        for (n = 0; n < range.members; n++) {
+            if (ngx_redis_member(&range, n, &host, &port)
+                == NGX_ERROR)
+            {
+                return NGX_ERROR;
+            }
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * What a sentinel answers: { host, port }.  NGX_DECLINED: it does not know the
+ * master
+ */
+
+ngx_int_t
+ngx_redis_master_addr(redisReply *reply, ngx_str_t *host, in_port_t *port)
+{
+    ngx_int_t    n;
+    redisReply  *r;
+
+    if (reply->type == REDIS_REPLY_NIL) {
+        return NGX_DECLINED;
+    }
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2
+        || reply->element[0]->type != REDIS_REPLY_STRING
+        || reply->element[1]->type != REDIS_REPLY_STRING)
+    {
+        return NGX_ERROR;
+    }
+
+    r = reply->element[1];
+
+    n = ngx_redis_digits((u_char *) r->str, (u_char *) r->str + r->len,
+                         65535);
+
+    if (n == NGX_ERROR || n == 0) {
+        return NGX_ERROR;
+    }
+
+    *port = (in_port_t) n;
+
+    host->data = (u_char *) reply->element[0]->str;
+    host->len = (size_t) reply->element[0]->len;
+
+    if (host->len == 0 || ngx_redis_host(host) != NGX_OK
+        || host->len == 0)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * What a sentinel answers to SENTINEL MASTER: names and values.  Of an answer
+ * that is none, or does not tell it, ..._NO_EPOCH.
+ */
+
+int64_t
+ngx_redis_config_epoch(redisReply *reply)
+{
+    off_t        n;
+    ngx_uint_t   i;
+    redisReply  *name, *value;
+
+    if (reply->type != REDIS_REPLY_ARRAY) {
+        return NGX_REDIS_NO_EPOCH;
+    }
+
+    for (i = 0; i + 1 < (ngx_uint_t) reply->elements; i += 2) {
+        name = reply->element[i];
+        value = reply->element[i + 1];
+
+        if (name->type != REDIS_REPLY_STRING
+            || value->type != REDIS_REPLY_STRING
+            || name->len != sizeof("config-epoch") - 1
+            || ngx_strncmp(name->str, "config-epoch", name->len) != 0)
+        {
+            continue;
+        }
+
+        n = ngx_atoof((u_char *) value->str, (size_t) value->len);
+
+        return (n == NGX_ERROR) ? NGX_REDIS_NO_EPOCH : n;
+    }
+
+    return NGX_REDIS_NO_EPOCH;
+}
+
+
+/*
+ * What a sentinel publishes: "<name> <host> <port> <host> <port>", the old
+ * master and the new one.  NGX_DECLINED: another master's
+ */
+
+ngx_int_t
+ngx_redis_switched(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
+    in_port_t *port)
+{
+    ngx_str_t  word[5];
+
+    if (ngx_redis_words(text, word, 5) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_redis_named(&word[0], name, &word[3], host, port);
+}
+
+
+/*
+ * ... and before that, when it tells a replica to be the master: "slave <name>
+ * <host> <port> @ <name> <host> <port>", the replica and the master
+ */
+
+ngx_int_t
+ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
+    in_port_t *port)
+{
+    ngx_str_t  word[8];
+
+    if (ngx_redis_words(text, word, 8) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_redis_named(&word[5], name, &word[6], host, port);
+}
+
+
+/* so many, with a space between them */
+
+static ngx_int_t
+ngx_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
+{
+    u_char     *p, *last, *start;
+    ngx_uint_t  i;
+
+    p = text->data;
+    last = p + text->len;
+
+    for (i = 0; i < n; i++) {
+
+        for (start = p; p < last && *p != ' '; p++) { /* void */ }
+
+        word[i].data = start;
+        word[i].len = p - start;
+
+        if (word[i].len == 0 || (p == last) != (i == n - 1)) {
+            return NGX_ERROR;
+        }
+
+        p++;
+    }
+
+    return NGX_OK;
+}
+
+
+/* "addr" are two words, if the first one is our master's name */
+
+static ngx_int_t
+ngx_redis_named(ngx_str_t *of, ngx_str_t *name, ngx_str_t *addr,
+    ngx_str_t *host, in_port_t *port)
+{
+    ngx_int_t  n;
+
+    if (of->len != name->len
+        || ngx_strncmp(of->data, name->data, name->len) != 0)
+    {
+        return NGX_DECLINED;
+    }
+
+    n = ngx_redis_digits(addr[1].data, addr[1].data + addr[1].len, 65535);
+
+    if (n == NGX_ERROR || n == 0
+        || ngx_redis_host(&addr[0]) != NGX_OK
+        || addr[0].len == 0)
+    {
+        return NGX_ERROR;
+    }
+
+    *host = addr[0];
+    *port = (in_port_t) n;
+
+    return NGX_OK;
+}

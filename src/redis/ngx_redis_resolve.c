@@ -1,0 +1,418 @@
+
+/*
+ * Names of servers: looked up by nginx's resolver while it runs.
+ *
+ * A name of the configuration has addresses from the start, if the master
+ * found some; one that a cluster or a sentinel announces has none.  A name is
+ * looked up when a connection is first made, when one can't be made, and when
+ * what was found is not valid any more.  Connections are made meanwhile with
+ * the addresses there are; without any, they wait.  A connection to an address
+ * that the name does not have any more is given up, and what was asked on it
+ * is asked again.
+ *
+ * Called by the set-up, and when a connection fails.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis_topology.h"
+
+
+/* between two questions for one name, at least; and after one in vain, if
+   there is no address at all, or if there is one */
+#define NGX_REDIS_RESOLVE_MIN   1000
+#define NGX_REDIS_RESOLVE_VAIN  5000
+#define NGX_REDIS_RESOLVE_LONG  60000
+
+/* however long it is valid */
+#define NGX_REDIS_RESOLVE_MAX   3600
+
+#define NGX_REDIS_ADDRS_SIZE    512
+
+
+static void ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx);
+static void ngx_redis_resolved(ngx_redis_node_t *node,
+    ngx_resolver_ctx_t *ctx);
+static ngx_addr_t *ngx_redis_resolved_addrs(ngx_pool_t *pool,
+    ngx_resolver_ctx_t *ctx, in_port_t port);
+static ngx_uint_t ngx_redis_has_addr(ngx_redis_node_t *node,
+    struct sockaddr *sockaddr, socklen_t socklen);
+static void ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay);
+static void ngx_redis_resolve_timer(ngx_event_t *ev);
+static void ngx_redis_each(ngx_redis_node_t *node,
+    void (*handler)(ngx_redis_conn_t *conn));
+static void ngx_redis_go_on(ngx_redis_conn_t *conn);
+static void ngx_redis_give_up(ngx_redis_conn_t *conn);
+static void ngx_redis_outdated(ngx_redis_conn_t *conn);
+
+
+/*
+ * NGX_DECLINED: there is nobody to ask.  Otherwise the connections that wait
+ * for it are told, before this returns if the answer is known.
+ */
+
+ngx_int_t
+ngx_redis_resolve(ngx_redis_node_t *node)
+{
+    ngx_resolver_t      *resolver;
+    ngx_resolver_ctx_t  *ctx;
+
+    resolver = node->redis->resolver;
+
+    if (resolver == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (node->resolving || node->retired) {
+        return NGX_OK;
+    }
+
+    if (node->resolved
+        && ngx_current_msec - node->resolved
+           < NGX_REDIS_RESOLVE_MIN)
+    {
+        ngx_redis_resolve_again(node, NGX_REDIS_RESOLVE_MIN);
+        return NGX_OK;
+    }
+
+    node->resolved = ngx_current_msec | 1;
+
+    ctx = ngx_resolve_start(resolver, NULL);
+
+    if (ctx == NULL || ctx == NGX_NO_RESOLVER) {
+        return NGX_DECLINED;
+    }
+
+    ctx->name = node->lookup;
+    ctx->handler = ngx_redis_resolve_handler;
+    ctx->data = node;
+    ctx->timeout = node->redis->connect_timeout;
+    ctx->cancelable = 1;
+
+    node->resolving = ctx;
+
+    if (ngx_resolve_name(ctx) != NGX_OK) {
+        node->resolving = NULL;
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+/* in a turn of its own: whoever asks for it is in the middle of something */
+
+void
+ngx_redis_resolve_soon(ngx_redis_node_t *node)
+{
+    if (node->named && node->redis->resolver && !node->resolving
+        && !node->retired)
+    {
+        ngx_redis_resolve_again(node, 1);
+    }
+}
+
+
+/* the node goes, or the worker */
+
+void
+ngx_redis_resolve_exit(ngx_redis_node_t *node)
+{
+    if (node->resolving) {
+        ngx_resolve_name_done(node->resolving);
+        node->resolving = NULL;
+    }
+
+    if (node->resolve_timer.timer_set) {
+        ngx_del_timer(&node->resolve_timer);
+    }
+}
+
+
+static void
+ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
+{
+    ngx_uint_t         level;
+    ngx_redis_node_t  *node;
+
+    node = ctx->data;
+
+    if (ctx->state == NGX_OK) {
+        node->unresolved = 0;
+
+        ngx_redis_resolved(node, ctx);
+
+    } else {
+        level = node->unresolved ? NGX_LOG_INFO
+                : node->naddrs ? NGX_LOG_WARN
+                : NGX_LOG_ERR;
+
+        ngx_log_error(level, ngx_cycle->log, 0,
+                      "%V: the name of Redis at %V "
+                      "could not be resolved (%i: %s)",
+                      &node->redis->label, &node->name, ctx->state,
+                      ngx_resolver_strerror(ctx->state));
+
+        node->unresolved = 1;
+
+        ngx_redis_resolve_again(node, node->naddrs
+                                   ? NGX_REDIS_RESOLVE_LONG
+                                   : NGX_REDIS_RESOLVE_VAIN);
+    }
+
+    ngx_resolve_name_done(ctx);
+    node->resolving = NULL;
+
+    ngx_redis_each(node, ngx_redis_outdated);
+
+    ngx_redis_each(node,
+                           node->naddrs ? ngx_redis_go_on
+                                 : ngx_redis_give_up);
+}
+
+
+static void
+ngx_redis_resolved(ngx_redis_node_t *node, ngx_resolver_ctx_t *ctx)
+{
+    time_t       left;
+    ngx_uint_t   i, same;
+    ngx_addr_t  *addrs;
+    ngx_pool_t  *pool;
+
+    left = ctx->valid - ngx_time();
+    left = ngx_max(left, 1);
+    left = ngx_min(left, NGX_REDIS_RESOLVE_MAX);
+
+    ngx_redis_resolve_again(node, (ngx_msec_t) left * 1000);
+
+    pool = ngx_create_pool(NGX_REDIS_ADDRS_SIZE, ngx_cycle->log);
+    if (pool == NULL) {
+        return;
+    }
+
+    addrs = ngx_redis_resolved_addrs(pool, ctx, node->port);
+
+    if (addrs == NULL) {
+        ngx_destroy_pool(pool);
+        return;
+    }
+
+    /* name servers give them in turns: the order is not to be trusted */
+
+    same = (node->naddrs == ctx->naddrs);
+
+    for (i = 0; same && i < ctx->naddrs; i++) {
+        same = ngx_redis_has_addr(node, addrs[i].sockaddr, addrs[i].socklen);
+    }
+
+    if (same) {
+        ngx_destroy_pool(pool);
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
+                  "%V: Redis at %V is at %V%s",
+                  &node->redis->label, &node->name, &addrs[0].name,
+                  ctx->naddrs > 1 ? " and others" : "");
+
+    if (node->addrs_pool) {
+        ngx_destroy_pool(node->addrs_pool);
+    }
+
+    node->addrs_pool = pool;
+    node->addrs = addrs;
+    node->naddrs = ctx->naddrs;
+    node->addr = 0;
+}
+
+
+static ngx_addr_t *
+ngx_redis_resolved_addrs(ngx_pool_t *pool, ngx_resolver_ctx_t *ctx,
+    in_port_t port)
+{
+    u_char           *p;
+    ngx_uint_t        i;
+    ngx_addr_t       *addrs;
+    struct sockaddr  *sockaddr;
+
+    addrs = ngx_pcalloc(pool, ctx->naddrs * sizeof(ngx_addr_t));
+    if (addrs == NULL) {
+        return NULL;
+    }
+
+    for (i = 0; i < ctx->naddrs; i++) {
+        sockaddr = ngx_palloc(pool, ctx->addrs[i].socklen);
+        p = ngx_pnalloc(pool, NGX_SOCKADDR_STRLEN);
+
+        if (sockaddr == NULL || p == NULL) {
+            return NULL;
+        }
+
+        ngx_memcpy(sockaddr, ctx->addrs[i].sockaddr, ctx->addrs[i].socklen);
+        ngx_inet_set_port(sockaddr, port);
+
+        addrs[i].sockaddr = sockaddr;
+        addrs[i].socklen = ctx->addrs[i].socklen;
+        addrs[i].name.data = p;
+        addrs[i].name.len = ngx_sock_ntop(sockaddr, addrs[i].socklen, p,
+                                          NGX_SOCKADDR_STRLEN, 1);
+    }
+
+    return addrs;
+}
+
+
+static ngx_uint_t
+ngx_redis_has_addr(ngx_redis_node_t *node, struct sockaddr *sockaddr,
+    socklen_t socklen)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < node->naddrs; i++) {
+        if (ngx_cmp_sockaddr(node->addrs[i].sockaddr, node->addrs[i].socklen,
+                             sockaddr, socklen, 1)
+            == NGX_OK)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay)
+{
+    ngx_event_t  *ev;
+
+    ev = &node->resolve_timer;
+
+    if (ev->timer_set) {
+
+        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
+            <= (ngx_msec_int_t) delay)
+        {
+            return;
+        }
+
+        ngx_del_timer(ev);
+    }
+
+    ev->handler = ngx_redis_resolve_timer;
+    ev->data = node;
+    ev->log = ngx_cycle->log;
+    ev->cancelable = 1;
+
+    ngx_add_timer(ev, delay);
+}
+
+
+static void
+ngx_redis_resolve_timer(ngx_event_t *ev)
+{
+    (void) ngx_redis_resolve(ev->data);
+}
+
+
+/* all connections to a node, whoever has them */
+
+static void
+ngx_redis_each(ngx_redis_node_t *node,
+    void (*handler)(ngx_redis_conn_t *conn))
+{
+    ngx_uint_t         i;
+    ngx_redis_t       *redis;
+    ngx_redis_conn_t  *more[3];
+
+    redis = node->redis;
+
+    for (i = 0; i < node->total; i++) {
+        handler(&node->conns[i]);
+    }
+
+    more[0] = &redis->subscriber;
+    more[1] = &redis->control.conn;
+    more[2] = node->events;
+
+    for (i = 0; i < 3; i++) {
+        if (more[i] && more[i]->node == node) {
+            handler(more[i]);
+        }
+    }
+}
+
+
+static void
+ngx_redis_go_on(ngx_redis_conn_t *conn)
+{
+    if (conn->state == NGX_REDIS_CONNECTING
+        && conn->connection == NULL)
+    {
+        if (conn->timer.timer_set) {
+            ngx_del_timer(&conn->timer);
+        }
+
+        ngx_redis_connect(conn);
+    }
+}
+
+
+static void
+ngx_redis_give_up(ngx_redis_conn_t *conn)
+{
+    if (conn->state == NGX_REDIS_CONNECTING
+        && conn->connection == NULL)
+    {
+        ngx_redis_drop(conn,
+                                 "its name could not be resolved");
+    }
+}
+
+
+static void
+ngx_redis_outdated(ngx_redis_conn_t *conn)
+{
+    if (conn->connection
+        && !ngx_redis_has_addr(conn->node,
+                                         &conn->sockaddr.sockaddr,
+                                         conn->socklen))
+    {
+        ngx_redis_drop(conn,
+                                 "its name has other addresses now");
+    }
+}
+
+
+/* whoever announced the name, it has no address yet */
+
+void
+ngx_redis_lookup(ngx_redis_conn_t *conn)
+{
+    ngx_redis_t  *redis;
+
+    redis = conn->redis;
+
+    ngx_add_timer(&conn->timer, redis->connect_timeout);
+
+    /* that may go on with it at once */
+
+    if (ngx_redis_resolve(conn->node) != NGX_DECLINED) {
+        return;
+    }
+
+    if (redis->resolver == NULL && !redis->no_resolver) {
+        redis->no_resolver = 1;
+
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "%V: a server is announced as "
+                      "\"%V\", and there is no \"resolver\" directive in the "
+                      "http block to look up its name",
+                      &redis->label, &conn->node->name);
+    }
+
+    ngx_redis_drop(conn, "its name can't be looked up");
+}

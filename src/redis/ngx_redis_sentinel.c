@@ -1,0 +1,610 @@
+
+/*
+ * The topology of a master that sentinels watch over: every key is at the
+ * master, and which server that is, they tell.
+ *
+ * One sentinel is asked now and then, often while there is no master that
+ * works.  All of them are listened to: in a failover that is planned, the one
+ * that leads it publishes it last.  What a sentinel says need not be so: it
+ * may be cut off, together with a former master, or be late.
+ *
+ *   - A server is asked for its role before anything else is asked of it: a
+ *     replica is left at once, and so is a master that answers READONLY.
+ *   - What has the newest epoch of the configuration is believed, whoever says
+ *     it.  A change that is published does not tell its epoch: whoever
+ *     published it is asked at once.
+ *   - What has an older one is believed only if most of the configured
+ *     sentinels say the same: they were set up anew.
+ *   - A user may not be allowed to ask for the epoch.  Then a change that is
+ *     published is believed, and an answer that differs if the master that we
+ *     have does not work, or if most say the same.
+ *
+ * The newest is in shared memory: the workers of one nginx use one master.
+ *
+ * At a change what was asked of the old master, sent or not, is asked of the
+ * new one, with the same tokens.
+ *
+ * Called through the table of topologies.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis_topology.h"
+
+
+/* between questions while the master works */
+#define NGX_REDIS_POLL    10000
+
+
+static ngx_int_t ngx_redis_sentinel_init(ngx_redis_t *redis);
+static void ngx_redis_sentinel_exit(ngx_redis_t *redis);
+static ngx_redis_node_t *ngx_redis_sentinel_node(ngx_redis_t *redis,
+    ngx_str_t *key);
+static ngx_redis_node_t *ngx_redis_sentinel_listen(ngx_redis_t *redis,
+    ngx_redis_node_t *except);
+static void ngx_redis_sentinel_failed(ngx_redis_conn_t *conn);
+static ngx_int_t ngx_redis_sentinel_refused(ngx_redis_call_t *call,
+    redisReply *reply);
+static ngx_redis_node_t *ngx_redis_sentinel_next(ngx_redis_t *redis);
+static ngx_uint_t ngx_redis_sentinel_first(ngx_redis_t *redis,
+    ngx_str_t *args);
+static void ngx_redis_sentinel_before(ngx_redis_t *redis, redisReply *reply);
+static ngx_uint_t ngx_redis_sentinel_question(ngx_redis_t *redis,
+    ngx_str_t *args);
+static ngx_int_t ngx_redis_sentinel_answer(ngx_redis_t *redis,
+    ngx_redis_node_t *asked, redisReply *reply);
+static ngx_int_t ngx_redis_sentinel_believed(ngx_redis_t *redis,
+    ngx_str_t *host, in_port_t port);
+static ngx_uint_t ngx_redis_sentinel_most(ngx_redis_t *redis, ngx_str_t *host,
+    in_port_t port);
+static ngx_msec_t ngx_redis_sentinel_pause(ngx_redis_t *redis);
+static void ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host,
+    in_port_t port);
+static void ngx_redis_sentinel_renewed(ngx_event_t *ev);
+static ngx_int_t ngx_redis_sentinel_newest(ngx_redis_t *redis,
+    ngx_str_t *host, in_port_t port, int64_t epoch, ngx_uint_t force);
+static ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master,
+    ngx_str_t *host, in_port_t port);
+
+
+const ngx_redis_topology_t  ngx_redis_sentinel = {
+    ngx_redis_sentinel_init,
+    ngx_redis_sentinel_exit,
+    ngx_redis_sentinel_node,
+    ngx_redis_sentinel_listen,
+    ngx_redis_sentinel_failed,
+    ngx_redis_sentinel_refused
+};
+
+
+static const ngx_redis_asker_t  ngx_redis_sentinel_asker = {
+    "which server is the master",
+    ngx_redis_sentinel_next,
+    ngx_redis_sentinel_first,
+    ngx_redis_sentinel_before,
+    ngx_redis_sentinel_question,
+    ngx_redis_sentinel_answer,
+    ngx_redis_sentinel_pause
+};
+
+
+static ngx_int_t
+ngx_redis_sentinel_init(ngx_redis_t *redis)
+{
+    ngx_uint_t         i;
+    ngx_redis_addr_t  *addr;
+    ngx_redis_node_t  *node;
+
+    addr = redis->sentinels.elts;
+
+    for (i = 0; i < redis->sentinels.nelts; i++) {
+        node = ngx_redis_node_seed(redis, &addr[i]);
+
+        if (node == NULL) {
+            return NGX_ERROR;
+        }
+
+        node->sentinel = 1;
+
+        if (ngx_redis_events_init(node) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    redis->renewed.handler = ngx_redis_sentinel_renewed;
+    redis->renewed.data = redis;
+    redis->renewed.log = ngx_cycle->log;
+
+    /* sentinels are asked first, in case that all of them know better */
+
+    redis->version = redis->newest->version;
+
+    ngx_redis_control_init(redis, &ngx_redis_sentinel_asker);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_redis_sentinel_exit(ngx_redis_t *redis)
+{
+    ngx_queue_t  *q;
+
+    if (redis->control.asker == NULL) {
+        return;
+    }
+
+    ngx_redis_control_exit(redis);
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        ngx_redis_events_exit(ngx_queue_data(q, ngx_redis_node_t, queue));
+    }
+
+    if (redis->renewed.posted) {
+        ngx_delete_posted_event(&redis->renewed);
+    }
+
+    if (redis->promoting.timer_set) {
+        ngx_del_timer(&redis->promoting);
+    }
+
+    redis->master = NULL;
+}
+
+
+static ngx_redis_node_t *
+ngx_redis_sentinel_node(ngx_redis_t *redis, ngx_str_t *key)
+{
+    if (redis->version != redis->newest->version) {
+
+        /* another worker knows of another master; not from here */
+
+        ngx_post_event(&redis->renewed, &ngx_posted_events);
+        return NULL;
+    }
+
+    if (redis->promoting.timer_set) {
+        return NULL;
+    }
+
+    if (redis->master == NULL) {
+        ngx_redis_control_want(redis);
+        return NULL;
+    }
+
+    ngx_redis_control_listen(redis);
+
+    return redis->master;
+}
+
+
+static ngx_redis_node_t *
+ngx_redis_sentinel_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
+{
+    return redis->master;
+}
+
+
+static void
+ngx_redis_sentinel_failed(ngx_redis_conn_t *conn)
+{
+    ngx_redis_control_want(conn->redis);
+}
+
+
+static ngx_int_t
+ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_redis_t       *redis;
+    ngx_redis_node_t  *node;
+
+    if (!ngx_redis_transient(reply)) {
+        return NGX_DECLINED;
+    }
+
+    node = call->conn->node;
+    redis = node->redis;
+
+    if (ngx_redis_error_is(reply, "READONLY ")
+        && node == redis->master)
+    {
+        ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                      "%V: Redis at %V is not the "
+                      "master any more", &redis->label,
+                      ngx_redis_node_label(node));
+
+        redis->master = NULL;
+    }
+
+    /* after a pause: whoever is the master next may be the same again */
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+
+    } else {
+        ngx_redis_call_later(call, reply);
+    }
+
+    if (redis->master == NULL) {
+        ngx_redis_node_retire(node);
+    }
+
+    ngx_redis_control_want(redis);
+
+    return NGX_OK;
+}
+
+
+/*
+ * The first of them is the one that answered last.  As long as nothing seems
+ * wrong the others have their turn, too: that one may be cut off.
+ */
+
+static ngx_redis_node_t *
+ngx_redis_sentinel_next(ngx_redis_t *redis)
+{
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node, *last;
+
+    last = NULL;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->sentinel && node->asked != redis->control.round) {
+
+            if (redis->control.urgent) {
+                return node;
+            }
+
+            last = node;
+        }
+    }
+
+    return last;
+}
+
+
+/*
+ * The epoch.  Its answer has an address, too, but not of a master that is just
+ * being promoted: in one that leads a failover the two differ.
+ */
+
+static ngx_uint_t
+ngx_redis_sentinel_first(ngx_redis_t *redis, ngx_str_t *args)
+{
+    redis->vote.epoch = NGX_REDIS_NO_EPOCH;
+
+    ngx_str_set(&args[0], "SENTINEL");
+    ngx_str_set(&args[1], "master");
+    args[2] = redis->master_name;
+
+    return 3;
+}
+
+
+static void
+ngx_redis_sentinel_before(ngx_redis_t *redis, redisReply *reply)
+{
+    redis->vote.epoch = ngx_redis_config_epoch(reply);
+}
+
+
+static ngx_uint_t
+ngx_redis_sentinel_question(ngx_redis_t *redis, ngx_str_t *args)
+{
+    ngx_str_set(&args[0], "SENTINEL");
+    ngx_str_set(&args[1], "get-master-addr-by-name");
+    args[2] = redis->master_name;
+
+    return 3;
+}
+
+
+static ngx_int_t
+ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
+    redisReply *reply)
+{
+    u_char            *error;
+    in_port_t          port;
+    ngx_int_t          rc;
+    ngx_str_t          host;
+    ngx_redis_node_t  *master;
+
+    ngx_redis_events_check(redis);
+
+    rc = ngx_redis_master_addr(reply, &host, &port);
+
+    if (rc != NGX_OK) {
+        error = redis->control.conn.error;
+
+        (void) ngx_slprintf(error,
+                            error + NGX_REDIS_ERROR_LEN - 1,
+                            rc == NGX_DECLINED
+                                ? "the sentinel at %V has no master named "
+                                  "\"%V\"%Z"
+                                : "the answer of the sentinel at %V is not "
+                                  "an address%Z",
+                            &asked->name, &redis->master_name);
+        return NGX_DECLINED;
+    }
+
+    if (ngx_redis_sentinel_believed(redis, &host, port)
+        != NGX_OK)
+    {
+        error = redis->control.conn.error;
+
+        (void) ngx_slprintf(error, error
+                            + NGX_REDIS_ERROR_LEN - 1,
+                            "the sentinels do not agree, that at %V says "
+                            "%V:%d%Z", &asked->name, &host, (int) port);
+        return NGX_DECLINED;
+    }
+
+    master = redis->master;
+
+    if (ngx_redis_sentinel_is(master, &host, port)) {
+
+        /* it does not work: do others know of a better one? */
+
+        if (ngx_redis_node_failing(master)
+            && ngx_redis_sentinel_next(redis))
+        {
+            error = redis->control.conn.error;
+
+            (void) ngx_slprintf(error, error
+                                + NGX_REDIS_ERROR_LEN - 1,
+                                "the master that it names, %V, does not "
+                                "work%Z", &master->name);
+            return NGX_DECLINED;
+        }
+
+    } else {
+        ngx_redis_sentinel_adopt(redis, &host, port);
+    }
+
+    redis->lost = 0;
+
+    ngx_queue_remove(&asked->queue);
+    ngx_queue_insert_head(&redis->nodes, &asked->queue);
+
+    return NGX_OK;
+}
+
+
+/* by its epoch, or for want of one: see above */
+
+static ngx_int_t
+ngx_redis_sentinel_believed(ngx_redis_t *redis, ngx_str_t *host,
+    in_port_t port)
+{
+    int64_t            epoch;
+    ngx_redis_node_t  *master;
+
+    epoch = redis->vote.epoch;
+    master = redis->master;
+
+    if (ngx_redis_sentinel_newest(redis, host, port, epoch, 0)
+        == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    if (!ngx_redis_sentinel_most(redis, host, port)
+        && (epoch != NGX_REDIS_NO_EPOCH
+            || redis->newest->epoch
+               != NGX_REDIS_NO_EPOCH
+            || (master && !ngx_redis_node_failing(master))))
+    {
+        return NGX_DECLINED;
+    }
+
+    return ngx_redis_sentinel_newest(redis, host, port, epoch, 1);
+}
+
+
+/*
+ * NGX_OK: that is the newest of what all workers know, or is from now on; also
+ * if that is not so ("force").  NGX_DECLINED: it is older, or as old and
+ * another one.
+ */
+
+static ngx_int_t
+ngx_redis_sentinel_newest(ngx_redis_t *redis, ngx_str_t *host, in_port_t port,
+    int64_t epoch, ngx_uint_t force)
+{
+    ngx_int_t            rc;
+    ngx_uint_t           same;
+    ngx_redis_newest_t  *newest;
+
+    newest = redis->newest;
+
+    if (host->len > sizeof(newest->host)) {
+        return NGX_DECLINED;
+    }
+
+    rc = NGX_OK;
+
+    ngx_shmtx_lock(&redis->shpool->mutex);
+
+    same = (newest->version && newest->port == port
+            && newest->len == host->len
+            && ngx_memcmp(newest->host, host->data, host->len) == 0);
+
+    if (newest->version == 0 || force || epoch > newest->epoch) {
+
+        if (!same) {
+            ngx_memcpy(newest->host, host->data, host->len);
+            newest->len = host->len;
+            newest->port = port;
+            newest->version++;
+        }
+
+        newest->epoch = epoch;
+
+    } else if (!same || epoch < newest->epoch) {
+        rc = NGX_DECLINED;
+    }
+
+    if (rc == NGX_OK) {
+        redis->version = newest->version;
+    }
+
+    ngx_shmtx_unlock(&redis->shpool->mutex);
+
+    return rc;
+}
+
+
+static ngx_uint_t
+ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
+    in_port_t port)
+{
+    return master && master->port == port && master->host.len == host->len
+           && ngx_strncmp(master->host.data, host->data, host->len) == 0;
+}
+
+
+/* do most of the sentinels say so, of those asked in this round? */
+
+static ngx_uint_t
+ngx_redis_sentinel_most(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
+{
+    ngx_redis_vote_t  *vote;
+
+    vote = &redis->vote;
+
+    if (vote->round != redis->control.round) {
+        vote->round = redis->control.round;
+        vote->n = 0;
+        vote->port = port;
+        vote->len = ngx_min(host->len, sizeof(vote->host));
+        ngx_memcpy(vote->host, host->data, vote->len);
+    }
+
+    if (vote->port != port || vote->len != host->len
+        || ngx_memcmp(vote->host, host->data, host->len) != 0)
+    {
+        return 0;
+    }
+
+    return ++vote->n > redis->sentinels.nelts / 2;
+}
+
+
+static ngx_msec_t
+ngx_redis_sentinel_pause(ngx_redis_t *redis)
+{
+    if (redis->master
+        && !ngx_redis_node_failing(redis->master))
+    {
+        return NGX_REDIS_POLL;
+    }
+
+    return NGX_REDIS_INTERVAL;
+}
+
+
+static void
+ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
+{
+    ngx_redis_node_t  *node, *old;
+
+    node = ngx_redis_node_get(redis, host, port);
+
+    if (node == NULL || node == redis->master) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                  "%V: the master \"%V\" is at %V",
+                  &redis->label, &redis->master_name, &node->name);
+
+    if (redis->promoting.timer_set) {
+        ngx_del_timer(&redis->promoting);
+    }
+
+    old = redis->master;
+
+    redis->master = node;
+    redis->lost = 0;
+
+    if (old) {
+        ngx_redis_node_retire(old);
+    }
+
+    ngx_redis_reroute(redis, &redis->waiting);
+
+    if (redis->subscriber.node == NULL && redis->listeners) {
+        ngx_redis_listen(redis, NULL);
+    }
+}
+
+
+/* another worker learned of it */
+
+static void
+ngx_redis_sentinel_renewed(ngx_event_t *ev)
+{
+    u_char               text[NGX_MAXHOSTNAMELEN];
+    in_port_t            port;
+    ngx_str_t            host;
+    ngx_redis_t         *redis;
+    ngx_redis_newest_t  *newest;
+
+    redis = ev->data;
+    newest = redis->newest;
+
+    ngx_shmtx_lock(&redis->shpool->mutex);
+
+    redis->version = newest->version;
+    port = newest->port;
+    host.data = text;
+    host.len = newest->len;
+    ngx_memcpy(text, newest->host, newest->len);
+
+    ngx_shmtx_unlock(&redis->shpool->mutex);
+
+    ngx_redis_sentinel_adopt(redis, &host, port);
+
+    /* those that came meanwhile; also if it is the same again */
+
+    ngx_redis_reroute(redis, &redis->waiting);
+}
+
+
+void
+ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
+    in_port_t port)
+{
+    ngx_redis_t  *redis;
+
+    redis = sentinel->redis;
+
+    if (ngx_redis_sentinel_is(redis->master, host, port)) {
+        return;
+    }
+
+    if (redis->newest->epoch
+        != NGX_REDIS_NO_EPOCH)
+    {
+        ngx_redis_control_ask(sentinel);
+        return;
+    }
+
+    if (ngx_redis_sentinel_newest(redis, host, port,
+                                       NGX_REDIS_NO_EPOCH, 1)
+        == NGX_OK)
+    {
+        ngx_redis_sentinel_adopt(redis, host, port);
+    }
+}

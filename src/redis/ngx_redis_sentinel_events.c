@@ -1,0 +1,236 @@
+
+/*
+ * What sentinels publish.  Each worker listens to all of them: one may be away
+ * or cut off, and the one that leads a failover publishes it when it is
+ * through, seconds after the others.
+ *
+ * A sentinel that leads one also publishes when it tells the replica to be the
+ * master, which is up to a second before any of them knows that it is.  What
+ * the old master is asked from then on is lost: so nothing is, until the new
+ * one is known, for a while at most.
+ *
+ * Called by the topology; calls it with what is published of its master.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_redis_topology.h"
+
+
+/* before a sentinel that was lost is listened to again */
+#define NGX_REDIS_LISTEN  1000
+
+/* for so long nothing is asked of a master that is about to be replaced */
+#define NGX_REDIS_PROMOTING  3000
+
+
+static void ngx_redis_events_connect(ngx_event_t *ev);
+static void ngx_redis_events_ready(ngx_redis_conn_t *conn);
+static void ngx_redis_events_lost(ngx_redis_conn_t *conn);
+static void ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text);
+static void ngx_redis_events_promoted(ngx_event_t *ev);
+static ngx_int_t ngx_redis_events_message(ngx_redis_conn_t *conn,
+    redisReply *reply);
+
+
+static const ngx_redis_owner_t
+    ngx_redis_events_owner =
+{
+    ngx_redis_events_ready,
+    ngx_redis_events_lost,
+    ngx_redis_events_message
+};
+
+
+static ngx_str_t  ngx_redis_events_channel =
+    ngx_string("+switch-master");
+
+static ngx_str_t  ngx_redis_events_also =
+    ngx_string("+failover-state-wait-promotion");
+
+
+ngx_int_t
+ngx_redis_events_init(ngx_redis_node_t *sentinel)
+{
+    ngx_redis_conn_t  *conn;
+
+    if (sentinel->events) {
+        /* it is in the configuration twice */
+        return NGX_OK;
+    }
+
+    conn = ngx_pcalloc(sentinel->pool, sizeof(ngx_redis_conn_t));
+    if (conn == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_redis_conn_init(conn, sentinel->redis, sentinel);
+
+    conn->owner = &ngx_redis_events_owner;
+    conn->subscriber = 1;
+    conn->channel = &ngx_redis_events_channel;
+    conn->also = &ngx_redis_events_also;
+
+    sentinel->events = conn;
+
+    sentinel->events_timer.handler =
+                                   ngx_redis_events_connect;
+    sentinel->events_timer.data = conn;
+    sentinel->events_timer.log = ngx_cycle->log;
+    sentinel->events_timer.cancelable = 1;
+
+    ngx_post_event(&sentinel->events_timer, &ngx_posted_events);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_redis_events_exit(ngx_redis_node_t *sentinel)
+{
+    if (sentinel->events == NULL) {
+        return;
+    }
+
+    if (sentinel->events_timer.timer_set) {
+        ngx_del_timer(&sentinel->events_timer);
+    }
+
+    if (sentinel->events_timer.posted) {
+        ngx_delete_posted_event(&sentinel->events_timer);
+    }
+
+    ngx_redis_close(sentinel->events);
+    ngx_redis_requeue(sentinel->events);
+}
+
+
+/* do they still hear? */
+
+void
+ngx_redis_events_check(ngx_redis_t *redis)
+{
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (node->events) {
+            ngx_redis_check(node->events);
+        }
+    }
+}
+
+
+static void
+ngx_redis_events_connect(ngx_event_t *ev)
+{
+    ngx_redis_connect(ev->data);
+}
+
+
+/* what was published before went by */
+
+static void
+ngx_redis_events_ready(ngx_redis_conn_t *conn)
+{
+    ngx_redis_control_want(conn->redis);
+}
+
+
+static void
+ngx_redis_events_lost(ngx_redis_conn_t *conn)
+{
+    ngx_add_timer(&conn->node->events_timer,
+                  NGX_REDIS_LISTEN + ngx_random() % NGX_REDIS_LISTEN);
+}
+
+
+static ngx_int_t
+ngx_redis_events_message(ngx_redis_conn_t *conn, redisReply *reply)
+{
+    in_port_t  port;
+    ngx_str_t  host, text, channel;
+
+    if (ngx_redis_is_checked(conn, reply)) {
+        return NGX_OK;
+    }
+
+    if (ngx_redis_field(reply, 1, &channel) != NGX_OK
+        || ngx_redis_field(reply, 2, &text) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (channel.len == conn->also->len
+        && ngx_strncmp(channel.data, conn->also->data, channel.len) == 0)
+    {
+        ngx_redis_events_promoting(conn->redis, &text);
+        return NGX_OK;
+    }
+
+    if (ngx_redis_switched(&text, &conn->redis->master_name,
+                                     &host, &port)
+        == NGX_OK)
+    {
+        ngx_redis_sentinel_told(conn->node, &host, port);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
+{
+    in_port_t          port;
+    ngx_str_t          host;
+    ngx_redis_node_t  *master;
+
+    master = redis->master;
+
+    /* of one that we left already, it is late */
+
+    if (ngx_redis_promoting(text, &redis->master_name, &host,
+                                      &port)
+        != NGX_OK
+        || master == NULL || redis->promoting.timer_set
+        || master->port != port || master->host.len != host.len
+        || ngx_strncmp(master->host.data, host.data, host.len) != 0)
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                  "%V: the master \"%V\" at %V is "
+                  "about to be replaced", &redis->label,
+                  &redis->master_name, &master->name);
+
+    redis->promoting.handler = ngx_redis_events_promoted;
+    redis->promoting.data = redis;
+    redis->promoting.log = ngx_cycle->log;
+    redis->promoting.cancelable = 1;
+
+    ngx_add_timer(&redis->promoting, NGX_REDIS_PROMOTING);
+}
+
+
+/* it was not, or nobody told */
+
+static void
+ngx_redis_events_promoted(ngx_event_t *ev)
+{
+    ngx_redis_t  *redis;
+
+    redis = ev->data;
+
+    ngx_redis_control_want(redis);
+    ngx_redis_reroute(redis, &redis->waiting);
+}

@@ -1,0 +1,289 @@
+
+/*
+ * What the client of ngx_redis.h tells the store: nodes and their figures,
+ * records that may be lost, replicas that do not have a commit.
+ *
+ * Called by the client, and while the configuration is read.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "observe/ngx_http_idem_metrics.h"
+#include "store/redis/ngx_http_idem_redis.h"
+
+
+static ngx_int_t ngx_http_idem_redis_node(ngx_redis_node_t *node);
+static void ngx_http_idem_redis_count(ngx_redis_node_t *node,
+    ngx_redis_count_e what);
+static void ngx_http_idem_redis_ready(ngx_redis_conn_t *conn);
+static void ngx_http_idem_redis_works(ngx_redis_conn_t *conn);
+static void ngx_http_idem_redis_doubt(ngx_redis_t *client,
+    ngx_redis_conn_t *conn, ngx_uint_t now);
+static ngx_uint_t ngx_http_idem_redis_concerns(void *data, u_char *id);
+static void ngx_http_idem_redis_missed(ngx_redis_call_t *call,
+    redisReply *reply);
+static ngx_http_idem_store_node_t *ngx_http_idem_redis_node_of(void *data,
+    u_char *id);
+
+
+const ngx_redis_user_t  ngx_http_idem_redis_hooks = {
+    ngx_http_idem_redis_node,
+    ngx_http_idem_redis_count,
+    ngx_http_idem_redis_ready,
+    ngx_http_idem_redis_works,
+    ngx_http_idem_redis_doubt,
+    ngx_http_idem_redis_wake_all,
+    ngx_http_idem_redis_message
+};
+
+
+static ngx_int_t
+ngx_http_idem_redis_node(ngx_redis_node_t *node)
+{
+    ngx_http_idem_redis_node_t  *n;
+
+    n = ngx_pcalloc(node->pool, sizeof(ngx_http_idem_redis_node_t));
+    if (n == NULL) {
+        return NGX_ERROR;
+    }
+
+    n->known.name = node->name;
+    node->data = n;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_redis_count(ngx_redis_node_t *node, ngx_redis_count_e what)
+{
+    ngx_http_idem_redis_t       *redis;
+    ngx_http_idem_redis_node_t  *n;
+
+    n = node->data;
+    redis = node->redis->data;
+
+    if (redis->store->nodes) {
+        ngx_http_idem_nodes_count(redis->store->nodes, &n->known,
+            (what == NGX_REDIS_NODE_ANSWERED) ? NGX_HTTP_IDEM_NODE_ANSWERED
+            : (what == NGX_REDIS_NODE_FAILED) ? NGX_HTTP_IDEM_NODE_FAILED
+            : NGX_HTTP_IDEM_NODE_REDIRECTED);
+    }
+}
+
+
+static void
+ngx_http_idem_redis_ready(ngx_redis_conn_t *conn)
+{
+    ngx_http_idem_redis_node_t  *n;
+
+    n = conn->node->data;
+
+    if (ngx_worker == 0 && !n->policy_asked) {
+        n->policy_asked = 1;
+        ngx_http_idem_redis_policy_ask(conn);
+    }
+}
+
+
+static void
+ngx_http_idem_redis_works(ngx_redis_conn_t *conn)
+{
+    ngx_http_idem_redis_t  *redis;
+
+    redis = conn->redis->data;
+    redis->store->connects++;
+}
+
+
+/* holders renew: they write anew what is lost */
+
+static void
+ngx_http_idem_redis_doubt(ngx_redis_t *client, ngx_redis_conn_t *conn,
+    ngx_uint_t now)
+{
+    ngx_http_idem_redis_t  *redis;
+
+    redis = client->data;
+
+    ngx_http_idem_store_doubt(redis->store, now,
+                              conn ? ngx_http_idem_redis_concerns : NULL,
+                              conn);
+}
+
+
+static ngx_uint_t
+ngx_http_idem_redis_concerns(void *data, u_char *id)
+{
+    ngx_redis_conn_t  *conn = data;
+
+    u_char     text[NGX_HTTP_IDEM_REDIS_PREFIX_MAX
+                    + 2 * NGX_HTTP_IDEM_ID_LEN];
+    ngx_str_t  key;
+
+    key.data = text;
+    key.len = ngx_http_idem_redis_key(conn->redis->data, id, text);
+
+    return ngx_redis_conn_has(conn, &key, ngx_http_idem_redis_lane(id));
+}
+
+
+/* the replicas were asked; a commit that too few have is one all the same */
+
+void
+ngx_http_idem_redis_replicated(ngx_redis_call_t *call, redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ERROR
+        || reply->integer < call->redis->replicas)
+    {
+        ngx_http_idem_redis_missed(call, reply);
+    }
+
+    ngx_http_idem_redis_committed(call->data);
+}
+
+
+/* one line a second is a warning: there may be thousands of commits */
+
+static void
+ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
+{
+    u_char                 *p;
+    u_char                  why[128];
+    ngx_uint_t              level;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_redis_t  *redis;
+
+    op = call->data;
+    redis = ngx_http_idem_redis_conf(op);
+
+    op->unacknowledged = 1;
+
+    if (op->known) {
+        return;
+    }
+
+    ngx_http_idem_metrics_count(redis->store->metrics,
+                                NGX_HTTP_IDEM_COUNT_REPLICAS_MISSED);
+
+    level = NGX_LOG_INFO;
+
+    if (redis->missed != ngx_time()) {
+        redis->missed = ngx_time();
+        level = NGX_LOG_WARN;
+    }
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        p = ngx_cpymem(why, "WAIT is refused: ",
+                       sizeof("WAIT is refused: ") - 1);
+        p = ngx_redis_error_text(p, why + sizeof(why), reply);
+
+    } else {
+        p = ngx_snprintf(why, sizeof(why), "after %M ms",
+                         ngx_current_msec - call->conn->asked);
+    }
+
+    ngx_log_error(level, op->log, 0,
+                  "%V: a commit is on %L of %i replicas of %V, %*s; it is "
+                  "lost if its master is, record %*xs",
+                  &redis->client.label,
+                  (int64_t) (reply->type == REDIS_REPLY_INTEGER
+                             ? reply->integer : 0),
+                  redis->client.replicas, &call->conn->node->name,
+                  (size_t) (p - why), why, (size_t) 8, op->id);
+}
+
+
+/* a store that is several servers has figures for each */
+
+char *
+ngx_http_idem_redis_nodes_conf(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
+{
+    ngx_http_idem_nodes_t  *nodes;
+
+    nodes = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_nodes_t));
+    if (nodes == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    nodes->find = ngx_http_idem_redis_node_of;
+    nodes->data = redis;
+
+    redis->store->nodes = nodes;
+
+    return ngx_http_idem_nodes_add(cf, nodes, &redis->store->name);
+}
+
+
+/* where a record is, or will be asked for */
+
+static ngx_http_idem_store_node_t *
+ngx_http_idem_redis_node_of(void *data, u_char *id)
+{
+    u_char                       text[NGX_HTTP_IDEM_REDIS_PREFIX_MAX
+                                      + 2 * NGX_HTTP_IDEM_ID_LEN];
+    ngx_str_t                    key;
+    ngx_redis_node_t            *node;
+    ngx_http_idem_redis_t       *redis;
+    ngx_http_idem_redis_node_t  *n;
+
+    redis = data;
+    key.data = text;
+    key.len = ngx_http_idem_redis_key(redis, id, text);
+
+    node = ngx_redis_node_of(&redis->client, &key);
+    if (node == NULL) {
+        return NULL;
+    }
+
+    n = node->data;
+
+    ngx_http_idem_nodes_see(redis->store->nodes, &n->known);
+
+    return &n->known;
+}
+
+
+/*
+ * What one worker learned of sentinels is for all of them.  Other sentinels, or
+ * another name, are another master: that is not taken over by a reload.
+ */
+
+char *
+ngx_http_idem_redis_sentinel_conf(ngx_conf_t *cf,
+    ngx_http_idem_redis_t *redis)
+{
+    u_char            *p;
+    uint32_t           crc;
+    ngx_str_t          name;
+    ngx_uint_t         i;
+    ngx_redis_addr_t  *addr;
+
+    addr = redis->client.sentinels.elts;
+
+    ngx_crc32_init(crc);
+
+    for (i = 0; i < redis->client.sentinels.nelts; i++) {
+        ngx_crc32_update(&crc, addr[i].url.url.data, addr[i].url.url.len);
+        ngx_crc32_update(&crc, (u_char *) " ", 1);
+    }
+
+    ngx_crc32_final(crc);
+
+    p = ngx_pnalloc(cf->pool, redis->client.master_name.len + 1 + 8);
+    if (p == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    name.data = p;
+    name.len = ngx_sprintf(p, "%V_%08xD", &redis->client.master_name, crc)
+               - p;
+
+    return ngx_http_idem_shared_add(cf, &redis->newest,
+                                    sizeof(ngx_redis_newest_t),
+                                    "idempotency_master",
+                                    &redis->store->name, &name);
+}

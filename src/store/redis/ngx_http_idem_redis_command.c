@@ -1,0 +1,456 @@
+
+/*
+ * An operation as the command that does it; ..._redis_reply.c reads the answer.
+ *
+ * Each step is one native command where the server knows one, which is told
+ * by its version when a connection is set up:
+ *
+ *   begin     SET key lock NX GET PX life              Redis 7.0, Valkey
+ *   renew     SET key lock IFEQ lock GET PX life       Redis 8.4, Valkey 8.1
+ *   commit    SET key record IFEQ lock GET PX life
+ *   release   DELIFEQ key lock                         Valkey 9.0
+ *             DELEX key IFEQ lock                      Redis 8.4
+ *
+ * With GET the reply is what was there.  Where a command does not decide it (a
+ * record in progress, whose lease may be over, one that is gone, memory full,
+ * an error), where the server does not know it, and where something is asked
+ * once more, a script does: what it looks at and what it writes is one step.
+ * A commit that finds its lock marked, since somebody waits for it or since it
+ * was taken over, compares with what it found, and publishes by itself: a
+ * large response does not pass through Lua.
+ *
+ * Who has to know what is left of a record (a cache, or a begin where records
+ * outlive their ttl for a grace) has a PTTL before its begin: a record that
+ * came in between may have a longer life than it tells, not a shorter one.
+ *
+ * A script is sent as it is until the server has answered it once on that
+ * connection, then called by its SHA-1; a server that does not know it any
+ * more is asked with the script itself.  Every script carries a tag that comes
+ * back in its reply.
+ *
+ * Called by the connection when a call is sent.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_sha1.h>
+
+#include "store/redis/ngx_http_idem_redis.h"
+
+#include "ngx_http_idem_begin_lua.h"
+#include "ngx_http_idem_renew_lua.h"
+#include "ngx_http_idem_commit_lua.h"
+#include "ngx_http_idem_release_lua.h"
+#include "ngx_http_idem_watch_lua.h"
+#include "ngx_http_idem_upgrade_lua.h"
+
+
+#define NGX_HTTP_IDEM_REDIS_SHA_LEN   40
+#define NGX_HTTP_IDEM_REDIS_ARGS_MAX  16
+
+
+typedef struct {
+    const u_char   *text;
+    const size_t   *len;
+    ngx_uint_t      args;               /* ARGV                             */
+    u_char          sha[NGX_HTTP_IDEM_REDIS_SHA_LEN];
+} ngx_http_idem_redis_script_t;
+
+
+static ngx_uint_t ngx_http_idem_redis_is_native(
+    ngx_http_idem_redis_call_t *call);
+static u_char *ngx_http_idem_redis_put_native(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+static u_char *ngx_http_idem_redis_put_begin(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+static u_char *ngx_http_idem_redis_put_release(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+static u_char *ngx_http_idem_redis_put_script(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+static u_char *ngx_http_idem_redis_put_eval(u_char *p,
+    ngx_http_idem_redis_call_t *call, ngx_uint_t n);
+static u_char *ngx_http_idem_redis_put_lock(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+
+
+#define ngx_http_idem_redis_put_word(p, word)                                 \
+    ngx_redis_put(p, word, sizeof(word) - 1)
+
+
+/* in the order of ngx_http_idem_op_e, and what comes before a begin */
+
+static ngx_http_idem_redis_script_t
+    ngx_http_idem_redis_scripts[] =
+{
+    { ngx_http_idem_begin_lua,
+      &ngx_http_idem_begin_lua_len, 6, "" },
+
+    { ngx_http_idem_renew_lua,
+      &ngx_http_idem_renew_lua_len, 3, "" },
+
+    { ngx_http_idem_commit_lua,
+      &ngx_http_idem_commit_lua_len, 4, "" },
+
+    { ngx_http_idem_release_lua,
+      &ngx_http_idem_release_lua_len, 3, "" },
+
+    { ngx_http_idem_watch_lua,
+      &ngx_http_idem_watch_lua_len, 1, "" },
+
+    { ngx_http_idem_upgrade_lua,
+      &ngx_http_idem_upgrade_lua_len, 2, "" }
+};
+
+
+void
+ngx_http_idem_redis_command_init(void)
+{
+    u_char                         sha[20];
+    ngx_uint_t                     i;
+    ngx_sha1_t                     sha1;
+    ngx_http_idem_redis_script_t  *script;
+
+    for (i = 0; i <= NGX_HTTP_IDEM_REDIS_UPGRADE; i++) {
+        script = &ngx_http_idem_redis_scripts[i];
+
+        ngx_sha1_init(&sha1);
+        ngx_sha1_update(&sha1, script->text, *script->len);
+        ngx_sha1_final(sha, &sha1);
+
+        ngx_hex_dump(script->sha, sha, sizeof(sha));
+    }
+}
+
+
+/* the commands of call->op, behind what is to be sent on its connection */
+
+ngx_int_t
+ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
+{
+    size_t                         size;
+    u_char                        *p;
+    ngx_http_idem_op_t            *op;
+    ngx_http_idem_redis_call_t    *call;
+    ngx_http_idem_redis_script_t  *script;
+
+    static uint32_t                tag;
+
+    op = c->data;
+    call = (ngx_http_idem_redis_call_t *) c;
+    script = &ngx_http_idem_redis_scripts[call->upgrade
+                                          ? NGX_HTTP_IDEM_REDIS_UPGRADE
+                                          : (ngx_uint_t) op->kind];
+
+    /* enough for each way: the key, and the lock, stand twice in it */
+
+    size = ngx_redis_put_size(0) * (NGX_HTTP_IDEM_REDIS_ARGS_MAX + 1)
+           + *script->len
+           + 2 * c->key.len
+           + 2 * (NGX_HTTP_IDEM_REDIS_RECORD_LEN + op->details.len
+                  + call->expected.len)
+           + c->redis->channel.len
+           + 8 * NGX_INT64_LEN;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+        size += op->size;
+    }
+
+    p = ngx_redis_reserve(c->conn, size);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    call->tag = ++tag;
+    call->native = ngx_http_idem_redis_is_native(call);
+
+    c->conn->out.last = call->native
+                        ? ngx_http_idem_redis_put_native(p, call)
+                        : ngx_http_idem_redis_put_script(p, call);
+
+    return NGX_OK;
+}
+
+
+size_t
+ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id, u_char *key)
+{
+    u_char  *p;
+
+    p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
+    p = ngx_hex_dump(p, id, NGX_HTTP_IDEM_ID_LEN);
+
+    return p - key;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
+{
+    ngx_uint_t           ifeq, laid;
+    ngx_redis_conn_t    *conn;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+    conn = call->call.conn;
+
+    if (call->script || (call->call.tries && call->expected.len == 0)
+        || (conn->flags & ngx_http_idem_redis_not(op->kind)))
+    {
+        return 0;
+    }
+
+    ifeq = (conn->version >= (conn->valkey ? ngx_redis_version(8, 1)
+                                           : ngx_redis_version(8, 4)));
+
+    /* the bytes of the lock are known */
+
+    laid = (op->laid.store == op->store || call->expected.len);
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+        return !op->again && conn->version >= ngx_redis_version(7, 0);
+
+    case NGX_HTTP_IDEM_OP_RENEW:
+        return ifeq;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+        return laid && ifeq;
+
+    case NGX_HTTP_IDEM_OP_RELEASE:
+        return laid && ifeq
+               && (!conn->valkey || conn->version >= ngx_redis_version(9, 0));
+
+    default: /* watch */
+        return 0;
+    }
+}
+
+
+static u_char *
+ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    uint64_t             life, grace;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        return ngx_http_idem_redis_put_begin(p, call);
+    }
+
+    if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+        return ngx_http_idem_redis_put_release(p, call);
+    }
+
+    life = ngx_http_idem_redis_record_life(op, &grace);
+
+    p = ngx_redis_put_count(p, 8);
+    p = ngx_http_idem_redis_put_word(p, "SET");
+    p = ngx_redis_put(p, call->key, call->call.key.len);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_RENEW) {
+        p = ngx_http_idem_redis_put_lock(p, call);
+
+    } else {
+        p = ngx_http_idem_redis_put_outcome(p, call);
+    }
+
+    p = ngx_http_idem_redis_put_word(p, "IFEQ");
+    p = ngx_http_idem_redis_put_lock(p, call);
+    p = ngx_http_idem_redis_put_word(p, "GET");
+    p = ngx_http_idem_redis_put_word(p, "PX");
+
+    return ngx_redis_put_number(p, life);
+}
+
+
+static u_char *
+ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    uint64_t             life, grace;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (op->grace || op->lasting) {
+        p = ngx_redis_put_count(p, 2);
+        p = ngx_http_idem_redis_put_word(p, "PTTL");
+        p = ngx_redis_put(p, call->key, call->call.key.len);
+
+        call->call.due = 1;
+    }
+
+    life = ngx_http_idem_redis_record_life(op, &grace);
+
+    p = ngx_redis_put_count(p, 7);
+    p = ngx_http_idem_redis_put_word(p, "SET");
+    p = ngx_redis_put(p, call->key, call->call.key.len);
+    p = ngx_http_idem_redis_put_lock(p, call);
+    p = ngx_http_idem_redis_put_word(p, "NX");
+    p = ngx_http_idem_redis_put_word(p, "GET");
+    p = ngx_http_idem_redis_put_word(p, "PX");
+
+    return ngx_redis_put_number(p, life);
+}
+
+
+static u_char *
+ngx_http_idem_redis_put_release(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    if (call->call.conn->valkey) {
+        p = ngx_redis_put_count(p, 3);
+        p = ngx_http_idem_redis_put_word(p, "DELIFEQ");
+        p = ngx_redis_put(p, call->key, call->call.key.len);
+
+    } else {
+        p = ngx_redis_put_count(p, 4);
+        p = ngx_http_idem_redis_put_word(p, "DELEX");
+        p = ngx_redis_put(p, call->key, call->call.key.len);
+        p = ngx_http_idem_redis_put_word(p, "IFEQ");
+    }
+
+    return ngx_http_idem_redis_put_lock(p, call);
+}
+
+
+static u_char *
+ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    uint64_t             life, grace;
+    ngx_str_t           *channel;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+    channel = &call->call.redis->channel;
+
+    if (call->upgrade) {
+        p = ngx_http_idem_redis_put_eval(p, call,
+                                         NGX_HTTP_IDEM_REDIS_UPGRADE);
+        return ngx_redis_put_number(p,
+                                              op->waits || op->again);
+    }
+
+    p = ngx_http_idem_redis_put_eval(p, call, op->kind);
+    life = ngx_http_idem_redis_record_life(op, &grace);
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+        p = ngx_http_idem_redis_put_lock(p, call);
+        p = ngx_redis_put_number(p, life);
+        p = ngx_redis_put_number(p, op->age);
+        p = ngx_redis_put_number(p, op->key_alone);
+        return ngx_redis_put_number(p,
+                                     op->again ? (op->leased ? 3 : 2)
+                                               : op->waits);
+
+    case NGX_HTTP_IDEM_OP_RENEW:
+        p = ngx_http_idem_redis_put_lock(p, call);
+        return ngx_redis_put_number(p, life);
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+        p = ngx_http_idem_redis_put_outcome(p, call);
+        p = ngx_redis_put_number(p, life);
+        break;
+
+    case NGX_HTTP_IDEM_OP_RELEASE:
+        p = ngx_redis_put(p, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+        break;
+
+    default: /* watch */
+        return p;
+    }
+
+    return ngx_redis_put(p, channel->data, channel->len);
+}
+
+
+/* the script, its key, and the first of its arguments */
+
+static u_char *
+ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
+    ngx_uint_t n)
+{
+    ngx_http_idem_redis_script_t  *script;
+
+    script = &ngx_http_idem_redis_scripts[n];
+
+    p = ngx_redis_put_count(p, 4 + script->args);
+
+    /*
+     * Whole until the server has shown that it has the script: a call that is
+     * asked again would come behind what was sent meanwhile
+     */
+
+    call->whole = call->eval
+                  || !(call->call.conn->flags & ngx_http_idem_redis_has(n));
+
+    if (call->whole) {
+        p = ngx_http_idem_redis_put_word(p, "EVAL");
+        p = ngx_redis_put(p, script->text, *script->len);
+
+    } else {
+        p = ngx_http_idem_redis_put_word(p, "EVALSHA");
+        p = ngx_redis_put(p, script->sha, NGX_HTTP_IDEM_REDIS_SHA_LEN);
+    }
+
+    p = ngx_http_idem_redis_put_word(p, "1");
+    p = ngx_redis_put(p, call->key, call->call.key.len);
+
+    return ngx_redis_put(p, &call->tag, NGX_HTTP_IDEM_REDIS_TAG_LEN);
+}
+
+
+static u_char *
+ngx_http_idem_redis_put_lock(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (call->expected.len) {
+        return ngx_redis_put(p, call->expected.data, call->expected.len);
+    }
+
+    p = ngx_redis_put_line(p, '$',
+                           NGX_HTTP_IDEM_REDIS_RECORD_LEN + op->details.len);
+    p = ngx_http_idem_redis_record_lock(p, op);
+    p = ngx_cpymem(p, op->details.data, op->details.len);
+
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_idem_redis_put_outcome(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    size_t               size;
+    ngx_str_t            details;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+    size = (op->state == NGX_HTTP_IDEM_COMPLETED) ? op->size : 0;
+    details = op->details;
+
+    if (details.len == 0 && call->expected.len) {
+        ngx_http_idem_redis_record_details(&call->expected, &details);
+    }
+
+    p = ngx_redis_put_line(p, '$',
+                                        NGX_HTTP_IDEM_REDIS_RECORD_LEN
+                                        + details.len + size);
+
+    p = ngx_http_idem_redis_record_outcome(p, op, &details, size);
+    p = ngx_cpymem(p, details.data, details.len);
+    p = ngx_redis_put_chain(p, op->response, size);
+
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
