@@ -372,6 +372,8 @@ sub defaults_agree {
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
         idempotency_replay_status => 'original',
+        idempotency_stream      => lc(($merge =~ /prev->stream,\s*
+                                        NGX_HTTP_IDEM_STREAM_([A-Z]+)/x)[0]),
     );
 
     for my $name (sort keys %directive) {
