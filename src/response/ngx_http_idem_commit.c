@@ -211,7 +211,7 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (c->error) {
         rc = NGX_ERROR;
 
-    } else if (r->header_sent) {
+    } else if (r->header_sent && !ctx->stream.live) {
         /* the handler failed after all, and nginx has said so */
         rc = NGX_OK;
 

@@ -534,7 +534,7 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         cl = ngx_chain_get_free_buf(r->pool, &s->free);
 
         if (cl == NULL) {
-            /* what has come so far may go; the rest has its chance at the end */
+            /* the rest has its chance at the end */
             break;
         }
 
