@@ -377,3 +377,60 @@ $c->read_some(100, 2);
 ok(nginx_reload(), 'reloaded while somebody follows');
 ok(wait_for(sub { $c->closed(0.1) }, 5), 'the old worker lets go of him');
 is(http_get('/ops/')->status, 200, 'and the new one serves');
+
+
+
+=== TEST 12: labels: whose a record is, who sent it; purged by these
+--- config
+    location / {
+        idempotency                  $TEST_STORE;
+        idempotency_scope            api;
+        idempotency_identity         off;
+        idempotency_tenant           $http_x_tenant;
+        idempotency_actor            $http_x_actor;
+        idempotency_group            pay;
+        idempotency_conflict_detail  paths;
+        add_header                   X-Record $idempotency_record always;
+        add_header                   X-Status $idempotency_status always;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ { idempotency_admin; }
+--- client
+my %sent;
+
+for (qw(acme:ann acme:bob zeta:ann)) {
+    my ($tenant, $actor) = split /:/;
+
+    $sent{$_} = { 'Idempotency-Key' => new_key(), 'X-Tenant' => $tenant,
+                  'X-Actor' => $actor, 'Content-Type' => 'application/json' };
+    http_post("/ok?op=$tenant", '{"a":1}', $sent{$_});
+}
+
+my ($record) = all('records/STORE?tenant=zeta');
+
+is($record->{tenant}, 'zeta', 'its tenant');
+is($record->{actor}, sha256_hex('ann'), 'its actor, as a hash');
+is($record->{group}, 'pay', 'its group');
+ok($record->{host}, 'the host of its holder');
+
+is(http_post('/ok?op=acme', '{"a":1}', $sent{'acme:ann'})->header('X-Status'),
+   'REPLAYED', 'replays are as ever');
+
+my $conflict = http_post('/ok?op=acme', '{"a":2}', $sent{'acme:ann'});
+
+is($conflict->json->{error}{details}{diff_summary}[0]{path}, '/a',
+   'and a conflict names what differs');
+
+is(scalar(all('records/STORE?tenant=acme')), 2, 'by tenant');
+is(scalar(all('records/STORE?actor=ann')), 2, 'by actor');
+is(scalar(all('records/STORE?actor=' . sha256_hex('ann'))), 2, 'by the hash');
+is(scalar(all('records/STORE?tenant=acme&actor=ann')), 1, 'by both');
+is(scalar(all('records/STORE?group=pay')), 3, 'by group');
+is(scalar(all('records/STORE?tenant=acm')), 0, 'not by a part');
+
+my $url = "http://127.0.0.1:$port/ops/";
+
+is(scalar(qx(build/idempotencyctl --url $url purge --tenant acme)),
+   "deleted 2 records\n", 'purged');
+is(scalar(all('records/STORE')), 1, 'the other tenant has its own');

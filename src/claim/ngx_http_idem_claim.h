@@ -34,6 +34,8 @@ typedef struct {
                                                 /* of the last begin        */
     ngx_http_idem_claim_t   claim;
     ngx_str_t               details;
+    ngx_str_t               stored;             /* labels and details; empty:
+                                                   there are no labels      */
     ngx_http_idem_dedupe_t *dedupe;             /* of a derived one:        */
     ngx_msec_t              window;
     ngx_msec_t              linger;             /* after its commit         */
@@ -194,6 +196,12 @@ void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 void ngx_http_idem_renew_init(ngx_cycle_t *cycle);
 void ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx);
+
+
+/* ..._cover_labels.c */
+
+ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 
 #endif /* _NGX_HTTP_IDEM_CLAIM_H_INCLUDED_ */

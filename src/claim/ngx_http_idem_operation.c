@@ -42,7 +42,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->kind = kind;
     op->store = ctx->conf->store;
     op->claim = &cover->claim;
-    op->details = cover->details;
+    op->details = cover->stored.len ? cover->stored : cover->details;
     op->ttl = cover->derived ? cover->window + ctx->claims.lease
                              : ctx->claims.ttl;
     op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
