@@ -447,3 +447,24 @@ is(http_post('/tenant/ok?op=c&tenant=t', 'x', $as[1])->body, $first->body,
    'the header is not the identity');
 is(app_count('a'), 1, 'ran once');
 is(app_count('c'), 1, 'ran once');
+
+
+
+=== TEST 12: keys with colons and braces, bare, as some systems make them
+--- config
+    location / {
+        idempotency             $TEST_STORE;
+        idempotency_key_format  string;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $key ('11111111111111111111111111111111:POST:bookings-hold:a1b2c3d4e5f6g7h8',
+             '{tenant}:PUT:customers-{id}:{hash}', "a!#\$%&'()*+/:;<=>?@[]^_`{|}~z")
+{
+    my $op = length $key;
+
+    is(send_key("/ok?op=$op", " $key")->body, "run 1\n", "ran: $key");
+    is(send_key("/ok?op=$op", " $key")->body, "run 1\n", 'replayed');
+    is(send_key("/ok?op=$op", " \"$key\"")->body, "run 1\n",
+       'the same, quoted');
+}

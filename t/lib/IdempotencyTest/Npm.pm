@@ -53,7 +53,8 @@ sub npm_package
 
     if (!-e "$dir/complete") {
         my $failed = system("cd '$dir' && timeout 180 npm install --no-audit "
-                            . '--no-fund --ignore-scripts --prefix . '
+                            . '--no-fund --ignore-scripts --fetch-retries=1 '
+                            . '--fetch-timeout=20000 --prefix . '
                             . "'$name\@$version' > log 2>&1");
 
         if ($failed) {
