@@ -376,6 +376,7 @@ sub defaults_agree {
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
         idempotency_replay_status => 'original',
+        idempotency_stream      => lc(($merge =~ /_STREAM_([A-Z]+)\)/)[0]),
     );
 
     for my $name (sort keys %directive) {

@@ -339,7 +339,32 @@ is(http_post('/lua', 'x', \%key)->body, $all, 'a client that stays') for 1, 2;
 
 
 
-=== TEST 6: a wrong value
+=== TEST 6: a reload lets a stream come to its end
+--- config
+    idempotency          $TEST_STORE;
+
+    location / {
+        proxy_buffering  off;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my $uri = '/size?n=2000&hold=body&type=text/event-stream&op=old';
+
+my $c = send_post($uri, 'x', \%key);
+app_wait_parked('old');
+cmp_ok(length $c->read_some(900), '>=', 900, 'begins');
+ok(nginx_reload(), 'reloaded');
+$c->abort;
+app_release('old');
+my $retry = http_post($uri, 'x', \%key);
+is(length $retry->body, 2000, 'the new worker has all of it');
+is($retry->header('Idempotent-Replayed'), 'true', 'stored by the old one');
+is(app_count('old'), 1, 'ran once');
+
+
+
+=== TEST 7: a wrong value
 --- config
     idempotency_stream attach;
 --- must_die
