@@ -6,9 +6,11 @@
 
 use strict;
 use warnings;
+use lib 't/lib';
 
 use IO::Socket::INET;
 use POSIX qw(WNOHANG);
+use IdempotencyTest::Process;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -16,12 +18,6 @@ plan skip_all => 'it brings its own stores'
     if ($ENV{IDEMPOTENCY_STORE} || 'memory') ne 'memory';
 plan skip_all => 'it is for the nginx of the distribution'
     if ($ENV{TEST_NGINX_BINARY} || '/usr/sbin/nginx') ne '/usr/sbin/nginx';
-
-sub free_port {
-    my $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 1)
-        or die "socket: $!";
-    return $s->sockport;
-}
 
 sub until_true {
     my ($seconds, $sub) = @_;
@@ -41,7 +37,7 @@ sub until_true {
 sub demonstration {
     my ($what, $env, $sub) = @_;
 
-    my $port = free_port();
+    my $port = IdempotencyTest::Process::free_port();
     my $said = "build/run.said.$$";
     local @ENV{keys %$env, 'PORT', 'NGINX_BIN'} = (values %$env, $port, '');
 

@@ -6,10 +6,12 @@
 
 use strict;
 use warnings;
+use lib 't/lib';
 
 use Cwd qw(getcwd);
 use File::Path qw(remove_tree);
 use IO::Socket::INET;
+use IdempotencyTest::Process;
 use Test::More;
 
 plan skip_all => 'it brings its own stores'
@@ -62,7 +64,7 @@ sub tutorial {
 
     cmp_ok(scalar @blocks, '>=', 15, 'the tutorial has blocks to run');
 
-    my %port = map { $_ => free_port() } 8080, 8081, 6390;
+    my %port = map { $_ => IdempotencyTest::Process::free_port() } 8080, 8081, 6390;
 
     mkdir $dir or die "$dir: $!";
 
@@ -180,11 +182,4 @@ sub readme {
             like($demo, qr/^ +\Q$line\E$/m, "README:$block->[0]: $line");
         }
     }
-}
-
-
-sub free_port {
-    my $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 1)
-        or die "socket: $!";
-    return $s->sockport;
 }
