@@ -20,6 +20,7 @@
 
 #include "admin/ngx_http_idem_admin.h"
 #include "request/ngx_http_idem_request.h"
+#include "store/ngx_http_idem_store.h"
 #include "store/layers/ngx_http_idem_layers.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
@@ -230,6 +231,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       offsetof(ngx_http_idem_loc_conf_t, unknown_outcome),
       &ngx_http_idem_unknown_outcome },
 
+    { ngx_string("idempotency_stream"),
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_idem_conf_stream,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_conflict_status"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_idem_conf_choice,
@@ -387,7 +395,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     NULL,                                  /* exit thread */
     ngx_http_idem_exit_process,            /* exit process */
     NULL,                                  /* exit master */
-    NGX_MODULE_V1_PADDING
+    NGX_HTTP_IDEM_STORE_API_PADDING
 };
 
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * idempotencyctl: records of ngx_http_idempotency_module in a terminal.
  *
  * Asks a location with idempotency_admin, over HTTP or a unix socket, and shows

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_admin on stores that are elsewhere: a deletion reaches the caches
 # of other hosts, a cluster is listed server by server, and a store that is away
 # is told.

@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotency_admin: records are found, listed and deleted, over HTTP, on every
 # store; nothing that a client sent or got is in an answer.
 

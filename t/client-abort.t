@@ -389,7 +389,7 @@ for my $how (qw(abort reset)) {
 
 === TEST 8: a response that is not held
 --- h2
---- config eval: $::config
+--- config eval: "idempotency_stream  pass;\n$::config"
 --- client
 # nobody is there to read it, and nothing of it is kept: as nginx has it, the
 # upstream is let go

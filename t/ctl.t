@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # idempotencyctl: the questions of people, from a terminal, on every store.
 
 use strict;

@@ -136,10 +136,14 @@ sub variables {
 
 sub backends {
     my ($body) = text('src/store/ngx_http_idem_store.c')
-                 =~ /ngx_http_idem_backends\[\] =\s*\{(.*?)^\};/ms
+                 =~ /ngx_http_idem_backends\[[^]]*\] =\s*\{(.*?)^\};/ms
         or die 'no table of stores';
 
-    return $body =~ /&ngx_http_idem_(\w+)_backend/g;
+    # PostgreSQL's is a module of its own, and adds itself
+
+    return ($body =~ /&ngx_http_idem_(\w+)_backend/g,
+            text('src/store/postgres/ngx_http_idem_postgres.c')
+            =~ /_backend = \{\s*ngx_string\("(\w+)"\)/g);
 }
 
 
@@ -372,6 +376,7 @@ sub defaults_agree {
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
         idempotency_replay_status => 'original',
+        idempotency_stream      => lc(($merge =~ /_STREAM_([A-Z]+)\)/)[0]),
     );
 
     for my $name (sort keys %directive) {
@@ -608,6 +613,8 @@ sub try {
     my ($dir, $where, $example) = @_;
 
     my $load = $module eq 'static' ? '' : "load_module $module;\n";
+    my $second = $module =~ s/idempotency_module/idempotency_postgres_module/r;
+    $load .= "load_module $second;\n" if $second ne $module && -e $second;
     my $user = $> ? '' : "user root;\n";
     my $conf = $example;
 

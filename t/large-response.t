@@ -291,12 +291,13 @@ for my $how ('', '&nolength=1') {
 
 
 
-=== TEST 6: streams
+=== TEST 6: streams that are not to be kept
 --- http_config
     log_format  status  '$arg_op $idempotency_status';
 --- config
     access_log  logs/access.log status;
     idempotency         $TEST_STORE;
+    idempotency_stream  pass;
     location / {
         proxy_pass      http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
@@ -393,6 +394,7 @@ error_log_like(qr/\[warn\] .*a response is an endless stream/, 'logged');
 --- h2
 --- config
     idempotency               $TEST_STORE;
+    idempotency_stream        pass;
     idempotency_max_response  10k;
     location / {
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;

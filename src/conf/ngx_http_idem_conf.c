@@ -111,6 +111,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->keep_json = NGX_CONF_UNSET_PTR;
     conf->on_store_error = NGX_CONF_UNSET_UINT;
     conf->unknown_outcome = NGX_CONF_UNSET_UINT;
+    conf->stream = NGX_CONF_UNSET_UINT;
     conf->conflict_status = NGX_CONF_UNSET_UINT;
     conf->replay_status = NGX_CONF_UNSET;
     conf->hide_headers = NGX_CONF_UNSET_PTR;
@@ -216,6 +217,12 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->keep_json, prev->keep_json, NULL);
     ngx_conf_merge_uint_value(conf->on_store_error, prev->on_store_error,
                               NGX_HTTP_IDEM_ON_ERROR_FAIL);
+    if (conf->stream == NGX_CONF_UNSET_UINT) {
+        conf->stream_types = prev->stream_types;
+    }
+
+    ngx_conf_merge_uint_value(conf->stream, prev->stream,
+                              NGX_HTTP_IDEM_STREAM_TEE);
     ngx_conf_merge_uint_value(conf->unknown_outcome, prev->unknown_outcome,
                               NGX_HTTP_IDEM_UNKNOWN_LEASE);
     ngx_conf_merge_uint_value(conf->conflict_status, prev->conflict_status,

@@ -144,6 +144,12 @@ typedef enum {
 } ngx_http_idem_unknown_e;
 
 
+typedef enum {
+    NGX_HTTP_IDEM_STREAM_TEE = 0,
+    NGX_HTTP_IDEM_STREAM_PASS
+} ngx_http_idem_stream_e;
+
+
 #define NGX_HTTP_IDEM_ON_ERROR_FAIL  0
 #define NGX_HTTP_IDEM_ON_ERROR_PASS  1
 
@@ -239,6 +245,9 @@ typedef struct {
     ngx_http_idem_json_options_t  keep_options;          /* to look for them */
     ngx_uint_t                    on_store_error;
     ngx_uint_t                    unknown_outcome;
+    ngx_uint_t                    stream;
+    ngx_array_t                  *stream_types;          /* ngx_str_t: more
+                                                            than SSE        */
     ngx_uint_t                    conflict_status;
     ngx_int_t                     replay_status;         /* 0: original     */
     ngx_array_t                  *replay_json;           /* ..._member_t    */
@@ -340,6 +349,8 @@ char *ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_idem_conf_replay_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -410,6 +410,65 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* idempotency_stream tee [<media type> ...] | pass */
+
+char *
+ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t   *value, *type;
+    ngx_uint_t   i;
+
+    if (ilcf->stream != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_http_idem_conf_is(&value[1], "pass")) {
+        ilcf->stream = NGX_HTTP_IDEM_STREAM_PASS;
+        return NGX_CONF_OK;
+    }
+
+    if (!ngx_http_idem_conf_is(&value[1], "tee")) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                                          "it is one of: tee, pass");
+    }
+
+    ilcf->stream = NGX_HTTP_IDEM_STREAM_TEE;
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    ilcf->stream_types = ngx_array_create(cf->pool, cf->args->nelts - 2,
+                                          sizeof(ngx_str_t));
+    if (ilcf->stream_types == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+
+        if (ngx_strlchr(value[i].data, value[i].data + value[i].len, '/')
+            == NULL)
+        {
+            return ngx_http_idem_conf_invalid(cf, &value[i],
+                         "it is a media type, as application/x-ndjson");
+        }
+
+        type = ngx_array_push(ilcf->stream_types);
+        if (type == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *type = value[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 /* idempotency_keep_status [!]<code> | [!]<n>xx | any ... */
 
 char *

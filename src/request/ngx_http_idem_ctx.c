@@ -41,8 +41,8 @@ ngx_str_t  ngx_http_idem_status_names[] = {
 #if (NGX_DEBUG)
 
 static const char  *ngx_http_idem_phase_names[] = {
-    "admit", "read body", "begin", "wait", "execute", "hold", "compress",
-    "commit", "send", "follow", "replay", "refuse", "pass"
+    "admit", "read body", "begin", "wait", "execute", "hold", "stream",
+    "compress", "commit", "send", "follow", "replay", "refuse", "pass"
 };
 
 #endif
@@ -428,6 +428,7 @@ ngx_http_idem_ctx_cleanup(void *data)
 
     case NGX_HTTP_IDEM_EXECUTE:
     case NGX_HTTP_IDEM_HOLD:
+    case NGX_HTTP_IDEM_STREAM:
         ngx_http_idem_abandon(ctx);
         break;
 

@@ -225,6 +225,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_EXECUTE:
     case NGX_HTTP_IDEM_HOLD:
+    case NGX_HTTP_IDEM_STREAM:
         return ngx_http_idem_execute(r, ctx);
 
     case NGX_HTTP_IDEM_FOLLOW:

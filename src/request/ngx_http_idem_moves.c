@@ -65,8 +65,7 @@ ngx_http_idem_move_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_move_t      *move;
 
-    if ((ctx->phase != NGX_HTTP_IDEM_EXECUTE
-         && ctx->phase != NGX_HTTP_IDEM_HOLD)
+    if (!ngx_http_idem_at_work(ctx)
         || ctx->work.move.target.len || r->post_action)
     {
         return NGX_OK;

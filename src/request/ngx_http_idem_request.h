@@ -32,6 +32,7 @@ typedef enum {
     NGX_HTTP_IDEM_WAIT,
     NGX_HTTP_IDEM_EXECUTE,           /* the content handler runs            */
     NGX_HTTP_IDEM_HOLD,              /* its response is being captured      */
+    NGX_HTTP_IDEM_STREAM,            /* ... and goes out meanwhile          */
     NGX_HTTP_IDEM_COMPRESS,          /* ... is complete, and compressed     */
     NGX_HTTP_IDEM_COMMIT,            /* ... and being stored                */
     NGX_HTTP_IDEM_SEND,              /* may go to the client                */
@@ -204,6 +205,7 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_follow_t     follow;
     ngx_http_idem_place_t      place;
     ngx_http_idem_capture_t    capture;         /* response/                */
+    ngx_http_idem_stream_t     stream;
     ngx_http_idem_answer_t     answer;
 
     unsigned                      dry_known:1;       /* whether it is a    */
@@ -337,11 +339,12 @@ ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
     u_char *hash);
 
 
-/* the holder is at work, and nobody has been told anything yet */
+/* the holder is at work, and what becomes of it is not known yet */
 
 #define ngx_http_idem_at_work(ctx)                                            \
     ((ctx)->phase == NGX_HTTP_IDEM_EXECUTE                                    \
-     || (ctx)->phase == NGX_HTTP_IDEM_HOLD)
+     || (ctx)->phase == NGX_HTTP_IDEM_HOLD                                    \
+     || (ctx)->phase == NGX_HTTP_IDEM_STREAM)
 
 
 /*

@@ -4,8 +4,8 @@
  * back, bounded, until the record is stored; then they go out.  So a client
  * that has seen a response can get it again.
  *
- * What can't be held (too large, endless) is marked as such in the record and
- * streams through untouched.
+ * What can't be held (too large) is marked as such in the record and goes
+ * through untouched.  A stream goes out while it is captured: ..._stream.c.
  *
  * The filters are called by nginx for every response; they call the outcome
  * to know what becomes of the record, and the commit.
@@ -40,8 +40,6 @@ static ngx_int_t ngx_http_idem_seen_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_APART;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_APART;
-static ngx_uint_t ngx_http_idem_endless(ngx_http_request_t *r,
-    ngx_http_upstream_t *u);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_head_alone(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -50,8 +48,6 @@ static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
     NGX_HTTP_IDEM_APART;
 static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_complete(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_own_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -96,10 +92,7 @@ ngx_http_idem_seen_header(ngx_http_request_t *r)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    if (ctx == NULL
-        || (ctx->phase != NGX_HTTP_IDEM_EXECUTE
-            && ctx->phase != NGX_HTTP_IDEM_HOLD))
-    {
+    if (ctx == NULL || !ngx_http_idem_at_work(ctx)) {
         if (ctx && (ctx->phase == NGX_HTTP_IDEM_REPLAY
                     || ctx->phase == NGX_HTTP_IDEM_REFUSE))
         {
@@ -122,7 +115,7 @@ static ngx_int_t
 ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t   rc;
-    ngx_uint_t  header_only;
+    ngx_uint_t  header_only, stream;
 
     ngx_http_idem_upstream_answers(r, ctx);
 
@@ -140,6 +133,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->capture.app_ttl = 0;
 
     ngx_memzero(&ctx->capture.response, sizeof(ngx_http_idem_response_t));
+    ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD,
                         "a response has come");
@@ -148,7 +142,11 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     rc = ngx_http_idem_capture_head(r, ctx);
 
-    if (ngx_http_idem_endless(r, ctx->work.answering)) {
+    stream = ngx_http_idem_is_stream(r, ctx);
+
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+        || (stream && ctx->conf->stream == NGX_HTTP_IDEM_STREAM_PASS))
+    {
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
         return ngx_http_idem_pass_header(r, ctx);
     }
@@ -213,70 +211,17 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_complete(r, ctx);
     }
 
+    if (stream && r->method != NGX_HTTP_HEAD
+        && r->headers_out.status != NGX_HTTP_NO_CONTENT
+        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+    {
+        ctx->capture.ranges = 0;
+        return ngx_http_idem_stream_header(r, ctx);
+    }
+
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
-}
-
-
-/* a response of which nobody can wait for the end */
-
-static ngx_uint_t
-ngx_http_idem_endless(ngx_http_request_t *r, ngx_http_upstream_t *u)
-{
-    size_t            len;
-    ngx_str_t        *type;
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
-
-    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS) {
-        return 1;
-    }
-
-    type = &r->headers_out.content_type;
-    len = sizeof("text/event-stream") - 1;
-
-    if (type->len >= len
-        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream", len)
-           == 0
-        && (type->len == len
-            || type->data[len] == ';' || type->data[len] == ' '))
-    {
-        return 1;
-    }
-
-    if (u == NULL) {
-        return 0;
-    }
-
-    /* nginx takes this header out of the response: look at what it got */
-
-    part = &u->headers_in.headers.part;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                return 0;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == sizeof("X-Accel-Buffering") - 1
-            && ngx_strncasecmp(h[i].key.data, (u_char *) "X-Accel-Buffering",
-                               sizeof("X-Accel-Buffering") - 1)
-               == 0
-            && h[i].value.len == 2
-            && ngx_strncasecmp(h[i].value.data, (u_char *) "no", 2) == 0)
-        {
-            return 1;
-        }
-    }
 }
 
 
@@ -344,6 +289,10 @@ ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
                                           ngx_http_idempotency_module);
         }
 
+        if (ctx && ctx->phase == NGX_HTTP_IDEM_STREAM) {
+            return ngx_http_idem_stream_subrequest(r, ctx, in);
+        }
+
         if (ctx == NULL || ctx->phase != NGX_HTTP_IDEM_HOLD) {
             return ngx_http_next_body_filter(r, in);
         }
@@ -365,6 +314,10 @@ ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
         }
 
         return rc;
+    }
+
+    if (ctx->phase == NGX_HTTP_IDEM_STREAM) {
+        return ngx_http_idem_stream_body(r, ctx, in);
     }
 
     if (ctx->phase == NGX_HTTP_IDEM_COMPRESS
@@ -522,13 +475,15 @@ ngx_http_idem_truncated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                rc;
     ngx_http_idem_outcome_e  outcome;
 
-    ngx_http_idem_hold_last(ctx);
+    if (!ctx->stream.live) {
+        ngx_http_idem_hold_last(ctx);
+    }
 
     /* the length of these, if they have one, is not that of their body */
 
@@ -634,6 +589,10 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_int_t  rc;
 
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    if (ctx->stream.live) {
+        return ngx_http_idem_stream_finish(r, ctx);
+    }
 
     if (ctx->capture.ranges) {
 

@@ -74,6 +74,28 @@ typedef struct {
 } ngx_http_idem_capture_t;
 
 
+/* of a response that goes out while it is captured: ..._stream.c */
+
+typedef struct {
+    ngx_chain_t               *piece;           /* of what is held, and     */
+    u_char                    *pos;             /* where in it the next byte
+                                                   for the client is        */
+    size_t                     passed;          /* bytes of the body        */
+    off_t                      length;          /* Content-Length, or -1    */
+    ngx_chain_t               *free;
+    ngx_chain_t               *busy;
+    ngx_chain_t                flush_link;
+    ngx_buf_t                  flush_buf;
+
+    unsigned                   live:1;          /* its header is out        */
+    unsigned                   ended:1;
+    unsigned                   gone:1;          /* its client               */
+    unsigned                   flush:1;         /* wanted with what is not
+                                                   passed on yet            */
+    unsigned                   recycled:1;      /* ... of scarce buffers    */
+} ngx_http_idem_stream_t;
+
+
 /* how the paths that differ are told: an array of objects, or of strings */
 
 typedef enum {
@@ -144,6 +166,20 @@ void ngx_http_idem_let_through(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_pass_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_pass_body(ngx_http_request_t *r, ngx_chain_t *in);
+ngx_int_t ngx_http_idem_complete(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_is_stream(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_stream_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_stream_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
+ngx_int_t ngx_http_idem_stream_finish(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
+ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in,
+    ngx_int_t *rc);
 void ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_subrequest_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);

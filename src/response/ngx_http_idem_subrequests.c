@@ -38,8 +38,6 @@ struct ngx_http_idem_segment_s {
 static ngx_uint_t ngx_http_idem_slice(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_slice_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
-static ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r,
-    ngx_chain_t *in, ngx_int_t *rc);
 static ngx_int_t ngx_http_idem_segment(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_compose(ngx_http_request_t *r,
@@ -172,7 +170,7 @@ ngx_http_idem_slice_body(ngx_http_request_t *r,
  * there is the client's: the chain, or NULL if it is nothing.
  */
 
-static ngx_chain_t *
+ngx_chain_t *
 ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in, ngx_int_t *rc)
 {
     ngx_uint_t         delayed;

@@ -40,6 +40,8 @@ static ngx_http_idem_op_t *ngx_http_idem_op_new(void);
 static void ngx_http_idem_op_destroy(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_count(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_missed(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_backend_add(
+    const ngx_http_idem_backend_t *backend);
 
 
 static ngx_http_idem_op_t
@@ -49,12 +51,30 @@ static ngx_uint_t  ngx_http_idem_nreserve;
 static ngx_http_idem_doubt_pt  ngx_http_idem_doubt_handler;
 
 
+/* with room for those of other modules */
+
+#define NGX_HTTP_IDEM_BACKENDS_MAX  8
+
 static const ngx_http_idem_backend_t
-    *ngx_http_idem_backends[] =
+    *ngx_http_idem_backends[NGX_HTTP_IDEM_BACKENDS_MAX + 1] =
 {
     &ngx_http_idem_memory_backend,
     &ngx_http_idem_redis_backend,
     NULL
+};
+
+
+const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
+    NGX_HTTP_IDEM_STORE_API_VERSION,
+    sizeof(ngx_http_idem_op_t),
+    sizeof(ngx_http_idem_store_t),
+    ngx_http_idem_backend_add,
+    ngx_http_idem_store_complete,
+    ngx_http_idem_store_doubt,
+    ngx_http_idem_op_detached,
+    ngx_http_idem_op_detach,
+    ngx_http_idem_claim_encode,
+    ngx_http_idem_claim_decode
 };
 
 
@@ -77,6 +97,29 @@ ngx_http_idem_backend(ngx_str_t *name)
     }
 
     return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_backend_add(const ngx_http_idem_backend_t *backend)
+{
+    ngx_uint_t                      i;
+    const ngx_http_idem_backend_t  *b;
+
+    for (i = 0; i < NGX_HTTP_IDEM_BACKENDS_MAX; i++) {
+        b = ngx_http_idem_backends[i];
+
+        if (b == NULL
+            || (b->name.len == backend->name.len
+                && ngx_strncmp(b->name.data, backend->name.data, b->name.len)
+                   == 0))
+        {
+            ngx_http_idem_backends[i] = backend;
+            return NGX_OK;
+        }
+    }
+
+    return NGX_ERROR;
 }
 
 

@@ -410,4 +410,7 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 extern const char  *ngx_http_idem_op_names[];
 
 
+#include "store/ngx_http_idem_store_api.h"
+
+
 #endif /* _NGX_HTTP_IDEM_STORE_H_INCLUDED_ */

@@ -640,7 +640,8 @@ sub execute
 
     } elsif ($name eq 'reset') {
         if ($arg->{after}) {
-            put($c, head($c, 200, undef, [ [ 'Content-Length', 1000 ] ])
+            put($c, head($c, 200, undef, [ [ 'Content-Length', 1000 ],
+                                           @{ $arg->{header} } ])
                     . 'x' x 500,
                 sub { after(0.05, sub { drop($c, 1) }) });
         } else {
@@ -654,9 +655,11 @@ sub execute
 
     } elsif ($name eq 'truncate') {
         my $sent = $arg->{chunked}
-            ? head($c, 200, undef, [ [ 'Transfer-Encoding', 'chunked' ] ])
+            ? head($c, 200, undef, [ [ 'Transfer-Encoding', 'chunked' ],
+                                     @{ $arg->{header} } ])
               . "1f4\r\n" . 'x' x 500 . "\r\n"
-            : head($c, 200, undef, [ [ 'Content-Length', 1000 ] ]) . 'x' x 500;
+            : head($c, 200, undef, [ [ 'Content-Length', 1000 ],
+                                     @{ $arg->{header} } ]) . 'x' x 500;
         put($c, $sent, sub { drop($c) });
         return;
 

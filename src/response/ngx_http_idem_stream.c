@@ -1,0 +1,698 @@
+
+/*
+ * Streams: a response that goes to the client as it comes, and is captured
+ * meanwhile.
+ *
+ * What arrives is copied into the pieces that are held, and the client is
+ * served from these, at its own pace: a slow client does not hold up the
+ * upstream, and one that is gone does not end it.  The end of the response is
+ * passed on after the commit, so that a client that has seen it can get the
+ * whole again.
+ *
+ * Called by the capture, by nginx when the client can be written to, and by
+ * whoever sends what was held; calls the capture when the stream is complete.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* what the client's connection has not taken yet */
+#define NGX_HTTP_IDEM_STREAM_BLOCKED                                          \
+    (NGX_HTTP_WRITE_BUFFERED|NGX_LOWLEVEL_BUFFERED)
+
+
+static ngx_uint_t ngx_http_idem_stream_type(ngx_http_request_t *r,
+    ngx_str_t *type);
+static ngx_uint_t ngx_http_idem_unbuffered(ngx_http_upstream_t *u);
+static void ngx_http_idem_stream_guard(ngx_http_request_t *r);
+static void ngx_http_idem_stream_write_handler(ngx_event_t *wev);
+static ngx_int_t ngx_http_idem_stream_end(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_stream_through(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason,
+    ngx_chain_t *in);
+static void ngx_http_idem_stream_broke(ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_stream_pass(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
+static ngx_int_t ngx_http_idem_stream_chain(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t **out);
+static size_t ngx_http_idem_stream_ready(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_chain_t *ngx_http_idem_stream_rest(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_stream_gone(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static off_t ngx_http_idem_stream_sent(ngx_http_request_t *r);
+
+
+/* nginx's own, which is the same for every connection that has a request */
+static ngx_event_handler_pt  ngx_http_idem_stream_request_handler;
+
+
+/* a response of which nobody can wait for the end */
+
+ngx_uint_t
+ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t   *type, sse;
+    ngx_uint_t   i;
+
+    ngx_str_set(&sse, "text/event-stream");
+
+    if (ngx_http_idem_stream_type(r, &sse)) {
+        return 1;
+    }
+
+    if (ctx->conf->stream_types) {
+        type = ctx->conf->stream_types->elts;
+
+        for (i = 0; i < ctx->conf->stream_types->nelts; i++) {
+            if (ngx_http_idem_stream_type(r, &type[i])) {
+                return 1;
+            }
+        }
+    }
+
+    return ctx->work.answering
+           && ngx_http_idem_unbuffered(ctx->work.answering);
+}
+
+
+static ngx_uint_t
+ngx_http_idem_stream_type(ngx_http_request_t *r, ngx_str_t *type)
+{
+    ngx_str_t  *sent;
+
+    sent = &r->headers_out.content_type;
+
+    return sent->len >= type->len
+           && ngx_strncasecmp(sent->data, type->data, type->len) == 0
+           && (sent->len == type->len
+               || sent->data[type->len] == ';'
+               || sent->data[type->len] == ' ');
+}
+
+
+/* nginx takes X-Accel-Buffering out of the response: look at what it got */
+
+static ngx_uint_t
+ngx_http_idem_unbuffered(ngx_http_upstream_t *u)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    part = &u->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return 0;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == sizeof("X-Accel-Buffering") - 1
+            && ngx_strncasecmp(h[i].key.data, (u_char *) "X-Accel-Buffering",
+                               sizeof("X-Accel-Buffering") - 1)
+               == 0
+            && h[i].value.len == 2
+            && ngx_strncasecmp(h[i].value.data, (u_char *) "no", 2) == 0)
+        {
+            return 1;
+        }
+    }
+}
+
+
+/* the header goes out at once */
+
+ngx_int_t
+ngx_http_idem_stream_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_STREAM, "it goes out as it comes");
+
+    ctx->stream.live = 1;
+    ctx->stream.length = r->headers_out.content_length_n;
+
+    ngx_http_idem_stream_guard(r);
+
+    rc = ngx_http_idem_pass_header(r, ctx);
+
+    if (rc > NGX_OK) {
+
+        /* a filter has another response for it, and nothing was sent yet */
+
+        ctx->stream.live = 0;
+        return rc;
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_http_idem_stream_gone(r, ctx);
+        return NGX_OK;
+    }
+
+    return rc;
+}
+
+
+/*
+ * A client that can't be written to is no reason to end what runs: nginx's
+ * handlers would, when the time to send is over.
+ */
+
+static void
+ngx_http_idem_stream_guard(ngx_http_request_t *r)
+{
+    ngx_event_t  *wev;
+
+    wev = r->connection->write;
+
+    if (wev->handler != ngx_http_idem_stream_write_handler) {
+        ngx_http_idem_stream_request_handler = wev->handler;
+        wev->handler = ngx_http_idem_stream_write_handler;
+    }
+}
+
+
+static void
+ngx_http_idem_stream_write_handler(ngx_event_t *wev)
+{
+    ngx_connection_t     *c;
+    ngx_http_request_t   *r;
+    ngx_http_idem_ctx_t  *ctx;
+
+    c = wev->data;
+    r = c->data;
+    r = r->main;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    /* c->close: the worker is told to end what is not through by now */
+
+    if (c->close || ctx == NULL || ctx->phase != NGX_HTTP_IDEM_STREAM) {
+        wev->handler = ngx_http_idem_stream_request_handler;
+        wev->handler(wev);
+        return;
+    }
+
+    if (wev->timedout) {
+        wev->timedout = 0;
+
+        if (wev->delayed) {
+            /* limit_rate, not the client */
+            wev->delayed = 0;
+
+        } else {
+            c->timedout = 1;
+            ngx_connection_error(c, NGX_ETIMEDOUT, "client timed out");
+            ngx_http_idem_stream_gone(r, ctx);
+        }
+    }
+
+    if (c->buffered & NGX_HTTP_IDEM_STREAM_BLOCKED) {
+        (void) ngx_http_idem_stream_next(r, ctx, NULL);
+    }
+
+    (void) ngx_http_idem_stream_pass(r, ctx);
+
+    ngx_http_idem_stream_request_handler(wev);
+}
+
+
+ngx_int_t
+ngx_http_idem_stream_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    size_t                  len;
+    ngx_buf_t              *b;
+    ngx_uint_t              last, flush;
+    ngx_http_idem_reason_e  reason;
+
+    last = 0;
+    flush = 0;
+
+    for ( /* void */ ; in; in = in->next) {
+        b = in->buf;
+
+        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
+        reason = ngx_http_idem_hold(r, ctx, b, len);
+
+        if (reason != NGX_HTTP_IDEM_REASON_NONE) {
+            return ngx_http_idem_stream_through(r, ctx, reason, in);
+        }
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+
+        last |= b->last_buf;
+        flush |= b->flush;
+        ctx->stream.recycled |= b->recycled;
+    }
+
+    ctx->stream.flush |= flush;
+
+    if (last) {
+        return ngx_http_idem_stream_end(r, ctx);
+    }
+
+    if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
+        ngx_http_idem_stream_broke(ctx);
+        return ngx_http_idem_stream_finish(r, ctx);
+    }
+
+    if (r->connection->buffered & NGX_HTTP_IDEM_STREAM_BLOCKED
+        && ctx->work.answering == NULL)
+    {
+        /* who makes it waits for the client by himself */
+        (void) ngx_http_idem_stream_next(r, ctx, NULL);
+    }
+
+    return ngx_http_idem_stream_pass(r, ctx);
+}
+
+
+/* all but the end is out, or on its way */
+
+static ngx_int_t
+ngx_http_idem_stream_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->stream.ended = 1;
+    ctx->stream.flush = 1;
+
+    if (r->postponed || r != r->connection->data) {
+
+        /* subrequests, which may have something to say yet */
+
+        ctx->capture.composed = 1;
+
+        return ngx_http_idem_stream_through(r, ctx,
+                                            NGX_HTTP_IDEM_REASON_STREAM,
+                                            NULL);
+    }
+
+    (void) ngx_http_idem_stream_pass(r, ctx);
+
+    return ngx_http_idem_complete(r, ctx);
+}
+
+
+/* it can't be kept: what is held and not sent yet goes ahead of the rest */
+
+static ngx_int_t
+ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_reason_e reason, ngx_chain_t *in)
+{
+    ngx_chain_t  *cl;
+
+    ngx_http_idem_let_through(r, ctx, reason);
+
+    *ctx->capture.last = in;
+
+    if (ctx->stream.piece && ctx->stream.busy == NULL) {
+
+        /* what was sent is not needed any more */
+
+        while (ctx->capture.held != ctx->stream.piece) {
+            cl = ctx->capture.held;
+            ctx->capture.held = cl->next;
+            (void) ngx_pfree(r->pool, cl);
+        }
+    }
+
+    return ngx_http_idem_stream_finish(r, ctx);
+}
+
+
+/* the client sees it break off, as it would without us */
+
+static void
+ngx_http_idem_stream_broke(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_settle(ctx, NGX_HTTP_IDEM_OUTCOME_UNKNOWN,
+                         NGX_HTTP_IDEM_REASON_UNKNOWN);
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "the stream broke off");
+}
+
+
+/* what the client does not have yet, with the end if there is one */
+
+ngx_int_t
+ngx_http_idem_stream_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_chain_t  *out;
+
+    if (ctx->stream.gone || r->connection->error) {
+        r->connection->error = 1;
+        return NGX_ERROR;
+    }
+
+    if (r->header_only) {
+        return NGX_OK;
+    }
+
+    out = ngx_http_idem_stream_rest(r, ctx);
+
+    if (out == NULL) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_pass_body(r, out);
+}
+
+
+/*
+ * The pieces themselves: nothing is added to them any more, and the record is
+ * stored, so that they can be used up.
+ */
+
+static ngx_chain_t *
+ngx_http_idem_stream_rest(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    cl = ctx->stream.piece;
+
+    if (cl == NULL) {
+        cl = ctx->capture.held;
+
+    } else {
+        b = cl->buf;
+        b->pos = ctx->stream.pos;
+
+        if (b->pos == b->last) {
+            cl = cl->next;
+        }
+    }
+
+    if (!ctx->stream.ended && !ctx->stream.flush) {
+        return cl;
+    }
+
+    b = &ctx->capture.end_buf;
+
+    if (ctx->stream.ended) {
+        b->last_buf = 1;
+        b->last_in_chain = 1;
+
+    } else {
+        b->flush = 1;
+    }
+
+    ctx->capture.end.buf = b;
+    ctx->capture.end.next = NULL;
+
+    if (cl == NULL) {
+        return &ctx->capture.end;
+    }
+
+    if (ctx->stream.ended || *ctx->capture.last == NULL) {
+        *ctx->capture.last = &ctx->capture.end;
+    }
+
+    return cl;
+}
+
+
+/*
+ * Passes on what there is.  As long as the client has not taken what it was
+ * given, an upstream's response waits in the pieces; others mind the client
+ * themselves.
+ */
+
+static ngx_int_t
+ngx_http_idem_stream_pass(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t     rc;
+    ngx_chain_t  *out;
+
+    if (ctx->stream.gone) {
+        return NGX_OK;
+    }
+
+    if (r->connection->error) {
+        ngx_http_idem_stream_gone(r, ctx);
+        return NGX_OK;
+    }
+
+    if (ctx->work.answering
+        && r->connection->buffered & NGX_HTTP_IDEM_STREAM_BLOCKED)
+    {
+        return NGX_OK;
+    }
+
+    rc = ngx_http_idem_stream_chain(r, ctx, &out);
+
+    if (rc != NGX_OK) {
+        return (rc == NGX_DECLINED) ? NGX_OK : rc;
+    }
+
+    return ngx_http_idem_stream_next(r, ctx, out);
+}
+
+
+/* whatever becomes of the client, the upstream is told that all is well */
+
+static ngx_int_t
+ngx_http_idem_stream_next(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *out)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_pass_body(r, out);
+
+    if (out == &ctx->stream.flush_link) {
+        out = NULL;
+    }
+
+    ngx_chain_update_chains(r->pool, &ctx->stream.free, &ctx->stream.busy,
+                            &out,
+                            (ngx_buf_tag_t) &ngx_http_idempotency_module);
+
+    if (rc == NGX_ERROR) {
+        ngx_http_idem_stream_gone(r, ctx);
+        return NGX_OK;
+    }
+
+    return rc;
+}
+
+
+/*
+ * Buffers of their own for the pieces that are not passed on yet: a piece
+ * grows, and the store reads it.  NGX_DECLINED: there is nothing.
+ */
+
+static ngx_int_t
+ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t **out)
+{
+    size_t                   n, len;
+    ngx_buf_t               *b;
+    ngx_chain_t             *cl, **ll;
+    ngx_http_idem_stream_t  *s;
+
+    s = &ctx->stream;
+
+    *out = NULL;
+    ll = out;
+    b = NULL;
+
+    len = ngx_http_idem_stream_ready(r, ctx);
+
+    if (len && s->piece == NULL) {
+        s->piece = ctx->capture.held;
+        s->pos = s->piece->buf->pos;
+    }
+
+    while (len) {
+        n = ngx_min(len, (size_t) (s->piece->buf->last - s->pos));
+
+        if (n == 0) {
+            s->piece = s->piece->next;
+            s->pos = s->piece->buf->pos;
+            continue;
+        }
+
+        cl = ngx_chain_get_free_buf(r->pool, &s->free);
+
+        if (cl == NULL) {
+            /* what has come so far may go; the rest has its chance at the end */
+            break;
+        }
+
+        b = cl->buf;
+
+        ngx_memzero(b, sizeof(ngx_buf_t));
+
+        b->start = s->pos;
+        b->pos = s->pos;
+        b->last = s->pos + n;
+        b->end = b->last;
+        b->memory = 1;
+        b->tag = (ngx_buf_tag_t) &ngx_http_idempotency_module;
+
+        s->pos += n;
+        s->passed += n;
+        len -= n;
+
+        *ll = cl;
+        ll = &cl->next;
+    }
+
+    *ll = NULL;
+
+    if (b == NULL) {
+
+        if (!s->flush) {
+            return NGX_DECLINED;
+        }
+
+        cl = &s->flush_link;
+        b = &s->flush_buf;
+
+        cl->buf = b;
+        cl->next = NULL;
+
+        *out = cl;
+    }
+
+    b->flush = s->flush;
+    b->recycled = s->recycled;
+
+    s->flush = 0;
+    s->recycled = 0;
+
+    return NGX_OK;
+}
+
+
+/*
+ * How much may be passed on.  With a Content-Length the last byte is the end
+ * for the client, whatever comes after it.
+ */
+
+static size_t
+ngx_http_idem_stream_ready(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    size_t  len;
+
+    len = ctx->capture.response.body_len;
+
+    if (ctx->stream.length > 0 && (off_t) len >= ctx->stream.length) {
+        len = (size_t) ctx->stream.length - 1;
+    }
+
+    return (len > ctx->stream.passed) ? len - ctx->stream.passed : 0;
+}
+
+
+/* nothing more is written; what runs goes on */
+
+static void
+ngx_http_idem_stream_gone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_event_t       *wev;
+    ngx_connection_t  *c;
+
+    if (ctx->stream.gone) {
+        return;
+    }
+
+    ctx->stream.gone = 1;
+
+    c = r->connection;
+    wev = c->write;
+
+    ngx_log_error(NGX_LOG_INFO, c->log, 0,
+                  "idempotency: the client of a stream is gone, the stream "
+                  "is captured to its end, record %*xs",
+                  (size_t) 8, ctx->claims.primary->id);
+
+    /* the end of a subrequest would end all, were this an error */
+
+    c->error = 0;
+
+    c->buffered = 0;
+    r->out = NULL;
+    r->keepalive = 0;
+
+    wev->delayed = 0;
+    wev->ready = 1;
+
+    if (wev->timer_set) {
+        ngx_del_timer(wev);
+    }
+}
+
+
+/*
+ * The output of a subrequest goes its way.  If something of it comes out, the
+ * response is more than what is captured.
+ */
+
+ngx_int_t
+ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+{
+    off_t       sent;
+    ngx_int_t   rc;
+    ngx_uint_t  seen;
+
+    if (ctx->stream.gone) {
+        seen = ngx_http_idem_probe(r, in, &rc) != NULL;
+
+    } else {
+        sent = ngx_http_idem_stream_sent(r->main);
+        rc = ngx_http_idem_pass_body(r, in);
+        seen = sent != ngx_http_idem_stream_sent(r->main);
+    }
+
+    if (!seen || ctx->phase != NGX_HTTP_IDEM_STREAM) {
+        return rc;
+    }
+
+    ctx->capture.composed = 1;
+
+    if (ngx_http_idem_stream_through(r->main, ctx,
+                                     NGX_HTTP_IDEM_REASON_STREAM, NULL)
+        == NGX_ERROR)
+    {
+        return NGX_ERROR;
+    }
+
+    return rc;
+}
+
+
+static off_t
+ngx_http_idem_stream_sent(ngx_http_request_t *r)
+{
+    off_t         sent;
+    ngx_chain_t  *cl;
+
+    sent = r->connection->sent;
+
+    for (cl = r->out; cl; cl = cl->next) {
+        sent += ngx_buf_size(cl->buf);
+    }
+
+    return sent;
+}
