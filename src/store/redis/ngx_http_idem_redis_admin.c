@@ -50,6 +50,8 @@ static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
     ngx_str_t *head);
 
 
+#define ngx_http_idem_redis_op(c)  ((ngx_http_idem_op_t *) (c)->call.data)
+
 #define ngx_http_idem_redis_put_word(p, word)                                 \
     ngx_redis_put(p, word, sizeof(word) - 1)
 
@@ -126,13 +128,13 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     ngx_str_t  *channel;
 
-    if (((ngx_http_idem_op_t *) call->call.data)->kind == NGX_HTTP_IDEM_OP_LIST) {
+    if (ngx_http_idem_redis_op(call)->kind == NGX_HTTP_IDEM_OP_LIST) {
         return ngx_http_idem_redis_put_list(p, call);
     }
 
     p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
 
-    if (((ngx_http_idem_op_t *) call->call.data)->kind == NGX_HTTP_IDEM_OP_GET) {
+    if (ngx_http_idem_redis_op(call)->kind == NGX_HTTP_IDEM_OP_GET) {
         return p;
     }
 
@@ -159,11 +161,11 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 
     /* of another server, which is gone: this one from its beginning */
 
-    if (!ngx_http_idem_redis_list_cursor(&((ngx_http_idem_op_t *) call->call.data)->list->cursor, &name,
-                                         &scan)
+    if (!ngx_http_idem_redis_list_cursor(
+              &ngx_http_idem_redis_op(call)->list->cursor, &name, &scan)
         || (redis->client.cluster
-            && ngx_memn2cmp(name.data, call->call.conn->node->name.data, name.len,
-                            call->call.conn->node->name.len)
+            && ngx_memn2cmp(name.data, call->call.conn->node->name.data,
+                            name.len, call->call.conn->node->name.len)
                != 0))
     {
         ngx_str_set(&scan, "0");
@@ -317,7 +319,7 @@ ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
     ngx_str_t                   *cursor;
     ngx_redis_node_t  *node;
 
-    cursor = &((ngx_http_idem_op_t *) call->call.data)->list->cursor;
+    cursor = &ngx_http_idem_redis_op(call)->list->cursor;
     node = call->call.conn->node;
 
     cursor->len = 0;
@@ -332,11 +334,12 @@ ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
         }
     }
 
-    p = ngx_pnalloc(((ngx_http_idem_op_t *) call->call.data)->pool, node->name.len + 1 + scan->len);
+    p = ngx_pnalloc(ngx_http_idem_redis_op(call)->pool,
+                    node->name.len + 1 + scan->len);
 
     if (p == NULL) {
-        ((ngx_http_idem_op_t *) call->call.data)->result = NGX_HTTP_IDEM_ERROR;
-        ((ngx_http_idem_op_t *) call->call.data)->error = "no memory for a list";
+        ngx_http_idem_redis_op(call)->result = NGX_HTTP_IDEM_ERROR;
+        ngx_http_idem_redis_op(call)->error = "no memory for a list";
         return NGX_OK;
     }
 
