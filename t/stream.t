@@ -1,3 +1,6 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
 # A stream goes to the client as it comes and is captured meanwhile: its retry
 # gets the whole of it, whatever became of the first client.
 
