@@ -12,6 +12,7 @@ CFLAGS    ?= -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 \
              -Wformat -Werror=format-security
 
 MODULE = build/ngx_http_idempotency_module.so
+POSTGRES = build/ngx_http_idempotency_postgres_module.so
 BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
@@ -23,9 +24,9 @@ prefix    ?= /usr/local
 # the tools read these
 export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 
-.PHONY: build run check test install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
+.PHONY: build run check test test-postgres install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history test-redis test-clients \
+        analyse fresh nginx-tests history sql test-redis test-clients \
         torture-clients clients
 
 # a new file each time: an nginx that runs has the old one mapped
@@ -35,6 +36,18 @@ build: setup-build
 	    || { cp build/nginx/objs/$(notdir $(MODULE)) $(MODULE).new \
 	         && mv -f $(MODULE).new $(MODULE); }
 	@echo "built $(MODULE)"
+	@if grep -q $(notdir $(POSTGRES)) build/nginx/objs/Makefile; then \
+	    cmp -s build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES) \
+	        || { cp build/nginx/objs/$(notdir $(POSTGRES)) $(POSTGRES).new \
+	             && mv -f $(POSTGRES).new $(POSTGRES); }; \
+	    echo "built $(POSTGRES)"; \
+	else rm -f $(POSTGRES); fi
+	@$(MAKE) -s build/idempotencyctl
+
+build/idempotencyctl: ctl/idempotencyctl.c
+	@mkdir -p build
+	@$(or $(CC),cc) -O2 -W -Wall -Werror -o $@ $< -lcurl -lcrypto -lyajl
+	@echo "built $@"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
 	@tools/run
@@ -44,6 +57,9 @@ check: setup-check build
 
 test: setup-test build
 	@tools/test unit stock
+
+test-postgres: setup-test build
+	@tools/test postgres
 
 # the Redis part of the suite on one server: redis-7.0, redis-8.0, valkey-8.1
 # or valkey-9.1
@@ -120,6 +136,10 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
+# the schema of the PostgreSQL store: printed, or applied where DATABASE says
+sql:
+	@tools/sql $(if $(DATABASE),"$(DATABASE)")
+
 clients:
 	@clients/pack
 
@@ -145,6 +165,7 @@ help:
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
+	@echo "make test-postgres  every test on the store postgres (make test runs some)"
 	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
@@ -161,6 +182,7 @@ help:
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
+	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
 	@echo "make clients        packages of the clients, in build/clients"
 	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"
 	@echo "make torture-clients  CLIENT=js|python, OPERATIONS=1000, STORE=memory, SEED=<n>"

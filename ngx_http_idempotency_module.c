@@ -18,8 +18,9 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "admin/ngx_http_idem_stats.h"
+#include "admin/ngx_http_idem_admin.h"
 #include "request/ngx_http_idem_request.h"
+#include "store/ngx_http_idem_store.h"
 #include "store/layers/ngx_http_idem_layers.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
@@ -356,6 +357,13 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_admin"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_admin,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
@@ -387,7 +395,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     NULL,                                  /* exit thread */
     ngx_http_idem_exit_process,            /* exit process */
     NULL,                                  /* exit master */
-    NGX_MODULE_V1_PADDING
+    NGX_HTTP_IDEM_STORE_API_PADDING
 };
 
 
@@ -496,6 +504,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
         return NGX_ERROR;
     }
 
+    ngx_http_idem_tap_init_process(mcf->tap);
     ngx_http_idem_wait_init(cycle);
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();

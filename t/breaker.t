@@ -15,8 +15,8 @@ use Time::HiRes qw(sleep time);
 
 our ($redis);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
 }
 
@@ -32,7 +32,7 @@ sub store
 {
     my ($breaker) = @_;
 
-    return "idempotency_store shared redis {
+    return "idempotency_store shared \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_OWN_PORT;
         connect_timeout  300ms;
         timeout          300ms;
@@ -92,7 +92,7 @@ run_tests();
 __DATA__
 
 === TEST 1: opens after some failures in a row, and closes when the probe is answered
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=3 reset=1s;')
 --- config eval: $::location
 --- client
@@ -123,7 +123,7 @@ is((ask())[0], 200, 'from then on') for 1 .. 3;
 
 
 === TEST 2: failures that are not in a row
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=3 reset=60s;')
 --- config eval: $::location
 --- client
@@ -138,7 +138,7 @@ error_log_unlike(qr/breaker is open/, 'closed all the time');
 
 
 === TEST 3: without the directive there is none
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('')
 --- config eval: $::location
 --- client
@@ -149,7 +149,7 @@ error_log_unlike(qr/breaker/, 'no word of it');
 
 
 === TEST 4: one probe for all workers
---- store: redis
+--- store: redis postgres
 --- workers: 4
 --- http_config eval: main::store('breaker fails=3 reset=1s;')
 --- config eval: $::location
@@ -167,7 +167,7 @@ is($n, 3 + 1, 'three opened it, and one was let through');
 
 
 === TEST 5: open in every worker
---- store: redis
+--- store: redis postgres
 --- workers: 4
 --- http_config eval: main::store('breaker fails=5 reset=60s;')
 --- config eval: $::location
@@ -184,7 +184,7 @@ is(scalar(() = error_log() =~ /breaker is open for/g), 1, 'opened once');
 
 
 === TEST 6: a commit is not held back, and its answer closes the breaker
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=60s;')
 --- config eval: $::location
 --- client
@@ -208,7 +208,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 7: a release is not held back
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=60s;')
 --- config eval: $::location
 --- client
@@ -227,7 +227,7 @@ ok(wait_for(sub { !(() = $::redis->keys) }), 'the lock is gone');
 
 
 === TEST 8: a worker is killed with the probe under way
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=1s;')
 --- config eval: $::location
 --- provokes: exited on signal 9
@@ -250,7 +250,7 @@ ok(answered(4), 'then there is another');
 
 
 === TEST 9: the client of the probe goes away
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=3s;')
 --- config eval: $::location
 --- client
@@ -273,7 +273,7 @@ cmp_ok(time - $start, '<', 1.5, 'at once');
 
 
 === TEST 10: a probe that fails
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=1s;')
 --- config eval: $::location
 --- client
@@ -294,7 +294,7 @@ ok(answered(4), 'closed in the end');
 
 
 === TEST 11: a reload does not close it
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=60s;')
 --- config eval: $::location
 --- client
@@ -339,7 +339,7 @@ error_log_unlike(qr/breaker is open/, 'it is closed');
 
 
 === TEST 13: who waits goes on waiting while it is open
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('breaker fails=2 reset=1s;')
 --- config eval: $::location
 --- client
@@ -374,9 +374,9 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 15: wrong values
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; breaker fails=0; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; breaker fails=0; }
 --- config
 --- must_die
 --- error_log
@@ -385,9 +385,9 @@ invalid value "fails=0" in "breaker" directive: a number of failures, at least 1
 
 
 === TEST 16: and times
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; breaker reset=soon; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; breaker reset=soon; }
 --- config
 --- must_die
 --- error_log
@@ -396,9 +396,9 @@ invalid value "reset=soon" in "breaker" directive: a time above 0
 
 
 === TEST 17: and words
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; breaker 5; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; breaker 5; }
 --- config
 --- must_die
 --- error_log
@@ -407,9 +407,9 @@ invalid value "5" in "breaker" directive: it is "breaker [fails=5] [reset=60s]"
 
 
 === TEST 18: twice
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; breaker; breaker; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; breaker; breaker; }
 --- config
 --- must_die
 --- error_log

@@ -14,8 +14,8 @@ use Time::HiRes qw(sleep time);
 
 our ($redis);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
 }
 
@@ -32,11 +32,11 @@ sub stores
 {
     my ($cache) = @_;
 
-    return "idempotency_store shared redis {
+    return "idempotency_store shared \$TEST_REMOTE {
         server 127.0.0.1:\$TEST_NGINX_OWN_PORT;
         $cache
     }
-    idempotency_store bare redis { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
+    idempotency_store bare \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
     server {
         listen 127.0.0.1:\$TEST_NGINX_PORT_2;
         server_name localhost;
@@ -83,7 +83,7 @@ run_tests();
 __DATA__
 
 === TEST 1: what was committed here
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -114,7 +114,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 2: what another host committed
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -134,7 +134,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 3: while the store is away
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -150,7 +150,7 @@ is(http_post('/ok?op=b', 'x', key())->status, 503, 'others are refused');
 
 
 === TEST 4: not longer than its ttl
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=500ms;')
 --- config eval: $::location
 --- client
@@ -190,7 +190,7 @@ is(http_post('/ok?op=b', 'x', $found)->body, "run 2\n", 'its life is over');
 
 
 === TEST 6: what has no response is asked for
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -209,7 +209,7 @@ for (1 .. 2) {
 
 
 === TEST 7: what has to give way is forgotten, and the store has it
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:128k ttl=30s;')
 --- config eval: $::location
 --- client
@@ -240,7 +240,7 @@ is(trips(sub { http_post('/size?n=4000&op=a59', 'x', $keys[59]) }), 0,
 
 
 === TEST 8: one for all workers, over a reload and a killed worker
---- store: redis
+--- store: redis postgres
 --- workers: 4
 --- http_config eval: main::stores('cache hot:1m ttl=60s;')
 --- config eval: $::location
@@ -264,7 +264,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 9: a record that is corrupt is no better from here
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -291,9 +291,9 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 11: without a size
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; cache hot; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; cache hot; }
 --- config
 --- must_die
 --- error_log
@@ -302,9 +302,9 @@ invalid zone "hot": it is <name>:<size>
 
 
 === TEST 12: a word too many
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; cache hot:1m 30s; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; cache hot:1m 30s; }
 --- config
 --- must_die
 --- error_log
@@ -313,10 +313,10 @@ invalid value "30s" in "cache" directive: it is "cache <zone>:<size> [ttl=30s]"
 
 
 === TEST 13: one zone for two
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store one redis { server 127.0.0.1:1; cache hot:1m; }
-    idempotency_store two redis { server 127.0.0.1:1; cache hot:1m; }
+    idempotency_store one $TEST_REMOTE { server 127.0.0.1:1; cache hot:1m; }
+    idempotency_store two $TEST_REMOTE { server 127.0.0.1:1; cache hot:1m; }
 --- config
 --- must_die
 --- error_log

@@ -72,6 +72,16 @@ sub stored
         return 0;
     }
 
+    if ($ENV{TEST_NGINX_POSTGRES_PORT}) {
+        my ($pg) = @IdempotencyTest::Postgres::All;
+
+        return index($pg->sql("SELECT encode(id || token || claim || "
+                              . "coalesce(details, '') || "
+                              . "coalesce(response, ''), 'escape') "
+                              . 'FROM idempotency.idempotency_keys'),
+                     $text) >= 0;
+    }
+
     # the zone is memory that all processes share
 
     my $pid = nginx_master();

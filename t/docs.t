@@ -136,10 +136,14 @@ sub variables {
 
 sub backends {
     my ($body) = text('src/store/ngx_http_idem_store.c')
-                 =~ /ngx_http_idem_backends\[\] =\s*\{(.*?)^\};/ms
+                 =~ /ngx_http_idem_backends\[[^]]*\] =\s*\{(.*?)^\};/ms
         or die 'no table of stores';
 
-    return $body =~ /&ngx_http_idem_(\w+)_backend/g;
+    # PostgreSQL's is a module of its own, and adds itself
+
+    return ($body =~ /&ngx_http_idem_(\w+)_backend/g,
+            text('src/store/postgres/ngx_http_idem_postgres.c')
+            =~ /_backend = \{\s*ngx_string\("(\w+)"\)/g);
 }
 
 
@@ -374,6 +378,7 @@ sub defaults_agree {
         idempotency_replay_status => 'original',
         idempotency_stream      => lc(($merge =~ /prev->stream,\s*
                                         NGX_HTTP_IDEM_STREAM_([A-Z]+)/x)[0]),
+        idempotency_stream      => lc(($merge =~ /_STREAM_([A-Z]+)\)/)[0]),
     );
 
     for my $name (sort keys %directive) {
@@ -610,6 +615,8 @@ sub try {
     my ($dir, $where, $example) = @_;
 
     my $load = $module eq 'static' ? '' : "load_module $module;\n";
+    my $second = $module =~ s/idempotency_module/idempotency_postgres_module/r;
+    $load .= "load_module $second;\n" if $second ne $module && -e $second;
     my $user = $> ? '' : "user root;\n";
     my $conf = $example;
 

@@ -93,7 +93,7 @@ is($error->{level}, 'error', 'an error');
 is($error->{outcome} // '', '', 'before there is an outcome');
 
 my $opened = wait_event('circuit_breaker.opened');
-is($opened->{level}, 'error', 'an error');
+is($opened->{level}, 'warn', 'a warning');
 is($opened->{store}, 'shared', 'of the store');
 
 # back: a probe closes it
@@ -102,7 +102,7 @@ $::redis->resume;
 ok(wait_for(sub { $ask->(5)->status == 200 || (sleep(0.05), 0)[1] }, 10),
    'it answers again');
 
-is(wait_event('circuit_breaker.closed')->{level}, 'warn', 'a warning');
+is(wait_event('circuit_breaker.closed')->{level}, 'info', 'information');
 
 # a commit that does not get through
 

@@ -92,7 +92,7 @@ my @events = events();
 is_deeply([ map { $_->{event} } @events ],
           [ map { "idempotency.$_" } qw(key.created processed replay conflict) ],
           'one after the other');
-is_deeply([ map { $_->{level} } @events ], [ qw(info info info warn) ],
+is_deeply([ map { $_->{level} } @events ], [ qw(info info info error) ],
           'their levels');
 
 for my $e (@events) {
@@ -184,7 +184,7 @@ $holder->read_response;
 my ($timeout) = wait_events('lock.timeout', 1);
 my @contention = wait_events('lock.contention', 3);
 
-is($timeout->{level}, 'warn', 'a warning');
+is($timeout->{level}, 'error', 'an error');
 is($timeout->{status}, 503, 'status');
 cmp_ok($timeout->{wait_ms}, '>=', 150, 'how long it waited');
 is_deeply([ map { $_->{outcome} } @contention ], [ undef, 'WAITERS', undef ],
@@ -330,7 +330,7 @@ is(http_post('/size?n=5000', 'x', \%key)->status, 507, 'can not be replayed');
 
 my ($e) = wait_events('response.too_large', 1);
 
-is($e->{level}, 'warn', 'a warning');
+is($e->{level}, 'error', 'an error');
 is($e->{status}, 200, 'the one that ran');
 is_deeply([ map { $_->{status} } wait_events('processed', 2) ], [ 200, 507 ],
           'and both are processed');
@@ -470,10 +470,10 @@ for my $path (qw(info warn error again)) {
 
 wait_events(undef, 4, 'info.json');
 wait_events('conflict', 1, 'warn.json');
-wait_events('conflict', 1, 'error.json');
+wait_events('conflict', 2, 'error.json');
 
 is(scalar events(undef, 'warn.json'), 1, 'and nothing else');
-is(scalar events(undef, 'error.json'), 1, 'nor there');
+is(scalar events(undef, 'error.json'), 2, 'nor there: a conflict is an error');
 
 
 
@@ -481,7 +481,7 @@ is(scalar events(undef, 'error.json'), 1, 'nor there');
 --- config
     idempotency        $TEST_STORE;
     idempotency_log    $TEST_NGINX_SERVER_ROOT/logs/events.json
-                       sample=info:0.25,warn:0.5;
+                       sample=info:0.25,error:0.5;
     idempotency_scope  all;
 
     location /a/ { proxy_pass http://127.0.0.1:$TEST_NGINX_APP_PORT/; idempotency_group a; }
@@ -676,7 +676,7 @@ while (@events < 4 && IO::Select->new($::syslog)->can_read(5)) {
 is_deeply([ map { $_->{event} } @events ],
           [ map { "idempotency.$_" } qw(key.created processed replay conflict) ],
           'the events');
-is_deeply(\@priorities, [ 6, 6, 6, 4 ], 'their severity');
+is_deeply(\@priorities, [ 6, 6, 6, 3 ], 'their severity');
 
 
 

@@ -14,9 +14,9 @@ use Time::HiRes qw(sleep time);
 
 our ($redis, $second);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
-    $second = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
+    $second = start_remote();
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
     $ENV{TEST_NGINX_SECOND_PORT} = $second->{port};
 }
@@ -33,14 +33,14 @@ sub stores
 {
     my ($more) = @_;
 
-    return "idempotency_store shared redis {
+    return "idempotency_store shared \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_OWN_PORT;
         connect_timeout  300ms;
         timeout          300ms;
         $more
     }
     idempotency_store ledger memory { zone ledger:1m; }
-    idempotency_store second redis {
+    idempotency_store second \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_SECOND_PORT;
         connect_timeout  300ms;
         timeout          300ms;
@@ -126,7 +126,7 @@ run_tests();
 __DATA__
 
 === TEST 1: while the first store answers, the ledger has no part in it
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -139,7 +139,7 @@ is(in_ledger('/ok?op=a', $key)->body, "run 2\n", 'not here');
 
 
 === TEST 2: while it does not, the ledger is asked
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -160,7 +160,7 @@ error_log_like(qr/\[warn\] .*store "shared" failed: .*; "ledger" is asked in its
 
 
 === TEST 3: back again: both are asked, and new records are in the first
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -187,7 +187,7 @@ is(app_count('c'), 2, 'one that is not kept is free in both');
 
 
 === TEST 4: what it can't promise: it ran in the first, and runs in the ledger
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -201,7 +201,7 @@ is(http_post('/ok?op=a', 'x', $key)->body, "run 2\n", 'the ledger comes first');
 
 
 === TEST 5: the same, with what the cache remembers
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -214,7 +214,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 6: waiting for a holder in the ledger
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -236,7 +236,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 7: it outlasts its lease in the ledger, and is not kept there
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -258,7 +258,7 @@ error_log_unlike(qr/could not be renewed|was lost|release in store/, 'in order')
 
 
 === TEST 8: who waits for a holder in the first does not run in the ledger
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -279,7 +279,7 @@ error_log_like(qr/is kept here and tried again/, 'from the outbox');
 
 
 === TEST 9: who waited in the ledger finds a holder in the first, and waits there
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -312,7 +312,7 @@ is(app_count('a'), 1, 'it did not run');
 
 
 === TEST 10: the first is slow: a second request does not find another way
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -336,7 +336,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 11: the first is there for one worker, and not yet for another
---- store: redis
+--- store: redis postgres
 --- workers: 4
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -362,7 +362,7 @@ is($twice, 0, 'nothing runs twice');
 
 
 === TEST 12: nothing is asked twice once the ledger has nothing more
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -378,7 +378,7 @@ is(in_ledger('/brief/ok?op=a', $key)->body, "run 3\n", 'not in the ledger');
 
 
 === TEST 13: under "hold", also in the ledger
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- provokes: exited on signal 9
@@ -408,7 +408,7 @@ is(in_ledger('/strict/ok?op=b', $other)->status, 200, 'leaves nothing unknown');
 
 
 === TEST 14: a worker is killed while it runs in the ledger
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- provokes: exited on signal 9
@@ -427,7 +427,7 @@ error_log_like(qr/ran out without an outcome/, 'the log says so');
 
 
 === TEST 15: a reload in between
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -442,7 +442,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 16: with a breaker: at once
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('breaker fails=2 reset=60s;')
 --- config eval: $::location
 --- client
@@ -473,7 +473,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 18: the client goes away while both are asked
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -494,7 +494,7 @@ is(http_post('/ok?op=b', 'x', key())->status, 200, 'all is well');
 
 
 === TEST 19: a fallback that is elsewhere itself
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -517,7 +517,7 @@ is(app_count('c'), 0, 'did not run');
 
 
 === TEST 20: many at once, while the first comes and goes
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('breaker fails=3 reset=1s; cache hot:1m;')
 --- config eval: $::location

@@ -15,8 +15,8 @@ use Time::HiRes qw(sleep time);
 
 our ($redis, $proxy);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $proxy = start_redis_proxy($redis);
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
     $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
@@ -26,7 +26,8 @@ add_block_preprocessor(sub {
     if ($redis) {
         $redis->resume;
         $redis->spawn if $redis->{stopped};
-        $redis->command('CONFIG', 'SET', 'maxmemory', 0);
+        $redis->command('CONFIG', 'SET', 'maxmemory', 0)
+            if $redis->isa('IdempotencyTest::Redis');
         $redis->command('FLUSHALL');
         $proxy->tell('cut');
     }
@@ -38,13 +39,13 @@ sub stores
 {
     my ($more) = @_;
 
-    return "idempotency_store shared redis {
+    return "idempotency_store shared \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_PROXY_PORT;
         connect_timeout  300ms;
         timeout          300ms;
         $more
     }
-    idempotency_store other redis { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
+    idempotency_store other \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
     server {
         listen 127.0.0.1:\$TEST_NGINX_PORT_2;
         server_name localhost;
@@ -165,7 +166,7 @@ run_tests();
 __DATA__
 
 === TEST 1: answered from here, then in the store
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -201,7 +202,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 2: the record is gone from the store meanwhile
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -217,7 +218,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 3: one that has no response
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -234,7 +235,7 @@ is($::redis->record($name)->{s}, 3, 'as what it is');
 
 
 === TEST 4: the store answers others: tried soon, however long it was away
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -252,7 +253,7 @@ cmp_ok(scalar(() = error_log() =~ /is kept failed again/g), '<', 12,
 
 
 === TEST 5: somebody else took over
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client
@@ -275,7 +276,7 @@ is(landed(), 0, 'nothing was written');
 
 
 === TEST 6: its time is over
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -292,7 +293,7 @@ is(landed(), 0, 'it is not written later');
 
 
 === TEST 7: a worker is killed
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- provokes: exited on signal 9
@@ -308,7 +309,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 8: the worker that tries is killed, others are there
---- store: redis
+--- store: redis postgres
 --- workers: 3
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -326,7 +327,7 @@ is(landed(), 3, 'each once');
 
 
 === TEST 9: a reload
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -348,7 +349,7 @@ ok(!nginx_reload(), 'another size is refused');
 
 
 === TEST 10: one worker at a time
---- store: redis
+--- store: redis postgres
 --- workers: 4
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -369,7 +370,7 @@ is(scalar(grep { $::redis->record($_)->{s} == 2 } $::redis->keys),
 
 
 === TEST 11: no room
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('outbox 64k;')
 --- config eval: $::location
 --- client
@@ -386,7 +387,7 @@ is($status[-1], 503, 'what is lost is not known');
 
 
 === TEST 12: who waits is answered from here
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -429,7 +430,7 @@ ok(wait_for(sub { landed() == 2 }, 12), 'and lands when it can');
 
 
 === TEST 14: a commit whose reply was lost had landed
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -450,7 +451,7 @@ error_log_unlike(qr/is dropped/, 'as our own');
 
 
 === TEST 15: a lock that could not be given back
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -465,7 +466,7 @@ is(http_post('/long/ok?op=b', 'x', $key)->status, 200, 'and is free');
 
 
 === TEST 16: a worker leaves with commits and releases waiting
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -477,7 +478,7 @@ ok(wait_for(sub { !nginx_master() || !IdempotencyTest::is_alive(nginx_master()) 
 
 
 === TEST 17: with a breaker that is open
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('breaker fails=2 reset=60s; cache hot:1m;')
 --- config eval: $::location
 --- client
@@ -503,9 +504,9 @@ error_log_like(qr/its breaker is closed/, 'which closes the breaker');
 
 
 === TEST 19: too small
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis { server 127.0.0.1:1; outbox 1k; }
+    idempotency_store shared $TEST_REMOTE { server 127.0.0.1:1; outbox 1k; }
 --- config
 --- must_die
 --- error_log
@@ -514,7 +515,7 @@ zone "outbox" is too small: 1024 bytes
 
 
 === TEST 20: the lease is over, and another host ran: what is here is not told
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -533,7 +534,7 @@ is(landed(), 0, 'nothing was written');
 
 
 === TEST 21: the lease is over, and nobody ran: it is in the store before it is told
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -555,7 +556,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 22: the lease is over, and there is no answer: told from here, after one try for all
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -575,7 +576,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 23: while the lease lasts it is told at once
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -599,7 +600,7 @@ cmp_ok(seconds(20, '/held/ok?op=b', $held), '<', 3,
 
 
 === TEST 24: whoever asks leaves while it is tried, or nginx is reloaded
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -620,7 +621,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 25: a kept one with a cache: what was lost does not come back
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s; breaker fails=2 reset=60s;')
 --- config eval: $::location
 --- client
@@ -664,7 +665,7 @@ is(app_count($_), 1, "$_ ran once") for 'a', 'b';
 
 
 === TEST 27: commits that nobody waits for are counted
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('outbox 64k;')
 --- config eval: $::location
 --- client
@@ -692,7 +693,7 @@ is($o->{kept} + $o->{dropped}, $n, 'kept or lost');
 
 
 === TEST 28: taken over, but given back: what is kept is the only response there is
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -724,7 +725,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 29: another one took over, and is gone: what ran is not yielded to it
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -764,7 +765,7 @@ is($::redis->record($name{other})->{s}, 1, 'and is not written');
 
 
 === TEST 30: a holder whose lock is that of a dead one takes it back
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client

@@ -14,8 +14,8 @@ use Time::HiRes qw(sleep time);
 
 our ($redis, $proxy);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $proxy = start_redis_proxy($redis);
     $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
 }
@@ -125,9 +125,9 @@ is(post('/ok?op=a', $key)->body, "run 2\n", 'made anew');
 
 
 === TEST 4: commits that could not reach the store
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis {
+    idempotency_store shared $TEST_REMOTE {
         server           127.0.0.1:$TEST_NGINX_PROXY_PORT;
         connect_timeout  300ms;
         timeout          300ms;
@@ -156,9 +156,9 @@ my $text = do { local $/; <$in> };
 close $in;
 
 for my $change ([ 'renamed', sub { s/shared/common/g } ],
-                [ 'removed', sub { s/idempotency_store shared redis \{.*?\}//s;
+                [ 'removed', sub { s/idempotency_store shared \w+ \{.*?\}//s;
                                    s/idempotency  shared/idempotency  on/ } ],
-                [ 'off', sub { s/idempotency_store shared redis \{.*?\}//s;
+                [ 'off', sub { s/idempotency_store shared \w+ \{.*?\}//s;
                                s/idempotency  shared/idempotency  off/ } ])
 {
     my ($how, $edit) = @$change;

@@ -13,8 +13,8 @@ use Test::Nginx::Socket 'no_plan';
 
 our $redis;
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $ENV{TEST_NGINX_LOST_PORT} = $redis->{port};
 }
 
@@ -249,9 +249,9 @@ is(app_count('/hold'), 1, 'ran once');
 
 
 === TEST 7: an unknown outcome that could not reach its store
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store lost redis {
+    idempotency_store lost $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_LOST_PORT;
         timeout  300ms;
     }
@@ -303,10 +303,10 @@ is($c->read_response->status, 200, 'and is answered');
 
 
 === TEST 8: in the ledger of a fallback
---- store: redis
+--- store: redis postgres
 --- http_config
     idempotency_store ledger memory { zone ledger:1m; }
-    idempotency_store lost redis {
+    idempotency_store lost $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_DEAD_PORT;
         timeout  300ms;
     }

@@ -14,8 +14,8 @@ use Time::HiRes qw(sleep time);
 
 our ($redis, $proxy);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $proxy = start_redis_proxy($redis);
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
     $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
@@ -32,13 +32,13 @@ sub stores
 {
     my ($more) = @_;
 
-    return "idempotency_store s redis {
+    return "idempotency_store s \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_PROXY_PORT;
         connect_timeout  300ms;
         timeout          300ms;
         $more
     }
-    idempotency_store other redis { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
+    idempotency_store other \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
     server {
         listen 127.0.0.1:\$TEST_NGINX_PORT_2;
         server_name localhost;
@@ -99,7 +99,7 @@ run_tests();
 __DATA__
 
 === TEST 1: the retry is replayed, and the store has it when it is back
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -133,7 +133,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 2: duplicates that come while it runs wait for it
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -163,7 +163,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 3: another host ran it: what is here is dropped
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -180,7 +180,7 @@ is(app_count('a'), 2, 'no more');
 
 
 === TEST 4: what has no response to keep
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client
@@ -205,7 +205,7 @@ is(app_count('unknown'), 1, 'and does not run before the lease is over');
 
 
 === TEST 5: whoever runs leaves, or is killed
---- store: redis
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('')
 --- config eval: $::location
@@ -235,7 +235,7 @@ is($d->read_response->body, "run 2\n", 'and is answered');
 
 
 === TEST 6: with a breaker and a cache
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('breaker fails=2 reset=60s; cache hot:1m;')
 --- config eval: $::location
 --- client
@@ -251,7 +251,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 7: several records for one request
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('')
 --- config eval: $::location
 --- client

@@ -24,7 +24,7 @@ static void ngx_http_idem_stats_json_nodes(
 
 
 static const char  *ngx_http_idem_breaker_names[] = {
-    "closed", "half-open", "open"
+    "closed", "open", "half-open"
 };
 
 
@@ -48,7 +48,7 @@ ngx_http_idem_outbox_figures(ngx_http_idem_store_t *store,
 }
 
 
-/* 0 closed, 1 half open, 2 open; nothing for a store without a breaker */
+/* 0 closed, 1 open, 2 half open; nothing for a store without a breaker */
 
 void
 ngx_http_idem_stats_prometheus_layers(ngx_http_idem_text_t *t,
@@ -64,7 +64,7 @@ ngx_http_idem_stats_prometheus_layers(ngx_http_idem_text_t *t,
 
     ngx_http_idem_text(t,
         "# HELP nginx_idempotency_breaker_state The breaker of a store: "
-        "0 closed, 1 half open, 2 open.\n"
+        "0 closed, 1 open, 2 half open.\n"
         "# TYPE nginx_idempotency_breaker_state gauge\n");
 
     for (i = 0; i < n; i++) {
@@ -159,7 +159,7 @@ ngx_http_idem_stats_prometheus_nodes(ngx_http_idem_text_t *t,
 
     ngx_http_idem_text(t,
         "# HELP nginx_idempotency_node_breaker_state The breaker of a node: "
-        "0 closed, 1 half open, 2 open.\n"
+        "0 closed, 1 open, 2 half open.\n"
         "# TYPE nginx_idempotency_node_breaker_state gauge\n");
 
     for (i = 0; i < mcf->stores.nelts; i++) {

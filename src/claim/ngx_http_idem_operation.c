@@ -80,6 +80,7 @@ ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
                                    cover->token);
     if (op) {
         *op->claim = cover->claim;
+        op->laid = cover->op.laid;
         ngx_http_idem_op_fill(cover, op);
         op->laid = cover->op.laid;
     }

@@ -185,6 +185,7 @@ typedef struct {
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
     ngx_queue_t                      logs;       /* of ..._log_t            */
+    ngx_shm_zone_t                  *tap;        /* of events, or NULL      */
     ngx_http_idem_activity_conf_t    activity;
     ngx_int_t                        request_body; /* index of the variable,
                                                     or -1                   */
@@ -272,6 +273,7 @@ typedef struct {
                                                             a value that is
                                                             empty           */
     ngx_uint_t                    stats;                 /* how to serve them */
+    ngx_uint_t                    admin;                 /* 0: it is none   */
 } ngx_http_idem_loc_conf_t;
 
 

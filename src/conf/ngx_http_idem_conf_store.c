@@ -61,8 +61,12 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (store->backend == NULL) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "unknown kind of store \"%V\" in "
-                           "\"idempotency_store\" directive: there is %V",
-                           &value[2], ngx_http_idem_backend_names());
+                           "\"idempotency_store\" directive: there is %V%s",
+                           &value[2], ngx_http_idem_backend_names(),
+                           ngx_http_idem_conf_is(&value[2], "postgres")
+                               ? "; \"postgres\" is a module of its own, "
+                                 "\"load_module modules/ngx_http_idem_"
+                                 "postgres_module.so\"" : "");
         return NGX_CONF_ERROR;
     }
 

@@ -22,18 +22,19 @@ static struct {
 } ngx_http_idem_events[] = {
     { "idempotency.processed", NGX_HTTP_IDEM_LEVEL_INFO },
     { "idempotency.replay", NGX_HTTP_IDEM_LEVEL_INFO },
-    { "idempotency.conflict", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.conflict", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.key.created", NGX_HTTP_IDEM_LEVEL_INFO },
     { "idempotency.key.expired", NGX_HTTP_IDEM_LEVEL_INFO },
-    { "idempotency.lock.contention", NGX_HTTP_IDEM_LEVEL_INFO },
-    { "idempotency.lock.timeout", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.contention", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.timeout", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.lock.abandoned", NGX_HTTP_IDEM_LEVEL_WARN },
     { "idempotency.lock.lost", NGX_HTTP_IDEM_LEVEL_WARN },
     { "idempotency.storage.error", NGX_HTTP_IDEM_LEVEL_ERROR },
     { "idempotency.storage.slow", NGX_HTTP_IDEM_LEVEL_WARN },
-    { "idempotency.circuit_breaker.opened", NGX_HTTP_IDEM_LEVEL_ERROR },
-    { "idempotency.circuit_breaker.closed", NGX_HTTP_IDEM_LEVEL_WARN },
-    { "idempotency.response.too_large", NGX_HTTP_IDEM_LEVEL_WARN }
+    { "idempotency.circuit_breaker.opened", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.circuit_breaker.closed", NGX_HTTP_IDEM_LEVEL_INFO },
+    { "idempotency.response.too_large", NGX_HTTP_IDEM_LEVEL_ERROR },
+    { "idempotency.record.deleted", NGX_HTTP_IDEM_LEVEL_WARN }
 };
 
 
@@ -48,7 +49,12 @@ ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
     line->level = ngx_http_idem_events[event].level;
 
     if (log == NULL || !ngx_http_idem_log_wants(log, line->level)) {
-        return NGX_DECLINED;
+
+        if (!ngx_http_idem_tap_followed()) {
+            return NGX_DECLINED;
+        }
+
+        line->log = NULL;
     }
 
     line->last = line->buf + sizeof(line->buf) - 2;
@@ -132,6 +138,12 @@ ngx_http_idem_line_write(ngx_http_idem_line_t *line)
     *line->p++ = '}';
     *line->p++ = '\n';
 
-    ngx_http_idem_log_write(line->log, line->level, line->buf,
-                            line->p - line->buf);
+    if (ngx_http_idem_tap_followed()) {
+        ngx_http_idem_tap_write(line->buf, line->p - line->buf);
+    }
+
+    if (line->log) {
+        ngx_http_idem_log_write(line->log, line->level, line->buf,
+                                line->p - line->buf);
+    }
 }

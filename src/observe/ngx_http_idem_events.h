@@ -17,6 +17,7 @@
 #include <ngx_core.h>
 
 #include "observe/ngx_http_idem_log.h"
+#include "observe/ngx_http_idem_tap.h"
 
 
 typedef enum {
@@ -33,7 +34,8 @@ typedef enum {
     NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
     NGX_HTTP_IDEM_EVENT_BREAKER_OPENED,
     NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED,
-    NGX_HTTP_IDEM_EVENT_TOO_LARGE
+    NGX_HTTP_IDEM_EVENT_TOO_LARGE,
+    NGX_HTTP_IDEM_EVENT_RECORD_DELETED
 } ngx_http_idem_event_e;
 
 
@@ -44,7 +46,8 @@ typedef enum {
 /* one that is being built; what finds no room in it is cut off */
 
 typedef struct {
-    ngx_http_idem_log_t    *log;
+    ngx_http_idem_log_t    *log;                /* NULL: only the tap wants
+                                                   it                       */
     ngx_http_idem_level_e   level;
     u_char                 *p;
     u_char                 *last;
@@ -52,7 +55,11 @@ typedef struct {
 } ngx_http_idem_line_t;
 
 
-/* NGX_DECLINED: the log (it may be NULL) does not want this one */
+/* whether anybody may want events that go to this log, which may be NULL */
+#define ngx_http_idem_events_wanted(log)                                      \
+    ((log) || ngx_http_idem_tap_followed())
+
+/* NGX_DECLINED: neither the log (it may be NULL) nor the tap wants this one */
 ngx_int_t ngx_http_idem_line_start(ngx_http_idem_line_t *line,
     ngx_http_idem_log_t *log, ngx_http_idem_event_e event, ngx_str_t *store);
 

@@ -443,6 +443,17 @@ ngx_http_idem_record_readable(u_char version)
  * for them than what the record's own size accounts for.
  */
 
+ngx_uint_t
+ngx_http_idem_response_status(const u_char *p, size_t len)
+{
+    if (len < NGX_HTTP_IDEM_STATUS_PEEK || p[0] != 'I' || p[1] != 'R') {
+        return 0;
+    }
+
+    return ((ngx_uint_t) p[8] << 8) + p[9];
+}
+
+
 ngx_int_t
 ngx_http_idem_head_peek(const u_char *p, size_t len,
     ngx_uint_t *nheaders, const char **reason)

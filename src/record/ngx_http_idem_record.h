@@ -45,7 +45,10 @@ typedef enum {
     NGX_HTTP_IDEM_REASON_TOO_LARGE,          /* over max_response         */
     NGX_HTTP_IDEM_REASON_STREAM,             /* an endless response       */
     NGX_HTTP_IDEM_REASON_NO_ROOM,            /* the store was full        */
-    NGX_HTTP_IDEM_REASON_EVICTED             /* it was, and gave way      */
+    NGX_HTTP_IDEM_REASON_EVICTED,            /* it was, and gave way      */
+    NGX_HTTP_IDEM_REASON_DELETED             /* by hand: what is left keeps a
+                                                holder from writing it anew,
+                                                and nobody from beginning */
 } ngx_http_idem_reason_e;
 
 
@@ -181,8 +184,38 @@ ngx_int_t ngx_http_idem_response_decode(const u_char *p, size_t len,
 /* whether the bytes are a record with the right checksum: "verify" by itself */
 ngx_uint_t ngx_http_idem_response_intact(const u_char *p, size_t len);
 
+/* the status, from the first bytes of the head; 0: it is not there */
+#define NGX_HTTP_IDEM_STATUS_PEEK  10
+
+ngx_uint_t ngx_http_idem_response_status(const u_char *p, size_t len);
+
 /* a checksum for a record that had none, and leaves the process now */
 void ngx_http_idem_response_seal(u_char *p, size_t len);
+
+
+/* ..._labels.c: labels of a record, before its details; numbers are stored */
+
+typedef enum {
+    NGX_HTTP_IDEM_LABEL_GROUP = 0,
+    NGX_HTTP_IDEM_LABEL_TENANT,
+    NGX_HTTP_IDEM_LABEL_ACTOR,
+    NGX_HTTP_IDEM_LABEL_HOST,                /* of its holder             */
+    NGX_HTTP_IDEM_LABEL_N
+} ngx_http_idem_label_e;
+
+/* of each; a hash in hexadecimal is of 64 */
+#define NGX_HTTP_IDEM_LABEL_MAX  96
+
+/* of all of them, "labels" are NGX_HTTP_IDEM_LABEL_N strings; 0: none */
+size_t ngx_http_idem_labels_size(const ngx_str_t *labels);
+u_char *ngx_http_idem_labels_encode(u_char *p, const ngx_str_t *labels);
+
+/* empty: there is none */
+void ngx_http_idem_label(const ngx_str_t *details,
+    ngx_http_idem_label_e kind, ngx_str_t *value);
+
+/* leaves the details proper */
+void ngx_http_idem_labels_skip(ngx_str_t *details);
 
 
 #endif /* _NGX_HTTP_IDEM_RECORD_H_INCLUDED_ */

@@ -151,6 +151,9 @@ struct ngx_redis_call_s {
                                                         was cancelled, or is
                                                         a call of our own   */
     ngx_str_t                    key;                /* the user's memory   */
+    ngx_str_t                   *from;               /* in place of a key: the
+                                                        server of that name, or
+                                                        the next one        */
     ngx_uint_t                   lane;
     ngx_msec_t                   time;               /* when it was sent    */
     ngx_uint_t                   tries;              /* how often sent      */
@@ -462,6 +465,9 @@ const char *ngx_redis_call_error(ngx_redis_call_t *call);
 ngx_uint_t ngx_redis_call_silent(ngx_redis_call_t *call);
 
 /* the node of a key, or NULL; whether its calls are on that connection */
+/* of those that have keys, the first by name; from "name" on, or behind it */
+ngx_redis_node_t *ngx_redis_node_after(ngx_redis_t *redis, ngx_str_t *name,
+    ngx_uint_t same);
 ngx_redis_node_t *ngx_redis_node_of(ngx_redis_t *redis, ngx_str_t *key);
 ngx_uint_t ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key,
     ngx_uint_t lane);

@@ -41,7 +41,9 @@ ngx_redis_route(ngx_redis_call_t *call)
 {
     ngx_redis_node_t  *node;
 
-    node = call->redis->topology->node(call->redis, &call->key);
+    node = call->from
+           ? ngx_redis_node_after(call->redis, call->from, 1)
+           : call->redis->topology->node(call->redis, &call->key);
 
     return node ? ngx_redis_conn_of(node, call) : NULL;
 }
@@ -59,6 +61,45 @@ ngx_redis_conn_of(ngx_redis_node_t *node, ngx_redis_call_t *call)
     }
 
     return &node->conns[n];
+}
+
+
+ngx_redis_node_t *
+ngx_redis_node_after(ngx_redis_t *redis, ngx_str_t *name, ngx_uint_t same)
+{
+    ngx_int_t          rc;
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node, *best;
+
+    best = NULL;
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        if (!node->owner || node->retired) {
+            continue;
+        }
+
+        rc = ngx_memn2cmp(node->name.data, name->data, node->name.len,
+                          name->len);
+
+        if (rc < 0 || (rc == 0 && !same)) {
+            continue;
+        }
+
+        if (best == NULL
+            || ngx_memn2cmp(node->name.data, best->name.data,
+                            node->name.len, best->name.len)
+               < 0)
+        {
+            best = node;
+        }
+    }
+
+    return best;
 }
 
 

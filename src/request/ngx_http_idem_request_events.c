@@ -153,7 +153,7 @@ ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
 void
 ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->conf->log == NULL) {
+    if (!ngx_http_idem_events_wanted(ctx->conf->log)) {
         return;
     }
 

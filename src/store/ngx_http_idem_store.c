@@ -40,6 +40,8 @@ static ngx_http_idem_op_t *ngx_http_idem_op_new(void);
 static void ngx_http_idem_op_destroy(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_count(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_missed(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_backend_add(
+    const ngx_http_idem_backend_t *backend);
 
 
 static ngx_http_idem_op_t
@@ -49,8 +51,12 @@ static ngx_uint_t  ngx_http_idem_nreserve;
 static ngx_http_idem_doubt_pt  ngx_http_idem_doubt_handler;
 
 
+/* with room for those of other modules */
+
+#define NGX_HTTP_IDEM_BACKENDS_MAX  8
+
 static const ngx_http_idem_backend_t
-    *ngx_http_idem_backends[] =
+    *ngx_http_idem_backends[NGX_HTTP_IDEM_BACKENDS_MAX + 1] =
 {
     &ngx_http_idem_memory_backend,
     &ngx_http_idem_redis_backend,
@@ -58,8 +64,22 @@ static const ngx_http_idem_backend_t
 };
 
 
+const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
+    NGX_HTTP_IDEM_STORE_API_VERSION,
+    sizeof(ngx_http_idem_op_t),
+    sizeof(ngx_http_idem_store_t),
+    ngx_http_idem_backend_add,
+    ngx_http_idem_store_complete,
+    ngx_http_idem_store_doubt,
+    ngx_http_idem_op_detached,
+    ngx_http_idem_op_detach,
+    ngx_http_idem_claim_encode,
+    ngx_http_idem_claim_decode
+};
+
+
 const char  *ngx_http_idem_op_names[] = {
-    "begin", "renew", "commit", "release", "watch"
+    "begin", "renew", "commit", "release", "watch", "", "get", "remove", "list"
 };
 
 
@@ -77,6 +97,29 @@ ngx_http_idem_backend(ngx_str_t *name)
     }
 
     return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_backend_add(const ngx_http_idem_backend_t *backend)
+{
+    ngx_uint_t                      i;
+    const ngx_http_idem_backend_t  *b;
+
+    for (i = 0; i < NGX_HTTP_IDEM_BACKENDS_MAX; i++) {
+        b = ngx_http_idem_backends[i];
+
+        if (b == NULL
+            || (b->name.len == backend->name.len
+                && ngx_strncmp(b->name.data, backend->name.data, b->name.len)
+                   == 0))
+        {
+            ngx_http_idem_backends[i] = backend;
+            return NGX_OK;
+        }
+    }
+
+    return NGX_ERROR;
 }
 
 
@@ -160,8 +203,19 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
         rc = backend->release(op);
         break;
 
-    default: /* NGX_HTTP_IDEM_OP_WATCH */
+    case NGX_HTTP_IDEM_OP_WATCH:
         rc = backend->watch(op);
+        break;
+
+    default: /* get, remove, list */
+
+        if (backend->admin == NULL) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "its records can't be looked at";
+            return NGX_OK;
+        }
+
+        rc = backend->admin(op);
     }
 
     op->pending = (rc == NGX_AGAIN);
@@ -207,7 +261,7 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 
     m = op->store->metrics;
 
-    if (m == NULL) {
+    if (m == NULL || ngx_http_idem_op_is_admin(op)) {
         return;
     }
 
@@ -229,7 +283,7 @@ ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
 
     ngx_http_idem_op_count(op);
 
-    if (op->kind != NGX_HTTP_IDEM_OP_WATCH
+    if (op->kind < NGX_HTTP_IDEM_OP_WATCH
         && ngx_current_msec - op->start >= NGX_HTTP_IDEM_SLOW)
     {
         ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
@@ -249,6 +303,47 @@ ngx_http_idem_store_cancel(ngx_http_idem_op_t *op)
 
     op->pending = 0;
     op->store->backend->cancel(op);
+}
+
+
+ngx_http_idem_entry_t *
+ngx_http_idem_op_entry(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_entry_t  *entry;
+
+    entry = ngx_array_push(&op->list->entries);
+
+    if (entry == NULL) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory for a list";
+        return NULL;
+    }
+
+    ngx_memzero(entry, sizeof(ngx_http_idem_entry_t));
+
+    return entry;
+}
+
+
+ngx_int_t
+ngx_http_idem_entry_details(ngx_http_idem_op_t *op,
+    ngx_http_idem_entry_t *entry, u_char *p, size_t len)
+{
+    len = ngx_min(len, NGX_HTTP_IDEM_ENTRY_DETAILS);
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    entry->details.data = ngx_pnalloc(op->pool, len);
+    if (entry->details.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(entry->details.data, p, len);
+    entry->details.len = len;
+
+    return NGX_OK;
 }
 
 

@@ -40,8 +40,13 @@ typedef enum {
     NGX_HTTP_IDEM_OP_COMMIT,
     NGX_HTTP_IDEM_OP_RELEASE,
     NGX_HTTP_IDEM_OP_WATCH,
-    NGX_HTTP_IDEM_OP_N
+    NGX_HTTP_IDEM_OP_N,                  /* those of requests, with figures */
+    NGX_HTTP_IDEM_OP_GET,                /* of people: ..._admin.c          */
+    NGX_HTTP_IDEM_OP_REMOVE,
+    NGX_HTTP_IDEM_OP_LIST
 } ngx_http_idem_op_e;
+
+#define ngx_http_idem_op_is_admin(op)  ((op)->kind > NGX_HTTP_IDEM_OP_N)
 
 
 typedef enum {
@@ -51,7 +56,8 @@ typedef enum {
     NGX_HTTP_IDEM_LOST,                  /* somebody else's token is there  */
     NGX_HTTP_IDEM_GONE,                  /* begin: what was in progress is
                                             not there any more, and nobody
-                                            gave it back                    */
+                                            gave it back; get, remove: there
+                                            is none                         */
     NGX_HTTP_IDEM_FULL,                  /* there is no room                */
     NGX_HTTP_IDEM_ERROR                  /* the store did not answer        */
 } ngx_http_idem_result_e;
@@ -80,6 +86,47 @@ typedef struct {
     uint64_t                 grace;             /* ms for which it outlives
                                                    its lease                */
 } ngx_http_idem_laid_t;
+
+
+/* a record as people see it; what it answers stays where it is */
+
+typedef struct {
+    u_char                   id[NGX_HTTP_IDEM_ID_LEN];
+    ngx_http_idem_state_e    state;
+    ngx_http_idem_reason_e   reason;            /* of an unusable record    */
+    ngx_http_idem_claim_t    claim;
+    ngx_str_t                details;           /* as op->details, in the
+                                                   pool; of a long one only
+                                                   the beginning            */
+    ngx_msec_t               left;              /* of the lease if it is in
+                                                   progress, of its life
+                                                   otherwise; 0: it is over */
+    size_t                   size;              /* of the response          */
+    ngx_uint_t               status;            /* ... 0: not known         */
+    unsigned                 hold:1;
+    unsigned                 kept:1;            /* in this nginx only, until
+                                                   the store takes it       */
+} ngx_http_idem_entry_t;
+
+
+/*
+ * What get, remove and list fill.  A list is asked for in slices: a cursor is
+ * a few printable characters of the store's own, empty for the first slice,
+ * and empty again after the last.  The work of a slice is bounded, whatever it
+ * finds: it may find nothing, and there may be more.
+ */
+
+typedef struct {
+    ngx_array_t              entries;           /* ..._entry_t; the asker's */
+    ngx_str_t                cursor;            /* asked, then answered: in
+                                                   op->pool                 */
+} ngx_http_idem_list_t;
+
+/* of a cursor, with its NUL */
+#define NGX_HTTP_IDEM_CURSOR_MAX  256
+
+/* the beginning of details that an entry is sure to have */
+#define NGX_HTTP_IDEM_ENTRY_DETAILS  512
 
 
 typedef void (*ngx_http_idem_op_pt)(ngx_http_idem_op_t *op);
@@ -144,6 +191,9 @@ struct ngx_http_idem_op_s {
                                                    replicas have it         */
     unsigned                 known:1;           /* that replicas lack it was
                                                    logged and counted before */
+
+    /* get, remove, list */
+    ngx_http_idem_list_t    *list;
 
     /* all but watch: the request runs although the store did not answer; its
        lock and its outcome are this nginx's own, until the store is back */
@@ -242,7 +292,25 @@ typedef struct {
                         ngx_http_idem_store_stats_t *stats);
 
     ngx_uint_t   remote;                         /* it can be away          */
+
+    /*
+     * What people ask, an operation as the others; NULL: it can't be asked.
+     *
+     * get      FOUND, with one entry; or GONE.
+     * remove   OK, with the entry that it was; or GONE.  Whoever holds the
+     *          lock of a record that is removed has lost it: a renewal and a
+     *          commit say so, and write nothing.  Those who wait are woken, and
+     *          begin as if nothing were there.  Hosts that keep a copy
+     *          (store->forget) are told.
+     * list     OK, with the entries of a slice.
+     */
+    ngx_int_t  (*admin)(ngx_http_idem_op_t *op);
 } ngx_http_idem_backend_t;
+
+
+/* a record was removed, on another host perhaps: drops what is kept of it */
+typedef void (*ngx_http_idem_forget_pt)(ngx_http_idem_store_t *store,
+    u_char *id);
 
 
 struct ngx_http_idem_store_s {
@@ -250,6 +318,8 @@ struct ngx_http_idem_store_s {
     const ngx_http_idem_backend_t   *backend;
     void                            *conf;            /* the backend's      */
     ngx_http_idem_layers_t          *layers;          /* or NULL            */
+    ngx_http_idem_forget_pt          forget;          /* NULL: nothing is
+                                                         kept               */
     ngx_http_idem_nodes_t           *nodes;           /* NULL: it is one    */
     ngx_uint_t                       connects;        /* by this worker: a
                                                          server that was
@@ -294,6 +364,13 @@ ngx_str_t *ngx_http_idem_backend_names(void);
 ngx_int_t ngx_http_idem_store_submit(ngx_http_idem_op_t *op);
 void ngx_http_idem_store_cancel(ngx_http_idem_op_t *op);
 
+/* a new entry of op->list; NULL: no memory, and op->result says so */
+ngx_http_idem_entry_t *ngx_http_idem_op_entry(ngx_http_idem_op_t *op);
+
+/* ... its details, of which it keeps the beginning */
+ngx_int_t ngx_http_idem_entry_details(ngx_http_idem_op_t *op,
+    ngx_http_idem_entry_t *entry, u_char *p, size_t len);
+
 /* an event: of the store, or of one of its records ("id", or NULL) */
 void ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     ngx_http_idem_event_e event, u_char *id, const char *word);
@@ -331,6 +408,9 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 
 
 extern const char  *ngx_http_idem_op_names[];
+
+
+#include "store/ngx_http_idem_store_api.h"
 
 
 #endif /* _NGX_HTTP_IDEM_STORE_H_INCLUDED_ */

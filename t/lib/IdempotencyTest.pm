@@ -47,7 +47,7 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load
+        check_load start_postgres start_remote
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -122,15 +122,20 @@ use IdempotencyTest::Cluster;
 use IdempotencyTest::Dns;
 use IdempotencyTest::Host;
 use IdempotencyTest::Load;
+use IdempotencyTest::Postgres;
 use IdempotencyTest::Redis;
 use IdempotencyTest::Sentinel;
 
 my $Module = $ENV{IDEMPOTENCY_MODULE}
              || "$Root/build/ngx_http_idempotency_module.so";
 my $Store = $ENV{IDEMPOTENCY_STORE} || 'memory';
+
+# the PostgreSQL store is a module of its own, beside the first, where libpq is
+my $PostgresModule = $Module
+                     =~ s/idempotency_module\.so$/idempotency_postgres_module.so/r;
 my $StockModules = '/usr/lib/nginx/modules';
 
-my ($App, $Redis, $FailedBefore, $Ended, %Leaving);
+my ($App, $Redis, $Postgres, $FailedBefore, $Ended, %Leaving);
 
 # servers on loopback only: the template writes "listen $ServerPort"
 $Test::Nginx::Util::ServerPort = "127.0.0.1:$port";
@@ -202,6 +207,11 @@ if ($Store eq 'redis') {
     $ENV{TEST_NGINX_REDIS_PORT} = $Redis->{port};
 }
 
+if ($Store eq 'postgres') {
+    $Postgres = start_postgres();
+    $ENV{TEST_NGINX_POSTGRES_PORT} = $Postgres->{port};
+}
+
 
 # --- the life of a block --------------------------------------------------
 
@@ -226,9 +236,17 @@ sub prepare_block
 
     s/\$TEST_STORE\b/$name/g for $http, $config;
 
+    # the kind of a store of the test's own: see start_remote()
+    s/\$TEST_REMOTE\b/$Store/g for $http, $config;
+
     if ($uses_store && $Store eq 'redis') {
         $http = "idempotency_store tested redis {\n"
                 . "    server 127.0.0.1:$Redis->{port};\n}\n$http";
+    }
+
+    if ($uses_store && $Store eq 'postgres') {
+        $http = "idempotency_store tested postgres {\n"
+                . "    server 127.0.0.1:$Postgres->{port};\n}\n$http";
     }
 
     if (defined $block->h2) {
@@ -238,6 +256,7 @@ sub prepare_block
     }
 
     if ($Module ne 'static') {
+        $main = "load_module $PostgresModule;\n$main" if -e $PostgresModule;
         $main = "load_module $Module;\n$main";
     }
 
@@ -277,6 +296,7 @@ sub prepare_block
     }
 
     $Redis->command('FLUSHALL') if $Redis;
+    $Postgres->clear if $Postgres;
     app_reset();
     $FailedBefore = failures();
 }
@@ -847,6 +867,27 @@ sub start_redis
 }
 
 
+# A PostgreSQL of this process alone, with the schema installed; options are
+# "name=value" for the server.  See IdempotencyTest/Postgres.pm.
+
+sub start_postgres
+{
+    my @options = @_;
+
+    return IdempotencyTest::Postgres->start(options => \@options);
+}
+
+
+# Whichever of both the tests run on; undef on memory.  Its kind in a
+# configuration is $TEST_REMOTE, and blocks have "--- store: redis postgres".
+
+sub start_remote
+{
+    return $Store eq 'redis' ? start_redis()
+         : $Store eq 'postgres' ? start_postgres() : undef;
+}
+
+
 # A proxy before it: ->tell('lose') and more, see IdempotencyTest/Redis.pm.
 
 sub start_redis_proxy
@@ -931,6 +972,7 @@ END {
         stop_nginx();
 
         IdempotencyTest::Redis::stop_all();
+        IdempotencyTest::Postgres::stop_all();
         IdempotencyTest::Dns::stop_all();
 
         if ($App) {

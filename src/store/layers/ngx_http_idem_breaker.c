@@ -78,7 +78,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     ngx_http_idem_breaker_watch,
     ngx_http_idem_breaker_cancel,
     NULL,                                  /* stats */
-    1
+    1,
+    ngx_http_idem_layer_pass                 /* admin   */
 };
 
 
@@ -477,7 +478,7 @@ ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
 ngx_int_t
 ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
 {
-    ngx_int_t                 worst;
+    ngx_int_t                 worst, state;
     ngx_uint_t                i;
     ngx_http_idem_breaker_t  *b;
 
@@ -495,8 +496,15 @@ ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
 
     for (i = 1; i < NGX_HTTP_IDEM_BREAKERS; i++) {
         if (ngx_http_idem_nodes_at(store->nodes, i)) {
-            worst = ngx_max(worst,
-                    (ngx_int_t) ngx_http_idem_breaker_sh(b, i)->state);
+            state = ngx_http_idem_breaker_sh(b, i)->state;
+
+            /* open is worse than half open, which is worse than closed */
+
+            if (state == NGX_HTTP_IDEM_BREAKER_OPEN
+                || worst == NGX_HTTP_IDEM_BREAKER_CLOSED)
+            {
+                worst = state;
+            }
         }
     }
 

@@ -40,6 +40,11 @@ static ngx_int_t ngx_http_idem_cache_committed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
     ngx_http_idem_op_t *op, ngx_msec_t left);
+static ngx_int_t ngx_http_idem_cache_admin(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_cache_removed(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache,
+    u_char *id);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
@@ -56,7 +61,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
     ngx_http_idem_layer_pass,                /* watch   */
     ngx_http_idem_layer_cancel,
     NULL,                                  /* stats */
-    1
+    1,
+    ngx_http_idem_cache_admin
 };
 
 
@@ -201,6 +207,50 @@ ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
     ngx_http_idem_zone_purge(&cache->z, NGX_HTTP_IDEM_CACHE_PURGE_N);
 
     (void) ngx_http_idem_zone_keep(&cache->z, op, fresh_until, expires);
+
+    ngx_http_idem_zone_unlock(&cache->z);
+}
+
+
+/* after it is removed from the store: before, a begin would fetch it again */
+
+static ngx_int_t
+ngx_http_idem_cache_admin(ngx_http_idem_op_t *op)
+{
+    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
+                                   op->kind == NGX_HTTP_IDEM_OP_REMOVE
+                                   ? ngx_http_idem_cache_removed : NULL, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_cache_removed(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_cache_drop(ngx_http_idem_cache_conf(op), op->id);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_cache_forget(ngx_http_idem_store_t *store, u_char *id)
+{
+    ngx_http_idem_cache_drop(store->layers->cache, id);
+}
+
+
+static void
+ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id)
+{
+    ngx_http_idem_node_t  *node;
+
+    ngx_http_idem_zone_lock(&cache->z);
+
+    node = ngx_http_idem_zone_find(&cache->z, id);
+
+    if (node) {
+        ngx_http_idem_zone_remove(&cache->z, node);
+    }
 
     ngx_http_idem_zone_unlock(&cache->z);
 }

@@ -92,7 +92,8 @@ const ngx_http_idem_backend_t
     ngx_http_idem_fallback_pass,             /* watch   */
     ngx_http_idem_fallback_cancel,
     NULL,                                  /* stats */
-    1
+    1,
+    NULL                                     /* admin: each by its name */
 };
 
 

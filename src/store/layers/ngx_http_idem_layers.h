@@ -17,7 +17,8 @@
  *                         each node by itself: ..._outbox_lane.c;
  *                         ..._outbox_release.c: locks that could not be given
  *                         back; ..._outbox_check.c: before it is told too
- *                         late; ..._outbox_local.c: locks of this nginx only
+ *                         late; ..._outbox_local.c: locks of this nginx only;
+ *                         ..._outbox_admin.c: what people ask
  *   ..._breaker.c, ..._cache.c, ..._fallback.c, ..._fallback_conf.c;
  *                         ..._fallback_both.c: who holds both
  */
@@ -49,8 +50,8 @@ typedef struct {
 
 typedef enum {
     NGX_HTTP_IDEM_BREAKER_CLOSED = 0,
-    NGX_HTTP_IDEM_BREAKER_HALF_OPEN,
-    NGX_HTTP_IDEM_BREAKER_OPEN
+    NGX_HTTP_IDEM_BREAKER_OPEN,
+    NGX_HTTP_IDEM_BREAKER_HALF_OPEN
 } ngx_http_idem_breaker_state_e;
 
 
@@ -258,6 +259,13 @@ extern const ngx_http_idem_backend_t
 extern const ngx_http_idem_backend_t
     ngx_http_idem_outbox_backend;
 
+
+/* store->forget: the record was removed, on another host perhaps */
+void ngx_http_idem_cache_forget(ngx_http_idem_store_t *store, u_char *id);
+
+/* ..._outbox_admin.c */
+
+ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
 
 /* what begin tells of the time that is left */
 ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_node_t *node);

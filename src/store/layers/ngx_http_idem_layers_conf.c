@@ -309,6 +309,10 @@ ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     layers = store->layers;
 
+    if (layers->cache) {
+        store->forget = ngx_http_idem_cache_forget;
+    }
+
     b = layers->breaker;
 
     if (b && (ngx_http_idem_shared_add(cf, &b->shared,

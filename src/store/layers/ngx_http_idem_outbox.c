@@ -78,7 +78,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
     ngx_http_idem_outbox_watch,
     ngx_http_idem_outbox_cancel,
     NULL,                                  /* stats */
-    1
+    1,
+    ngx_http_idem_outbox_admin
 };
 
 

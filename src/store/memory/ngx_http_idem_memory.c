@@ -76,7 +76,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
     ngx_http_idem_memory_watch,
     ngx_http_idem_memory_cancel,
     ngx_http_idem_memory_stats,
-    0                                        /* remote */
+    0,                                       /* remote */
+    ngx_http_idem_memory_admin
 };
 
 
@@ -129,7 +130,8 @@ ngx_http_idem_memory_begin(ngx_http_idem_op_t *op)
             ngx_http_idem_zone_evict(&m->z, node);
         }
 
-        ngx_http_idem_memory_take(m, node, op, !op->expired);
+        ngx_http_idem_memory_take(m, node, op,
+                                  ngx_http_idem_memory_leased(node));
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
     } else {
@@ -411,8 +413,12 @@ ngx_http_idem_memory_free(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 
         left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
-        op->expired = (left + (ngx_msec_int_t) op->age <= 0);
-        return op->expired;
+        if (left + (ngx_msec_int_t) op->age > 0) {
+            return 0;
+        }
+
+        op->expired = (node->reason != NGX_HTTP_IDEM_REASON_DELETED);
+        return 1;
     }
 
     if (!ngx_http_idem_memory_lapsed(node, op)) {

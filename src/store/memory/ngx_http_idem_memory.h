@@ -4,6 +4,7 @@
  * an nginx.  Beside the zone (..._zone.h):
  *
  *   ..._memory.c  the backend: its block of directives, and the operations
+ *   ..._memory_admin.c  what people ask: a record, its removal, a list
  *   ..._wake.c    telling a waiter in another worker that a record changed
  */
 
@@ -38,6 +39,11 @@ typedef struct {
 
 extern const ngx_http_idem_backend_t
     ngx_http_idem_memory_backend;
+
+
+/* ..._memory_admin.c */
+
+ngx_int_t ngx_http_idem_memory_admin(ngx_http_idem_op_t *op);
 
 
 /* ..._wake.c */

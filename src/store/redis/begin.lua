@@ -120,7 +120,8 @@ then
         end
 
     elseif (state == 2 or state == 3) and over(tonumber(ARGV[4])) then
-        return take('2', nil, '\0')
+        -- 6: it was deleted by hand, see remove.lua
+        return take(reason == 6 and '0' or '2', nil, '\0')
     end
 end
 

@@ -68,7 +68,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_redis_watch,
     ngx_http_idem_redis_cancel,
     NULL,                                    /* stats   */
-    1                                        /* remote  */
+    1,                                       /* remote  */
+    ngx_http_idem_redis_ask_op               /* admin   */
 };
 
 
@@ -87,7 +88,8 @@ static const ngx_redis_call_type_t  ngx_http_idem_redis_call_type = {
 /* the application did not run yet: nothing is lost by failing soon */
 #define ngx_http_idem_redis_impatient(op)                                     \
     ((op)->kind == NGX_HTTP_IDEM_OP_BEGIN                                     \
-     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH)
+     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH                                  \
+     || ngx_http_idem_op_is_admin(op))
 
 
 static ngx_int_t
@@ -153,6 +155,10 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     call->call.urgent = (op->kind == NGX_HTTP_IDEM_OP_RENEW);
     call->call.waits = (op->kind == NGX_HTTP_IDEM_OP_COMMIT
                         && redis->client.replicas && !op->hasty);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
+        ngx_http_idem_redis_list_from(redis, call);
+    }
 
     if (ngx_redis_call(&redis->client, &call->call) != NGX_OK) {
         op->error = ngx_redis_call_error(&call->call);
@@ -561,7 +567,17 @@ ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_redis_command_init();
     ngx_http_idem_redis_watch_init(redis);
 
-    return ngx_redis_init(&redis->client);
+    if (ngx_redis_init(&redis->client) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* who keeps copies hears of what is removed, as long as the worker lives */
+
+    if (store->forget) {
+        ngx_redis_listen_enter(&redis->client);
+    }
+
+    return NGX_OK;
 }
 
 

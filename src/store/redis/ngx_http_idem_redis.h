@@ -9,6 +9,7 @@
  *                           that the server knows, or a script
  *   ..._redis_reply.c       its reply as its result
  *   ..._redis_record.c      a record as it is in Redis
+ *   ..._redis_admin.c       what people ask: a record, its removal, a list
  *   ..._redis_watch.c       waiters, and who wakes them
  *   ..._redis_client.c      what the client tells: nodes, lost records,
  *                           replicas that are missing
@@ -87,6 +88,7 @@ typedef struct {
                                      + 2 * NGX_HTTP_IDEM_ID_LEN];
     uint32_t                     tag;                /* comes back in the
                                                         reply               */
+    ngx_str_t                    from;               /* of a list           */
     ngx_str_t                    expected;           /* a lock that was found
                                                         to be ours          */
     unsigned                     native:1;           /* sent as a command
@@ -212,6 +214,25 @@ ngx_uint_t ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
  */
 const char *ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
     ngx_str_t *record, int64_t life);
+
+/*
+ * The same without an operation, of the first bytes of a record; its response
+ * is left out.  "free": of a lock that was given back.
+ */
+const char *ngx_http_idem_redis_record_peek(ngx_str_t *head,
+    ngx_http_idem_found_t *found, uint64_t *grace);
+ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
+
+/* ..._redis_admin.c */
+
+/* where a slice of a list is asked: call->call.from */
+void ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
+    ngx_http_idem_redis_call_t *call);
+size_t ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis);
+u_char *ngx_http_idem_redis_put_admin(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+ngx_int_t ngx_http_idem_redis_admin_result(
+    ngx_http_idem_redis_call_t *call, u_char code, u_char *p, u_char *last);
 
 /* ..._redis_client.c */
 

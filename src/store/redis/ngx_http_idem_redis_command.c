@@ -44,6 +44,9 @@
 #include "ngx_http_idem_release_lua.h"
 #include "ngx_http_idem_watch_lua.h"
 #include "ngx_http_idem_upgrade_lua.h"
+#include "ngx_http_idem_get_lua.h"
+#include "ngx_http_idem_remove_lua.h"
+#include "ngx_http_idem_list_lua.h"
 
 
 #define NGX_HTTP_IDEM_REDIS_SHA_LEN   40
@@ -80,7 +83,7 @@ static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
     ngx_redis_put(p, word, sizeof(word) - 1)
 
 
-/* in the order of ngx_http_idem_op_e, and what comes before a begin */
+/* in the order of ngx_http_idem_op_e; at OP_N what comes before a begin */
 
 static ngx_http_idem_redis_script_t
     ngx_http_idem_redis_scripts[] =
@@ -101,7 +104,16 @@ static ngx_http_idem_redis_script_t
       &ngx_http_idem_watch_lua_len, 1, "" },
 
     { ngx_http_idem_upgrade_lua,
-      &ngx_http_idem_upgrade_lua_len, 2, "" }
+      &ngx_http_idem_upgrade_lua_len, 2, "" },
+
+    { ngx_http_idem_get_lua,
+      &ngx_http_idem_get_lua_len, 2, "" },
+
+    { ngx_http_idem_remove_lua,
+      &ngx_http_idem_remove_lua_len, 4, "" },
+
+    { ngx_http_idem_list_lua,
+      &ngx_http_idem_list_lua_len, 6, "" }
 };
 
 
@@ -113,7 +125,7 @@ ngx_http_idem_redis_command_init(void)
     ngx_sha1_t                     sha1;
     ngx_http_idem_redis_script_t  *script;
 
-    for (i = 0; i <= NGX_HTTP_IDEM_REDIS_UPGRADE; i++) {
+    for (i = 0; i <= NGX_HTTP_IDEM_OP_LIST; i++) {
         script = &ngx_http_idem_redis_scripts[i];
 
         ngx_sha1_init(&sha1);
@@ -156,6 +168,10 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         size += op->size;
+
+    } else if (ngx_http_idem_op_is_admin(op)) {
+        size += ngx_http_idem_redis_admin_size(
+                                              ngx_http_idem_redis_conf(op));
     }
 
     p = ngx_redis_reserve(c->conn, size);
@@ -224,7 +240,7 @@ ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
         return laid && ifeq
                && (!conn->valkey || conn->version >= ngx_redis_version(9, 0));
 
-    default: /* watch */
+    default: /* watch, and what people ask */
         return 0;
     }
 }
@@ -335,6 +351,11 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
     }
 
     p = ngx_http_idem_redis_put_eval(p, call, op->kind);
+
+    if (ngx_http_idem_op_is_admin(op)) {
+        return ngx_http_idem_redis_put_admin(p, call);
+    }
+
     life = ngx_http_idem_redis_record_life(op, &grace);
 
     switch (op->kind) {
@@ -375,11 +396,14 @@ static u_char *
 ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
     ngx_uint_t n)
 {
+    ngx_uint_t                     list;
     ngx_http_idem_redis_script_t  *script;
 
     script = &ngx_http_idem_redis_scripts[n];
 
-    p = ngx_redis_put_count(p, 4 + script->args);
+    list = (n == NGX_HTTP_IDEM_OP_LIST);
+
+    p = ngx_redis_put_count(p, (list ? 3 : 4) + script->args);
 
     /*
      * Whole until the server has shown that it has the script: a call that is
@@ -398,8 +422,13 @@ ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
         p = ngx_redis_put(p, script->sha, NGX_HTTP_IDEM_REDIS_SHA_LEN);
     }
 
-    p = ngx_http_idem_redis_put_word(p, "1");
-    p = ngx_redis_put(p, call->key, call->call.key.len);
+    if (list) {
+        p = ngx_http_idem_redis_put_word(p, "0");
+
+    } else {
+        p = ngx_http_idem_redis_put_word(p, "1");
+        p = ngx_redis_put(p, call->key, call->call.key.len);
+    }
 
     return ngx_redis_put(p, &call->tag, NGX_HTTP_IDEM_REDIS_TAG_LEN);
 }

@@ -311,6 +311,56 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
 }
 
 
+/* of one whose first bytes are there: all but what it answers, and its life */
+
+const char *
+ngx_http_idem_redis_record_peek(ngx_str_t *head,
+    ngx_http_idem_found_t *found, uint64_t *grace)
+{
+    u_char  *p;
+
+    p = head->data;
+
+    ngx_memzero(found, sizeof(ngx_http_idem_found_t));
+
+    if (p[0] != 'i' || p[1] != 'd'
+        || p[NGX_HTTP_IDEM_REDIS_AT_VERSION] + 1
+           < NGX_HTTP_IDEM_REDIS_VERSION
+        || p[NGX_HTTP_IDEM_REDIS_AT_VERSION]
+           > NGX_HTTP_IDEM_REDIS_VERSION + 1
+        || ngx_http_idem_claim_decode(p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
+                                      NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
+           != NGX_OK
+        || p[NGX_HTTP_IDEM_REDIS_AT_STATE] < NGX_HTTP_IDEM_IN_PROGRESS
+        || p[NGX_HTTP_IDEM_REDIS_AT_STATE] > NGX_HTTP_IDEM_UNUSABLE)
+    {
+        return "it is not one of ours";
+    }
+
+    found->state = p[NGX_HTTP_IDEM_REDIS_AT_STATE];
+    found->reason = p[NGX_HTTP_IDEM_REDIS_AT_REASON];
+
+    ngx_http_idem_redis_record_details(head, &found->details);
+
+    *grace = ngx_http_idem_redis_record_grace(head);
+
+    return NULL;
+}
+
+
+ngx_uint_t
+ngx_http_idem_redis_record_free(ngx_str_t *head)
+{
+    u_char  nobody[NGX_HTTP_IDEM_TOKEN_LEN];
+
+    ngx_memzero(nobody, sizeof(nobody));
+
+    return ngx_memcmp(head->data + NGX_HTTP_IDEM_REDIS_AT_TOKEN, nobody,
+                      sizeof(nobody))
+           == 0;
+}
+
+
 static const char *
 ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
 {

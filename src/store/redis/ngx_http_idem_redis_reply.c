@@ -119,6 +119,13 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     case NGX_HTTP_IDEM_OP_BEGIN:
         return ngx_http_idem_redis_script_begun(call, &head, reply);
 
+    case NGX_HTTP_IDEM_OP_GET:
+    case NGX_HTTP_IDEM_OP_REMOVE:
+    case NGX_HTTP_IDEM_OP_LIST:
+        return ngx_http_idem_redis_admin_result(call, code,
+                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
+                             head.data + head.len);
+
     case NGX_HTTP_IDEM_OP_WATCH:
 
         if (head.len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8) {

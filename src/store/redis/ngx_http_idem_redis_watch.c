@@ -174,23 +174,31 @@ ngx_http_idem_redis_watch_handler(ngx_event_t *ev)
 }
 
 
-/* the key of a record, or whatever somebody else publishes there */
+/*
+ * The key of a record, with "-" behind it where that was removed by hand; or
+ * whatever somebody else publishes there.
+ */
 
 void
-ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key)
+ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *text)
 {
     u_char                  id[NGX_HTTP_IDEM_ID_LEN], *p;
     ngx_int_t               n;
-    ngx_uint_t              i;
+    ngx_str_t               key;
+    ngx_uint_t              i, removed;
     ngx_http_idem_redis_t  *redis;
 
     redis = client->data;
 
-    if (key->len != redis->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN) {
+    key = *text;
+    removed = (key.len && key.data[key.len - 1] == '-');
+    key.len -= removed;
+
+    if (key.len != redis->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN) {
         return;
     }
 
-    p = key->data + redis->prefix.len;
+    p = key.data + redis->prefix.len;
 
     for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++, p += 2) {
         n = ngx_hextoi(p, 2);
@@ -203,4 +211,8 @@ ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key)
     }
 
     ngx_http_idem_redis_wake(redis, id);
+
+    if (removed && redis->store->forget) {
+        redis->store->forget(redis->store, id);
+    }
 }

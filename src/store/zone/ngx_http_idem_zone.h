@@ -6,6 +6,7 @@
  *   ..._zone_conf.c  its name and size in the configuration, and its making
  *   ..._zone.c       the records, the lock, and what gives way
  *   ..._bytes.c      the bytes of a record: its response, and its details
+ *   ..._walk.c       the records as people see them
  *   ..._expiry.c     the records by the time of their expiry
  *   ..._room.c       the memory of all this
  *   ..._repair.c     all this again, after a worker was killed with the lock
@@ -337,6 +338,19 @@ size_t ngx_http_idem_chunk_size(size_t size);
     ngx_max(offsetof(ngx_http_idem_details_t, data) + (len)                   \
             - NGX_HTTP_IDEM_CHUNK_HEAD,                                       \
             64 - NGX_HTTP_IDEM_CHUNK_HEAD)
+
+
+/* ..._walk.c */
+
+/* called with the zone locked; NULL: no memory, op->result says so */
+ngx_uint_t ngx_http_idem_zone_visible(ngx_http_idem_node_t *node);
+ngx_http_idem_entry_t *ngx_http_idem_zone_entry(
+    ngx_http_idem_records_t *z, ngx_http_idem_node_t *node,
+    ngx_http_idem_op_t *op);
+
+/* a slice into op->list, under the lock for as long as that takes */
+ngx_uint_t ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
+    ngx_http_idem_op_t *op, ngx_uint_t bucket);
 
 
 /* ..._repair.c: called with the zone locked */

@@ -1,0 +1,423 @@
+
+/*
+ * idempotency_admin: the directive, and which address below its location is
+ * what.
+ *
+ *   GET    records/<store>/<id>            one record
+ *   GET    records/<store>?key=&scope=     the same, by the key
+ *   GET    records/<store>?state=&older=…  many, a page at a time
+ *   DELETE of these
+ *   GET    id?key=&scope=                  record id and hash of a key
+ *   GET    events                          events as they happen
+ *   GET    health                          each store is asked
+ *
+ * It is a location like any other: who may ask is said by allow, auth_basic
+ * and the like.  A content handler; calls the rest of ..._admin*.c.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+#include "observe/ngx_http_idem_tap.h"
+#include "response/ngx_http_idem_response.h"
+
+
+#define NGX_HTTP_IDEM_ADMIN_MESSAGE  512
+
+
+static ngx_int_t ngx_http_idem_admin_handler(ngx_http_request_t *r);
+static ngx_str_t ngx_http_idem_admin_tail(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_idem_admin_word(ngx_str_t *tail,
+    const char *word);
+static ngx_int_t ngx_http_idem_admin_record(ngx_http_request_t *r,
+    ngx_str_t *tail);
+static ngx_http_idem_store_t *ngx_http_idem_admin_store(
+    ngx_http_request_t *r, ngx_str_t *name);
+static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
+
+
+/* idempotency_admin [read] */
+
+char *
+ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_idem_loc_conf_t  *ilcf = conf;
+
+    ngx_str_t                  *value;
+    ngx_http_core_loc_conf_t   *clcf;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    value = cf->args->elts;
+
+    if (ilcf->admin) {
+        return "is duplicate";
+    }
+
+    ilcf->admin = NGX_HTTP_IDEM_ADMIN_FULL;
+
+    if (cf->args->nelts == 2) {
+
+        if (!ngx_http_idem_conf_is(&value[1], "read")) {
+            return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"read\", or nothing: then records can "
+                             "be deleted, too");
+        }
+
+        ilcf->admin = NGX_HTTP_IDEM_ADMIN_READ;
+    }
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    clcf->handler = ngx_http_idem_admin_handler;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+    mcf->tap = ngx_http_idem_tap_zone(cf, &ngx_http_idempotency_module);
+
+    return mcf->tap ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                   rc;
+    ngx_str_t                   tail, value;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    ngx_str_set(&value, "no-store");
+
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    if (mcf->stores.nelts == 0) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND, "NO_STORE",
+                      "This nginx has no store: \"idempotency\" is on "
+                      "nowhere.");
+    }
+
+    tail = ngx_http_idem_admin_tail(r);
+
+    if (ngx_http_idem_admin_word(&tail, "records")) {
+        return ngx_http_idem_admin_record(r, &tail);
+    }
+
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
+        ngx_str_set(&value, "GET, HEAD");
+        (void) ngx_http_idem_add_header(r, "Allow", &value);
+
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
+                      "METHOD_NOT_ALLOWED", "This address takes GET only.");
+    }
+
+    if (tail.len == 0) {
+        return ngx_http_idem_admin_index(r);
+    }
+
+    if (ngx_http_idem_admin_word(&tail, "id") && tail.len == 0) {
+        return ngx_http_idem_admin_show_id(r);
+    }
+
+    if (ngx_http_idem_admin_word(&tail, "health") && tail.len == 0) {
+        return ngx_http_idem_admin_health(r);
+    }
+
+    if (ngx_http_idem_admin_word(&tail, "events") && tail.len == 0) {
+        return ngx_http_idem_admin_events(r);
+    }
+
+    return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND, "NOT_FOUND",
+                      "There is records/<store>, events, id and health.");
+}
+
+
+/* of the address, what comes behind that of the location */
+
+static ngx_str_t
+ngx_http_idem_admin_tail(ngx_http_request_t *r)
+{
+    ngx_str_t                  tail;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    tail = r->uri;
+
+    if (tail.len >= clcf->name.len
+        && ngx_strncmp(tail.data, clcf->name.data, clcf->name.len) == 0)
+    {
+        tail.data += clcf->name.len;
+        tail.len -= clcf->name.len;
+    }
+
+    while (tail.len && tail.data[0] == '/') {
+        tail.data++;
+        tail.len--;
+    }
+
+    while (tail.len && tail.data[tail.len - 1] == '/') {
+        tail.len--;
+    }
+
+    return tail;
+}
+
+
+/* takes the first segment away, if it is that */
+
+static ngx_uint_t
+ngx_http_idem_admin_word(ngx_str_t *tail, const char *word)
+{
+    size_t  len;
+
+    len = ngx_strlen(word);
+
+    if (tail->len < len || ngx_strncmp(tail->data, word, len) != 0
+        || (tail->len > len && tail->data[len] != '/'))
+    {
+        return 0;
+    }
+
+    len += (tail->len > len);
+
+    tail->data += len;
+    tail->len -= len;
+
+    return 1;
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
+{
+    u_char                       *p;
+    ngx_int_t                     rc;
+    ngx_str_t                     name, id, value;
+    ngx_http_idem_store_t        *store;
+    ngx_http_idem_loc_conf_t     *conf;
+    ngx_http_idem_admin_query_t   q;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD|NGX_HTTP_DELETE))) {
+        ngx_str_set(&value, "GET, HEAD, DELETE");
+        (void) ngx_http_idem_add_header(r, "Allow", &value);
+
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
+                      "METHOD_NOT_ALLOWED",
+                      "This address takes GET and DELETE.");
+    }
+
+    if (r->method == NGX_HTTP_DELETE
+        && conf->admin == NGX_HTTP_IDEM_ADMIN_READ)
+    {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_FORBIDDEN, "READ_ONLY",
+                      "This location is \"idempotency_admin read\": nothing "
+                      "is deleted here.");
+    }
+
+    name = *tail;
+    id.len = 0;
+
+    p = ngx_strlchr(tail->data, tail->data + tail->len, '/');
+
+    if (p) {
+        name.len = p - tail->data;
+        id.data = p + 1;
+        id.len = tail->len - name.len - 1;
+    }
+
+    store = ngx_http_idem_admin_store(r, &name);
+
+    if (store == NULL) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
+                      "STORE_UNKNOWN", "There is no such store. GET on the "
+                      "address of the location names those there are.");
+    }
+
+    ngx_memzero(&q, sizeof(ngx_http_idem_admin_query_t));
+
+    if (id.len) {
+        if (ngx_http_idem_admin_id(&id, q.id) != NGX_OK) {
+            return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "RECORD_INVALID", "A record id is 64 hexadecimal "
+                      "digits: the variable $idempotency_record, \"record\" "
+                      "in an event, or the answer of GET id?key=&scope=.");
+        }
+
+        q.one = 1;
+    }
+
+    if (ngx_http_idem_admin_query(r, &q, &rc) != NGX_OK) {
+        return rc;
+    }
+
+    if (r->method == NGX_HTTP_DELETE && !q.one && !q.some) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "FILTER_MISSING", "Which records are to be deleted? "
+                      "Name one by its id or by key and scope, or many by "
+                      "state, older, group, tenant or actor.");
+    }
+
+    return ngx_http_idem_admin_records(r, store, &q);
+}
+
+
+static ngx_http_idem_store_t *
+ngx_http_idem_admin_store(ngx_http_request_t *r, ngx_str_t *name)
+{
+    ngx_uint_t                   i;
+    ngx_http_idem_store_t      **store;
+    ngx_http_idem_main_conf_t   *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        if (store[i]->name.len == name->len
+            && ngx_strncmp(store[i]->name.data, name->data, name->len) == 0)
+        {
+            return store[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_show_id(ngx_http_request_t *r)
+{
+    u_char                id[NGX_HTTP_IDEM_ID_LEN];
+    u_char                hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t             scope;
+    ngx_http_idem_text_t  t;
+
+    switch (ngx_http_idem_admin_key(r, id, hash, &scope)) {
+
+    case NGX_OK:
+        break;
+
+    case NGX_DECLINED:
+        return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "KEY_MISSING", "Of which key? Ask with ?key=&scope=.");
+
+    default:
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_http_idem_admin_text(r, &t);
+
+    ngx_http_idem_text(&t, "{\"record\":\"%*xs\",\"key_hash\":\"%*xs\"",
+                       sizeof(id), id, sizeof(hash), hash);
+    ngx_http_idem_admin_string(&t, "scope", &scope);
+    ngx_http_idem_text(&t, "}\n");
+
+    return ngx_http_idem_admin_send(r, NGX_HTTP_OK, &t);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_index(ngx_http_request_t *r)
+{
+    ngx_uint_t                   i;
+    ngx_http_idem_text_t         t;
+    ngx_http_idem_store_t      **store;
+    ngx_http_idem_loc_conf_t    *conf;
+    ngx_http_idem_main_conf_t   *mcf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    store = mcf->stores.elts;
+
+    ngx_http_idem_admin_text(r, &t);
+
+    ngx_http_idem_text(&t, "{\"read_only\":%s,\"stores\":[",
+                       conf->admin == NGX_HTTP_IDEM_ADMIN_READ ? "true"
+                                                               : "false");
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+        ngx_http_idem_text(&t, "%s\"%V\"", i ? "," : "", &store[i]->name);
+    }
+
+    ngx_http_idem_text(&t, "],\"addresses\":[\"records/<store>\","
+                       "\"records/<store>/<id>\",\"events\",\"id\","
+                       "\"health\"]}\n");
+
+    return ngx_http_idem_admin_send(r, NGX_HTTP_OK, &t);
+}
+
+
+void
+ngx_http_idem_admin_text(ngx_http_request_t *r, ngx_http_idem_text_t *t)
+{
+    ngx_memzero(t, sizeof(ngx_http_idem_text_t));
+
+    t->pool = r->pool;
+    t->last = &t->first;
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_error(ngx_http_request_t *r, ngx_uint_t status,
+    const char *code, const char *fmt, ...)
+{
+    u_char                message[NGX_HTTP_IDEM_ADMIN_MESSAGE];
+    va_list               args;
+    ngx_str_t             text;
+    ngx_http_idem_text_t  t;
+
+    va_start(args, fmt);
+    text.data = message;
+    text.len = ngx_vslprintf(message, message + sizeof(message), fmt, args)
+               - message;
+    va_end(args);
+
+    ngx_http_idem_admin_text(r, &t);
+
+    ngx_http_idem_text(&t, "{\"ok\":false,\"error\":{\"code\":\"%s\"", code);
+    ngx_http_idem_admin_string(&t, "message", &text);
+    ngx_http_idem_text(&t, "}}\n");
+
+    return ngx_http_idem_admin_send(r, status, &t);
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_send(ngx_http_request_t *r, ngx_uint_t status,
+    ngx_http_idem_text_t *t)
+{
+    ngx_int_t  rc;
+
+    if (t->failed || t->buf == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    t->buf->last_buf = (r == r->main) ? 1 : 0;
+    t->buf->last_in_chain = 1;
+
+    ngx_str_set(&r->headers_out.content_type, "application/json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = status;
+    r->headers_out.content_length_n = t->len;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_output_filter(r, t->first);
+}

@@ -1,0 +1,134 @@
+
+/*
+ * idempotency_admin: records for people, over HTTP.
+ *
+ *   ..._admin.c          the directive, which address is what, small answers
+ *   ..._admin_query.c    arguments of a request: which records are meant
+ *   ..._admin_records.c  one record or many, shown or removed, by slices
+ *   ..._admin_print.c    a record as JSON: never its body, headers, key, token
+ *   ..._admin_health.c   each store is asked
+ *   ..._admin_events.c   events as they happen, as server-sent events
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_ADMIN_H_INCLUDED_
+#define _NGX_HTTP_IDEM_ADMIN_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_stats.h"
+
+
+/* conf->admin */
+#define NGX_HTTP_IDEM_ADMIN_FULL  1
+#define NGX_HTTP_IDEM_ADMIN_READ  2
+
+
+/* which records are meant */
+
+typedef struct {
+    u_char                  id[NGX_HTTP_IDEM_ID_LEN];
+    unsigned                one:1;              /* "id" names it            */
+    unsigned                some:1;             /* of many, by a filter     */
+    unsigned                dry_run:1;
+    ngx_uint_t              state;              /* 0: any                   */
+    ngx_msec_t              older;
+    ngx_str_t               group;              /* empty: any               */
+    ngx_str_t               tenant;
+    ngx_str_t               actor;
+    u_char                  actor_hash[2 * NGX_HTTP_IDEM_ID_LEN];
+    ngx_uint_t              limit;
+    ngx_str_t               cursor;             /* of the store             */
+    u_char                  after[NGX_HTTP_IDEM_ID_LEN];
+                                                /* ... and within its slice */
+    unsigned                resumed:1;          /* "after" is set           */
+} ngx_http_idem_admin_query_t;
+
+
+/* labels of a record; empty where there is none */
+
+typedef struct {
+    ngx_str_t               group;
+    ngx_str_t               tenant;
+    ngx_str_t               actor;
+    ngx_str_t               host;
+} ngx_http_idem_admin_labels_t;
+
+
+typedef struct {
+    ngx_http_request_t           *request;
+    ngx_http_idem_store_t        *store;
+    ngx_http_idem_admin_query_t   query;
+    ngx_http_idem_text_t          text;
+    ngx_http_idem_op_t            op;
+    ngx_http_idem_list_t          list;          /* of a slice               */
+    ngx_http_idem_list_t          removed;       /* of one of its records    */
+    ngx_pool_t                   *pool;          /* of a slice               */
+    u_char                        cursor[NGX_HTTP_IDEM_CURSOR_MAX];
+    size_t                        cursor_len;    /* of the slice             */
+    u_char                        next[NGX_HTTP_IDEM_CURSOR_MAX];
+    size_t                        next_len;      /* of the one behind it     */
+    ngx_uint_t                    entry;         /* of the slice, to be done */
+    ngx_uint_t                    n;             /* records told             */
+    ngx_uint_t                    slices;        /* since it was in the loop
+                                                    last                     */
+    ngx_msec_t                    start;
+    ngx_event_t                   event;         /* goes on, a little later  */
+    unsigned                      remove:1;
+    unsigned                      removing:1;    /* an entry, under way      */
+    unsigned                      failed:1;      /* a slice: op says why     */
+} ngx_http_idem_admin_t;
+
+
+/* ..._admin.c */
+
+char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* an error as JSON, with a text for people; what a handler returns */
+ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
+    ngx_uint_t status, const char *code, const char *fmt, ...);
+ngx_int_t ngx_http_idem_admin_send(ngx_http_request_t *r,
+    ngx_uint_t status, ngx_http_idem_text_t *t);
+void ngx_http_idem_admin_text(ngx_http_request_t *r,
+    ngx_http_idem_text_t *t);
+
+/* ..._admin_query.c */
+
+/* NGX_DECLINED: it is not right, and an error was made of it in *rc */
+ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
+    ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+ngx_int_t ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value);
+ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);
+
+/* the record of ?key= and ?scope=; NGX_DECLINED: there is no key */
+ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id,
+    u_char *hash, ngx_str_t *scope);
+ngx_uint_t ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
+    ngx_http_idem_entry_t *entry);
+
+/* ..._admin_records.c */
+
+ngx_int_t ngx_http_idem_admin_records(ngx_http_request_t *r,
+    ngx_http_idem_store_t *store, ngx_http_idem_admin_query_t *q);
+
+/* ..._admin_print.c */
+
+void ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
+void ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
+    ngx_str_t *s);
+void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
+    ngx_http_idem_admin_labels_t *labels);
+
+/* ..._admin_health.c, ..._admin_events.c */
+
+ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
+
+
+#endif /* _NGX_HTTP_IDEM_ADMIN_H_INCLUDED_ */

@@ -1,0 +1,287 @@
+
+/*
+ * GET events: the events of this nginx as they happen, as server-sent events.
+ *
+ * The request looks into the tap some times a second, while it is there; what
+ * happens in other workers comes by the same way.  A client that reads too
+ * slowly is told that it missed some.  ?key= and ?record= choose.
+ *
+ * Called by the handler; calls the tap.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+#include "observe/ngx_http_idem_tap.h"
+
+
+#define NGX_HTTP_IDEM_FOLLOW_LOOK   100
+#define NGX_HTTP_IDEM_FOLLOW_ALIVE  15000
+#define NGX_HTTP_IDEM_FOLLOW_SIZE   65536
+
+/* "data: " and the empty line behind */
+#define NGX_HTTP_IDEM_FOLLOW_FRAME  16
+
+
+typedef struct {
+    ngx_http_request_t   *request;
+    ngx_event_t           event;
+    uint64_t              at;
+    u_char               *buf;
+    ngx_msec_t            sent;
+    ngx_str_t             word;                 /* in each line, or empty   */
+    u_char                word_data[96];
+} ngx_http_idem_follow_t;
+
+
+static void ngx_http_idem_follow_look(ngx_event_t *ev);
+static u_char *ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f);
+static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_follow_t *f,
+    u_char *last);
+static void ngx_http_idem_follow_write(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f);
+static void ngx_http_idem_follow_cleanup(void *data);
+
+
+ngx_int_t
+ngx_http_idem_admin_events(ngx_http_request_t *r)
+{
+    u_char                  *p;
+    ngx_int_t                rc;
+    ngx_http_cleanup_t      *cln;
+    ngx_http_idem_follow_t  *f;
+
+    f = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_follow_t));
+    cln = ngx_http_cleanup_add(r, 0);
+
+    if (f == NULL || cln == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    f->request = r;
+
+    if (ngx_http_idem_follow_choose(f) != NGX_OK) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "RECORD_INVALID", "\"record\" is 64 hexadecimal "
+                      "digits.");
+    }
+
+    f->buf = ngx_palloc(r->pool, NGX_HTTP_IDEM_FOLLOW_SIZE);
+    if (f->buf == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    cln->handler = ngx_http_idem_follow_cleanup;
+    cln->data = f;
+
+    f->event.handler = ngx_http_idem_follow_look;
+    f->event.data = f;
+    f->event.log = r->connection->log;
+
+    f->at = ngx_http_idem_tap_now();
+    ngx_http_idem_tap_follow();
+
+    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = NGX_HTTP_OK;
+    ngx_http_clear_content_length(r);
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    p = ngx_cpymem(f->buf, ": events from now on\n\n", 22);
+
+    if (ngx_http_idem_follow_send(f, p) == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    r->main->count++;
+    r->read_event_handler = ngx_http_test_reading;
+    r->write_event_handler = ngx_http_idem_follow_write;
+
+    /* not cancelable: a worker that is to quit ends the request first */
+
+    ngx_add_timer(&f->event, NGX_HTTP_IDEM_FOLLOW_LOOK);
+
+    return NGX_DONE;
+}
+
+
+/* a line that is wanted has this in it */
+
+static ngx_int_t
+ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f)
+{
+    u_char     *p, id[NGX_HTTP_IDEM_ID_LEN];
+    u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t   value, scope;
+
+    f->word.data = f->word_data;
+
+    if (ngx_http_idem_admin_arg(f->request, "record", &value) == NGX_OK) {
+
+        if (ngx_http_idem_admin_id(&value, id) != NGX_OK) {
+            return NGX_DECLINED;
+        }
+
+        p = ngx_sprintf(f->word_data, "\"record\":\"%*xs\"", sizeof(id), id);
+        f->word.len = p - f->word_data;
+
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_admin_key(f->request, id, hash, &scope) == NGX_OK) {
+        p = ngx_sprintf(f->word_data, "\"key_hash\":\"%*xs\"", sizeof(hash),
+                        hash);
+        f->word.len = p - f->word_data;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_follow_look(ngx_event_t *ev)
+{
+    u_char                  *last;
+    ngx_connection_t        *c;
+    ngx_http_request_t      *r;
+    ngx_http_idem_follow_t  *f;
+
+    f = ev->data;
+    r = f->request;
+    c = r->connection;
+
+    if (ngx_exiting || ngx_terminate) {
+        ngx_http_finalize_request(r, ngx_http_send_special(r,
+                                                           NGX_HTTP_LAST));
+        ngx_http_run_posted_requests(c);
+        return;
+    }
+
+    ngx_http_idem_tap_follow();
+
+    /* what was sent is in the same buffer */
+
+    if (!r->buffered && !c->buffered && r->out == NULL) {
+
+        last = ngx_http_idem_follow_gather(f);
+
+        if (last == f->buf
+            && ngx_current_msec - f->sent > NGX_HTTP_IDEM_FOLLOW_ALIVE)
+        {
+            last = ngx_cpymem(f->buf, ":\n\n", 3);
+        }
+
+        if (last != f->buf
+            && ngx_http_idem_follow_send(f, last) == NGX_ERROR)
+        {
+            ngx_http_finalize_request(r, NGX_ERROR);
+            ngx_http_run_posted_requests(c);
+            return;
+        }
+    }
+
+    ngx_add_timer(ev, NGX_HTTP_IDEM_FOLLOW_LOOK);
+}
+
+
+static u_char *
+ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f)
+{
+    u_char      *p, *last;
+    size_t       len;
+    ngx_uint_t   missed;
+
+    p = f->buf;
+    last = f->buf + NGX_HTTP_IDEM_FOLLOW_SIZE;
+
+    while (last - p > (ssize_t) NGX_HTTP_IDEM_LINE_LEN
+                      + 4 * NGX_HTTP_IDEM_FOLLOW_FRAME)
+    {
+        missed = 0;
+
+        len = ngx_http_idem_tap_read(&f->at, p + 6, NGX_HTTP_IDEM_LINE_LEN,
+                                     &missed);
+
+        if (missed) {
+            p = ngx_cpymem(p, ": some events were missed\n\n", 27);
+            continue;
+        }
+
+        if (len == 0) {
+            break;
+        }
+
+        if (f->word.len
+            && ngx_strlcasestrn(p + 6, p + 6 + len, f->word.data,
+                                f->word.len - 1)
+               == NULL)
+        {
+            continue;
+        }
+
+        ngx_memcpy(p, "data: ", 6);
+        p += 6 + len;
+
+        /* a line ends with a line feed */
+
+        *p++ = LF;
+    }
+
+    return p;
+}
+
+
+static ngx_int_t
+ngx_http_idem_follow_send(ngx_http_idem_follow_t *f, u_char *last)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t   out;
+
+    b = ngx_calloc_buf(f->request->pool);
+    if (b == NULL) {
+        return NGX_ERROR;
+    }
+
+    b->pos = f->buf;
+    b->last = last;
+    b->memory = 1;
+    b->flush = 1;
+
+    out.buf = b;
+    out.next = NULL;
+
+    f->sent = ngx_current_msec;
+
+    return ngx_http_output_filter(f->request, &out);
+}
+
+
+static void
+ngx_http_idem_follow_write(ngx_http_request_t *r)
+{
+    if (ngx_http_output_filter(r, NULL) == NGX_ERROR
+        || ngx_handle_write_event(r->connection->write, 0) != NGX_OK)
+    {
+        ngx_http_finalize_request(r, NGX_ERROR);
+    }
+}
+
+
+static void
+ngx_http_idem_follow_cleanup(void *data)
+{
+    ngx_http_idem_follow_t  *f = data;
+
+    if (f->event.timer_set) {
+        ngx_del_timer(&f->event);
+    }
+}

@@ -1,0 +1,190 @@
+
+/*
+ * GET health: every store is asked for a record that nobody has.  200 if all
+ * answer, 503 if one does not; what a breaker, a cache or an outbox does in
+ * the meantime is told beside it.
+ *
+ * Called by the handler; calls the stores, one after the other.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+#include "store/layers/ngx_http_idem_layers.h"
+
+
+typedef struct {
+    ngx_http_request_t        *request;
+    ngx_http_idem_text_t       text;
+    ngx_http_idem_op_t         op;
+    ngx_http_idem_list_t       list;
+    ngx_uint_t                 n;               /* which store              */
+    ngx_uint_t                 failed;
+} ngx_http_idem_health_t;
+
+
+static void ngx_http_idem_health_run(ngx_http_idem_health_t *h);
+static ngx_int_t ngx_http_idem_health_ask(ngx_http_idem_health_t *h,
+    ngx_http_idem_store_t *store);
+static void ngx_http_idem_health_tell(ngx_http_idem_health_t *h,
+    ngx_http_idem_store_t *store);
+static void ngx_http_idem_health_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_health_cleanup(void *data);
+
+
+ngx_int_t
+ngx_http_idem_admin_health(ngx_http_request_t *r)
+{
+    ngx_http_cleanup_t      *cln;
+    ngx_http_idem_health_t  *h;
+
+    h = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_health_t));
+    cln = ngx_http_cleanup_add(r, 0);
+
+    if (h == NULL || cln == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    cln->handler = ngx_http_idem_health_cleanup;
+    cln->data = h;
+
+    h->request = r;
+
+    ngx_http_idem_admin_text(r, &h->text);
+
+    r->main->count++;
+    r->read_event_handler = ngx_http_test_reading;
+
+    ngx_http_idem_health_run(h);
+
+    return NGX_DONE;
+}
+
+
+static void
+ngx_http_idem_health_run(ngx_http_idem_health_t *h)
+{
+    ngx_int_t                    rc;
+    ngx_connection_t            *c;
+    ngx_http_request_t          *r;
+    ngx_http_idem_store_t      **store;
+    ngx_http_idem_main_conf_t   *mcf;
+
+    r = h->request;
+    c = r->connection;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    store = mcf->stores.elts;
+
+    while (h->n < mcf->stores.nelts) {
+
+        if (ngx_http_idem_health_ask(h, store[h->n]) == NGX_AGAIN) {
+            return;
+        }
+
+        ngx_http_idem_health_tell(h, store[h->n]);
+        h->n++;
+    }
+
+    if (h->n == 0) {
+        ngx_http_idem_text(&h->text, "{\"stores\":[");
+    }
+
+    ngx_http_idem_text(&h->text, "],\"status\":\"%s\"}\n",
+                       h->failed ? "failing" : "ok");
+
+    rc = ngx_http_idem_admin_send(r, h->failed ? NGX_HTTP_SERVICE_UNAVAILABLE
+                                               : NGX_HTTP_OK, &h->text);
+
+    ngx_http_finalize_request(r, rc);
+    ngx_http_run_posted_requests(c);
+}
+
+
+static ngx_int_t
+ngx_http_idem_health_ask(ngx_http_idem_health_t *h,
+    ngx_http_idem_store_t *store)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = &h->op;
+
+    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
+
+    op->kind = NGX_HTTP_IDEM_OP_GET;
+    op->store = store;
+    op->list = &h->list;
+    op->pool = h->request->pool;
+    op->log = h->request->connection->log;
+    op->handler = ngx_http_idem_health_handler;
+    op->data = h;
+
+    if (ngx_array_init(&h->list.entries, op->pool, 1,
+                       sizeof(ngx_http_idem_entry_t))
+        != NGX_OK)
+    {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory";
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_store_submit(op);
+}
+
+
+static void
+ngx_http_idem_health_tell(ngx_http_idem_health_t *h,
+    ngx_http_idem_store_t *store)
+{
+    ngx_str_t   error;
+    ngx_uint_t  ok;
+
+    ok = (h->op.result != NGX_HTTP_IDEM_ERROR || h->op.bad_record);
+
+    h->failed += !ok;
+
+    ngx_http_idem_text(&h->text, "%s{\"name\":\"%V\",\"ok\":%s,"
+                       "\"duration_ms\":%M",
+                       h->n ? "," : "{\"stores\":[", &store->name,
+                       ok ? "true" : "false",
+                       (ngx_msec_t) (ngx_current_msec - h->op.start));
+
+    if (!ok && h->op.error) {
+        error.data = (u_char *) h->op.error;
+        error.len = ngx_strlen(h->op.error);
+        ngx_http_idem_admin_string(&h->text, "error", &error);
+    }
+
+    if (store->layers) {
+        ngx_http_idem_text(&h->text, ",\"outbox_waiting\":%ui",
+                 ngx_http_idem_outbox_waiting(&store->layers->outbox));
+    }
+
+    ngx_http_idem_text(&h->text, "}");
+}
+
+
+static void
+ngx_http_idem_health_handler(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_health_t  *h;
+
+    h = op->data;
+
+    ngx_http_idem_health_tell(h, op->store);
+    h->n++;
+
+    ngx_http_idem_health_run(h);
+}
+
+
+static void
+ngx_http_idem_health_cleanup(void *data)
+{
+    ngx_http_idem_health_t  *h = data;
+
+    ngx_http_idem_store_cancel(&h->op);
+}

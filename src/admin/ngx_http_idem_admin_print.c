@@ -1,0 +1,167 @@
+
+/*
+ * A record as JSON: its state and its times, who it is of, what it costs; never
+ * its body, headers, key or token.
+ *
+ * Called by whoever answers with records.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+
+
+/* of a string in an answer */
+#define NGX_HTTP_IDEM_ADMIN_STRING  256
+
+
+static void ngx_http_idem_admin_time(ngx_http_idem_text_t *t,
+    const char *name, uint64_t ms);
+
+
+static const char  *ngx_http_idem_reason_names[] = {
+    "none", "outcome_unknown", "too_large", "stream", "no_room", "evicted",
+    "deleted"
+};
+
+
+void
+ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
+{
+    uint64_t                       now;
+    ngx_time_t                    *tp;
+    ngx_http_idem_admin_labels_t   labels;
+
+    tp = ngx_timeofday();
+    now = (uint64_t) tp->sec * 1000 + tp->msec;
+
+    ngx_http_idem_text(t, "{\"record\":\"%*xs\",\"store\":\"%V\","
+                       "\"state\":\"%s\"",
+                       (size_t) NGX_HTTP_IDEM_ID_LEN, entry->id, &store->name,
+                       ngx_http_idem_state_names[entry->state]);
+
+    if (entry->state == NGX_HTTP_IDEM_UNUSABLE) {
+        ngx_http_idem_text(t, ",\"reason\":\"%s\"",
+                   entry->reason <= NGX_HTTP_IDEM_REASON_DELETED
+                       ? ngx_http_idem_reason_names[entry->reason] : "other");
+    }
+
+    if (entry->status) {
+        ngx_http_idem_text(t, ",\"status\":%ui", entry->status);
+    }
+
+    ngx_http_idem_admin_labels(entry, &labels);
+
+    ngx_http_idem_admin_string(t, "group", &labels.group);
+    ngx_http_idem_admin_string(t, "tenant", &labels.tenant);
+    ngx_http_idem_admin_string(t, "actor", &labels.actor);
+    ngx_http_idem_admin_string(t, "host", &labels.host);
+
+    ngx_http_idem_admin_time(t, "created", entry->claim.time);
+
+    ngx_http_idem_text(t, ",\"age_ms\":%uL",
+                       now > entry->claim.time ? now - entry->claim.time : 0);
+
+    if (entry->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        ngx_http_idem_text(t, ",\"lease_left_ms\":%M", entry->left);
+
+    } else {
+        ngx_http_idem_text(t, ",\"ttl_left_ms\":%M", entry->left);
+        ngx_http_idem_admin_time(t, "expires", now + entry->left);
+    }
+
+    ngx_http_idem_text(t, ",\"size\":%uz,\"hold\":%s,\"kept_here\":%s,"
+                       "\"fingerprint\":\"%*xs\"}",
+                       entry->size, entry->hold ? "true" : "false",
+                       entry->kept ? "true" : "false",
+                       (size_t) NGX_HTTP_IDEM_FINGERPRINT_LEN,
+                       entry->claim.fingerprint);
+}
+
+
+/* ISO 8601 */
+
+static void
+ngx_http_idem_admin_time(ngx_http_idem_text_t *t, const char *name,
+    uint64_t ms)
+{
+    ngx_tm_t  tm;
+
+    ngx_gmtime((time_t) (ms / 1000), &tm);
+
+    ngx_http_idem_text(t,
+                       ",\"%s\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03uLZ\"",
+                       name, tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,
+                       tm.ngx_tm_hour, tm.ngx_tm_min, tm.ngx_tm_sec,
+                       ms % 1000);
+}
+
+
+/* a member, unless it is empty; what is not ASCII is not trusted to be UTF-8 */
+
+void
+ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
+    ngx_str_t *s)
+{
+    u_char      c;
+    u_char      buf[6 * NGX_HTTP_IDEM_ADMIN_STRING], *p;
+    ngx_uint_t  i;
+
+    if (s->len == 0) {
+        return;
+    }
+
+    p = buf;
+
+    for (i = 0; i < s->len && i < NGX_HTTP_IDEM_ADMIN_STRING; i++) {
+        c = s->data[i];
+
+        if (c == '"' || c == '\\') {
+            *p++ = '\\';
+            *p++ = c;
+
+        } else if (c < 0x20 || c > 0x7e) {
+            p = ngx_sprintf(p, "\\u%04xd", (int) c);
+
+        } else {
+            *p++ = c;
+        }
+    }
+
+    /* a part at a time: a text takes lines of a limited length */
+
+    ngx_http_idem_text(t, ",\"%s\":\"", name);
+    ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - buf), 512), buf);
+
+    if (p - buf > 512) {
+        ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - buf) - 512, 512),
+                           buf + 512);
+    }
+
+    if (p - buf > 1024) {
+        ngx_http_idem_text(t, "%*s", (size_t) (p - buf) - 1024, buf + 1024);
+    }
+
+    ngx_http_idem_text(t, "\"");
+}
+
+
+void
+ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
+    ngx_http_idem_admin_labels_t *labels)
+{
+    ngx_memzero(labels, sizeof(ngx_http_idem_admin_labels_t));
+
+    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_GROUP,
+                        &labels->group);
+    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_TENANT,
+                        &labels->tenant);
+    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_ACTOR,
+                        &labels->actor);
+    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_HOST,
+                        &labels->host);
+}

@@ -1,0 +1,353 @@
+
+/*
+ * The arguments of a question about records: which ones are meant.
+ *
+ * Called by the handler with a request, and for each record of a slice.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+#include "canonical/ngx_http_idem_digest.h"
+
+
+#define NGX_HTTP_IDEM_ADMIN_LIMIT      100
+#define NGX_HTTP_IDEM_ADMIN_LIMIT_MAX  1000
+
+
+static ngx_int_t ngx_http_idem_admin_filters(ngx_http_request_t *r,
+    ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
+    ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
+
+
+/* "q" may name one already */
+
+ngx_int_t
+ngx_http_idem_admin_query(ngx_http_request_t *r,
+    ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
+{
+    ngx_int_t  n;
+    ngx_str_t  value, scope;
+
+    if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_OK) {
+        q->dry_run = !(value.len == 0
+                       || (value.len == 1 && value.data[0] == '0'));
+    }
+
+    if (q->one) {
+        return NGX_OK;
+    }
+
+    switch (ngx_http_idem_admin_key(r, q->id, NULL, &scope)) {
+
+    case NGX_OK:
+        q->one = 1;
+        return NGX_OK;
+
+    case NGX_ERROR:
+        *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_DECLINED;
+
+    default: /* NGX_DECLINED */
+        break;
+    }
+
+    if (ngx_http_idem_admin_filters(r, q, rc) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    q->limit = NGX_HTTP_IDEM_ADMIN_LIMIT;
+
+    if (ngx_http_idem_admin_arg(r, "limit", &value) == NGX_OK) {
+        n = ngx_atoi(value.data, value.len);
+
+        if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_ADMIN_LIMIT_MAX) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "LIMIT_INVALID",
+                             "\"limit\" is a number from 1 to 1000.");
+            return NGX_DECLINED;
+        }
+
+        q->limit = n;
+    }
+
+    return ngx_http_idem_admin_cursor(r, q, rc);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_filters(ngx_http_request_t *r,
+    ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
+{
+    u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t   ms;
+    ngx_str_t   value;
+    ngx_uint_t  i;
+
+    if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_OK) {
+
+        for (i = NGX_HTTP_IDEM_IN_PROGRESS; i <= NGX_HTTP_IDEM_UNUSABLE; i++)
+        {
+            if (value.len == ngx_strlen(ngx_http_idem_state_names[i])
+                && ngx_strncmp(value.data, ngx_http_idem_state_names[i],
+                               value.len)
+                   == 0)
+            {
+                q->state = i;
+            }
+        }
+
+        if (q->state == 0) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "STATE_INVALID", "\"state\" is in_progress, "
+                             "completed or unusable.");
+            return NGX_DECLINED;
+        }
+
+        q->some = 1;
+    }
+
+    if (ngx_http_idem_admin_arg(r, "older", &value) == NGX_OK) {
+        ms = ngx_parse_time(&value, 0);
+
+        if (ms == NGX_ERROR) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "OLDER_INVALID",
+                             "\"older\" is a time as in nginx.conf: 30s, 1h, "
+                             "7d.");
+            return NGX_DECLINED;
+        }
+
+        q->older = (ngx_msec_t) ms;
+        q->some = 1;
+    }
+
+    (void) ngx_http_idem_admin_arg(r, "group", &q->group);
+    (void) ngx_http_idem_admin_arg(r, "tenant", &q->tenant);
+
+    /* an actor is kept as a hash, and may be asked for by that, or by name */
+
+    if (ngx_http_idem_admin_arg(r, "actor", &q->actor) == NGX_OK) {
+        ngx_http_idem_digest_plain(hash, q->actor.data, q->actor.len);
+        (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
+    }
+
+    if (q->group.len || q->tenant.len || q->actor.len) {
+        q->some = 1;
+    }
+
+    return NGX_OK;
+}
+
+
+/* "<cursor of the store>" or "<cursor of the store>~<id>", in base64url */
+
+static ngx_int_t
+ngx_http_idem_admin_cursor(ngx_http_request_t *r,
+    ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
+{
+    u_char     *p;
+    ngx_str_t   value, id, cursor;
+
+    if (ngx_http_idem_admin_arg(r, "cursor", &value) != NGX_OK
+        || value.len == 0)
+    {
+        return NGX_OK;
+    }
+
+    cursor.data = ngx_pnalloc(r->pool, ngx_base64_decoded_length(value.len));
+
+    if (cursor.data == NULL) {
+        *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_DECLINED;
+    }
+
+    if (ngx_decode_base64url(&cursor, &value) != NGX_OK
+        || cursor.len >= NGX_HTTP_IDEM_CURSOR_MAX)
+    {
+        goto invalid;
+    }
+
+    p = ngx_strlchr(cursor.data, cursor.data + cursor.len, '~');
+
+    if (p) {
+        id.data = p + 1;
+        id.len = cursor.data + cursor.len - id.data;
+
+        if (ngx_http_idem_admin_id(&id, q->after) != NGX_OK) {
+            goto invalid;
+        }
+
+        q->resumed = 1;
+        cursor.len = p - cursor.data;
+    }
+
+    q->cursor = cursor;
+
+    return NGX_OK;
+
+invalid:
+
+    *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "CURSOR_INVALID", "\"cursor\" is what the page "
+                             "before said, as it is.");
+
+    return NGX_DECLINED;
+}
+
+
+/* an argument, decoded; NGX_DECLINED: there is none */
+
+ngx_int_t
+ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    u_char     *dst, *src;
+    ngx_str_t   arg;
+
+    if (ngx_http_arg(r, (u_char *) name, ngx_strlen(name), &arg) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    dst = ngx_pnalloc(r->pool, arg.len ? arg.len : 1);
+    if (dst == NULL) {
+        return NGX_ERROR;
+    }
+
+    value->data = dst;
+    src = arg.data;
+
+    ngx_unescape_uri(&dst, &src, arg.len, 0);
+
+    value->len = dst - value->data;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_id(ngx_str_t *text, u_char *id)
+{
+    ngx_int_t   n;
+    ngx_uint_t  i;
+
+    if (text->len != 2 * NGX_HTTP_IDEM_ID_LEN) {
+        return NGX_DECLINED;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
+        n = ngx_hextoi(text->data + 2 * i, 2);
+
+        if (n == NGX_ERROR) {
+            return NGX_DECLINED;
+        }
+
+        id[i] = (u_char) n;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * As a request has it: the scope of a location that says none is the host, and
+ * a key in quotes is what is between them.
+ */
+
+ngx_int_t
+ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
+    ngx_str_t *scope)
+{
+    ngx_int_t  rc;
+    ngx_str_t  fields[2];
+
+    rc = ngx_http_idem_admin_arg(r, "key", &fields[1]);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (fields[1].len > 2 && fields[1].data[0] == '"'
+        && fields[1].data[fields[1].len - 1] == '"')
+    {
+        fields[1].data++;
+        fields[1].len -= 2;
+    }
+
+    if (fields[1].len == 0) {
+        return NGX_DECLINED;
+    }
+
+    rc = ngx_http_idem_admin_arg(r, "scope", scope);
+
+    if (rc == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    if (rc == NGX_DECLINED) {
+        *scope = r->headers_in.server;
+    }
+
+    fields[0] = *scope;
+
+    ngx_http_idem_digest_fields(id, fields, 2);
+
+    if (hash) {
+        ngx_http_idem_digest_plain(hash, fields[1].data, fields[1].len);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_uint_t
+ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
+    ngx_http_idem_entry_t *entry)
+{
+    uint64_t                       now;
+    ngx_str_t                      hash;
+    ngx_time_t                    *tp;
+    ngx_http_idem_admin_labels_t   labels;
+
+    if (q->state && q->state != (ngx_uint_t) entry->state) {
+        return 0;
+    }
+
+    if (q->older) {
+        tp = ngx_timeofday();
+        now = (uint64_t) tp->sec * 1000 + tp->msec;
+
+        if (entry->claim.time + q->older > now) {
+            return 0;
+        }
+    }
+
+    if (q->group.len == 0 && q->tenant.len == 0 && q->actor.len == 0) {
+        return 1;
+    }
+
+    ngx_http_idem_admin_labels(entry, &labels);
+
+    hash.data = q->actor_hash;
+    hash.len = sizeof(q->actor_hash);
+
+    return ngx_http_idem_admin_same(&q->group, &labels.group)
+           && ngx_http_idem_admin_same(&q->tenant, &labels.tenant)
+           && (ngx_http_idem_admin_same(&q->actor, &labels.actor)
+               || ngx_http_idem_admin_same(&hash, &labels.actor));
+}
+
+
+/* "a" is empty: any */
+
+static ngx_uint_t
+ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b)
+{
+    return a->len == 0
+           || (a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0);
+}

@@ -1,0 +1,538 @@
+
+/*
+ * One record or many, shown or removed.
+ *
+ * Many are taken from the store slice by slice.  After some slices that were
+ * there at once the request leaves the event loop to others for a moment; and
+ * after a while it answers with what it has and a cursor, whatever is left.
+ * The records of a slice are told in the order of their ids, so that a page
+ * that ends within a slice has a place where the next one begins.
+ *
+ * Called by the handler; calls the store.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+
+
+/* slices in one turn of the event loop */
+#define NGX_HTTP_IDEM_ADMIN_TURN       4
+
+/* a page takes no longer */
+#define NGX_HTTP_IDEM_ADMIN_TIME       2000
+
+#define NGX_HTTP_IDEM_ADMIN_POOL_SIZE  4096
+
+
+static void ngx_http_idem_admin_run(ngx_http_idem_admin_t *a);
+static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_admin_t *a);
+static ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a,
+    ngx_http_idem_op_e kind, u_char *id, ngx_http_idem_list_t *list);
+static ngx_int_t ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a);
+static void ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
+static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
+static void ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
+    ngx_http_idem_entry_t *entry);
+static void ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a,
+    u_char *id);
+static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a,
+    u_char *after);
+static ngx_int_t ngx_http_idem_admin_one(ngx_http_idem_admin_t *a);
+static ngx_int_t ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a);
+static void ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_admin_event_handler(ngx_event_t *ev);
+static void ngx_http_idem_admin_cleanup(void *data);
+static int ngx_libc_cdecl ngx_http_idem_admin_order(const void *one,
+    const void *two);
+
+
+ngx_int_t
+ngx_http_idem_admin_records(ngx_http_request_t *r,
+    ngx_http_idem_store_t *store, ngx_http_idem_admin_query_t *q)
+{
+    ngx_http_cleanup_t     *cln;
+    ngx_http_idem_admin_t  *a;
+
+    a = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_admin_t));
+    cln = ngx_http_cleanup_add(r, 0);
+
+    if (a == NULL || cln == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    cln->handler = ngx_http_idem_admin_cleanup;
+    cln->data = a;
+
+    a->request = r;
+    a->store = store;
+    a->query = *q;
+    a->remove = (r->method == NGX_HTTP_DELETE);
+    a->start = ngx_current_msec;
+
+    a->next_len = q->cursor.len;
+    ngx_memcpy(a->next, q->cursor.data, q->cursor.len);
+
+    a->event.handler = ngx_http_idem_admin_event_handler;
+    a->event.data = a;
+    a->event.log = r->connection->log;
+
+    ngx_http_idem_admin_text(r, &a->text);
+
+    r->main->count++;
+    r->read_event_handler = ngx_http_test_reading;
+
+    ngx_http_idem_admin_run(a);
+
+    return NGX_DONE;
+}
+
+
+static void
+ngx_http_idem_admin_run(ngx_http_idem_admin_t *a)
+{
+    ngx_int_t            rc;
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    rc = ngx_http_idem_admin_step(a);
+
+    if (rc == NGX_AGAIN) {
+        return;
+    }
+
+    r = a->request;
+    c = r->connection;
+
+    ngx_http_finalize_request(r, rc);
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* NGX_AGAIN: it goes on later; otherwise the answer went out */
+
+static ngx_int_t
+ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
+{
+    ngx_int_t  rc;
+
+    if (a->query.one) {
+        return ngx_http_idem_admin_one(a);
+    }
+
+    for ( ;; ) {
+
+        if (a->pool == NULL) {
+            rc = ngx_http_idem_admin_slice(a);
+
+            if (rc != NGX_OK) {
+                return rc;
+            }
+        }
+
+        if (a->failed) {
+            return ngx_http_idem_admin_failed(a);
+        }
+
+        rc = ngx_http_idem_admin_next_entry(a);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+
+        /* that was the slice */
+
+        ngx_destroy_pool(a->pool);
+        a->pool = NULL;
+        a->query.resumed = 0;
+
+        if (a->next_len == 0
+            || a->n >= a->query.limit
+            || ngx_current_msec - a->start > NGX_HTTP_IDEM_ADMIN_TIME)
+        {
+            return ngx_http_idem_admin_end(a, NULL);
+        }
+
+        if (++a->slices >= NGX_HTTP_IDEM_ADMIN_TURN) {
+            a->slices = 0;
+            ngx_add_timer(&a->event, 1);
+            return NGX_AGAIN;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
+    u_char *id, ngx_http_idem_list_t *list)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = &a->op;
+
+    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
+
+    op->kind = kind;
+    op->store = a->store;
+    op->list = list;
+    op->pool = a->pool ? a->pool : a->request->pool;
+    op->log = a->request->connection->log;
+    op->handler = ngx_http_idem_admin_op_handler;
+    op->data = a;
+
+    if (id) {
+        ngx_memcpy(op->id, id, NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    if (ngx_array_init(&list->entries, op->pool, 16,
+                       sizeof(ngx_http_idem_entry_t))
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_store_submit(op);
+}
+
+
+/* NGX_OK: a slice is there, or a->failed */
+
+static ngx_int_t
+ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
+{
+    ngx_int_t  rc;
+
+    a->pool = ngx_create_pool(NGX_HTTP_IDEM_ADMIN_POOL_SIZE,
+                              a->request->connection->log);
+    if (a->pool == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_memcpy(a->cursor, a->next, a->next_len);
+    a->cursor_len = a->next_len;
+
+    a->list.cursor.data = a->cursor;
+    a->list.cursor.len = a->cursor_len;
+
+    rc = ngx_http_idem_admin_ask(a, NGX_HTTP_IDEM_OP_LIST, NULL, &a->list);
+
+    if (rc == NGX_AGAIN) {
+        return NGX_AGAIN;
+    }
+
+    if (rc != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_http_idem_admin_sliced(a);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
+{
+    if (a->op.result != NGX_HTTP_IDEM_OK
+        || a->list.cursor.len >= sizeof(a->next))
+    {
+        a->failed = 1;
+        return;
+    }
+
+    a->entry = 0;
+    a->next_len = a->list.cursor.len;
+
+    if (a->next_len) {
+        ngx_memcpy(a->next, a->list.cursor.data, a->next_len);
+    }
+
+    ngx_qsort(a->list.entries.elts, a->list.entries.nelts,
+              sizeof(ngx_http_idem_entry_t), ngx_http_idem_admin_order);
+}
+
+
+static int ngx_libc_cdecl
+ngx_http_idem_admin_order(const void *one, const void *two)
+{
+    return ngx_memcmp(((ngx_http_idem_entry_t *) one)->id,
+                      ((ngx_http_idem_entry_t *) two)->id,
+                      NGX_HTTP_IDEM_ID_LEN);
+}
+
+
+/* NGX_DECLINED: the slice has no more */
+
+static ngx_int_t
+ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
+{
+    ngx_int_t                     rc;
+    ngx_http_idem_entry_t        *entry;
+    ngx_http_idem_admin_query_t  *q;
+
+    q = &a->query;
+    entry = a->list.entries.elts;
+
+    for ( /* void */ ; a->entry < a->list.entries.nelts; a->entry++) {
+
+        if (!a->removing) {
+
+            if ((q->resumed
+                 && ngx_memcmp(entry[a->entry].id, q->after,
+                               NGX_HTTP_IDEM_ID_LEN)
+                    <= 0)
+                || !ngx_http_idem_admin_match(q, &entry[a->entry]))
+            {
+                continue;
+            }
+
+            if (a->n >= q->limit) {
+                return ngx_http_idem_admin_end(a, a->entry
+                                                  ? entry[a->entry - 1].id
+                                                  : NULL);
+            }
+
+            if (!a->remove || q->dry_run) {
+                ngx_http_idem_admin_tell(a, &entry[a->entry]);
+                continue;
+            }
+
+            a->removing = 1;
+
+            rc = ngx_http_idem_admin_ask(a, NGX_HTTP_IDEM_OP_REMOVE,
+                                         entry[a->entry].id, &a->removed);
+
+            if (rc == NGX_AGAIN) {
+                return NGX_AGAIN;
+            }
+
+            if (rc != NGX_OK) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+        }
+
+        a->removing = 0;
+
+        if (a->op.result == NGX_HTTP_IDEM_OK) {
+            ngx_http_idem_admin_deleted(a, entry[a->entry].id);
+            ngx_http_idem_admin_tell(a, &entry[a->entry]);
+
+        } else if (a->op.result == NGX_HTTP_IDEM_ERROR
+                   && !a->op.bad_record)
+        {
+            return ngx_http_idem_admin_failed(a);
+        }
+    }
+
+    return NGX_DECLINED;
+}
+
+
+static void
+ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
+    ngx_http_idem_entry_t *entry)
+{
+    ngx_http_idem_text(&a->text, a->n++ ? ",\n" : "{\"records\":[");
+    ngx_http_idem_admin_entry(&a->text, a->store, entry);
+}
+
+
+/* an event, and a line in the error log: who it was that asked */
+
+static void
+ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id)
+{
+    ngx_str_t             *who;
+    ngx_http_request_t    *r;
+    ngx_http_idem_line_t   line;
+
+    r = a->request;
+
+    who = r->headers_in.user.len ? &r->headers_in.user
+                                 : &r->connection->addr_text;
+
+    if (ngx_http_idem_line_start(&line, a->store->log,
+                                 NGX_HTTP_IDEM_EVENT_RECORD_DELETED,
+                                 &a->store->name)
+        == NGX_OK)
+    {
+        ngx_http_idem_line_hex(&line, "record", id, NGX_HTTP_IDEM_ID_LEN);
+        ngx_http_idem_line_string(&line, "by", who);
+        ngx_http_idem_line_write(&line);
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
+                  "idempotency: a record of store \"%V\" was deleted by "
+                  "\"%V\", record %*xs", &a->store->name, who, (size_t) 8, id);
+}
+
+
+/* a page; the next one begins behind "after", or with the next slice */
+
+static ngx_int_t
+ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
+{
+    u_char     *p, plain[NGX_HTTP_IDEM_CURSOR_MAX
+                         + 1 + 2 * NGX_HTTP_IDEM_ID_LEN];
+    u_char      text[ngx_base64_encoded_length(sizeof(plain))];
+    ngx_str_t   src, dst;
+    ngx_uint_t  more;
+
+    /* this slice is to be asked again, from its beginning or from there on */
+
+    more = (a->pool != NULL);
+
+    p = more ? ngx_cpymem(plain, a->cursor, a->cursor_len)
+             : ngx_cpymem(plain, a->next, a->next_len);
+
+    if (after) {
+        *p++ = '~';
+        p = ngx_hex_dump(p, after, NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    src.data = plain;
+    src.len = p - plain;
+
+    if (a->n == 0) {
+        ngx_http_idem_text(&a->text, "{\"records\":[");
+    }
+
+    ngx_http_idem_text(&a->text, "]");
+
+    if (a->remove) {
+        ngx_http_idem_text(&a->text, ",\"deleted\":%ui,\"matched\":%ui,"
+                           "\"dry_run\":%s",
+                           a->query.dry_run ? 0 : a->n, a->n,
+                           a->query.dry_run ? "true" : "false");
+    }
+
+    if (src.len) {
+        dst.data = text;
+        ngx_encode_base64url(&dst, &src);
+        ngx_http_idem_text(&a->text, ",\"cursor\":\"%V\"", &dst);
+    }
+
+    ngx_http_idem_text(&a->text, "}\n");
+
+    return ngx_http_idem_admin_send(a->request, NGX_HTTP_OK, &a->text);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
+{
+    ngx_int_t               rc;
+    ngx_uint_t              removes;
+    ngx_http_idem_entry_t  *entry;
+
+    removes = a->remove && !a->query.dry_run;
+
+    if (!a->removing) {
+        a->removing = 1;
+
+        rc = ngx_http_idem_admin_ask(a, removes ? NGX_HTTP_IDEM_OP_REMOVE
+                                                : NGX_HTTP_IDEM_OP_GET,
+                                     a->query.id, &a->list);
+
+        if (rc == NGX_AGAIN) {
+            return NGX_AGAIN;
+        }
+
+        if (rc != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    if (a->op.result == NGX_HTTP_IDEM_GONE) {
+        return ngx_http_idem_admin_error(a->request, NGX_HTTP_NOT_FOUND,
+                      "RECORD_UNKNOWN", "There is no such record in store "
+                      "\"%V\": it never was, it expired, or it was deleted.",
+                      &a->store->name);
+    }
+
+    entry = a->list.entries.elts;
+
+    if (a->op.result == NGX_HTTP_IDEM_ERROR || a->list.entries.nelts == 0) {
+        return ngx_http_idem_admin_failed(a);
+    }
+
+    if (!a->remove) {
+        ngx_http_idem_admin_entry(&a->text, a->store, entry);
+        ngx_http_idem_text(&a->text, "\n");
+
+        return ngx_http_idem_admin_send(a->request, NGX_HTTP_OK, &a->text);
+    }
+
+    if (removes) {
+        ngx_http_idem_admin_deleted(a, a->query.id);
+    }
+
+    ngx_http_idem_admin_tell(a, entry);
+
+    return ngx_http_idem_admin_end(a, NULL);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a)
+{
+    if (a->op.bad_record) {
+        return ngx_http_idem_admin_error(a->request,
+                      a->query.one ? NGX_HTTP_CONFLICT : NGX_HTTP_BAD_REQUEST,
+                      a->query.one ? "RECORD_UNREADABLE" : "CURSOR_INVALID",
+                      "Store \"%V\": %s.", &a->store->name,
+                      a->op.error ? a->op.error : "it is not a record");
+    }
+
+    return ngx_http_idem_admin_error(a->request,
+                      NGX_HTTP_SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE",
+                      "Store \"%V\" does not answer: %s. %ui records were "
+                      "%s before that.", &a->store->name,
+                      a->op.error ? a->op.error : "no reply", a->n,
+                      a->remove && !a->query.dry_run ? "deleted" : "found");
+}
+
+
+static void
+ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_admin_t  *a;
+
+    a = op->data;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
+        ngx_http_idem_admin_sliced(a);
+    }
+
+    ngx_http_idem_admin_run(a);
+}
+
+
+static void
+ngx_http_idem_admin_event_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_admin_run(ev->data);
+}
+
+
+/* the request ends, perhaps since its client is gone */
+
+static void
+ngx_http_idem_admin_cleanup(void *data)
+{
+    ngx_http_idem_admin_t  *a = data;
+
+    ngx_http_idem_store_cancel(&a->op);
+
+    if (a->event.timer_set) {
+        ngx_del_timer(&a->event);
+    }
+
+    if (a->pool) {
+        ngx_destroy_pool(a->pool);
+        a->pool = NULL;
+    }
+}

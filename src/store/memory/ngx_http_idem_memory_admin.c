@@ -1,0 +1,184 @@
+
+/*
+ * What people ask of the embedded store: a record, its removal, a list.
+ *
+ * A record that is over is taken out.  Of one in progress something has to
+ * stay, since its holder runs: a renewal or a commit that found nothing would
+ * write it anew.  So the record becomes one that has expired, under nobody's
+ * token, until the lock itself would have been forgotten.  A begin takes it as
+ * if nothing were there.
+ *
+ * Called through the table of stores; calls the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/memory/ngx_http_idem_memory.h"
+
+
+/* expired for longer than anybody can have waited */
+#define NGX_HTTP_IDEM_MEMORY_LONG_AGO  0x3fffffff
+
+
+static void ngx_http_idem_memory_get(ngx_http_idem_memory_t *m,
+    ngx_http_idem_op_t *op);
+static void ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
+    ngx_http_idem_op_t *op);
+static uint64_t ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node);
+static void ngx_http_idem_memory_list(ngx_http_idem_memory_t *m,
+    ngx_http_idem_op_t *op);
+
+
+ngx_int_t
+ngx_http_idem_memory_admin(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_memory_t  *m;
+
+    m = op->store->conf;
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_GET:
+        ngx_http_idem_memory_get(m, op);
+        break;
+
+    case NGX_HTTP_IDEM_OP_REMOVE:
+        ngx_http_idem_memory_remove(m, op);
+        break;
+
+    default: /* NGX_HTTP_IDEM_OP_LIST */
+        ngx_http_idem_memory_list(m, op);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_memory_get(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_node_t  *node;
+
+    op->result = NGX_HTTP_IDEM_GONE;
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node && ngx_http_idem_zone_visible(node)
+        && ngx_http_idem_zone_entry(&m->z, node, op))
+    {
+        op->result = NGX_HTTP_IDEM_FOUND;
+    }
+
+    ngx_http_idem_zone_unlock(&m->z);
+}
+
+
+static void
+ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
+    ngx_http_idem_op_t *op)
+{
+    uint64_t               waiting;
+    ngx_http_idem_node_t  *node;
+
+    waiting = 0;
+    op->result = NGX_HTTP_IDEM_GONE;
+
+    ngx_http_idem_zone_lock(&m->z);
+
+    node = ngx_http_idem_zone_find(&m->z, op->id);
+
+    if (node && ngx_http_idem_zone_visible(node)
+        && ngx_http_idem_zone_entry(&m->z, node, op))
+    {
+        op->result = NGX_HTTP_IDEM_OK;
+
+        if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+            waiting = ngx_http_idem_memory_bury(m, node);
+
+        } else {
+            ngx_http_idem_zone_remove(&m->z, node);
+        }
+    }
+
+    ngx_http_idem_zone_unlock(&m->z);
+
+    ngx_http_idem_wake(m, op->id, waiting);
+}
+
+
+/* returns the workers that wait for it */
+
+static uint64_t
+ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node)
+{
+    uint64_t  waiting;
+
+    ngx_http_idem_zone_details(&m->z, node, NULL);
+
+    ngx_http_idem_zone_change(&m->z, node);
+
+    waiting = node->u.waiting;
+
+    node->u.waiting = 0;
+    node->hold = 0;
+    node->again = 0;
+    node->until = ngx_current_msec - NGX_HTTP_IDEM_MEMORY_LONG_AGO;
+
+    ngx_memzero(node->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+    ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_UNUSABLE,
+                             NGX_HTTP_IDEM_REASON_DELETED);
+
+    ngx_http_idem_zone_changed(&m->z);
+
+    return waiting;
+}
+
+
+/* a cursor is the number of a bucket */
+
+static void
+ngx_http_idem_memory_list(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
+{
+    u_char      *p;
+    ngx_int_t    bucket;
+    ngx_uint_t   next;
+
+    bucket = 0;
+
+    if (op->list->cursor.len) {
+        bucket = ngx_atoi(op->list->cursor.data, op->list->cursor.len);
+
+        if (bucket == NGX_ERROR) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "the cursor is not one of this store";
+            op->bad_record = 1;
+            return;
+        }
+    }
+
+    next = ngx_http_idem_zone_walk(&m->z, op, bucket);
+
+    op->list->cursor.len = 0;
+
+    if (next == 0) {
+        return;
+    }
+
+    p = ngx_pnalloc(op->pool, NGX_INT_T_LEN);
+
+    if (p == NULL) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory for a list";
+        return;
+    }
+
+    op->list->cursor.data = p;
+    op->list->cursor.len = ngx_sprintf(p, "%ui", next) - p;
+}

@@ -1,0 +1,62 @@
+
+/*
+ * For backends that are modules of their own: the functions of this module
+ * that they may call, in a table that the ngx_module_t of this module leads to.
+ *
+ * A module finds it by the name of this one among those of the configuration
+ * that is read, and not by symbols.  After a file was replaced, two versions of
+ * this module may be in one process, of which symbols lead to the older one.
+ * Structures that both know have to be the same: the sizes tell.
+ *
+ * A part of ..._store.h, which includes it.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_STORE_API_H_INCLUDED_
+#define _NGX_HTTP_IDEM_STORE_API_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+
+#define NGX_HTTP_IDEM_STORE_API_VERSION  1
+
+
+typedef struct {
+    ngx_uint_t     version;
+    size_t         op_size;
+    size_t         store_size;
+
+    /* a backend more; one of the same name takes the place of the old one */
+    ngx_int_t    (*add)(const ngx_http_idem_backend_t *backend);
+
+    void         (*complete)(ngx_http_idem_op_t *op);
+    void         (*doubt)(ngx_http_idem_store_t *store, ngx_uint_t now,
+                          ngx_http_idem_concerns_pt concerns, void *data);
+    ngx_http_idem_op_t
+                *(*detached)(ngx_http_idem_store_t *store,
+                             ngx_http_idem_op_e kind, u_char *id,
+                             u_char *token);
+    void         (*detach)(ngx_http_idem_op_t *op);
+
+    void         (*claim_encode)(u_char *p,
+                                 const ngx_http_idem_claim_t *claim);
+    ngx_int_t    (*claim_decode)(const u_char *p, size_t len,
+                                 ngx_http_idem_claim_t *claim);
+} ngx_http_idem_store_api_t;
+
+
+extern const ngx_http_idem_store_api_t  ngx_http_idem_store_api;
+
+
+/* where the table is in an ngx_module_t, if it is the right one */
+#define ngx_http_idem_store_api_of(module)                                    \
+    ((const ngx_http_idem_store_api_t *) (module)->spare_hook0)
+
+/* in place of NGX_MODULE_V1_PADDING */
+#define NGX_HTTP_IDEM_STORE_API_PADDING                                       \
+    (uintptr_t) &ngx_http_idem_store_api, 0, 0, 0, 0, 0, 0, 0
+
+
+#endif /* _NGX_HTTP_IDEM_STORE_API_H_INCLUDED_ */

@@ -1,0 +1,592 @@
+
+/*
+ * The backend of the PostgreSQL store: operations, the time they have, and how
+ * they end.
+ *
+ * An operation is handed to the connection of its record as a call, and has
+ * "timeout" for all of it, connecting included.  All of them may be asked
+ * twice: the token says whose a lock is.  A begin that is given up after it was
+ * sent is followed by a release of its token on the same connection, for as
+ * long as its lease could last.
+ *
+ * While no server can be reached, a begin and a watch fail at once after a few
+ * attempts; a renewal, a commit and a release use the time they have, since
+ * the application ran.
+ *
+ * Called through the table of stores; calls the connections, and the watches.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+/* releases of given-up begins that may be outstanding; beyond, leases end */
+#define NGX_HTTP_IDEM_PG_CLEANUPS  4096
+
+/* how often such a release is sent, if the lock would not end by itself */
+#define NGX_HTTP_IDEM_PG_UNDO_N    4
+
+
+static ngx_int_t ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+static void ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+static ngx_int_t ngx_http_idem_pg_ask(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_pg_watch(ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op);
+static ngx_http_idem_pg_conn_t *ngx_http_idem_pg_route(
+    ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_timeout(ngx_event_t *ev);
+static void ngx_http_idem_pg_fail(ngx_http_idem_op_t *op, const char *error);
+static void ngx_http_idem_pg_leave(ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_complete(ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_undo(ngx_http_idem_op_t *begin);
+static ngx_int_t ngx_http_idem_pg_undo_again(ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_undo_handler(ngx_event_t *ev);
+
+
+const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
+    ngx_string("postgres"),
+    ngx_http_idem_pg_create_conf,
+    ngx_http_idem_pg_directive,
+    ngx_http_idem_pg_init_conf,
+    ngx_http_idem_pg_init_process,
+    ngx_http_idem_pg_exit_process,
+    ngx_http_idem_pg_ask,                    /* begin   */
+    ngx_http_idem_pg_ask,                    /* renew   */
+    ngx_http_idem_pg_ask,                    /* commit  */
+    ngx_http_idem_pg_ask,                    /* release */
+    ngx_http_idem_pg_watch,
+    ngx_http_idem_pg_cancel,
+    NULL,                                    /* stats   */
+    1,                                       /* remote  */
+    NULL                                     /* admin: by SQL so far */
+};
+
+
+/* a release of our own, after a begin that was given up */
+#define ngx_http_idem_pg_is_undo(op)                                          \
+    ((op)->data == (op)->store->conf)
+
+/* the application did not run yet: nothing is lost by failing soon */
+#define ngx_http_idem_pg_impatient(op)                                        \
+    ((op)->kind == NGX_HTTP_IDEM_OP_BEGIN                                     \
+     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH)
+
+/* it was tried often enough, and will be tried again soon */
+#define ngx_http_idem_pg_hopeless(conn)                                       \
+    ((conn)->failures                                                         \
+     >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts                  \
+     && (conn)->state != NGX_HTTP_IDEM_PG_READY                               \
+     && (conn)->state != NGX_HTTP_IDEM_PG_CLOSED)
+
+
+static ngx_int_t
+ngx_http_idem_pg_ask(ngx_http_idem_op_t *op)
+{
+    if (ngx_http_idem_pg_submit(op)) {
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idem_pg_is_undo(op)) {
+        ngx_http_idem_pg_conf(op)->cleanups--;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_watch(ngx_http_idem_op_t *op)
+{
+    /* before it is asked: a wake-up may be faster than the answer */
+
+    ngx_http_idem_pg_watch_enter(op);
+
+    if (ngx_http_idem_pg_submit(op)) {
+        return NGX_AGAIN;
+    }
+
+    ngx_http_idem_pg_watch_leave(op);
+
+    return NGX_OK;
+}
+
+
+/*
+ * A record has always the same connection, so that what is asked of it is done
+ * in order.  Save for commits of a response, which the client gets only when
+ * the commit is through: without one, its retry may be faster.
+ */
+
+static ngx_http_idem_pg_conn_t *
+ngx_http_idem_pg_route(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t           n;
+    ngx_http_idem_pg_t  *pg;
+
+    pg = ngx_http_idem_pg_conf(op);
+
+    n = op->id[NGX_HTTP_IDEM_ID_LEN - 1] % pg->connections;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+        && op->state == NGX_HTTP_IDEM_COMPLETED)
+    {
+        n += pg->connections;
+    }
+
+    return &pg->conns[n];
+}
+
+
+/* NULL: the operation failed already, op->result says so */
+
+ngx_http_idem_pg_call_t *
+ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_t       *pg;
+    ngx_http_idem_pg_call_t  *call;
+    ngx_http_idem_pg_conn_t  *conn;
+
+    pg = ngx_http_idem_pg_conf(op);
+    conn = ngx_http_idem_pg_route(op);
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->state_data = NULL;
+
+    if (ngx_http_idem_pg_impatient(op)
+        && ngx_http_idem_pg_hopeless(conn))
+    {
+        op->error = (char *) conn->error;
+        return NULL;
+    }
+
+    call = ngx_http_idem_pg_call(conn, op->kind, op->id);
+    if (call == NULL) {
+        op->error = "no memory for a call";
+        return NULL;
+    }
+
+    call->op = op;
+    op->state_data = call;
+
+    /* not cancelable: a worker that is to quit waits for it */
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = ngx_http_idem_pg_timeout;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+
+    ngx_add_timer(&op->timer, pg->timeout);
+
+    return call;
+}
+
+
+/* the Sync of its lot has come; or it failed, and op->result says so already */
+
+void
+ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
+{
+    ngx_uint_t           repeated;
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+
+    if (op == NULL) {
+
+        if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+            ngx_http_idem_pg_purged(call->conn->pg, failed ? NGX_ERROR
+                                    : ngx_http_idem_pg_count(
+                                                 call->result));
+        }
+
+        ngx_http_idem_pg_call_free(call);
+        return;
+    }
+
+    if (!failed) {
+        ngx_http_idem_pg_step_result(call);
+    }
+
+    repeated = (call->tries > 1);
+
+    /* the call is not under way any more, and goes */
+
+    call->sent = 0;
+    ngx_http_idem_pg_leave(op);
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+
+        if (repeated && (op->result == NGX_HTTP_IDEM_ERROR
+                         || op->result == NGX_HTTP_IDEM_FULL))
+        {
+            /* refused now; the first try may have got through */
+            ngx_http_idem_pg_undo(op);
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_OP_WATCH:
+
+        if (op->result == NGX_HTTP_IDEM_OK && op->found.left) {
+            ngx_http_idem_pg_watch_wait(op);
+            return;
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+    case NGX_HTTP_IDEM_OP_RELEASE:
+
+        if (!failed) {
+            /* faster than the notification, and without it */
+            ngx_http_idem_pg_wake(ngx_http_idem_pg_conf(op), op->id);
+        }
+
+        break;
+
+    default:
+        break;
+    }
+
+    ngx_http_idem_pg_complete(op);
+}
+
+
+static void
+ngx_http_idem_pg_timeout(ngx_event_t *ev)
+{
+    char                     *error;
+    ngx_msec_t                since, over;
+    ngx_uint_t                silent;
+    ngx_http_idem_op_t       *op;
+    ngx_http_idem_pg_t       *pg;
+    ngx_http_idem_pg_call_t  *call;
+    ngx_http_idem_pg_conn_t  *conn;
+
+    op = ev->data;
+    pg = ngx_http_idem_pg_conf(op);
+    call = op->state_data;
+    conn = call->conn;
+
+    /* a server that still talks is only slow: its results stay in order */
+
+    silent = 0;
+
+    if (!ngx_queue_empty(&conn->lots)) {
+        since = call->sent && (ngx_msec_int_t) (conn->heard - call->time) < 0
+                ? call->time : conn->heard;
+        silent = (ngx_current_msec - since >= pg->timeout / 2);
+    }
+
+    over = ngx_current_msec - op->start;
+
+    if (ngx_http_idem_pg_is_undo(op) && over < op->lease) {
+
+        /* nobody waits for it: it may take longer, but keeps no worker */
+
+        ev->cancelable = 1;
+        ngx_add_timer(ev, ngx_min(op->lease - over, pg->timeout));
+
+        if (silent) {
+            ngx_http_idem_pg_drop(conn, "no reply within %M ms",
+                                  pg->timeout);
+        }
+
+        return;
+    }
+
+    error = (char *) conn->error;
+
+    if (call->sent || error[0] == '\0'
+        || conn->state == NGX_HTTP_IDEM_PG_READY)
+    {
+        error = "no reply in time";
+    }
+
+    ngx_http_idem_pg_fail(op, error);
+
+    if (silent) {
+        ngx_http_idem_pg_drop(conn, "no reply within %M ms",
+                              pg->timeout);
+    }
+
+    ngx_http_idem_pg_complete(op);
+}
+
+
+/*
+ * It is in vain for the time being.  What was asked before the application ran
+ * is told so; the rest waits.
+ */
+
+void
+ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn,
+    const char *error)
+{
+    ngx_queue_t              *q;
+    ngx_http_idem_op_t       *op;
+    ngx_http_idem_pg_call_t  *call;
+
+again:
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+        op = call->op;
+
+        if (op && ngx_http_idem_pg_impatient(op)) {
+            ngx_http_idem_pg_fail(op, error);
+            ngx_http_idem_pg_complete(op);
+
+            /* whoever that was may have changed the queue */
+            goto again;
+        }
+    }
+}
+
+
+static void
+ngx_http_idem_pg_fail(ngx_http_idem_op_t *op, const char *error)
+{
+    ngx_uint_t                tried;
+    ngx_http_idem_pg_call_t  *call;
+
+    call = op->state_data;
+    tried = call->tries;
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = error;
+
+    ngx_http_idem_pg_leave(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
+        ngx_http_idem_pg_undo(op);
+    }
+}
+
+
+static void
+ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t                tried;
+    ngx_http_idem_pg_call_t  *call;
+
+    call = op->state_data;
+    tried = call ? call->tries : 0;
+
+    ngx_http_idem_pg_leave(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_pg_watch_leave(op);
+
+    } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
+        ngx_http_idem_pg_undo(op);
+    }
+}
+
+
+/*
+ * An operation and its call part.  A call that is under way stays, since its
+ * result will come; one that is not is freed.
+ */
+
+static void
+ngx_http_idem_pg_leave(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_call_t  *call;
+
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+
+    if (op->timer.posted) {
+        ngx_delete_posted_event(&op->timer);
+    }
+
+    call = op->state_data;
+
+    if (call == NULL) {
+        return;
+    }
+
+    op->state_data = NULL;
+    call->op = NULL;
+
+    if (!call->sent) {
+        ngx_http_idem_pg_call_free(call);
+    }
+}
+
+
+static void
+ngx_http_idem_pg_complete(ngx_http_idem_op_t *op)
+{
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_pg_watch_leave(op);
+    }
+
+    if (ngx_http_idem_pg_is_undo(op)) {
+
+        if (ngx_http_idem_pg_undo_again(op) == NGX_OK) {
+            return;
+        }
+
+        ngx_http_idem_pg_conf(op)->cleanups--;
+
+        /* somebody else's record, or the lease is over: nothing to tell */
+        op->result = NGX_HTTP_IDEM_OK;
+    }
+
+    ngx_http_idem_pg_api->complete(op);
+}
+
+
+/* the begin may have taken the lock, and nobody will use it */
+
+static void
+ngx_http_idem_pg_undo(ngx_http_idem_op_t *begin)
+{
+    ngx_http_idem_op_t  *op;
+    ngx_http_idem_pg_t  *pg;
+
+    pg = ngx_http_idem_pg_conf(begin);
+
+    if (pg->cleanups >= NGX_HTTP_IDEM_PG_CLEANUPS) {
+        return;
+    }
+
+    op = ngx_http_idem_pg_api->detached(begin->store,
+                                          NGX_HTTP_IDEM_OP_RELEASE,
+                                          begin->id, begin->token);
+    if (op == NULL) {
+        return;
+    }
+
+    pg->cleanups++;
+
+    op->data = pg;
+
+    /* as long as the lock may last: under hold it does not end by itself */
+
+    op->lease = begin->hold ? ngx_http_idem_lock_life(begin)
+                            : begin->lease;
+    op->hold = begin->hold;
+
+    ngx_http_idem_pg_api->detach(op);
+}
+
+
+/*
+ * The begin may be behind its own release: in the buffer of a connection that
+ * was closed, while the server stood still, and the release came by another.
+ * Then it takes its lock after all.  Mostly that ends with its lease; under
+ * hold it does not, and the release is sent again, later and later.
+ */
+
+static ngx_int_t
+ngx_http_idem_pg_undo_again(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_t  *pg;
+
+    pg = ngx_http_idem_pg_conf(op);
+
+    if (!op->hold || ngx_exiting
+        || op->result == NGX_HTTP_IDEM_ERROR
+        || ++op->attempt >= NGX_HTTP_IDEM_PG_UNDO_N)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = ngx_http_idem_pg_undo_handler;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+    op->timer.cancelable = 1;
+
+    ngx_add_timer(&op->timer, pg->timeout << (2 * op->attempt - 2));
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_pg_undo_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ev->data;
+
+    if (ngx_http_idem_pg_submit(op) == NULL) {
+        ngx_http_idem_pg_complete(op);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
+{
+    ngx_uint_t           i;
+    ngx_http_idem_pg_t  *pg;
+
+    pg = store->conf;
+
+    /* the last one is for the purge, in the worker that does it */
+
+    pg->nconns = 2 * pg->connections + 1;
+
+    pg->conns = ngx_pcalloc(cycle->pool,
+                            pg->nconns
+                            * sizeof(ngx_http_idem_pg_conn_t));
+    if (pg->conns == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < pg->nconns; i++) {
+        ngx_http_idem_pg_conn_init(&pg->conns[i], pg,
+                    i < (ngx_uint_t) pg->connections
+                        ? NGX_HTTP_IDEM_PG_STEPS
+                    : i < 2 * (ngx_uint_t) pg->connections
+                        ? NGX_HTTP_IDEM_PG_COMMITS
+                    : NGX_HTTP_IDEM_PG_PURGE);
+    }
+
+    pg->conns[0].listens = (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY);
+
+    for (i = 0; i < NGX_HTTP_IDEM_PG_WATCHES; i++) {
+        ngx_queue_init(&pg->watches[i]);
+    }
+
+    ngx_http_idem_pg_purge_init(pg);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
+{
+    ngx_uint_t           i;
+    ngx_http_idem_pg_t  *pg;
+
+    pg = store->conf;
+
+    ngx_http_idem_pg_purge_exit(pg);
+
+    for (i = 0; pg->conns && i < pg->nconns; i++) {
+        ngx_http_idem_pg_forget(&pg->conns[i]);
+    }
+}

@@ -1,0 +1,316 @@
+
+/*
+ * The PostgreSQL store: what its files share.
+ *
+ *   ..._postgres_conf*.c       the block of directives
+ *   ..._postgres.c             operations, the time they have, how they end
+ *   ..._postgres_connection.c  a connection: what waits, what was sent, what
+ *                              becomes of both when it breaks
+ *   ..._postgres_connect.c     from an address to a session
+ *   ..._postgres_setup.c       from a session to a connection that is ready
+ *   ..._postgres_lot.c         lots: statements with one Sync
+ *   ..._postgres_step.c        an operation as a statement
+ *   ..._postgres_result.c      a row, or an error, as its result
+ *   ..._postgres_watch.c       waiters and notifications
+ *   ..._postgres_purge.c       the purge, by one worker of a host
+ *
+ * libpq speaks the protocol, in pipeline mode; nginx has the events, timers and
+ * names.  No call of libpq that may block is made.
+ *
+ * The store is a module of its own.  It has no symbol of the first one: that
+ * may have been replaced on the disk and loaded twice, and the symbols of the
+ * old one would be found.  The functions it needs are in a table which the
+ * first module's own ngx_module_t leads to, see ..._store_api.h.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_POSTGRES_H_INCLUDED_
+#define _NGX_HTTP_IDEM_POSTGRES_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include <libpq-fe.h>
+
+#include "store/ngx_http_idem_store.h"
+
+
+/* of the schema in sql/ that this was written for */
+#define NGX_HTTP_IDEM_PG_SCHEMA     1
+
+#define NGX_HTTP_IDEM_PG_ERROR_LEN  256
+#define NGX_HTTP_IDEM_PG_WATCHES    256
+
+/* attempts to connect in vain, per server, before what can fail at once does */
+#define NGX_HTTP_IDEM_PG_GIVE_UP    2
+
+/* times in milliseconds beyond which "+ interval" would overflow: 100 years */
+#define NGX_HTTP_IDEM_PG_LIFE_MAX                                             \
+    ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
+
+
+typedef struct ngx_http_idem_pg_s       ngx_http_idem_pg_t;
+typedef struct ngx_http_idem_pg_conn_s  ngx_http_idem_pg_conn_t;
+typedef struct ngx_http_idem_pg_call_s  ngx_http_idem_pg_call_t;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_PG_DURABLE_ALL = 0,
+    NGX_HTTP_IDEM_PG_DURABLE_COMMITS,
+    NGX_HTTP_IDEM_PG_DURABLE_OFF
+} ngx_http_idem_pg_durable_e;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_PG_WAKE_NOTIFY = 0,
+    NGX_HTTP_IDEM_PG_WAKE_POLL
+} ngx_http_idem_pg_wake_e;
+
+
+/* what a connection is for */
+
+typedef enum {
+    NGX_HTTP_IDEM_PG_STEPS = 0,             /* all but commits; the first one
+                                               listens                       */
+    NGX_HTTP_IDEM_PG_COMMITS,
+    NGX_HTTP_IDEM_PG_PURGE
+} ngx_http_idem_pg_role_e;
+
+
+typedef enum {
+    NGX_HTTP_IDEM_PG_CLOSED = 0,
+    NGX_HTTP_IDEM_PG_BACKOFF,
+    NGX_HTTP_IDEM_PG_RESOLVING,
+    NGX_HTTP_IDEM_PG_CONNECTING,
+    NGX_HTTP_IDEM_PG_SETUP,
+    NGX_HTTP_IDEM_PG_READY
+} ngx_http_idem_pg_state_e;
+
+
+/* statements: the operations in their order, and the purge */
+
+#define NGX_HTTP_IDEM_PG_STEP_PURGE  NGX_HTTP_IDEM_OP_N
+#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_OP_N + 1)
+
+
+typedef struct {
+    ngx_url_t                       url;
+    ngx_str_t                       host;       /* without the port, NUL     */
+    ngx_str_t                       dir;        /* of a unix socket, NUL     */
+    in_port_t                       port;
+    u_char                         *file;       /* where declared            */
+    ngx_uint_t                      line;
+    unsigned                        named:1;    /* not an address            */
+} ngx_http_idem_pg_server_t;
+
+
+/* one statement with its operation, if somebody still waits for it */
+
+struct ngx_http_idem_pg_call_s {
+    ngx_queue_t                queue;
+    ngx_http_idem_op_t        *op;
+    ngx_http_idem_pg_conn_t   *conn;
+    PGresult                  *result;          /* counts with its Sync      */
+    ngx_uint_t                 step;
+    ngx_uint_t                 tries;
+    ngx_msec_t                 time;            /* when it was sent          */
+    u_char                     id[NGX_HTTP_IDEM_ID_LEN];
+    unsigned                   sent:1;
+    unsigned                   single:1;        /* a lot of its own          */
+    unsigned                   bare:1;          /* a commit without the
+                                                   response: the disk is full */
+};
+
+
+/* statements up to a Sync */
+
+typedef struct {
+    ngx_queue_t                     queue;
+    ngx_queue_t                     calls;
+    ngx_queue_t                    *next;       /* the next to get a result  */
+    PGresult                       *error;      /* of the Sync itself        */
+    unsigned                        prelude:1;  /* its result is to come     */
+} ngx_http_idem_pg_lot_t;
+
+
+struct ngx_http_idem_pg_conn_s {
+    ngx_http_idem_pg_t        *pg;
+    ngx_http_idem_pg_role_e    role;
+    ngx_http_idem_pg_state_e   state;
+
+    PGconn                    *link;
+    ngx_connection_t          *connection;          /* of its socket         */
+    ngx_resolver_ctx_t        *resolving;
+    ngx_uint_t                 server;              /* of pg->servers        */
+    ngx_uint_t                 setup;               /* results so far        */
+
+    ngx_queue_t                unsent;              /* of calls              */
+    ngx_queue_t                lots;                /* sent                  */
+
+    ngx_event_t                flush;
+    ngx_event_t                timer;               /* connecting, backoff   */
+    ngx_msec_t                 heard;
+    ngx_uint_t                 failures;
+    ngx_uint_t                 address;             /* turns with failures   */
+    unsigned                   listens:1;
+    unsigned                   told:1;              /* that it failed        */
+    unsigned                   was_ready:1;
+
+    u_char                     error[NGX_HTTP_IDEM_PG_ERROR_LEN];
+};
+
+
+struct ngx_http_idem_pg_s {
+    ngx_http_idem_store_t     *store;
+
+    /* the configuration */
+    ngx_array_t                servers;
+    ngx_str_t                  database;
+    ngx_str_t                  user;
+    ngx_str_t                  password;
+    ngx_str_t                  schema;
+    ngx_int_t                  connections;
+    ngx_msec_t                 timeout;
+    ngx_msec_t                 connect_timeout;
+    ngx_msec_t                 lock_timeout;
+    ngx_uint_t                 durable;
+    ngx_uint_t                 wake;
+    ngx_flag_t                 pooler;
+
+    ngx_flag_t                 purge;
+    ngx_msec_t                 purge_every;
+    ngx_int_t                  purge_batch;
+    ngx_flag_t                 purge_archive;
+
+    ngx_flag_t                 tls;
+    ngx_flag_t                 tls_verify;
+    ngx_str_t                  tls_trusted_certificate;
+    ngx_str_t                  tls_name;
+    ngx_str_t                  tls_certificate;
+    ngx_str_t                  tls_certificate_key;
+
+    char                      *sql[NGX_HTTP_IDEM_PG_STEP_N];
+    char                      *version_sql;
+    char                      *listen_sql;
+
+    /* of a worker */
+    ngx_http_idem_pg_conn_t   *conns;               /* steps, then commits,
+                                                       then that of the purge */
+    ngx_uint_t                 nconns;
+    ngx_uint_t                 server;              /* that takes writes, as
+                                                       far as we know        */
+    ngx_uint_t                 cleanups;            /* releases of begins that
+                                                       were given up         */
+    ngx_uint_t                 nwatches;
+    ngx_queue_t                watches[NGX_HTTP_IDEM_PG_WATCHES];
+    ngx_event_t                purge_timer;
+};
+
+
+#define ngx_http_idem_pg_conf(op)                                             \
+    ((ngx_http_idem_pg_t *) (op)->store->conf)
+
+#define ngx_http_idem_pg_server(pg, n)                                        \
+    (&((ngx_http_idem_pg_server_t *) (pg)->servers.elts)[n])
+
+
+/* whether what a connection does is on the disk before it is answered */
+#define ngx_http_idem_pg_durable(conn)                                        \
+    ((conn)->role != NGX_HTTP_IDEM_PG_PURGE                                   \
+     && ((conn)->pg->durable == NGX_HTTP_IDEM_PG_DURABLE_ALL                  \
+         || ((conn)->pg->durable == NGX_HTTP_IDEM_PG_DURABLE_COMMITS          \
+             && (conn)->role == NGX_HTTP_IDEM_PG_COMMITS)))
+
+
+/* the first module's functions */
+extern const ngx_http_idem_store_api_t  *ngx_http_idem_pg_api;
+
+extern const ngx_http_idem_backend_t  ngx_http_idem_pg_backend;
+
+
+/* configuration */
+void *ngx_http_idem_pg_create_conf(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+char *ngx_http_idem_pg_directive(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+char *ngx_http_idem_pg_init_conf(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+char *ngx_http_idem_pg_set_server(ngx_conf_t *cf,
+    ngx_http_idem_pg_t *pg, ngx_str_t *value, void *field);
+char *ngx_http_idem_pg_init_servers(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
+char *ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
+
+/* operations */
+ngx_http_idem_pg_call_t *ngx_http_idem_pg_submit(ngx_http_idem_op_t *op);
+void ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call,
+    ngx_uint_t failed);
+void ngx_http_idem_pg_refuse_waiting(
+    ngx_http_idem_pg_conn_t *conn, const char *error);
+
+/* a connection */
+void ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_t *pg, ngx_http_idem_pg_role_e role);
+ngx_http_idem_pg_call_t *ngx_http_idem_pg_call(
+    ngx_http_idem_pg_conn_t *conn, ngx_uint_t step, u_char *id);
+void ngx_http_idem_pg_call_free(ngx_http_idem_pg_call_t *call);
+void ngx_http_idem_pg_flush(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_write(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn,
+    const char *fmt, ...);
+ngx_int_t ngx_http_idem_pg_watch_socket(
+    ngx_http_idem_pg_conn_t *conn, ngx_uint_t read, ngx_uint_t write);
+ngx_uint_t ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn);
+
+/* from an address to a connection that is ready */
+void ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_setup(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn);
+u_char *ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
+
+/* lots */
+ngx_int_t ngx_http_idem_pg_lots_send(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn);
+
+/* statements */
+ngx_int_t ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t *call);
+ngx_int_t ngx_http_idem_pg_prelude_send(
+    ngx_http_idem_pg_conn_t *conn, ngx_uint_t durable);
+char *ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
+void ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call);
+ngx_int_t ngx_http_idem_pg_count(PGresult *result);
+
+/* what becomes of a statement that failed */
+
+typedef enum {
+    NGX_HTTP_IDEM_PG_FAILED = 0,            /* op->error says why            */
+    NGX_HTTP_IDEM_PG_AGAIN,                 /* by itself                     */
+    NGX_HTTP_IDEM_PG_AGAIN_BARE,            /* without the response          */
+    NGX_HTTP_IDEM_PG_BROKEN                 /* the connection, or its server,
+                                               is of no use                  */
+} ngx_http_idem_pg_verdict_e;
+
+ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
+    ngx_http_idem_pg_call_t *call, PGresult *error);
+
+/* waiters */
+void ngx_http_idem_pg_watch_enter(ngx_http_idem_op_t *op);
+void ngx_http_idem_pg_watch_leave(ngx_http_idem_op_t *op);
+void ngx_http_idem_pg_watch_wait(ngx_http_idem_op_t *op);
+void ngx_http_idem_pg_wake(ngx_http_idem_pg_t *pg, u_char *id);
+void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
+
+/* purge */
+void ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg);
+void ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg);
+void ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed);
+
+
+#endif /* _NGX_HTTP_IDEM_POSTGRES_H_INCLUDED_ */

@@ -1,0 +1,306 @@
+
+/*
+ * The servers of a PostgreSQL store, and TLS to them.
+ *
+ * A name is looked up here, by the master, if it can be; where a resolver is
+ * configured, workers look it up before they connect.  The files of TLS are
+ * read by libpq in the workers, which need the right to; here it is only seen
+ * that they are there.
+ *
+ * Called while the configuration is read, and when the block is at its end.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+#define NGX_HTTP_IDEM_PG_PORT    5432
+#define NGX_HTTP_IDEM_PG_SOCKET  "/.s.PGSQL."
+
+/* what libpq 16 knows as "system" */
+#define NGX_HTTP_IDEM_PG_SYSTEM_CA  "/etc/ssl/certs/ca-certificates.crt"
+
+
+static char *ngx_http_idem_pg_add_server(ngx_conf_t *cf,
+    ngx_http_idem_pg_t *pg, ngx_str_t *value);
+static ngx_int_t ngx_http_idem_pg_add_unix(ngx_conf_t *cf,
+    ngx_http_idem_pg_server_t *server, ngx_str_t *value);
+static ngx_int_t ngx_http_idem_pg_copy(ngx_conf_t *cf, ngx_str_t *to,
+    u_char *data, size_t len);
+
+
+/* server <host>[:<port>] | unix:<directory or socket> ... */
+
+char *
+ngx_http_idem_pg_set_server(ngx_conf_t *cf,
+    ngx_http_idem_pg_t *pg, ngx_str_t *value, void *field)
+{
+    ngx_uint_t  i;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        if (ngx_http_idem_pg_add_server(cf, pg, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_pg_add_server(ngx_conf_t *cf,
+    ngx_http_idem_pg_t *pg, ngx_str_t *value)
+{
+    u_char                     *host;
+    size_t                      len;
+    ngx_url_t                  *u;
+    struct in_addr              in;
+    ngx_http_idem_pg_server_t  *server;
+
+    server = ngx_array_push(&pg->servers);
+    if (server == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_memzero(server, sizeof(ngx_http_idem_pg_server_t));
+
+    server->file = cf->conf_file->file.name.data;
+    server->line = cf->conf_file->line;
+
+    u = &server->url;
+    u->url = *value;
+    u->default_port = NGX_HTTP_IDEM_PG_PORT;
+    u->no_resolve = 1;
+
+    if (value->len > 5 && ngx_strncmp(value->data, "unix:", 5) == 0) {
+
+        if (ngx_http_idem_pg_add_unix(cf, server, value) != NGX_OK) {
+            goto invalid;
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_parse_url(cf->pool, u) != NGX_OK || u->uri.len) {
+        goto invalid;
+    }
+
+    server->port = u->port;
+
+    host = u->host.data;
+    len = u->host.len;
+
+    if (len > 2 && host[0] == '[') {
+        host++;
+        len -= 2;
+
+    } else {
+        in.s_addr = ngx_inet_addr(host, len);
+        server->named = (in.s_addr == INADDR_NONE);
+    }
+
+    if (ngx_http_idem_pg_copy(cf, &server->host, host, len)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (u->naddrs == 0 && ngx_inet_resolve_host(cf->pool, u) != NGX_OK) {
+
+        /* workers may find it, if there is a resolver: known in the end */
+
+        u->naddrs = 0;
+    }
+
+    return NGX_CONF_OK;
+
+invalid:
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid server \"%V\"%s%s: it is <host>:<port>, for "
+                       "example 127.0.0.1:5432, or unix:<directory of the "
+                       "socket>, for example unix:/run/postgresql", value,
+                       u->err ? ", " : "", u->err ? u->err : "");
+
+    return NGX_CONF_ERROR;
+}
+
+
+/* libpq has a directory and a port, of which it makes the socket's name */
+
+static ngx_int_t
+ngx_http_idem_pg_add_unix(ngx_conf_t *cf,
+    ngx_http_idem_pg_server_t *server, ngx_str_t *value)
+{
+    u_char     *p, *dir;
+    size_t      len, mark;
+    ngx_int_t   port;
+
+    dir = value->data + 5;
+    len = value->len - 5;
+    port = NGX_HTTP_IDEM_PG_PORT;
+    mark = sizeof(NGX_HTTP_IDEM_PG_SOCKET) - 1;
+
+    if (dir[0] != '/') {
+        return NGX_ERROR;
+    }
+
+    p = (u_char *) ngx_strstr(dir, NGX_HTTP_IDEM_PG_SOCKET);
+
+    if (p) {
+        port = ngx_atoi(p + mark, dir + len - p - mark);
+
+        if (port < 1 || port > 65535) {
+            return NGX_ERROR;
+        }
+
+        len = p - dir;
+
+    } else if (len > 1 && dir[len - 1] == '/') {
+        len--;
+    }
+
+    if (len == 0) {
+        return NGX_ERROR;
+    }
+
+    server->port = (in_port_t) port;
+
+    return ngx_http_idem_pg_copy(cf, &server->dir, dir, len);
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_copy(ngx_conf_t *cf, ngx_str_t *to, u_char *data, size_t len)
+{
+    to->data = ngx_pnalloc(cf->pool, len + 1);
+    if (to->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    *ngx_cpymem(to->data, data, len) = '\0';
+    to->len = len;
+
+    return NGX_OK;
+}
+
+
+char *
+ngx_http_idem_pg_init_servers(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
+{
+    ngx_uint_t                  i, level;
+    ngx_http_idem_store_t      *store;
+    ngx_http_idem_pg_server_t  *server;
+
+    store = pg->store;
+
+    if (pg->servers.nelts == 0) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "store \"%V\" in %s:%ui has no \"server\": it needs "
+                      "one, for example \"server 127.0.0.1:5432\" or \"server "
+                      "unix:/run/postgresql\"", &store->name, store->file,
+                      store->line);
+        return NGX_CONF_ERROR;
+    }
+
+    server = pg->servers.elts;
+
+    for (i = 0; i < pg->servers.nelts; i++) {
+
+        if (server[i].dir.len || server[i].url.naddrs) {
+            continue;
+        }
+
+        level = store->resolver ? NGX_LOG_WARN : NGX_LOG_EMERG;
+
+        ngx_log_error(level, cf->log, 0,
+                      "host not found in \"server %V\" of store \"%V\" in "
+                      "%s:%ui%s", &server[i].url.url, &store->name,
+                      server[i].file, server[i].line,
+                      store->resolver ? "; workers will look for it"
+                          : "; with a \"resolver\" in the http block, workers "
+                            "would look for it");
+
+        if (store->resolver == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
+{
+    ngx_uint_t        i;
+    ngx_str_t        *files[3];
+    const char       *wrong;
+    ngx_file_info_t   info;
+
+    wrong = NULL;
+
+    if (!pg->tls) {
+
+        if (pg->tls_verify != NGX_CONF_UNSET
+            || pg->tls_trusted_certificate.len || pg->tls_name.len
+            || pg->tls_certificate.len || pg->tls_certificate_key.len)
+        {
+            wrong = "has \"tls_...\" directives without \"tls on\"";
+            goto invalid;
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_init_value(pg->tls_verify, 1);
+
+    if ((pg->tls_certificate.len == 0) != (pg->tls_certificate_key.len == 0)) {
+        wrong = "has one of \"tls_certificate\" and \"tls_certificate_key\" "
+                "without the other";
+        goto invalid;
+    }
+
+    for (i = 0; i < pg->servers.nelts; i++) {
+        if (ngx_http_idem_pg_server(pg, i)->dir.len) {
+            wrong = "has \"tls on\" and a \"server\" that is a unix socket: "
+                    "PostgreSQL has no TLS there";
+            goto invalid;
+        }
+    }
+
+    if (pg->tls_verify && pg->tls_trusted_certificate.len == 0) {
+        ngx_str_set(&pg->tls_trusted_certificate, NGX_HTTP_IDEM_PG_SYSTEM_CA);
+    }
+
+    files[0] = &pg->tls_trusted_certificate;
+    files[1] = &pg->tls_certificate;
+    files[2] = &pg->tls_certificate_key;
+
+    for (i = 0; i < 3; i++) {
+        if (files[i]->len
+            && ngx_file_info(files[i]->data, &info) == NGX_FILE_ERROR)
+        {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, ngx_errno,
+                          "store \"%V\" in %s:%ui: there is no file \"%V\" "
+                          "for TLS", &pg->store->name, pg->store->file,
+                          pg->store->line, files[i]);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+
+invalid:
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
+                  &pg->store->name, pg->store->file, pg->store->line, wrong);
+
+    return NGX_CONF_ERROR;
+}

@@ -1,0 +1,363 @@
+
+/*
+ * From an address to a session: the name, and libpq's connect.
+ *
+ * libpq gets one numeric address at a time: its own look-up would block, and
+ * when it goes on to a second address it does so on a socket that nginx does
+ * not know of.  A password goes to libpq only.
+ *
+ * Called by the connection; calls the set-up when there is a session.
+ * Everything that fails here drops the connection.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+#define NGX_HTTP_IDEM_PG_PARAMS_MAX  24
+
+
+typedef struct {
+    const char      *names[NGX_HTTP_IDEM_PG_PARAMS_MAX + 1];
+    const char      *values[NGX_HTTP_IDEM_PG_PARAMS_MAX + 1];
+    ngx_uint_t       n;
+} ngx_http_idem_pg_params_t;
+
+
+static ngx_int_t ngx_http_idem_pg_resolve(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_server_t *server);
+static void ngx_http_idem_pg_resolved(ngx_resolver_ctx_t *ctx);
+static void ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
+    struct sockaddr *sockaddr, socklen_t socklen);
+static void ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_params_t *params);
+static void ngx_http_idem_pg_param(ngx_http_idem_pg_params_t *params,
+    const char *name, const char *value);
+static void ngx_http_idem_pg_notice(void *data, const char *message);
+
+
+void
+ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_addr_t                 *addr;
+    ngx_http_idem_pg_t         *pg;
+    ngx_http_idem_pg_server_t  *server;
+
+    pg = conn->pg;
+
+    conn->server = pg->server;
+    conn->heard = ngx_current_msec;
+    conn->state = NGX_HTTP_IDEM_PG_RESOLVING;
+
+    server = ngx_http_idem_pg_server(pg, conn->server);
+
+    ngx_add_timer(&conn->timer, pg->connect_timeout);
+
+    if (server->named && pg->store->resolver
+        && ngx_http_idem_pg_resolve(conn, server) == NGX_OK)
+    {
+        return;
+    }
+
+    if (server->dir.len) {
+        ngx_http_idem_pg_start(conn, NULL, 0);
+        return;
+    }
+
+    if (server->url.naddrs == 0) {
+        ngx_http_idem_pg_drop(conn, "its name can't be resolved");
+        return;
+    }
+
+    addr = &server->url.addrs[conn->address % server->url.naddrs];
+
+    ngx_http_idem_pg_start(conn, addr->sockaddr, addr->socklen);
+}
+
+
+/* NGX_OK: the handler will be called, or was */
+
+static ngx_int_t
+ngx_http_idem_pg_resolve(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_server_t *server)
+{
+    ngx_resolver_ctx_t  *ctx;
+
+    ctx = ngx_resolve_start(conn->pg->store->resolver, NULL);
+
+    if (ctx == NULL || ctx == NGX_NO_RESOLVER) {
+        return NGX_DECLINED;
+    }
+
+    ctx->name = server->host;
+    ctx->handler = ngx_http_idem_pg_resolved;
+    ctx->data = conn;
+    ctx->timeout = conn->pg->connect_timeout;
+    ctx->cancelable = 1;
+
+    conn->resolving = ctx;
+
+    if (ngx_resolve_name(ctx) != NGX_OK) {
+        conn->resolving = NULL;
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_pg_resolved(ngx_resolver_ctx_t *ctx)
+{
+    socklen_t                   socklen;
+    ngx_addr_t                 *addr;
+    ngx_sockaddr_t              sockaddr;
+    ngx_resolver_addr_t        *found;
+    ngx_http_idem_pg_conn_t    *conn;
+    ngx_http_idem_pg_server_t  *server;
+
+    conn = ctx->data;
+    server = ngx_http_idem_pg_server(conn->pg, conn->server);
+    socklen = 0;
+
+    if (ctx->state == NGX_OK && ctx->naddrs) {
+        found = &ctx->addrs[conn->address % ctx->naddrs];
+
+        socklen = found->socklen;
+        ngx_memcpy(&sockaddr, found->sockaddr, socklen);
+
+    } else if (server->url.naddrs) {
+
+        /* as it was when the configuration was read */
+
+        addr = &server->url.addrs[conn->address % server->url.naddrs];
+
+        socklen = addr->socklen;
+        ngx_memcpy(&sockaddr, addr->sockaddr, socklen);
+    }
+
+    conn->resolving = NULL;
+
+    if (socklen == 0) {
+        ngx_http_idem_pg_drop(conn, "its name can't be resolved: %s",
+                              ngx_resolver_strerror(ctx->state));
+        ngx_resolve_name_done(ctx);
+        return;
+    }
+
+    ngx_resolve_name_done(ctx);
+
+    ngx_http_idem_pg_start(conn, &sockaddr.sockaddr, socklen);
+}
+
+
+static void
+ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
+    struct sockaddr *sockaddr, socklen_t socklen)
+{
+    size_t                      len;
+    ngx_http_idem_pg_params_t   params;
+    ngx_http_idem_pg_server_t  *server;
+
+    u_char  address[NGX_SOCKADDR_STRLEN + 1], port[NGX_INT_T_LEN + 1];
+
+    server = ngx_http_idem_pg_server(conn->pg, conn->server);
+
+    ngx_memzero(&params, sizeof(ngx_http_idem_pg_params_t));
+
+    *ngx_sprintf(port, "%ui", (ngx_uint_t) server->port) = '\0';
+
+    ngx_http_idem_pg_param(&params, "port", (char *) port);
+
+    if (sockaddr) {
+        len = ngx_sock_ntop(sockaddr, socklen, address,
+                            NGX_SOCKADDR_STRLEN, 0);
+        address[len] = '\0';
+
+#if (NGX_HAVE_INET6)
+        if (sockaddr->sa_family == AF_INET6 && address[0] == '[') {
+            /* libpq has it without brackets */
+            ngx_memmove(address, address + 1, len);
+            *ngx_strlchr(address, address + len, ']') = '\0';
+        }
+#endif
+
+        ngx_http_idem_pg_param(&params, "hostaddr", (char *) address);
+        ngx_http_idem_pg_param(&params, "host",
+                               (char *) (conn->pg->tls_name.len
+                                         ? conn->pg->tls_name.data
+                                         : server->host.data));
+    } else {
+        ngx_http_idem_pg_param(&params, "host",
+                               (char *) server->dir.data);
+    }
+
+    ngx_http_idem_pg_params(conn, &params);
+
+    conn->state = NGX_HTTP_IDEM_PG_CONNECTING;
+    conn->link = PQconnectStartParams(params.names, params.values, 0);
+
+    if (conn->link == NULL) {
+        ngx_http_idem_pg_drop(conn, "no memory");
+        return;
+    }
+
+    PQsetNoticeProcessor(conn->link, ngx_http_idem_pg_notice, conn);
+
+    if (PQstatus(conn->link) == CONNECTION_BAD) {
+        ngx_http_idem_pg_poll(conn);
+        return;
+    }
+
+    if (ngx_http_idem_pg_watch_socket(conn, 0, 1) != NGX_OK) {
+        ngx_http_idem_pg_drop(conn, "no event for its socket");
+    }
+}
+
+
+/* what is not given here libpq would look for in files and the environment */
+
+static void
+ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_params_t *params)
+{
+    ngx_http_idem_pg_t  *pg;
+
+    pg = conn->pg;
+
+    ngx_http_idem_pg_param(params, "dbname", (char *) pg->database.data);
+    ngx_http_idem_pg_param(params, "user", (char *) pg->user.data);
+
+    if (pg->password.len) {
+        ngx_http_idem_pg_param(params, "password",
+                               (char *) pg->password.data);
+    } else {
+        ngx_http_idem_pg_param(params, "passfile", "/nonexistent");
+    }
+
+    ngx_http_idem_pg_param(params, "client_encoding", "UTF8");
+    ngx_http_idem_pg_param(params, "application_name",
+                           "nginx idempotency");
+    ngx_http_idem_pg_param(params, "gssencmode", "disable");
+    ngx_http_idem_pg_param(params, "target_session_attrs", "any");
+    ngx_http_idem_pg_param(params, "options", "");
+
+    if (!pg->tls) {
+        ngx_http_idem_pg_param(params, "sslmode", "disable");
+        return;
+    }
+
+    ngx_http_idem_pg_param(params, "sslmode",
+                           pg->tls_verify ? "verify-full" : "require");
+
+    /* with a file that is there, "require" would check it */
+
+    ngx_http_idem_pg_param(params, "sslrootcert", pg->tls_verify
+                           ? (char *) pg->tls_trusted_certificate.data
+                           : "/nonexistent");
+
+    ngx_http_idem_pg_param(params, "sslcert", pg->tls_certificate.len
+                           ? (char *) pg->tls_certificate.data
+                           : "/nonexistent");
+    ngx_http_idem_pg_param(params, "sslkey", pg->tls_certificate_key.len
+                           ? (char *) pg->tls_certificate_key.data
+                           : "/nonexistent");
+}
+
+
+static void
+ngx_http_idem_pg_param(ngx_http_idem_pg_params_t *params,
+    const char *name, const char *value)
+{
+    params->names[params->n] = name;
+    params->values[params->n] = value;
+    params->n++;
+}
+
+
+void
+ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
+{
+    u_char                     *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+    ngx_int_t                   rc;
+    PostgresPollingStatusType   status;
+
+    conn->heard = ngx_current_msec;
+
+    status = PQconnectPoll(conn->link);
+
+    switch (status) {
+
+    case PGRES_POLLING_READING:
+        rc = ngx_http_idem_pg_watch_socket(conn, 1, 0);
+        break;
+
+    case PGRES_POLLING_WRITING:
+        rc = ngx_http_idem_pg_watch_socket(conn, 0, 1);
+        break;
+
+    case PGRES_POLLING_OK:
+        ngx_http_idem_pg_setup(conn);
+        return;
+
+    default:
+        p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                                  PQerrorMessage(conn->link));
+        *p = '\0';
+
+        ngx_http_idem_pg_drop(conn, "%s", text);
+        return;
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_idem_pg_drop(conn, "no event for its socket");
+    }
+}
+
+
+/* what libpq says in one line; the address is in the log already */
+
+u_char *
+ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
+{
+    const char  *s;
+
+    s = ngx_strstr(message, " failed: ");
+
+    if (s && ngx_strncmp(message, "connection to server", 20) == 0) {
+        message = s + sizeof(" failed: ") - 1;
+    }
+
+    for ( /* void */ ; *message && p < last; message++) {
+
+        if (*message == '\n' || *message == '\t' || *message == '\r') {
+
+            /* hints that follow are for people at a terminal */
+
+            if (message[1] == '\0' || message[1] == '\t') {
+                break;
+            }
+
+            *p++ = ' ';
+            continue;
+        }
+
+        *p++ = (u_char) *message;
+    }
+
+    return p;
+}
+
+
+/* libpq would print it */
+
+static void
+ngx_http_idem_pg_notice(void *data, const char *message)
+{
+    ngx_log_debug1(NGX_LOG_DEBUG_CORE, ngx_cycle->log, 0,
+                   "idempotency: PostgreSQL: %s", message);
+}

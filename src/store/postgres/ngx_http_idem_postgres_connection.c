@@ -1,0 +1,580 @@
+
+/*
+ * A connection: calls that wait to be sent, lots that wait for their results,
+ * and what becomes of both when it breaks.
+ *
+ * Sending is put off to the end of the turn of the event loop, so that all that
+ * was asked in it goes out together.  A connection is made when a call needs
+ * it; attempts that fail come ever more rarely, and go round the servers.  What
+ * was sent on a connection that broke is asked again, by whoever still waits:
+ * all steps may be repeated, the token tells whose a lock is.
+ *
+ * The socket is libpq's.  nginx watches it level-triggered, since libpq does
+ * not read until there is nothing left, and never closes it.
+ *
+ * Called by the backend with calls, and by nginx's events; calls the set-up to
+ * connect, and the lots to send and to read.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+#define NGX_HTTP_IDEM_PG_BACKOFF_MIN     50
+#define NGX_HTTP_IDEM_PG_BACKOFF_MAX     2000
+
+/* ... while something waits that has to get there before its lease ends */
+#define NGX_HTTP_IDEM_PG_BACKOFF_WAITED  100
+
+
+static void ngx_http_idem_pg_flush_handler(ngx_event_t *ev);
+static void ngx_http_idem_pg_event_handler(ngx_event_t *ev);
+static void ngx_http_idem_pg_timer_handler(ngx_event_t *ev);
+static void ngx_http_idem_pg_backoff(ngx_http_idem_pg_conn_t *conn);
+static void ngx_http_idem_pg_unwatch(ngx_http_idem_pg_conn_t *conn);
+static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
+    ngx_uint_t wanted);
+
+
+#define ngx_http_idem_pg_needed(conn)                                         \
+    (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->lots)     \
+     || ((conn)->listens && (conn)->pg->nwatches))
+
+
+void
+ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_t *pg, ngx_http_idem_pg_role_e role)
+{
+    conn->pg = pg;
+    conn->role = role;
+
+    ngx_queue_init(&conn->unsent);
+    ngx_queue_init(&conn->lots);
+
+    conn->flush.handler = ngx_http_idem_pg_flush_handler;
+    conn->flush.data = conn;
+    conn->flush.log = ngx_cycle->log;
+
+    /* what waits for it has a timer of its own */
+
+    conn->timer.handler = ngx_http_idem_pg_timer_handler;
+    conn->timer.data = conn;
+    conn->timer.log = ngx_cycle->log;
+    conn->timer.cancelable = 1;
+}
+
+
+/* a new call, the last of those to be sent */
+
+ngx_http_idem_pg_call_t *
+ngx_http_idem_pg_call(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t step, u_char *id)
+{
+    ngx_http_idem_pg_call_t  *call;
+
+    call = ngx_calloc(sizeof(ngx_http_idem_pg_call_t), ngx_cycle->log);
+    if (call == NULL) {
+        return NULL;
+    }
+
+    call->conn = conn;
+    call->step = step;
+
+    if (id) {
+        ngx_memcpy(call->id, id, NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    ngx_queue_insert_tail(&conn->unsent, &call->queue);
+
+    ngx_http_idem_pg_flush(conn);
+
+    return call;
+}
+
+
+void
+ngx_http_idem_pg_call_free(ngx_http_idem_pg_call_t *call)
+{
+    ngx_queue_remove(&call->queue);
+
+    PQclear(call->result);
+    ngx_free(call);
+}
+
+
+void
+ngx_http_idem_pg_flush(ngx_http_idem_pg_conn_t *conn)
+{
+    if (conn->state == NGX_HTTP_IDEM_PG_BACKOFF
+        && conn->timer.timer_set
+        && !ngx_queue_empty(&conn->unsent)
+        && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
+           > NGX_HTTP_IDEM_PG_BACKOFF_WAITED)
+    {
+        ngx_del_timer(&conn->timer);
+        ngx_add_timer(&conn->timer, NGX_HTTP_IDEM_PG_BACKOFF_WAITED);
+    }
+
+    ngx_post_event(&conn->flush, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idem_pg_flush_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_pg_conn_t  *conn;
+
+    conn = ev->data;
+
+    switch (conn->state) {
+
+    case NGX_HTTP_IDEM_PG_CLOSED:
+
+        if (ngx_http_idem_pg_needed(conn)) {
+            ngx_http_idem_pg_connect(conn);
+        }
+
+        return;
+
+    case NGX_HTTP_IDEM_PG_READY:
+
+        if (ngx_http_idem_pg_lots_send(conn) != NGX_OK) {
+            ngx_http_idem_pg_drop(conn, "no memory");
+            return;
+        }
+
+        ngx_http_idem_pg_write(conn);
+        return;
+
+    default:
+        return;
+    }
+}
+
+
+/* as much as the socket takes; the rest when it takes more */
+
+void
+ngx_http_idem_pg_write(ngx_http_idem_pg_conn_t *conn)
+{
+    int  rc;
+
+    rc = PQflush(conn->link);
+
+    if (rc == -1) {
+        ngx_http_idem_pg_drop(conn, "sending failed");
+        return;
+    }
+
+    if (ngx_http_idem_pg_watch_socket(conn, 1, rc == 1) != NGX_OK) {
+        ngx_http_idem_pg_drop(conn, "no event for its socket");
+        return;
+    }
+
+    ngx_http_idem_pg_idle(conn);
+}
+
+
+/* a connection that nobody needs now may be closed by a worker that quits */
+
+void
+ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn)
+{
+    if (conn->connection) {
+        conn->connection->idle =
+            conn->state == NGX_HTTP_IDEM_PG_READY
+            && !ngx_http_idem_pg_needed(conn);
+    }
+}
+
+
+/* libpq may have another socket after each of its calls that connects */
+
+ngx_int_t
+ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t read, ngx_uint_t write)
+{
+    int                fd;
+    ngx_connection_t  *c;
+
+    fd = PQsocket(conn->link);
+
+    if (fd == -1) {
+        return NGX_ERROR;
+    }
+
+    c = conn->connection;
+
+    if (c && c->fd != (ngx_socket_t) fd) {
+        ngx_http_idem_pg_unwatch(conn);
+        c = NULL;
+    }
+
+    if (c == NULL) {
+        c = ngx_get_connection((ngx_socket_t) fd, ngx_cycle->log);
+        if (c == NULL) {
+            return NGX_ERROR;
+        }
+
+        c->data = conn;
+        c->log_error = NGX_ERROR_INFO;
+
+        c->read->handler = ngx_http_idem_pg_event_handler;
+        c->read->log = ngx_cycle->log;
+        c->write->handler = ngx_http_idem_pg_event_handler;
+        c->write->log = ngx_cycle->log;
+
+        conn->connection = c;
+    }
+
+    if (ngx_http_idem_pg_want(c->read, NGX_READ_EVENT, read) != NGX_OK
+        || ngx_http_idem_pg_want(c->write, NGX_WRITE_EVENT, write)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event, ngx_uint_t wanted)
+{
+    if (wanted && !ev->active) {
+        return ngx_add_event(ev, event, NGX_LEVEL_EVENT);
+    }
+
+    if (!wanted && ev->active) {
+        return ngx_del_event(ev, event, 0);
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * Before libpq closes the socket, whose number is another's then.  When it
+ * finds that the connection broke, it has closed it already.
+ */
+
+static void
+ngx_http_idem_pg_unwatch(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_uint_t         flags;
+    ngx_connection_t  *c;
+
+    c = conn->connection;
+
+    if (c == NULL) {
+        return;
+    }
+
+    conn->connection = NULL;
+
+    flags = ((ngx_socket_t) PQsocket(conn->link) == c->fd) ? 0
+                                                           : NGX_CLOSE_EVENT;
+
+    if (c->read->active) {
+        (void) ngx_del_event(c->read, NGX_READ_EVENT, flags);
+    }
+
+    if (c->write->active) {
+        (void) ngx_del_event(c->write, NGX_WRITE_EVENT, flags);
+    }
+
+    if (c->read->posted) {
+        ngx_delete_posted_event(c->read);
+    }
+
+    if (c->write->posted) {
+        ngx_delete_posted_event(c->write);
+    }
+
+    c->read->closed = 1;
+    c->write->closed = 1;
+
+    ngx_reusable_connection(c, 0);
+    ngx_free_connection(c);
+
+    c->fd = (ngx_socket_t) -1;
+}
+
+
+static void
+ngx_http_idem_pg_event_handler(ngx_event_t *ev)
+{
+    ngx_connection_t         *c;
+    ngx_http_idem_pg_conn_t  *conn;
+
+    c = ev->data;
+    conn = c->data;
+
+    if (c->close) {
+        /* the worker leaves, and nobody needs it */
+        ngx_http_idem_pg_close(conn);
+        return;
+    }
+
+    switch (conn->state) {
+
+    case NGX_HTTP_IDEM_PG_CONNECTING:
+        ngx_http_idem_pg_poll(conn);
+        return;
+
+    case NGX_HTTP_IDEM_PG_SETUP:
+    case NGX_HTTP_IDEM_PG_READY:
+
+        if (!ev->write && !ngx_http_idem_pg_consume(conn)) {
+            return;
+        }
+
+        if (!ev->write) {
+
+            if (conn->state == NGX_HTTP_IDEM_PG_SETUP) {
+                ngx_http_idem_pg_setup_read(conn);
+
+            } else {
+                ngx_http_idem_pg_lots_read(conn);
+            }
+        }
+
+        if (conn->connection == c) {
+            ngx_http_idem_pg_write(conn);
+        }
+
+        return;
+
+    default:
+        return;
+    }
+}
+
+
+/* 0: the connection broke */
+
+ngx_uint_t
+ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
+{
+    u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+
+#if (NGX_SSL)
+    void    *ssl;
+
+    ssl = conn->pg->tls ? PQsslStruct(conn->link, "OpenSSL") : NULL;
+#endif
+
+    conn->heard = ngx_current_msec;
+
+    for ( ;; ) {
+
+        if (!PQconsumeInput(conn->link)) {
+            break;
+        }
+
+#if (NGX_SSL)
+
+        /* what TLS has read already does not make the socket readable */
+
+        if (ssl && SSL_pending(ssl) > 0) {
+            continue;
+        }
+
+#endif
+
+        return 1;
+    }
+
+    p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                              PQerrorMessage(conn->link));
+    *p = '\0';
+
+    ngx_http_idem_pg_drop(conn, "%s", text);
+
+    return 0;
+}
+
+
+/* nobody waits for anything on it, or nobody is to wait any longer */
+
+void
+ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
+{
+    conn->state = NGX_HTTP_IDEM_PG_CLOSED;
+    conn->setup = 0;
+
+    if (conn->timer.timer_set) {
+        ngx_del_timer(&conn->timer);
+    }
+
+    if (conn->flush.posted) {
+        ngx_delete_posted_event(&conn->flush);
+    }
+
+    if (conn->resolving) {
+        ngx_resolve_name_done(conn->resolving);
+        conn->resolving = NULL;
+    }
+
+    ngx_http_idem_pg_unwatch(conn);
+
+    if (conn->link) {
+        /* says good-bye if the socket takes it, and does not wait */
+        PQfinish(conn->link);
+        conn->link = NULL;
+    }
+}
+
+
+/*
+ * It broke, or is not to be trusted any more.  Calls that nobody waits for are
+ * forgotten, the others are asked again, in order.
+ */
+
+void
+ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
+{
+    u_char                     *p;
+    va_list                     args;
+    ngx_uint_t                  level, needed, ready;
+    ngx_http_idem_pg_t         *pg;
+    ngx_http_idem_pg_server_t  *server;
+
+    va_start(args, fmt);
+    p = ngx_vslprintf(conn->error,
+                      conn->error + NGX_HTTP_IDEM_PG_ERROR_LEN - 1,
+                      fmt, args);
+    va_end(args);
+
+    *p = '\0';
+
+    pg = conn->pg;
+    server = ngx_http_idem_pg_server(pg, conn->server);
+    ready = (conn->state == NGX_HTTP_IDEM_PG_READY);
+    needed = ngx_http_idem_pg_needed(conn);
+
+    /* an idle connection may be closed: it will be made anew when needed */
+
+    level = (conn->told || (ready && !needed)
+             || conn->role == NGX_HTTP_IDEM_PG_PURGE)
+            ? NGX_LOG_INFO : NGX_LOG_ERR;
+
+    ngx_log_error(level, ngx_cycle->log, 0,
+                  "idempotency: store \"%V\": %s to PostgreSQL at %V: %s",
+                  &pg->store->name,
+                  ready ? "lost the connection" : "can't connect",
+                  &server->url.url, conn->error);
+
+    if (level == NGX_LOG_ERR) {
+        conn->told = 1;
+    }
+
+    conn->failures++;
+
+    ngx_http_idem_pg_close(conn);
+    ngx_http_idem_pg_lots_requeue(conn);
+
+    if (pg->server == conn->server) {
+        /* another may take writes by now */
+        pg->server = (pg->server + 1) % pg->servers.nelts;
+    }
+
+    if (pg->server == 0) {
+        conn->address++;
+    }
+
+    ngx_http_idem_pg_backoff(conn);
+
+    if (ready && conn->role == NGX_HTTP_IDEM_PG_STEPS) {
+        ngx_http_idem_pg_api->doubt(pg->store, 0, NULL, NULL);
+    }
+
+    if (conn->failures
+        >= NGX_HTTP_IDEM_PG_GIVE_UP + pg->servers.nelts)
+    {
+        ngx_http_idem_pg_refuse_waiting(conn, (char *) conn->error);
+    }
+}
+
+
+/* the first attempt after it broke, and those at other servers, are at once */
+
+static void
+ngx_http_idem_pg_backoff(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_msec_t  delay, max;
+    ngx_uint_t  rounds;
+
+    conn->state = NGX_HTTP_IDEM_PG_BACKOFF;
+
+    rounds = (conn->failures - 1) / conn->pg->servers.nelts;
+
+    if (conn->failures == 1
+        || (conn->failures - 1) % conn->pg->servers.nelts)
+    {
+        ngx_add_timer(&conn->timer, 1);
+        return;
+    }
+
+    max = ngx_queue_empty(&conn->unsent)
+          ? NGX_HTTP_IDEM_PG_BACKOFF_MAX
+          : NGX_HTTP_IDEM_PG_BACKOFF_WAITED;
+
+    delay = NGX_HTTP_IDEM_PG_BACKOFF_MIN << ngx_min(rounds, 8);
+    delay = ngx_min(delay, max);
+
+    /* workers that lost it together do not come back together */
+
+    delay = delay - delay / 4 + ngx_random() % (delay / 2 + 1);
+
+    ngx_add_timer(&conn->timer, delay);
+}
+
+
+static void
+ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_pg_conn_t  *conn;
+
+    conn = ev->data;
+
+    if (conn->state != NGX_HTTP_IDEM_PG_BACKOFF) {
+        ngx_http_idem_pg_drop(conn, "no reply within %M ms",
+                              conn->pg->connect_timeout);
+        return;
+    }
+
+    conn->state = NGX_HTTP_IDEM_PG_CLOSED;
+
+    if (ngx_http_idem_pg_needed(conn)) {
+        ngx_http_idem_pg_connect(conn);
+    }
+}
+
+
+/* the worker leaves: nobody is told any more */
+
+void
+ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_queue_t              *q;
+    ngx_http_idem_pg_call_t  *call;
+
+    ngx_http_idem_pg_close(conn);
+    ngx_http_idem_pg_lots_requeue(conn);
+
+    while (!ngx_queue_empty(&conn->unsent)) {
+        q = ngx_queue_head(&conn->unsent);
+        call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+
+        if (call->op) {
+            call->op->state_data = NULL;
+        }
+
+        ngx_http_idem_pg_call_free(call);
+    }
+}

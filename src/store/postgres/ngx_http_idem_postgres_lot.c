@@ -1,0 +1,522 @@
+
+/*
+ * Lots: what there is to be sent in one turn of the event loop goes out as one
+ * transaction, in the order of the record ids, with one Sync.
+ *
+ * The order keeps lots of different connections from deadlocks; it is stable,
+ * so what is asked of one record stays in order.  On a connection of commits
+ * the next lot waits until this one has been answered: that makes few large
+ * transactions, each of which waits for the disk once.
+ *
+ * An answer counts only when the Sync of its lot has come: a statement that had
+ * answered is rolled back if a later one of its lot fails.  Then the others are
+ * asked again, each with a Sync of its own.
+ *
+ * Called by the connection to send, and when there is something to read.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+#define NGX_HTTP_IDEM_PG_LOT_MAX    128
+
+/* responses of one lot, so that a large one does not hold up many small */
+#define NGX_HTTP_IDEM_PG_LOT_BYTES  (256 * 1024)
+
+/* a statement that is refused for the time being is asked that often */
+#define NGX_HTTP_IDEM_PG_TRIES      32
+
+
+static ngx_int_t ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn);
+static ngx_uint_t ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t **calls);
+static ngx_int_t ngx_http_idem_pg_lot_order(const void *one, const void *two);
+static ngx_uint_t ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t **calls, ngx_uint_t n);
+static void ngx_http_idem_pg_lot_result(
+    ngx_http_idem_pg_lot_t *lot, PGresult *result);
+static void ngx_http_idem_pg_lot_done(
+    ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_lot_t *lot);
+static ngx_int_t ngx_http_idem_pg_lot_failed(
+    ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_lot_t *lot);
+static ngx_http_idem_pg_call_t *ngx_http_idem_pg_lot_culprit(
+    ngx_http_idem_pg_lot_t *lot, PGresult **error);
+static void ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t *call);
+
+
+#define ngx_http_idem_pg_is_error(result)                                     \
+    (PQresultStatus(result) == PGRES_FATAL_ERROR                              \
+     || PQresultStatus(result) == PGRES_BAD_RESPONSE)
+
+
+ngx_int_t
+ngx_http_idem_pg_lots_send(ngx_http_idem_pg_conn_t *conn)
+{
+    while (!ngx_queue_empty(&conn->unsent)) {
+
+        if (conn->role == NGX_HTTP_IDEM_PG_COMMITS
+            && !ngx_queue_empty(&conn->lots))
+        {
+            break;
+        }
+
+        if (ngx_http_idem_pg_lot_send(conn) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_uint_t                i, n, durable;
+    ngx_http_idem_pg_lot_t   *lot;
+    ngx_http_idem_pg_call_t  *calls[NGX_HTTP_IDEM_PG_LOT_MAX];
+
+    lot = ngx_calloc(sizeof(ngx_http_idem_pg_lot_t), ngx_cycle->log);
+    if (lot == NULL) {
+        return NGX_ERROR;
+    }
+
+    n = ngx_http_idem_pg_lot_take(conn, calls);
+
+    ngx_sort(calls, n, sizeof(calls[0]), ngx_http_idem_pg_lot_order);
+
+    /* as if sent: what is dropped on the way is asked again */
+
+    ngx_queue_init(&lot->calls);
+    ngx_queue_insert_tail(&conn->lots, &lot->queue);
+
+    for (i = 0; i < n; i++) {
+        ngx_queue_remove(&calls[i]->queue);
+        ngx_queue_insert_tail(&lot->calls, &calls[i]->queue);
+
+        calls[i]->sent = 1;
+        calls[i]->tries++;
+        calls[i]->time = ngx_current_msec;
+    }
+
+    lot->next = ngx_queue_head(&lot->calls);
+
+    /* behind a pooler the session is not ours, and has no settings of ours */
+
+    durable = ngx_http_idem_pg_lot_durable(conn, calls, n);
+
+    if (conn->pg->pooler
+        || durable != ngx_http_idem_pg_durable(conn))
+    {
+        lot->prelude = 1;
+
+        if (ngx_http_idem_pg_prelude_send(conn, durable) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    for (i = 0; i < n; i++) {
+        if (ngx_http_idem_pg_step_send(conn, calls[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return PQpipelineSync(conn->link) ? NGX_OK : NGX_ERROR;
+}
+
+
+/* the first that is to go by itself, or all up to it */
+
+static ngx_uint_t
+ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t **calls)
+{
+    size_t                    size;
+    ngx_uint_t                n;
+    ngx_queue_t              *q;
+    ngx_http_idem_pg_call_t  *call;
+
+    n = 0;
+    size = 0;
+
+    for (q = ngx_queue_head(&conn->unsent);
+         q != ngx_queue_sentinel(&conn->unsent)
+         && n < NGX_HTTP_IDEM_PG_LOT_MAX
+         && size < NGX_HTTP_IDEM_PG_LOT_BYTES;
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+
+        if (call->single && n) {
+            break;
+        }
+
+        calls[n++] = call;
+
+        if (call->single) {
+            break;
+        }
+
+        if (call->step == NGX_HTTP_IDEM_OP_COMMIT) {
+            size += call->op->size;
+        }
+    }
+
+    return n;
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_lot_order(const void *one, const void *two)
+{
+    ngx_http_idem_pg_call_t  *first, *second;
+
+    first = *(ngx_http_idem_pg_call_t **) one;
+    second = *(ngx_http_idem_pg_call_t **) two;
+
+    return ngx_memcmp(first->id, second->id, NGX_HTTP_IDEM_ID_LEN);
+}
+
+
+/*
+ * Whether a transaction has to be on the disk before it is answered: as its
+ * connection is, and if it has a commit without a response, or a lock under
+ * hold, which is to survive a crash of the server as a commit does.
+ */
+
+static ngx_uint_t
+ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t **calls, ngx_uint_t n)
+{
+    ngx_uint_t  i;
+
+    if (ngx_http_idem_pg_durable(conn)) {
+        return 1;
+    }
+
+    if (conn->pg->durable == NGX_HTTP_IDEM_PG_DURABLE_OFF) {
+        return 0;
+    }
+
+    for (i = 0; i < n; i++) {
+        if (calls[i]->step == NGX_HTTP_IDEM_OP_COMMIT
+            || (calls[i]->step == NGX_HTTP_IDEM_OP_BEGIN
+                && calls[i]->op->hold))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* results in the order of the statements, then that of the Sync */
+
+void
+ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
+{
+    PGconn                  *link;
+    PGresult                *result;
+    ngx_uint_t               nulls;
+    ngx_http_idem_pg_lot_t  *lot;
+
+    u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+
+    link = conn->link;
+    nulls = 0;
+
+    ngx_http_idem_pg_notified(conn);
+
+    while (!ngx_queue_empty(&conn->lots) && !PQisBusy(link)) {
+
+        result = PQgetResult(link);
+
+        if (result == NULL) {
+
+            /* the end of one statement; or of all that has come */
+
+            if (++nulls > 2) {
+                break;
+            }
+
+            continue;
+        }
+
+        nulls = 0;
+
+        lot = ngx_queue_data(ngx_queue_head(&conn->lots),
+                             ngx_http_idem_pg_lot_t, queue);
+
+        if (PQresultStatus(result) != PGRES_PIPELINE_SYNC) {
+            ngx_http_idem_pg_lot_result(lot, result);
+
+            if (PQstatus(link) == CONNECTION_BAD) {
+                break;
+            }
+
+            continue;
+        }
+
+        PQclear(result);
+
+        ngx_http_idem_pg_lot_done(conn, lot);
+
+        if (conn->link != link) {
+            return;
+        }
+    }
+
+    if (PQstatus(link) == CONNECTION_BAD) {
+        p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                                  PQerrorMessage(link));
+        *p = '\0';
+
+        ngx_http_idem_pg_drop(conn, "%s", text);
+        return;
+    }
+
+    if (!ngx_queue_empty(&conn->unsent)) {
+        ngx_http_idem_pg_flush(conn);
+    }
+
+    ngx_http_idem_pg_idle(conn);
+}
+
+
+static void
+ngx_http_idem_pg_lot_result(ngx_http_idem_pg_lot_t *lot, PGresult *result)
+{
+    ngx_http_idem_pg_call_t  *call;
+
+    if (lot->prelude) {
+        lot->prelude = 0;
+
+        if (!ngx_http_idem_pg_is_error(result)) {
+            PQclear(result);
+            return;
+        }
+
+    } else if (lot->next != ngx_queue_sentinel(&lot->calls)) {
+        call = ngx_queue_data(lot->next, ngx_http_idem_pg_call_t, queue);
+        lot->next = ngx_queue_next(lot->next);
+        call->result = result;
+        return;
+    }
+
+    /* of the transaction as a whole */
+
+    if (lot->error == NULL && ngx_http_idem_pg_is_error(result)) {
+        lot->error = result;
+        return;
+    }
+
+    PQclear(result);
+}
+
+
+static void
+ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_lot_t *lot)
+{
+    ngx_queue_t              *q;
+    ngx_http_idem_pg_call_t  *call;
+
+    ngx_queue_remove(&lot->queue);
+
+    if (ngx_http_idem_pg_lot_failed(conn, lot) == NGX_OK) {
+
+        /* whoever is told may ask again, or cancel another of the lot */
+
+        while (!ngx_queue_empty(&lot->calls)) {
+            q = ngx_queue_head(&lot->calls);
+            call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+
+            if (call->result == NULL) {
+
+                /* a Sync without it: libpq and we disagree */
+
+                ngx_http_idem_pg_lot_again(conn, call);
+                continue;
+            }
+
+            ngx_http_idem_pg_deliver(call, 0);
+        }
+    }
+
+    PQclear(lot->error);
+    ngx_free(lot);
+}
+
+
+/* NGX_OK: it did not.  Otherwise all of it has been seen to */
+
+static ngx_int_t
+ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_lot_t *lot)
+{
+    PGresult                    *error;
+    ngx_uint_t                   broken;
+    ngx_queue_t                 *q;
+    ngx_http_idem_pg_call_t     *call, *culprit;
+    ngx_http_idem_pg_verdict_e   verdict;
+
+    u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+
+    culprit = ngx_http_idem_pg_lot_culprit(lot, &error);
+
+    if (error == NULL) {
+        return NGX_OK;
+    }
+
+    verdict = ngx_http_idem_pg_step_failed(culprit, error);
+
+    broken = (verdict == NGX_HTTP_IDEM_PG_BROKEN);
+
+    if (broken) {
+        p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                  PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY)
+                  ? PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY)
+                  : "it failed");
+        *p = '\0';
+    }
+
+    if (culprit && culprit->tries >= NGX_HTTP_IDEM_PG_TRIES
+        && verdict == NGX_HTTP_IDEM_PG_AGAIN)
+    {
+        verdict = NGX_HTTP_IDEM_PG_FAILED;
+    }
+
+    if (culprit && verdict == NGX_HTTP_IDEM_PG_AGAIN_BARE) {
+        culprit->bare = 1;
+    }
+
+    if (verdict == NGX_HTTP_IDEM_PG_FAILED) {
+        /* told last: the others are in their queue by then */
+        if (culprit) {
+            ngx_queue_remove(&culprit->queue);
+            ngx_queue_init(&culprit->queue);
+        }
+
+    } else {
+        culprit = NULL;
+    }
+
+    /* before what came later, and in the order in which they were */
+
+    while (!ngx_queue_empty(&lot->calls)) {
+        q = ngx_queue_last(&lot->calls);
+        call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+
+        call->single = !broken;
+        ngx_http_idem_pg_lot_again(conn, call);
+    }
+
+    if (broken) {
+        ngx_http_idem_pg_drop(conn, "%s", text);
+
+    } else {
+        ngx_http_idem_pg_flush(conn);
+    }
+
+    if (culprit) {
+        ngx_http_idem_pg_deliver(culprit, 1);
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/* whose error it is, or NULL: that of the transaction as a whole */
+
+static ngx_http_idem_pg_call_t *
+ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
+{
+    ngx_queue_t              *q;
+    ngx_http_idem_pg_call_t  *call;
+
+    *error = lot->error;
+
+    for (q = ngx_queue_head(&lot->calls);
+         q != ngx_queue_sentinel(&lot->calls) && *error == NULL;
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+
+        if (call->result && ngx_http_idem_pg_is_error(call->result)) {
+            *error = call->result;
+            return call;
+        }
+    }
+
+    /* of a lot of one, the error of its Sync is that of its statement */
+
+    q = ngx_queue_head(&lot->calls);
+
+    if (*error && q == ngx_queue_last(&lot->calls)
+        && q != ngx_queue_sentinel(&lot->calls))
+    {
+        return ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+    }
+
+    return NULL;
+}
+
+
+/* at the head of what is to be sent, if somebody still waits for it */
+
+static void
+ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t *call)
+{
+    if (call->op == NULL) {
+
+        if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+            ngx_http_idem_pg_purged(conn->pg, NGX_ERROR);
+        }
+
+        ngx_http_idem_pg_call_free(call);
+        return;
+    }
+
+    PQclear(call->result);
+
+    call->result = NULL;
+    call->sent = 0;
+
+    ngx_queue_remove(&call->queue);
+    ngx_queue_insert_head(&conn->unsent, &call->queue);
+}
+
+
+/* the connection is gone: nothing of what was sent counts */
+
+void
+ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_queue_t              *q;
+    ngx_http_idem_pg_lot_t   *lot;
+    ngx_http_idem_pg_call_t  *call;
+
+    while (!ngx_queue_empty(&conn->lots)) {
+        q = ngx_queue_last(&conn->lots);
+        lot = ngx_queue_data(q, ngx_http_idem_pg_lot_t, queue);
+
+        while (!ngx_queue_empty(&lot->calls)) {
+            call = ngx_queue_data(ngx_queue_last(&lot->calls),
+                                  ngx_http_idem_pg_call_t, queue);
+
+            ngx_http_idem_pg_lot_again(conn, call);
+        }
+
+        ngx_queue_remove(q);
+        PQclear(lot->error);
+        ngx_free(lot);
+    }
+}

@@ -1,0 +1,99 @@
+
+/*
+ * The purge: one worker of each host asks for it now and then, on a connection
+ * of its own; in the database an advisory lock lets one host through.  A batch
+ * that was full is followed by another soon.  No record depends on it: what has
+ * expired has expired.
+ *
+ * Called when a worker starts, by its timer, and with the result.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+/* between batches, so that others get to their rows */
+#define NGX_HTTP_IDEM_PG_PURGE_NEXT  10
+
+
+static void ngx_http_idem_pg_purge_handler(ngx_event_t *ev);
+
+
+#define ngx_http_idem_pg_purge_conn(pg)  (&(pg)->conns[(pg)->nconns - 1])
+
+
+void
+ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg)
+{
+    ngx_event_t  *ev;
+
+    if (!pg->purge
+        || (ngx_process == NGX_PROCESS_WORKER && ngx_worker != 0)
+        || (ngx_process != NGX_PROCESS_WORKER
+            && ngx_process != NGX_PROCESS_SINGLE))
+    {
+        return;
+    }
+
+    ev = &pg->purge_timer;
+
+    ev->handler = ngx_http_idem_pg_purge_handler;
+    ev->data = pg;
+    ev->log = ngx_cycle->log;
+    ev->cancelable = 1;
+
+    ngx_add_timer(ev, pg->purge_every);
+}
+
+
+void
+ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg)
+{
+    if (pg->purge_timer.timer_set) {
+        ngx_del_timer(&pg->purge_timer);
+    }
+
+    pg->purge = 0;
+}
+
+
+static void
+ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_pg_t       *pg;
+    ngx_http_idem_pg_conn_t  *conn;
+
+    pg = ev->data;
+
+    if (ngx_exiting || ngx_terminate) {
+        return;
+    }
+
+    conn = ngx_http_idem_pg_purge_conn(pg);
+
+    if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->lots)
+        || ngx_http_idem_pg_call(conn, NGX_HTTP_IDEM_PG_STEP_PURGE, NULL)
+           == NULL)
+    {
+        ngx_add_timer(ev, pg->purge_every);
+    }
+}
+
+
+/* so many rows, -1: another host is at it; or it failed */
+
+void
+ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
+{
+    if (!pg->purge || pg->purge_timer.timer_set) {
+        return;
+    }
+
+    ngx_add_timer(&pg->purge_timer, removed >= pg->purge_batch
+                                    ? NGX_HTTP_IDEM_PG_PURGE_NEXT
+                                    : pg->purge_every);
+}

@@ -1,0 +1,400 @@
+
+/*
+ * A row, or an error, as the result of an operation.
+ *
+ * Rows are in binary form, as ..._postgres_step.c asks for them.  What is read
+ * is checked before anybody sees it.
+ *
+ * Called by the lots when the Sync of a statement has come.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+/* the largest part of a row that is copied to the request's pool */
+#define NGX_HTTP_IDEM_PG_COPY        2048
+
+/* how begin answers */
+#define NGX_HTTP_IDEM_PG_HOW_ABANDONED  1
+#define NGX_HTTP_IDEM_PG_HOW_EXPIRED    2
+#define NGX_HTTP_IDEM_PG_HOW_FOUND      3
+#define NGX_HTTP_IDEM_PG_HOW_GONE       4
+
+/* how commit does */
+#define NGX_HTTP_IDEM_PG_DONE           1
+#define NGX_HTTP_IDEM_PG_RUNNING        4
+
+
+static int64_t ngx_http_idem_pg_number(PGresult *result, int column);
+static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call);
+static const char *ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call);
+static const char *ngx_http_idem_pg_keep(ngx_http_idem_op_t *op,
+    PGresult *result, int column, ngx_str_t *part);
+static void ngx_http_idem_pg_clear(void *data);
+static void ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
+    const char *why, PGresult *error);
+
+
+/* a column of a row in binary form, of whatever width; -1 for anything else */
+
+static int64_t
+ngx_http_idem_pg_number(PGresult *result, int column)
+{
+    u_char    *p;
+    int        i, len;
+    uint64_t   n;
+
+    if (PQntuples(result) < 1 || PQnfields(result) <= column
+        || PQgetisnull(result, 0, column))
+    {
+        return -1;
+    }
+
+    len = PQgetlength(result, 0, column);
+    p = (u_char *) PQgetvalue(result, 0, column);
+
+    if (len != 2 && len != 4 && len != 8) {
+        return -1;
+    }
+
+    n = (p[0] & 0x80) ? (uint64_t) -1 : 0;
+
+    for (i = 0; i < len; i++) {
+        n = n << 8 | p[i];
+    }
+
+    return (int64_t) n;
+}
+
+
+/* of a purge */
+
+ngx_int_t
+ngx_http_idem_pg_count(PGresult *result)
+{
+    return (ngx_int_t) ngx_http_idem_pg_number(result, 0);
+}
+
+
+/* of a statement that went well: op->result and what belongs to it */
+
+void
+ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
+{
+    int64_t              n;
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = "the row that came is not the one that was asked for";
+
+    if (PQresultStatus(call->result) != PGRES_TUPLES_OK) {
+        return;
+    }
+
+    n = ngx_http_idem_pg_number(call->result, 0);
+
+    if (n < 0) {
+        return;
+    }
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+        op->error = NULL;
+        ngx_http_idem_pg_begun(call);
+        return;
+
+    case NGX_HTTP_IDEM_OP_WATCH:
+        op->error = NULL;
+        op->found.left = (ngx_msec_t) n;
+        op->result = NGX_HTTP_IDEM_OK;
+        return;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+
+        op->running = (n == NGX_HTTP_IDEM_PG_RUNNING);
+
+        if (n == NGX_HTTP_IDEM_PG_DONE && call->bare) {
+            op->result = NGX_HTTP_IDEM_FULL;
+            op->error = "there is no room in it";
+            return;
+        }
+
+        /* fall through */
+
+    default: /* renew, release */
+        op->error = NULL;
+        op->result = (n == NGX_HTTP_IDEM_PG_DONE)
+                     ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_LOST;
+        return;
+    }
+}
+
+
+static void
+ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
+{
+    int64_t              how;
+    const char          *wrong;
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+    how = ngx_http_idem_pg_number(call->result, 0);
+
+    op->abandoned = 0;
+    op->expired = 0;
+
+    switch (how) {
+
+    case NGX_HTTP_IDEM_PG_HOW_FOUND:
+        break;
+
+    case NGX_HTTP_IDEM_PG_HOW_GONE:
+        op->result = NGX_HTTP_IDEM_GONE;
+        return;
+
+    default:
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+        op->abandoned = (how == NGX_HTTP_IDEM_PG_HOW_ABANDONED);
+        op->expired = (how == NGX_HTTP_IDEM_PG_HOW_EXPIRED);
+        return;
+    }
+
+    wrong = ngx_http_idem_pg_found(call);
+
+    if (wrong == NULL) {
+        op->result = NGX_HTTP_IDEM_FOUND;
+        return;
+    }
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = wrong;
+    op->bad_record = 1;
+
+    ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                  "idempotency: store \"%V\": record %*xs is not usable: %s",
+                  &op->store->name, (size_t) 8, op->id, wrong);
+}
+
+
+/* state, reason, left, claim, details, response: why not, or NULL */
+
+static const char *
+ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
+{
+    int64_t                 state, reason, left;
+    PGresult               *result;
+    const char             *wrong;
+    ngx_pool_cleanup_t     *cln;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_found_t  *found;
+
+    op = call->op;
+    result = call->result;
+    found = &op->found;
+
+    ngx_memzero(found, sizeof(ngx_http_idem_found_t));
+
+    found->verify = 1;
+
+    state = ngx_http_idem_pg_number(result, 1);
+    reason = ngx_http_idem_pg_number(result, 2);
+    left = ngx_http_idem_pg_number(result, 3);
+
+    if (PQnfields(result) < 7
+        || state < NGX_HTTP_IDEM_IN_PROGRESS
+        || state > NGX_HTTP_IDEM_UNUSABLE)
+    {
+        return "its state is unknown";
+    }
+
+    if (reason < 0 || reason > NGX_HTTP_IDEM_REASON_EVICTED) {
+        return "its reason is unknown";
+    }
+
+    found->state = (ngx_http_idem_state_e) state;
+    found->reason = (ngx_http_idem_reason_e) reason;
+    found->left = (ngx_msec_t) ngx_max(left, 0);
+
+    if (ngx_http_idem_pg_api->claim_decode(
+                                  (u_char *) PQgetvalue(result, 0, 4),
+                                  (size_t) PQgetlength(result, 0, 4),
+                                  &found->claim)
+        != NGX_OK)
+    {
+        return "its claim is corrupt";
+    }
+
+    wrong = ngx_http_idem_pg_keep(op, result, 5, &found->details);
+
+    if (wrong) {
+        return wrong;
+    }
+
+    if (state != NGX_HTTP_IDEM_COMPLETED) {
+        return NULL;
+    }
+
+    if (PQgetisnull(result, 0, 6)) {
+        return "it has no response";
+    }
+
+    found->response.len = (size_t) PQgetlength(result, 0, 6);
+
+    if (found->response.len <= NGX_HTTP_IDEM_PG_COPY) {
+        return ngx_http_idem_pg_keep(op, result, 6, &found->response);
+    }
+
+    /* a large one is not copied: the row goes over to the pool */
+
+    cln = ngx_pool_cleanup_add(op->pool, 0);
+    if (cln == NULL) {
+        return "there is no memory for its response";
+    }
+
+    cln->handler = ngx_http_idem_pg_clear;
+    cln->data = result;
+
+    found->response.data = (u_char *) PQgetvalue(result, 0, 6);
+    call->result = NULL;
+
+    return NULL;
+}
+
+
+static const char *
+ngx_http_idem_pg_keep(ngx_http_idem_op_t *op, PGresult *result,
+    int column, ngx_str_t *part)
+{
+    size_t  len;
+
+    len = (size_t) PQgetlength(result, 0, column);
+
+    if (PQgetisnull(result, 0, column) || len == 0) {
+        ngx_str_null(part);
+        return NULL;
+    }
+
+    part->data = ngx_pnalloc(op->pool, len);
+    if (part->data == NULL) {
+        return "there is no memory for its response";
+    }
+
+    ngx_memcpy(part->data, PQgetvalue(result, 0, column), len);
+    part->len = len;
+
+    return NULL;
+}
+
+
+static void
+ngx_http_idem_pg_clear(void *data)
+{
+    PQclear(data);
+}
+
+
+/*
+ * Of a statement, or of a transaction (call is NULL), that did not go well: by
+ * the code of its error, and not by its words, which are in the server's
+ * language.
+ */
+
+ngx_http_idem_pg_verdict_e
+ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
+{
+    const char          *state;
+    ngx_http_idem_op_t  *op;
+
+    op = call ? call->op : NULL;
+    state = PQresultErrorField(error, PG_DIAG_SQLSTATE);
+
+    /* without a code it is libpq's: the connection broke */
+
+    if (state == NULL
+        || ngx_strncmp(state, "08", 2) == 0         /* connection           */
+        || ngx_strncmp(state, "57P", 3) == 0        /* shutdown, crash      */
+        || ngx_strcmp(state, "25006") == 0          /* read-only by now     */
+        || ngx_strcmp(state, "26000") == 0)         /* no such statement    */
+    {
+        return NGX_HTTP_IDEM_PG_BROKEN;
+    }
+
+    if (ngx_strncmp(state, "40", 2) == 0 || op == NULL) {
+        /* serialization failure, deadlock; or it was one of many */
+
+        if (op) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            ngx_http_idem_pg_explain(op, "", error);
+        }
+
+        return NGX_HTTP_IDEM_PG_AGAIN;
+    }
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+
+    if (ngx_strncmp(state, "53", 2) == 0) {         /* disk or memory full  */
+
+        if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && !call->bare
+            && op->state == NGX_HTTP_IDEM_COMPLETED)
+        {
+            return NGX_HTTP_IDEM_PG_AGAIN_BARE;
+        }
+
+        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+            op->result = NGX_HTTP_IDEM_FULL;
+        }
+
+        ngx_http_idem_pg_explain(op, "there is no room: ", error);
+
+    } else if (ngx_strcmp(state, "55P03") == 0) {
+        ngx_http_idem_pg_explain(op, "the record is locked: ", error);
+
+    } else if (ngx_strcmp(state, "57014") == 0) {
+        ngx_http_idem_pg_explain(op, "it took too long: ", error);
+
+    } else if (ngx_strcmp(state, "42501") == 0) {
+        ngx_http_idem_pg_explain(op, "the user may not do that: ",
+                                 error);
+    } else {
+        ngx_http_idem_pg_explain(op, "", error);
+    }
+
+    return NGX_HTTP_IDEM_PG_FAILED;
+}
+
+
+/* the server's word for it, in op->error */
+
+static void
+ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
+    const char *why, PGresult *error)
+{
+    u_char         *p, *last;
+    const char     *message;
+
+    static u_char   text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+
+    message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
+
+    /* an error of a watch is gone before it could change */
+
+    p = op->pool ? ngx_pnalloc(op->pool, sizeof(text)) : NULL;
+
+    if (p == NULL) {
+        p = text;
+    }
+
+    op->error = (char *) p;
+    last = p + sizeof(text) - 1;
+
+    p = ngx_slprintf(p, last, "%s", why);
+    p = ngx_http_idem_pg_said(p, last, message ? message : "");
+    *p = '\0';
+}

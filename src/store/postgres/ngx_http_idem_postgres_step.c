@@ -1,0 +1,390 @@
+
+/*
+ * An operation as a statement.
+ *
+ * Each is one call of a function of sql/v1/steps.sql, with its parameters in
+ * binary form: numbers in network order, bytes as they are.
+ *
+ * Called by the lots.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+#define NGX_HTTP_IDEM_PG_PARAMS      16
+
+/* of an encoded response: see record/ */
+#define NGX_HTTP_IDEM_PG_STATUS_AT   8
+
+
+/* parameters of a statement, with room for what is encoded for it */
+
+typedef struct {
+    int              n;
+    const char      *values[NGX_HTTP_IDEM_PG_PARAMS];
+    int              lengths[NGX_HTTP_IDEM_PG_PARAMS];
+    int              formats[NGX_HTTP_IDEM_PG_PARAMS];
+    u_char          *last;
+    u_char           room[256];
+} ngx_http_idem_pg_args_t;
+
+
+static void ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args,
+    const void *value, size_t len);
+static void ngx_http_idem_pg_arg_number(
+    ngx_http_idem_pg_args_t *args, int64_t n, size_t bytes);
+static void ngx_http_idem_pg_arg_time(
+    ngx_http_idem_pg_args_t *args, uint64_t time);
+static void ngx_http_idem_pg_arg_claim(
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_args_t *args);
+static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_args_t *args,
+    ngx_http_idem_op_t *op, ngx_uint_t bare);
+static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
+static ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t step, ngx_http_idem_pg_args_t *args);
+
+
+static const char  *ngx_http_idem_pg_texts[] = {
+
+    "SELECT * FROM %V.idempotency_begin($1::bytea,$2::bytea,$3::bytea,"
+    "$4::bytea,$5::int8,$6::int8,$7::bool,$8::int8,$9::bool,$10::int2,"
+    "$11::text,$12::text,$13::text,$14::text)",
+
+    "SELECT %V.idempotency_renew($1::bytea,$2::bytea,$3::bytea,$4::bytea,"
+    "$5::int8,$6::int8,$7::bool,$8::bool,$9::text,$10::text,$11::text,"
+    "$12::text)",
+
+    "SELECT %V.idempotency_commit($1::bytea,$2::bytea,$3::bytea,$4::int2,"
+    "$5::int2,$6::int2,$7::int8,$8::int8,$9::int8,$10::bool,$11::bool,"
+    "$12::text,$13::text,$14::text,$15::text,$16::bytea)",
+
+    "SELECT %V.idempotency_release($1::bytea,$2::bytea)",
+
+    "SELECT %V.idempotency_watch($1::bytea)",
+
+    "SELECT %V.idempotency_purge($1::int4,$2::bool)",
+
+    "SELECT o_version, o_compatible FROM %V.idempotency_version()",
+
+    "LISTEN \"%V\""
+};
+
+
+char *
+ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
+{
+    char        *sql;
+    size_t       len;
+    ngx_uint_t   i, n;
+
+    n = sizeof(ngx_http_idem_pg_texts) / sizeof(const char *);
+
+    for (i = 0; i < n; i++) {
+        len = ngx_strlen(ngx_http_idem_pg_texts[i]) + pg->schema.len;
+
+        sql = ngx_pnalloc(cf->pool, len + 1);
+        if (sql == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *ngx_snprintf((u_char *) sql, len, ngx_http_idem_pg_texts[i],
+                      &pg->schema)
+            = '\0';
+
+        if (i < NGX_HTTP_IDEM_PG_STEP_N) {
+            pg->sql[i] = sql;
+
+        } else if (i == NGX_HTTP_IDEM_PG_STEP_N) {
+            pg->version_sql = sql;
+
+        } else {
+            pg->listen_sql = sql;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static void
+ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args,
+    const void *value, size_t len)
+{
+    args->values[args->n] = value;
+    args->lengths[args->n] = (int) len;
+    args->formats[args->n] = 1;
+    args->n++;
+}
+
+
+static void
+ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args,
+    int64_t n, size_t bytes)
+{
+    u_char  *p;
+    size_t   i;
+
+    p = args->last;
+
+    for (i = 0; i < bytes; i++) {
+        p[i] = (u_char) ((uint64_t) n >> (8 * (bytes - 1 - i)));
+    }
+
+    args->last = p + bytes;
+
+    ngx_http_idem_pg_arg(args, p, bytes);
+}
+
+
+static void
+ngx_http_idem_pg_arg_time(ngx_http_idem_pg_args_t *args, uint64_t time)
+{
+    ngx_http_idem_pg_arg_number(args,
+                  (int64_t) ngx_min(time, NGX_HTTP_IDEM_PG_LIFE_MAX), 8);
+}
+
+
+static void
+ngx_http_idem_pg_arg_claim(ngx_http_idem_pg_args_t *args,
+    ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_api->claim_encode(args->last, op->claim);
+
+    ngx_http_idem_pg_arg(args, args->last, NGX_HTTP_IDEM_CLAIM_LEN);
+
+    args->last += NGX_HTTP_IDEM_CLAIM_LEN;
+}
+
+
+/* group, tenant and actor are not in an operation yet; the host is ours */
+
+static void
+ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_args_t *args)
+{
+    ngx_http_idem_pg_arg(args, "", 0);
+    ngx_http_idem_pg_arg(args, "", 0);
+    ngx_http_idem_pg_arg(args, "", 0);
+    ngx_http_idem_pg_arg(args, ngx_cycle->hostname.data,
+                         ngx_cycle->hostname.len);
+}
+
+
+ngx_int_t
+ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t *call)
+{
+    u_char                   *gathered;
+    ngx_int_t                 rc;
+    ngx_http_idem_op_t       *op;
+    ngx_http_idem_pg_args_t   args;
+
+    op = call->op;
+    gathered = NULL;
+
+    args.n = 0;
+    args.last = args.room;
+
+    if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+        ngx_http_idem_pg_arg_number(&args, conn->pg->purge_batch, 4);
+        ngx_http_idem_pg_arg_number(&args, conn->pg->purge_archive, 1);
+
+        return ngx_http_idem_pg_send(conn, call->step, &args);
+    }
+
+    ngx_http_idem_pg_arg(&args, op->id, NGX_HTTP_IDEM_ID_LEN);
+
+    if (call->step == NGX_HTTP_IDEM_OP_WATCH) {
+        return ngx_http_idem_pg_send(conn, call->step, &args);
+    }
+
+    ngx_http_idem_pg_arg(&args, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+    switch (call->step) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+    case NGX_HTTP_IDEM_OP_RENEW:
+
+        ngx_http_idem_pg_arg_claim(&args, op);
+        ngx_http_idem_pg_arg(&args, op->details.len ? op->details.data
+                                                           : NULL,
+                             op->details.len);
+        ngx_http_idem_pg_arg_time(&args, op->lease);
+        ngx_http_idem_pg_arg_time(&args, op->ttl);
+        ngx_http_idem_pg_arg_number(&args, op->hold, 1);
+
+        if (call->step == NGX_HTTP_IDEM_OP_BEGIN) {
+            ngx_http_idem_pg_arg_time(&args, op->age);
+        }
+
+        ngx_http_idem_pg_arg_number(&args, op->key_alone, 1);
+
+        if (call->step == NGX_HTTP_IDEM_OP_BEGIN) {
+            ngx_http_idem_pg_arg_number(&args,
+                                        op->again ? 2 + op->leased
+                                                         : op->waits, 2);
+        }
+
+        ngx_http_idem_pg_arg_labels(&args);
+        break;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+        gathered = ngx_http_idem_pg_commit_args(&args, op, call->bare);
+
+        if (gathered == NULL) {
+            return NGX_ERROR;
+        }
+
+        break;
+
+    default: /* NGX_HTTP_IDEM_OP_RELEASE */
+        break;
+    }
+
+    rc = ngx_http_idem_pg_send(conn, call->step, &args);
+
+    if (gathered && gathered != args.room) {
+        ngx_free(gathered);
+    }
+
+    return rc;
+}
+
+
+/* memory to be freed, or that of args, or NULL: there is none */
+
+static u_char *
+ngx_http_idem_pg_commit_args(ngx_http_idem_pg_args_t *args,
+    ngx_http_idem_op_t *op, ngx_uint_t bare)
+{
+    u_char  *gathered, *response;
+    size_t   size;
+
+    gathered = args->room;
+    response = NULL;
+    size = 0;
+
+    if (op->state == NGX_HTTP_IDEM_COMPLETED && !bare && op->size) {
+        size = op->size;
+
+        if (op->response->next == NULL
+            && (size_t) (op->response->buf->last - op->response->buf->pos)
+               == size)
+        {
+            response = op->response->buf->pos;
+
+        } else {
+            gathered = ngx_http_idem_pg_gather(op->response, size);
+
+            if (gathered == NULL) {
+                return NULL;
+            }
+
+            response = gathered;
+        }
+    }
+
+    ngx_http_idem_pg_arg_claim(args, op);
+
+    ngx_http_idem_pg_arg_number(args, bare
+                                      ? NGX_HTTP_IDEM_UNUSABLE
+                                      : op->state, 2);
+    ngx_http_idem_pg_arg_number(args, bare
+                                      ? NGX_HTTP_IDEM_REASON_NO_ROOM
+                                      : op->reason, 2);
+
+    if (size >= NGX_HTTP_IDEM_PG_STATUS_AT + 2) {
+        ngx_http_idem_pg_arg(args, response + NGX_HTTP_IDEM_PG_STATUS_AT, 2);
+    } else {
+        ngx_http_idem_pg_arg(args, NULL, 0);
+    }
+
+    ngx_http_idem_pg_arg_time(args, op->ttl);
+    ngx_http_idem_pg_arg_time(args, op->grace);
+    ngx_http_idem_pg_arg_time(args, op->lease);
+    ngx_http_idem_pg_arg_number(args, op->hold, 1);
+    ngx_http_idem_pg_arg_number(args, op->key_alone, 1);
+    ngx_http_idem_pg_arg_labels(args);
+    ngx_http_idem_pg_arg(args, response, size);
+
+    return gathered;
+}
+
+
+static u_char *
+ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size)
+{
+    u_char  *p, *response;
+    size_t   n;
+
+    response = ngx_alloc(size, ngx_cycle->log);
+    if (response == NULL) {
+        return NULL;
+    }
+
+    for (p = response; chain && size; chain = chain->next) {
+        n = ngx_min((size_t) (chain->buf->last - chain->buf->pos), size);
+
+        p = ngx_cpymem(p, chain->buf->pos, n);
+        size -= n;
+    }
+
+    return response;
+}
+
+
+/* behind a pooler a statement that has a name is not there in the next lot */
+
+static ngx_int_t
+ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t step, ngx_http_idem_pg_args_t *args)
+{
+    int   rc;
+    char  name[2];
+
+    if (conn->pg->pooler) {
+        rc = PQsendQueryParams(conn->link, conn->pg->sql[step], args->n, NULL,
+                               args->values, args->lengths, args->formats, 1);
+    } else {
+        name[0] = (char) ('a' + step);
+        name[1] = '\0';
+
+        rc = PQsendQueryPrepared(conn->link, name, args->n, args->values,
+                                 args->lengths, args->formats, 1);
+    }
+
+    return rc ? NGX_OK : NGX_ERROR;
+}
+
+
+/* settings for one transaction */
+
+ngx_int_t
+ngx_http_idem_pg_prelude_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t durable)
+{
+    const char          *values[3];
+    ngx_http_idem_pg_t  *pg;
+
+    u_char  timeout[NGX_INT_T_LEN + 1], lock_timeout[NGX_INT_T_LEN + 1];
+
+    pg = conn->pg;
+
+    *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
+    *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
+
+    values[0] = durable ? "on" : "off";
+    values[1] = (char *) lock_timeout;
+    values[2] = (char *) timeout;
+
+    return PQsendQueryParams(conn->link,
+               "SELECT pg_catalog.set_config('synchronous_commit', $1::text, "
+               "true), pg_catalog.set_config('lock_timeout', $2::text, true), "
+               "pg_catalog.set_config('statement_timeout', $3::text, true)",
+               3, NULL, values, NULL, NULL, 0)
+           ? NGX_OK : NGX_ERROR;
+}

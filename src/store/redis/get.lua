@@ -1,0 +1,18 @@
+-- get: a record for people; nothing is changed.
+--
+-- KEYS[1]  the record
+-- ARGV     1 tag of this call   2 how many of its first bytes
+--
+-- Returns  tag "1" ms to live, length of the record, its first bytes
+--          tag "0": there is none
+
+local key = KEYS[1]
+
+if redis.call('TYPE', key).ok ~= 'string' then
+    return ARGV[1] .. '0'
+end
+
+return ARGV[1] .. '1'
+       .. struct.pack('>i8I4', redis.call('PTTL', key),
+                      redis.call('STRLEN', key))
+       .. redis.call('GETRANGE', key, 0, ARGV[2] - 1)

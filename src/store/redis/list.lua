@@ -1,0 +1,31 @@
+-- list: a slice of the records of this server.  SCAN looks at so many keys,
+-- whatever they are, and so the work is bounded.
+--
+-- ARGV  1 tag of this call   2 cursor of SCAN   3 pattern of the keys
+--       4 how many keys to look at   5 length of the keys of records
+--       6 how many of their first bytes
+--
+-- Returns  tag "1" length of the next cursor, the next cursor ("0": that was
+--          all), and of each record: 64 digits of its id, ms to live, length,
+--          length of its first bytes, these
+
+local slice = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3],
+                         'COUNT', ARGV[4])
+local len, bytes = tonumber(ARGV[5]), ARGV[6] - 1
+local reply = { ARGV[1] .. '1', struct.pack('>I2', #slice[1]), slice[1] }
+
+for _, key in ipairs(slice[2]) do
+
+    if #key == len and redis.call('TYPE', key).ok == 'string' then
+        local head = redis.call('GETRANGE', key, 0, bytes)
+
+        if string.sub(head, 1, 2) == 'id' then
+            reply[#reply + 1] = string.sub(key, -64)
+                .. struct.pack('>i8I4I2', redis.call('PTTL', key),
+                               redis.call('STRLEN', key), #head)
+                .. head
+        end
+    end
+end
+
+return table.concat(reply)

@@ -1,0 +1,433 @@
+
+/*
+ * What people ask of a Redis store: a record, its removal, a list.
+ *
+ * Each is a script, so that one question is one round trip, and goes the way
+ * of all operations: to the server of the record, again where a connection
+ * breaks, elsewhere where a slot has moved.  A list goes from server to
+ * server, by slices of SCAN; its cursor is "<server> <cursor of SCAN>".  The
+ * servers of a cluster have their turn in the order of their names: one that
+ * goes meanwhile is left out, and its records are found where they are now.
+ *
+ * Called by the command and the reply of an operation.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_idem_number.h"
+#include "store/redis/ngx_http_idem_redis.h"
+
+
+/* keys that a slice looks at: some hundred microseconds of the server */
+#define NGX_HTTP_IDEM_REDIS_SLICE     "100"
+
+/* of a record: all before its details, their beginning, and the status */
+#define NGX_HTTP_IDEM_REDIS_HEAD_LEN                                          \
+    (NGX_HTTP_IDEM_REDIS_RECORD_LEN + NGX_HTTP_IDEM_ENTRY_DETAILS             \
+     + NGX_HTTP_IDEM_STATUS_PEEK)
+
+/* how long something stays of a record that was over: ms */
+#define NGX_HTTP_IDEM_REDIS_BURIED    600000
+
+/* of a record in the reply of a list, before its first bytes */
+#define NGX_HTTP_IDEM_REDIS_ITEM_LEN  (2 * NGX_HTTP_IDEM_ID_LEN + 8 + 4 + 2)
+
+
+static ngx_uint_t ngx_http_idem_redis_list_cursor(ngx_str_t *cursor,
+    ngx_str_t *name, ngx_str_t *scan);
+static u_char *ngx_http_idem_redis_put_list(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+static ngx_int_t ngx_http_idem_redis_list_result(
+    ngx_http_idem_redis_call_t *call, u_char *p, u_char *last);
+static ngx_int_t ngx_http_idem_redis_list_next(
+    ngx_http_idem_redis_call_t *call, ngx_str_t *scan);
+static ngx_int_t ngx_http_idem_redis_entry(ngx_http_idem_op_t *op,
+    u_char *id, int64_t life, size_t size, ngx_str_t *head);
+static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
+    ngx_http_idem_found_t *found, u_char *id, size_t size,
+    ngx_str_t *head);
+
+
+#define ngx_http_idem_redis_put_word(p, word)                                 \
+    ngx_redis_put(p, word, sizeof(word) - 1)
+
+
+/* only a cluster has several: elsewhere any key leads to the server */
+
+void
+ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
+    ngx_http_idem_redis_call_t *call)
+{
+    ngx_str_t            scan;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (!redis->client.cluster) {
+        return;
+    }
+
+    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->from,
+                                         &scan))
+    {
+        call->from.len = 0;
+    }
+
+    call->call.from = &call->from;
+}
+
+
+/* "<server> <cursor of SCAN>"; 0: it is none */
+
+static ngx_uint_t
+ngx_http_idem_redis_list_cursor(ngx_str_t *cursor, ngx_str_t *name,
+    ngx_str_t *scan)
+{
+    u_char  *p, *last;
+
+    last = cursor->data + cursor->len;
+    p = cursor->len ? ngx_strlchr(cursor->data, last, ' ') : NULL;
+
+    if (p == NULL || p + 1 == last || last - p > 24) {
+        return 0;
+    }
+
+    name->data = cursor->data;
+    name->len = p - cursor->data;
+
+    scan->data = p + 1;
+    scan->len = last - p - 1;
+
+    for (p++; p < last; p++) {
+        if (*p < '0' || *p > '9') {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* room for the arguments of the script of such an operation */
+
+size_t
+ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
+{
+    return 2 * redis->prefix.len + NGX_HTTP_IDEM_CURSOR_MAX;
+}
+
+
+/* the arguments behind the tag */
+
+u_char *
+ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    ngx_str_t  *channel;
+
+    if (((ngx_http_idem_op_t *) call->call.data)->kind == NGX_HTTP_IDEM_OP_LIST) {
+        return ngx_http_idem_redis_put_list(p, call);
+    }
+
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
+
+    if (((ngx_http_idem_op_t *) call->call.data)->kind == NGX_HTTP_IDEM_OP_GET) {
+        return p;
+    }
+
+    channel = &call->call.redis->channel;
+
+    p = ngx_redis_put(p, channel->data, channel->len);
+
+    return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_BURIED);
+}
+
+
+/* the prefix may have characters that mean something in a pattern */
+
+static u_char *
+ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    u_char                 *q, pattern[
+                                     2 * NGX_HTTP_IDEM_REDIS_PREFIX_MAX + 1];
+    size_t                  i;
+    ngx_str_t               name, scan;
+    ngx_http_idem_redis_t  *redis;
+
+    redis = call->call.redis->data;
+
+    /* of another server, which is gone: this one from its beginning */
+
+    if (!ngx_http_idem_redis_list_cursor(&((ngx_http_idem_op_t *) call->call.data)->list->cursor, &name,
+                                         &scan)
+        || (redis->client.cluster
+            && ngx_memn2cmp(name.data, call->call.conn->node->name.data, name.len,
+                            call->call.conn->node->name.len)
+               != 0))
+    {
+        ngx_str_set(&scan, "0");
+    }
+
+    q = pattern;
+
+    for (i = 0; i < redis->prefix.len; i++) {
+        if (ngx_strchr("*?[]\\", redis->prefix.data[i])) {
+            *q++ = '\\';
+        }
+
+        *q++ = redis->prefix.data[i];
+    }
+
+    *q++ = '*';
+
+    p = ngx_redis_put(p, scan.data, scan.len);
+    p = ngx_redis_put(p, pattern, q - pattern);
+    p = ngx_http_idem_redis_put_word(p, NGX_HTTP_IDEM_REDIS_SLICE);
+    p = ngx_redis_put_number(p, redis->prefix.len
+                                          + 2 * NGX_HTTP_IDEM_ID_LEN);
+
+    return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
+}
+
+
+/* "p" is behind the code of the reply; NGX_ERROR: that is not a reply to it */
+
+ngx_int_t
+ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
+    u_char code, u_char *p, u_char *last)
+{
+    size_t               size;
+    int64_t              life;
+    ngx_int_t            rc;
+    ngx_str_t            head;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
+        return ngx_http_idem_redis_list_result(call, p, last);
+    }
+
+    op->result = NGX_HTTP_IDEM_GONE;
+
+    if (code == '0') {
+        return NGX_OK;
+    }
+
+    if (last - p < 12) {
+        return NGX_ERROR;
+    }
+
+    life = (int64_t) ngx_http_idem_get64(p);
+    size = ngx_http_idem_get32(p + 8);
+
+    head.data = p + 12;
+    head.len = last - head.data;
+
+    rc = ngx_http_idem_redis_entry(op, op->id, life, size, &head);
+
+    if (rc == NGX_OK) {
+        op->result = (op->kind == NGX_HTTP_IDEM_OP_GET)
+                     ? NGX_HTTP_IDEM_FOUND : NGX_HTTP_IDEM_OK;
+
+    } else if (rc == NGX_ABORT) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "its key holds something else";
+        op->bad_record = 1;
+    }
+
+    if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
+        ngx_http_idem_redis_wake(ngx_http_idem_redis_conf(op), op->id);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
+    u_char *p, u_char *last)
+{
+    size_t               size;
+    u_char               id[NGX_HTTP_IDEM_ID_LEN];
+    int64_t              life;
+    ngx_int_t            n;
+    ngx_str_t            scan, head;
+    ngx_uint_t           i;
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    if (last - p < 2) {
+        return NGX_ERROR;
+    }
+
+    scan.len = ((size_t) p[0] << 8) + p[1];
+    scan.data = p + 2;
+
+    if ((size_t) (last - scan.data) < scan.len || scan.len > 20) {
+        return NGX_ERROR;
+    }
+
+    op->result = NGX_HTTP_IDEM_OK;
+
+    for (p = scan.data + scan.len;
+         p < last;
+         p = head.data + head.len)
+    {
+        if (last - p < NGX_HTTP_IDEM_REDIS_ITEM_LEN) {
+            return NGX_ERROR;
+        }
+
+        for (i = 0, n = 0; i < NGX_HTTP_IDEM_ID_LEN && n >= 0; i++) {
+            n = ngx_hextoi(p + 2 * i, 2);
+            id[i] = (u_char) n;
+        }
+
+        p += 2 * NGX_HTTP_IDEM_ID_LEN;
+
+        life = (int64_t) ngx_http_idem_get64(p);
+        size = ngx_http_idem_get32(p + 8);
+
+        head.len = ((size_t) p[12] << 8) + p[13];
+        head.data = p + 14;
+
+        if ((size_t) (last - head.data) < head.len) {
+            return NGX_ERROR;
+        }
+
+        if (n != NGX_ERROR
+            && ngx_http_idem_redis_entry(op, id, life, size, &head)
+               == NGX_ERROR)
+        {
+            return NGX_OK;
+        }
+    }
+
+    return ngx_http_idem_redis_list_next(call, &scan);
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
+    ngx_str_t *scan)
+{
+    u_char                      *p;
+    ngx_str_t                   *cursor;
+    ngx_redis_node_t  *node;
+
+    cursor = &((ngx_http_idem_op_t *) call->call.data)->list->cursor;
+    node = call->call.conn->node;
+
+    cursor->len = 0;
+
+    if (scan->len == 1 && scan->data[0] == '0') {
+        node = call->call.redis->cluster
+               ? ngx_redis_node_after(call->call.redis, &node->name, 0)
+               : NULL;
+
+        if (node == NULL) {
+            return NGX_OK;
+        }
+    }
+
+    p = ngx_pnalloc(((ngx_http_idem_op_t *) call->call.data)->pool, node->name.len + 1 + scan->len);
+
+    if (p == NULL) {
+        ((ngx_http_idem_op_t *) call->call.data)->result = NGX_HTTP_IDEM_ERROR;
+        ((ngx_http_idem_op_t *) call->call.data)->error = "no memory for a list";
+        return NGX_OK;
+    }
+
+    cursor->data = p;
+    cursor->len = ngx_sprintf(p, "%V %V", &node->name, scan) - p;
+
+    return NGX_OK;
+}
+
+
+/* NGX_DECLINED: it is none; NGX_ABORT: not one of ours; NGX_ERROR: no memory */
+
+static ngx_int_t
+ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
+    size_t size, ngx_str_t *head)
+{
+    u_char                 *p;
+    uint64_t                grace;
+    ngx_http_idem_found_t   found;
+
+    p = head->data;
+
+    if (head->len < NGX_HTTP_IDEM_REDIS_RECORD_LEN || life < 0
+        || ngx_http_idem_redis_record_peek(head, &found, &grace) != NULL)
+    {
+        return NGX_ABORT;
+    }
+
+    found.left = (uint64_t) life > grace ? (ngx_msec_t) (life - grace) : 0;
+
+    if (found.left == 0
+        && found.state != NGX_HTTP_IDEM_IN_PROGRESS
+        && (found.reason != NGX_HTTP_IDEM_REASON_UNKNOWN || p[5] == 1))
+    {
+        return NGX_DECLINED;
+    }
+
+    /* given back, and left for those who wait */
+
+    if (found.state == NGX_HTTP_IDEM_IN_PROGRESS && found.left == 0
+        && ngx_http_idem_redis_record_free(head))
+    {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_idem_redis_entry_fill(op, &found, id, size, head);
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
+    ngx_http_idem_found_t *found, u_char *id, size_t size, ngx_str_t *head)
+{
+    size_t                  details;
+    u_char                 *p, *last;
+    ngx_http_idem_entry_t  *entry;
+
+    entry = ngx_http_idem_op_entry(op);
+    if (entry == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(entry->id, id, NGX_HTTP_IDEM_ID_LEN);
+
+    entry->state = found->state;
+    entry->reason = found->reason;
+    entry->claim = found->claim;
+    entry->left = found->left;
+    entry->hold = (head->data[5] == 1);
+
+    p = head->data + NGX_HTTP_IDEM_REDIS_RECORD_LEN;
+    last = head->data + head->len;
+
+    details = ngx_min(found->details.len, (size_t) (last - p));
+
+    if (ngx_http_idem_entry_details(op, entry, p, details) != NGX_OK) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory for a list";
+        return NGX_ERROR;
+    }
+
+    if (found->state != NGX_HTTP_IDEM_COMPLETED) {
+        return NGX_OK;
+    }
+
+    entry->size = size - NGX_HTTP_IDEM_REDIS_RECORD_LEN - found->details.len;
+
+    if (details == found->details.len) {
+        p += details;
+        entry->status = ngx_http_idem_response_status(p, last - p);
+    }
+
+    return NGX_OK;
+}

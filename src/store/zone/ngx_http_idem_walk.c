@@ -1,0 +1,132 @@
+
+/*
+ * The records of a zone as people see them: one, or a slice of all.
+ *
+ * A slice is some buckets.  The lock is held for one slice only, and the work
+ * of a slice is bounded: what comes or goes between two slices may be seen or
+ * not, what stays is seen once.
+ *
+ * Called by the embedded store and by the outbox.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/zone/ngx_http_idem_zone.h"
+
+
+/* a slice: some ten microseconds under the lock */
+#define NGX_HTTP_IDEM_WALK_BUCKETS  1024
+#define NGX_HTTP_IDEM_WALK_RECORDS  128
+
+
+/*
+ * Whether there is a record for people: one that expired and is remembered for
+ * a grace, and one that was removed, is none.
+ */
+
+ngx_uint_t
+ngx_http_idem_zone_visible(ngx_http_idem_node_t *node)
+{
+    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
+        return 0;
+    }
+
+    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS
+        || (node->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !node->hold))
+    {
+        return 1;
+    }
+
+    return (ngx_msec_int_t) (node->until - ngx_current_msec) > 0;
+}
+
+
+ngx_http_idem_entry_t *
+ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_msec_int_t            left;
+    ngx_http_idem_entry_t    *entry;
+    ngx_http_idem_details_t  *d;
+
+    entry = ngx_http_idem_op_entry(op);
+    if (entry == NULL) {
+        return NULL;
+    }
+
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    ngx_memcpy(entry->id, node->id, NGX_HTTP_IDEM_ID_LEN);
+
+    entry->state = node->state;
+    entry->reason = node->reason;
+    entry->claim = node->claim;
+    entry->hold = node->hold ? 1 : 0;
+    entry->left = (ngx_msec_t) ngx_max(left, 0);
+
+    if (node->state == NGX_HTTP_IDEM_COMPLETED) {
+        entry->size = node->size;
+        entry->status = ngx_http_idem_response_status(node->data,
+                            ngx_min(node->size, NGX_HTTP_IDEM_NODE_ROOM));
+    }
+
+    d = node->details;
+
+    /* its first chunk has the beginning */
+
+    if (d && ngx_http_idem_entry_details(op, entry, d->data,
+                  ngx_min(d->len,
+                          ngx_http_idem_chunk_size(
+                              ngx_http_idem_details_size(d->len))
+                          - offsetof(ngx_http_idem_details_t, data)))
+             != NGX_OK)
+    {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "no memory for a list";
+        return NULL;
+    }
+
+    return entry;
+}
+
+
+/* from "bucket" on; returns where the next slice begins, 0: that was all */
+
+ngx_uint_t
+ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
+    ngx_http_idem_op_t *op, ngx_uint_t bucket)
+{
+    ngx_uint_t             i, last;
+    ngx_http_idem_node_t  *node;
+
+    op->result = NGX_HTTP_IDEM_OK;
+
+    ngx_http_idem_zone_lock(z);
+
+    last = z->zone->mask + 1;
+
+    for (i = 0; i < NGX_HTTP_IDEM_WALK_BUCKETS && bucket < last; i++) {
+
+        for (node = z->zone->buckets[bucket]; node; node = node->next) {
+
+            if (ngx_http_idem_zone_visible(node)
+                && ngx_http_idem_zone_entry(z, node, op) == NULL)
+            {
+                ngx_http_idem_zone_unlock(z);
+                return 0;
+            }
+        }
+
+        bucket++;
+
+        if (op->list->entries.nelts >= NGX_HTTP_IDEM_WALK_RECORDS) {
+            break;
+        }
+    }
+
+    ngx_http_idem_zone_unlock(z);
+
+    return bucket < last ? bucket : 0;
+}

@@ -1,0 +1,141 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# idempotency_admin on stores that are elsewhere: a deletion reaches the caches
+# of other hosts, a cluster is listed server by server, and a store that is away
+# is told.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use JSON::PP;
+
+our ($redis, $cluster);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $redis = start_redis();
+    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
+    $cluster = start_cluster(masters => 3, replicas => 0);
+    $ENV{TEST_NGINX_CLUSTER} = join ' ', $cluster->servers;
+}
+
+our $api = <<'_EOC_';
+    location / {
+        idempotency           shared;
+        idempotency_scope     api;
+        idempotency_identity  off;
+        add_header            X-Record $idempotency_record always;
+        add_header            X-Status $idempotency_status always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+_EOC_
+
+our $cached = <<'_EOC_';
+    idempotency_store shared redis {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+        cache   copies:1m ttl=60s;
+    }
+_EOC_
+
+sub post {
+    my ($uri, $key, @o) = @_;
+
+    return http_post($uri, 'body', { 'Idempotency-Key' => $key }, @o);
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a deletion reaches the caches of other hosts
+--- store: redis
+--- http_config eval: $::cached
+--- config eval: $::api
+--- client
+my $other = start_host(free_port());
+my @there = (port => $other->{port});
+my $key = new_key();
+
+my $id = post('/ok?op=a', $key)->header('X-Record');
+
+is(post('/ok?op=a', $key, @there)->header('X-Status'), 'REPLAYED',
+   'the other host has a copy by now');
+
+# it hears of deletions
+ok(wait_for(sub { ($::redis->command('PUBSUB', 'NUMSUB',
+                   @{ $::redis->command('PUBSUB', 'CHANNELS') })->[1] || 0) >= 2
+                }, 5), 'both hosts listen');
+
+is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
+   1, 'deleted here');
+is(post('/ok?op=a', $key)->body, "run 2\n", 'this host forgot it at once');
+
+ok(wait_for(sub { post('/ok?op=a', $key, @there)->body eq "run 2\n" }, 5),
+   'and so did the other, long before its copy was too old');
+is(app_count('a'), 2, 'it ran once more, and no more');
+ok($other->stop, 'it left in order');
+
+
+
+=== TEST 2: all servers of a cluster are listed, and purged
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server   $TEST_NGINX_CLUSTER;
+        cluster  on;
+    }
+--- config eval: $::api
+--- client
+my (%id, %seen, $cursor);
+
+$id{ post("/ok?op=c$_", new_key())->header('X-Record') } = 1 for 1 .. 40;
+
+for (1 .. 100) {
+    my $r = http_get('/ops/records/shared?limit=9'
+                     . ($cursor ? "&cursor=$cursor" : ''));
+
+    is($r->status, 200, 'a page') or last;
+    $seen{ $_->{record} }++ for @{ $r->json->{records} };
+    $cursor = $r->json->{cursor} or last;
+}
+
+is(join(' ', sort keys %seen), join(' ', sort keys %id), 'all of them');
+
+my ($one) = keys %id;
+
+is(http_get("/ops/records/shared/$one")->json->{state}, 'completed', 'one');
+
+my $out = qx(build/idempotencyctl --url http://127.0.0.1:$port/ops/ cleanup --state completed --older 1ms);
+
+is($out, "deleted 40 records\n", 'all are deleted');
+is(http_get("/ops/records/shared/$one")->status, 404, 'they are gone');
+
+
+
+=== TEST 3: a store that is away
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server           127.0.0.1:$TEST_NGINX_DEAD_PORT;
+        connect_timeout  200ms;
+        timeout          200ms;
+    }
+--- config eval: $::api
+--- client
+my $r = http_get('/ops/health');
+
+is($r->status, 503, 'not well');
+is($r->json->{status}, 'failing', 'said so');
+is($r->json->{stores}[0]{ok}, JSON::PP::false, 'which');
+ok($r->json->{stores}[0]{error}, 'and why');
+
+my $list = http_get('/ops/records/shared');
+
+is($list->status, 503, 'no list');
+is($list->json->{error}{code}, 'STORE_UNAVAILABLE', 'but a clear word');

@@ -1,0 +1,379 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# idempotency_admin: records are found, listed and deleted, over HTTP, on every
+# store; nothing that a client sent or got is in an answer.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use Digest::SHA 'sha256_hex';
+use JSON::PP;
+
+our $api = <<'_EOC_';
+    location / {
+        idempotency           $TEST_STORE;
+        idempotency_scope     api;
+        idempotency_identity  off;
+        idempotency_wait      5s;
+        add_header            X-Record $idempotency_record always;
+        add_header            X-Status $idempotency_status always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+
+    location /look/ {
+        idempotency_admin  read;
+    }
+_EOC_
+
+our $store;
+
+# the name of the store under test
+sub store {
+    return $store //= http_get('/ops/')->json->{stores}[0];
+}
+
+sub admin {
+    my ($method, $path) = @_;
+
+    $path =~ s{STORE}{store()}e;
+
+    return http_request($method, "/ops/$path", '', {});
+}
+
+sub post {
+    my ($uri, $key) = @_;
+
+    return http_post($uri, 'secret body', { 'Idempotency-Key' => $key });
+}
+
+# all pages of a list
+sub all {
+    my ($path, $method) = @_;
+    my (@records, $cursor);
+
+    for (1 .. 500) {
+        my $r = admin($method || 'GET', $path . ($cursor ? "&cursor=$cursor" : ''));
+
+        is($r->status, 200, 'a page') or do { diag($r->body); last };
+        push @records, @{ $r->json->{records} };
+
+        $cursor = $r->json->{cursor} or last;
+    }
+
+    return @records;
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: one record, by its id and by its key
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $first = post('/headers?op=a', $key);
+my $id = $first->header('X-Record');
+
+my $r = admin('GET', "records/STORE/$id");
+
+is($r->status, 200, 'there');
+like($r->header('Content-Type'), qr{^application/json}, 'JSON');
+is($r->header('Cache-Control'), 'no-store', 'not to be cached');
+
+my $record = $r->json;
+
+is($record->{record}, $id, 'its id');
+is($record->{state}, 'completed', 'its state');
+is($record->{status}, 201, 'the status of its response');
+is($record->{store}, store(), 'its store');
+like($record->{created}, qr/^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/, 'when');
+like($record->{expires}, qr/^20\d\d-\d\d-\d\dT/, 'until when');
+cmp_ok($record->{ttl_left_ms}, '>', 86_000_000, 'how long from now');
+cmp_ok($record->{age_ms}, '<', 60_000, 'how old it is');
+cmp_ok($record->{size}, '>', 100, 'its size');
+like($record->{fingerprint}, qr/^[0-9a-f]{64}$/, 'its fingerprint');
+
+my $same = admin('GET', "records/STORE?key=$key&scope=api");
+
+is($same->json->{record}, $id, 'by key and scope');
+
+is(admin('GET', "records/STORE?key=$key&scope=other")->status, 404,
+   'not in another scope');
+
+my $which = admin('GET', "id?key=$key&scope=api")->json;
+
+is($which->{record}, $id, 'the id of a key');
+is($which->{key_hash}, sha256_hex($key), 'and its hash');
+
+unlike($r->body, qr/\Q$key\E|run 1|secret|Set-Cookie|token/i,
+       'no key, body, header or token in it');
+is(http_get("/look/records/" . store() . "/$id")->status, 200,
+   'read only is enough');
+
+
+
+=== TEST 2: deleting one: the next request runs
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $id = post('/ok?op=b', $key)->header('X-Record');
+
+my $dry = admin('DELETE', "records/STORE/$id?dry_run=1");
+
+is($dry->status, 200, 'a dry run');
+is($dry->json->{deleted}, 0, 'deletes nothing');
+is($dry->json->{matched}, 1, 'and tells what it would');
+is($dry->json->{records}[0]{record}, $id, 'namely this');
+is(post('/ok?op=b', $key)->header('X-Status'), 'REPLAYED', 'it is there');
+
+is(http_request('DELETE', '/look/records/' . store() . "/$id", '', {})->status,
+   403, 'not where it is read only');
+is(post('/ok?op=b', $key)->header('X-Status'), 'REPLAYED', 'it is still there');
+
+my $r = admin('DELETE', "records/STORE?key=$key&scope=api");
+
+is($r->status, 200, 'deleted by key');
+is($r->json->{deleted}, 1, 'one');
+is($r->json->{dry_run}, JSON::PP::false, 'not dry');
+
+is(admin('GET', "records/STORE/$id")->status, 404, 'gone');
+is(admin('DELETE', "records/STORE/$id")->status, 404, 'once only');
+
+my $again = post('/ok?op=b', $key);
+
+is($again->header('X-Status'), 'EXECUTED', 'runs');
+is($again->body, "run 2\n", 'anew');
+is(post('/ok?op=b', $key)->body, "run 2\n", 'and that is kept');
+
+is(app_count('b'), 2, 'two runs');
+error_log_like(qr/a record of store "\w+" was deleted by "127\.0\.0\.1"/,
+               'who it was');
+
+
+
+=== TEST 3: deleting a lock: its holder loses it, and who waits runs
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $holder = send_post('/hold?op=c', 'secret body', { 'Idempotency-Key' => $key });
+
+app_wait_parked('c');
+
+my $list = admin('GET', 'records/STORE?state=in_progress')->json;
+
+is(scalar @{ $list->{records} }, 1, 'one is in progress');
+
+my $id = $list->{records}[0]{record};
+
+cmp_ok($list->{records}[0]{lease_left_ms}, '>', 0, 'its lease');
+ok(!exists $list->{records}[0]{status}, 'no status yet');
+
+my $waiter = send_post('/hold?op=c', 'secret body', { 'Idempotency-Key' => $key });
+
+ok(!$waiter->closed(0.3), 'another waits');
+
+is(admin('DELETE', "records/STORE/$id")->json->{deleted}, 1, 'deleted');
+is(app_wait_parked('c', 2, 5), 2, 'the one that waited runs at once');
+
+app_release('c', 2);
+
+my @body = sort map { $_->read_response->body } $holder, $waiter;
+
+is_deeply(\@body, [ "run 1\n", "run 2\n" ], 'each has its own answer');
+error_log_like(qr/a response was not stored, the lock had been lost/,
+               'the first says that it lost its lock');
+
+is(post('/hold?op=c', $key)->body, "run 2\n", 'the second is kept');
+is(app_count('c'), 2, 'two runs');
+
+
+
+=== TEST 4: a holder does not write anew what was deleted under it
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $holder = send_post('/hold?op=d', 'secret body', { 'Idempotency-Key' => $key });
+
+app_wait_parked('d');
+
+my ($record) = all('records/STORE?state=in_progress');
+
+is(admin('DELETE', "records/STORE/$record->{record}")->json->{deleted}, 1,
+   'deleted');
+is(scalar(all('records/STORE?limit=1000')), 0, 'nothing is there');
+
+app_release('d');
+is($holder->read_response->body, "run 1\n", 'its client gets its answer');
+
+error_log_like(qr/a response was not stored, the lock had been lost/, 'lost');
+is(admin('GET', "records/STORE/$record->{record}")->status, 404,
+   'it did not come back');
+
+my $next = send_post('/hold?op=d', 'secret body', { 'Idempotency-Key' => $key });
+
+app_release('d');
+is($next->read_response->body, "run 2\n", 'the next one runs');
+
+
+
+=== TEST 5: a lease that is renewed after its record was deleted is lost
+--- config eval
+my $c = $::api;
+$c =~ s/idempotency_wait .*/idempotency_lease 300ms; idempotency_wait 0;/;
+$c
+--- client
+my $key = new_key();
+my $holder = send_post('/hold?op=e', 'secret body', { 'Idempotency-Key' => $key });
+
+app_wait_parked('e');
+
+my ($record) = all('records/STORE?state=in_progress');
+
+admin('DELETE', "records/STORE/$record->{record}");
+error_log_like(qr/the lease of a running request was lost/, 'told while it runs');
+is(scalar(all('records/STORE?limit=10')), 0, 'and it is not there again');
+
+app_release('e');
+$holder->read_response;
+
+
+
+=== TEST 6: lists: pages, states, age
+--- config eval: $::api
+--- client
+my %id;
+
+for my $i (1 .. 45) {
+    $id{ post("/ok?op=l$i", new_key())->header('X-Record') } = 1;
+}
+
+my $big = post('/ok?op=gone', new_key());
+
+my @all = all('records/STORE?limit=7');
+my %seen;
+
+$seen{ $_->{record} }++ for @all;
+
+is(scalar(keys %seen), 46, 'all of them');
+is(scalar(grep { $_ > 1 } values %seen), 0, 'none twice');
+is(scalar(grep { !$seen{$_} } keys %id), 0, 'none is missing');
+
+my $page = admin('GET', 'records/STORE?limit=7')->json;
+
+is(scalar @{ $page->{records} }, 7, 'a page is as long as was asked for');
+ok($page->{cursor}, 'and there are more');
+
+is(scalar(all('records/STORE?state=completed')), 46, 'all are completed');
+is(scalar(all('records/STORE?state=unusable')), 0, 'none is unusable');
+is(scalar(all('records/STORE?older=1h')), 0, 'none is old');
+is(scalar(all('records/STORE?older=1ms')), 46, 'all are older than that');
+
+is(scalar(all('records/STORE?state=completed&older=1ms&limit=10', 'DELETE')), 46,
+   'deleted, a page at a time');
+is(scalar(all('records/STORE')), 0, 'none is left');
+
+
+
+=== TEST 7: questions that are not right
+--- config eval: $::api
+--- client
+my $none = '0' x 64;
+
+for ([ 'GET', 'records/nowhere', 404, 'STORE_UNKNOWN' ],
+     [ 'GET', 'records/STORE/123', 400, 'RECORD_INVALID' ],
+     [ 'GET', "records/STORE/$none", 404, 'RECORD_UNKNOWN' ],
+     [ 'GET', 'records/STORE?state=done', 400, 'STATE_INVALID' ],
+     [ 'GET', 'records/STORE?older=long', 400, 'OLDER_INVALID' ],
+     [ 'GET', 'records/STORE?limit=0', 400, 'LIMIT_INVALID' ],
+     [ 'GET', 'records/STORE?cursor=!!', 400, 'CURSOR_INVALID' ],
+     [ 'DELETE', 'records/STORE', 400, 'FILTER_MISSING' ],
+     [ 'POST', 'records/STORE', 405, 'METHOD_NOT_ALLOWED' ],
+     [ 'DELETE', 'health', 405, 'METHOD_NOT_ALLOWED' ],
+     [ 'GET', 'id', 400, 'KEY_MISSING' ],
+     [ 'GET', 'nothing', 404, 'NOT_FOUND' ])
+{
+    my ($method, $path, $status, $code) = @$_;
+    my $r = admin($method, $path);
+
+    is($r->status, $status, "$method $path");
+    is($r->json->{error}{code}, $code, $code);
+    like($r->json->{error}{message}, qr/^[A-Z"].*[.?]$/, 'a sentence');
+}
+
+
+
+=== TEST 8: health asks the stores
+--- config eval: $::api
+--- client
+my $r = admin('GET', 'health');
+
+is($r->status, 200, 'well');
+is($r->json->{status}, 'ok', 'said so');
+is($r->json->{stores}[0]{name}, store(), 'which store');
+is($r->json->{stores}[0]{ok}, JSON::PP::true, 'answers');
+
+
+
+=== TEST 9: events as they happen, of every worker
+--- workers: 2
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $all = connect_client();
+my $mine = connect_client();
+
+$all->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+$mine->send_part("GET /ops/events?key=$key HTTP/1.1\r\nHost: localhost\r\n\r\n");
+like($all->read_some(200, 2) || '', qr{200 OK.*text/event-stream}s, 'a stream');
+$mine->read_some(200, 2);
+
+my $id = post('/ok?op=ev', $key)->header('X-Record');
+post('/ok?op=ev', $key);
+post('/ok?op=other', new_key());
+admin('DELETE', "records/STORE/$id");
+
+my $text = '';
+
+wait_for(sub { $text = $all->read_some(1 << 20, 0.1) // '';
+               $text =~ /record\.deleted/ }, 5);
+
+like($text, qr/^data: \{.*"event":"idempotency\.replay".*\}$/m, 'a replay');
+like($text, qr/"event":"idempotency\.record\.deleted".*"record":"$id".*"by":"127/,
+     'a deletion, and by whom');
+unlike($text, qr/\Q$key\E/, 'no key');
+
+my $own = $mine->read_some(1 << 20, 0.3) // '';
+
+like($own, qr/"event":"idempotency\.replay"/, 'of one key');
+is(scalar(() = $own =~ /"event":"idempotency\.processed"/g), 1,
+   'and of no other');
+$_->abort for $all, $mine;
+
+
+
+=== TEST 10: a wrong word
+--- config
+    location /ops/ { idempotency_admin write; }
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*invalid value "write" in .*idempotency_admin.*nginx\.conf:\d+|invalid value "write"/
+
+
+
+=== TEST 11: a client that goes away, and a nginx that leaves, in the middle
+--- config eval: $::api
+--- client
+my $c = connect_client();
+
+$c->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+$c->read_some(100, 2);
+ok(nginx_reload(), 'reloaded while somebody follows');
+ok(wait_for(sub { $c->closed(0.1) }, 5), 'the old worker lets go of him');
+is(http_get('/ops/')->status, 200, 'and the new one serves');

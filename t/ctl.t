@@ -1,0 +1,196 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# idempotencyctl: the questions of people, from a terminal, on every store.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use JSON::PP;
+
+our $api = <<'_EOC_';
+    location / {
+        idempotency           $TEST_STORE;
+        idempotency_scope     api;
+        idempotency_identity  off;
+        add_header            X-Record $idempotency_record always;
+        add_header            X-Key-Hash $idempotency_key_hash always;
+        add_header            X-Status $idempotency_status always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+
+    location /look/ {
+        idempotency_admin  read;
+    }
+_EOC_
+
+# what it says, and its exit code
+sub ctl {
+    my $url = $_[0] =~ m{^(http|unix):} ? shift
+              : "http://127.0.0.1:$port/ops/";
+
+    my $command = join ' ', map { "'$_'" } 'build/idempotencyctl', '--url',
+                  $url, @_;
+    my $out = qx($command 2>&1);
+
+    return wantarray ? ($out, $? >> 8) : $out;
+}
+
+sub post {
+    my ($uri, $key) = @_;
+
+    return http_post($uri, 'body', { 'Idempotency-Key' => $key });
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: inspect, delete, id
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $first = post('/ok?op=a', $key);
+my $id = $first->header('X-Record');
+
+my ($out, $code) = ctl('inspect', '--key', $key, '--scope', 'api');
+
+is($code, 0, 'found');
+like($out, qr/^record\s+$id$/m, 'its id');
+like($out, qr/^state\s+completed$/m, 'its state');
+like($out, qr/^status\s+200$/m, 'its status');
+
+is(decode_json(scalar ctl('inspect', '--record', $id, '--json'))->{record},
+   $id, 'as JSON');
+
+($out, $code) = ctl('http://127.0.0.1:1/', 'id', '--key', $key,
+                    '--scope', 'api');
+
+is($code, 0, 'an id needs no server');
+like($out, qr/^record\s+$id$/m, 'it is that of the module');
+like($out, qr/^key_hash\s+@{[ $first->header('X-Key-Hash') ]}$/m,
+     'and so is the hash');
+
+($out, $code) = ctl('delete', '--record', $id, '--dry-run');
+
+is("$out$code", "would delete 1 record\n0", 'a dry run');
+is(post('/ok?op=a', $key)->header('X-Status'), 'REPLAYED', 'it is there');
+
+($out, $code) = ctl("http://127.0.0.1:$port/look/", 'delete', '--record', $id);
+
+is($code, 3, 'refused where it is read only');
+like($out, qr/nothing is deleted here/, 'and says why');
+
+($out, $code) = ctl('delete', '--key', $key, '--scope', 'api');
+
+is("$out$code", "deleted 1 record\n0", 'deleted');
+
+($out, $code) = ctl('inspect', '--record', $id);
+
+is($code, 1, 'there is none');
+like($out, qr/There is no such record/, 'and says so');
+is(post('/ok?op=a', $key)->header('X-Status'), 'EXECUTED', 'it runs again');
+
+
+
+=== TEST 2: list, stats, cleanup, health
+--- config eval: $::api
+--- client
+my $held = send_post('/hold?op=h', 'body', { 'Idempotency-Key' => new_key() });
+
+app_wait_parked('h');
+post("/ok?op=b$_", new_key()) for 1 .. 5;
+
+my ($out, $code) = ctl('list');
+
+is($code, 0, 'a list');
+like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +SIZE +TENANT/, 'its head');
+is(scalar(() = $out =~ /^[0-9a-f]{64} +completed +200 /mg), 5, 'five are over');
+is(scalar(() = $out =~ /^[0-9a-f]{64} +in_progress +- /mg), 1, 'one runs');
+is(scalar(() = ctl('list', '--limit', 2) =~ /^[0-9a-f]{64}/mg), 2, 'a limit');
+
+is(scalar(ctl('stats')), "in_progress  1\ncompleted    5\nunusable     0\n",
+   'counted');
+
+is(scalar(ctl('cleanup', '--state', 'in_progress', '--older', '1h')),
+   "deleted 0 records\n", 'none is that old');
+is(scalar(ctl('cleanup', '--state', 'in_progress', '--older', '1ms',
+              '--dry-run')), "would delete 1 record\n", 'one would go');
+is(scalar(ctl('cleanup', '--state', 'completed', '--older', '1ms')),
+   "deleted 5 records\n", 'five go');
+like(scalar(ctl('stats', '--json')),
+     qr/^\{"in_progress":1,"completed":0,"unusable":0\}$/, 'one is left');
+
+($out, $code) = ctl('health');
+
+is($code, 0, 'all well');
+like($out, qr/^\w+ +ok /, 'said so');
+
+app_release('h');
+$held->read_response;
+
+
+
+=== TEST 3: what is asked wrongly, and nobody who answers
+--- config eval: $::api
+--- client
+for ([ 2, qr/which record/, 'inspect' ],
+     [ 2, qr/clean up what/, 'cleanup' ],
+     [ 2, qr/purge whose/, 'purge' ],
+     [ 2, qr/of which key/, 'id', '--key', 'k' ],
+     [ 2, qr/there is no command "dance"/, 'dance' ],
+     [ 2, qr/state.*is in_progress/, 'list', '--state', 'done' ],
+     [ 1, qr/There is no such store/, 'list', '--store', 'nowhere' ])
+{
+    my ($wanted, $text, @args) = @$_;
+    my ($out, $code) = ctl(@args);
+
+    is($code, $wanted, "@args: $wanted");
+    like($out, $text, 'and why');
+}
+
+is((ctl("http://127.0.0.1:$ENV{TEST_NGINX_DEAD_PORT}/", 'list'))[1], 3,
+   'nobody is there');
+is((ctl("http://127.0.0.1:$port/other", 'health'))[1], 3,
+   'it is another location');
+
+
+
+=== TEST 4: over a unix socket, and following events
+--- http_config
+    server {
+        listen unix:$TEST_NGINX_SERVER_ROOT/ops.sock;
+        location / { idempotency_admin; }
+    }
+--- config eval: $::api
+--- client
+my $url = "unix:$ENV{TEST_NGINX_SERVER_ROOT}/ops.sock:/";
+my $key = new_key();
+my $id = post('/ok?op=s', $key)->header('X-Record');
+
+like(scalar(ctl($url, 'inspect', '--record', $id)), qr/^state +completed/m,
+     'by a socket');
+
+my $pid = open my $tail, '-|', 'build/idempotencyctl', '--url', $url, 'tail',
+               '--key', $key or die $!;
+my $line;
+
+# the first looks come before it follows
+wait_for(sub {
+    post('/ok?op=s', $key);
+    my $in = '';
+    vec($in, fileno $tail, 1) = 1;
+    select($in, undef, undef, 0.2) and $line = <$tail>;
+}, 10);
+
+is(decode_json($line || '{}')->{event}, 'idempotency.replay', 'a replay');
+is(decode_json($line || '{}')->{record}, $id, 'of that record');
+
+kill 'TERM', $pid;
+close $tail;
