@@ -378,7 +378,6 @@ sub defaults_agree {
         idempotency_replay_status => 'original',
         idempotency_stream      => lc(($merge =~ /prev->stream,\s*
                                         NGX_HTTP_IDEM_STREAM_([A-Z]+)/x)[0]),
-        idempotency_stream      => lc(($merge =~ /_STREAM_([A-Z]+)\)/)[0]),
     );
 
     for my $name (sort keys %directive) {
