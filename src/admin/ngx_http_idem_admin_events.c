@@ -160,8 +160,7 @@ ngx_http_idem_follow_look(ngx_event_t *ev)
     c = r->connection;
 
     if (ngx_exiting || ngx_terminate) {
-        ngx_http_finalize_request(r, ngx_http_send_special(r,
-                                                           NGX_HTTP_LAST));
+        ngx_http_finalize_request(r, ngx_http_send_special(r, NGX_HTTP_LAST));
         ngx_http_run_posted_requests(c);
         return;
     }

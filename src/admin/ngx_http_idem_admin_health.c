@@ -140,16 +140,17 @@ ngx_http_idem_health_tell(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store)
 {
     ngx_str_t   error;
-    ngx_uint_t  ok;
+    ngx_uint_t  ok, asked;
 
     ok = (h->op.result != NGX_HTTP_IDEM_ERROR || h->op.bad_record);
+    asked = (h->op.error != ngx_http_idem_no_admin);
 
-    h->failed += !ok;
+    h->failed += (asked && !ok);
 
     ngx_http_idem_text(&h->text, "%s{\"name\":\"%V\",\"ok\":%s,"
                        "\"duration_ms\":%M",
                        h->n ? "," : "{\"stores\":[", &store->name,
-                       ok ? "true" : "false",
+                       ok ? "true" : asked ? "false" : "null",
                        (ngx_msec_t) (ngx_current_msec - h->op.start));
 
     if (!ok && h->op.error) {

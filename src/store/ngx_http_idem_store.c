@@ -55,6 +55,9 @@ static ngx_http_idem_doubt_pt  ngx_http_idem_doubt_handler;
 
 #define NGX_HTTP_IDEM_BACKENDS_MAX  8
 
+const char  ngx_http_idem_no_admin[] = "its records can't be looked at";
+
+
 static const ngx_http_idem_backend_t
     *ngx_http_idem_backends[NGX_HTTP_IDEM_BACKENDS_MAX + 1] =
 {
@@ -211,7 +214,7 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
 
         if (backend->admin == NULL) {
             op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "its records can't be looked at";
+            op->error = ngx_http_idem_no_admin;
             return NGX_OK;
         }
 

@@ -361,6 +361,9 @@ const ngx_http_idem_backend_t *ngx_http_idem_backend(ngx_str_t *name);
 /* the names of all backends, for an error message */
 ngx_str_t *ngx_http_idem_backend_names(void);
 
+/* op->error of get, remove and list where a backend has none of them */
+extern const char  ngx_http_idem_no_admin[];
+
 ngx_int_t ngx_http_idem_store_submit(ngx_http_idem_op_t *op);
 void ngx_http_idem_store_cancel(ngx_http_idem_op_t *op);
 

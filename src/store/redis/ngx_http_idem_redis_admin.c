@@ -186,8 +186,7 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
     p = ngx_redis_put(p, scan.data, scan.len);
     p = ngx_redis_put(p, pattern, q - pattern);
     p = ngx_http_idem_redis_put_word(p, NGX_HTTP_IDEM_REDIS_SLICE);
-    p = ngx_redis_put_number(p, redis->prefix.len
-                                          + 2 * NGX_HTTP_IDEM_ID_LEN);
+    p = ngx_redis_put_number(p, redis->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN);
 
     return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
 }
