@@ -376,12 +376,7 @@ sub defaults_agree {
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),
         idempotency_replay_status => 'original',
-<<<<<<< HEAD
         idempotency_stream      => lc(($merge =~ /_STREAM_([A-Z]+)\)/)[0]),
-=======
-        idempotency_stream      => lc(($merge =~ /prev->stream,\s*
-                                        NGX_HTTP_IDEM_STREAM_([A-Z]+)/x)[0]),
->>>>>>> streams
     );
 
     for my $name (sort keys %directive) {
