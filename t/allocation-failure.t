@@ -860,7 +860,7 @@ local $ENV{ASAN_OPTIONS} = 'detect_leaks=0,detect_odr_violation=0';
 works();
 settled();
 
-my @workers = workers_now();
+my @workers = nginx_workers();
 kill STOP => @workers;
 
 for my $all (0, 1) {
