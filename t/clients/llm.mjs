@@ -85,7 +85,7 @@ const application = http.createServer(async (req, res) => {
         }
 
         res.write((event ? `event: ${event}\n` : '') + `data: ${data}\n\n`);
-        await sleep(50);
+        await sleep(10);
     }
 
     res.end();
@@ -137,7 +137,7 @@ const way = net.createServer((from) => {
         if (breaks === 'middle' && text.includes(WORDS[1])) {
             cuts++;
             breaks = null;
-            setTimeout(both, 20);
+            setTimeout(both, 50);
         }
     });
 });
@@ -186,7 +186,7 @@ if (told.package === 'openai') {
         const stream = await client.messages.create(
             { model: 'claude', stream: true, max_tokens: 100,
               messages: [ { role: 'user', content: name } ] },
-            { headers });
+            { headers, idempotencyKey: 'option' });
 
         for await (const event of stream) {
             got.id = event.message?.id ?? got.id;
