@@ -122,6 +122,19 @@ shift @alerts;
 
 cmp_ok(scalar @alerts, '>=', 10, scalar(@alerts) . ' alerts');
 
+# each of them fires, and clears
+
+my $tests = slurp("$::monitoring/alerts_test.yml");
+
+$verdict = `$promtool test rules $::monitoring/alerts_test.yml 2>&1`;
+is($?, 0, 'promtool: the alerts fire and clear') or diag($verdict);
+
+for my $name (map { /^(\w+)/ } @alerts) {
+    like($tests, qr/="$name",.*\n.*\n +exp_samples: \[\{/, "$name: fires");
+    like($tests, qr/="$name",.*\n.*: (?:16|80|90)m\n +exp_samples: \[\]/,
+         "$name: clears");
+}
+
 my %runbooks;
 
 for my $alert (@alerts) {
