@@ -95,19 +95,19 @@ http_post('/reject/ok', 'r', key()) for 1 .. 3;          # 1 ran, 2 duplicates
 my $who = new_key();
 
 http_post('/who/ok', 'w', { 'Idempotency-Key' => $who, 'X-Who' => $_ })
-    for qw(ann bob ann);                                 # 1, identity, key
+    for qw(ann bob ann eve);                             # 1, key, 2 identity
 
 http_post('/bypass/ok', 'x', key());
 
 $f = figures();
 
 is(by($f, 'replays_total', 'layer'), 'key=4 body=2 json=1', 'by layer');
-is(by($f, 'conflicts_total', 'kind'), 'payload=1 identity=1 duplicate=2',
+is(by($f, 'conflicts_total', 'kind'), 'payload=1 identity=2 duplicate=2',
    'by kind');
 is(sample($f, 'nginx_idempotency_conflicts_total'),
    sample($f, 'nginx_idempotency_requests_total', outcome => 'CONFLICT'),
    'all of that outcome');
-is(by($f, 'request_duration_seconds_count', 'replayed'), 'false=9 true=7',
+is(by($f, 'request_duration_seconds_count', 'replayed'), 'false=10 true=7',
    'each has its duration, but for a bypass');
 is(sample($f, 'nginx_idempotency_replay_age_seconds_count'), 7,
    'and each replay its age');
@@ -161,7 +161,7 @@ is_deeply($json->{replays},
           { map { $_->{labels}{layer} => $_->{value} }
                 @{ $f->{nginx_idempotency_replays_total}{samples} } },
           'JSON: replays');
-is_deeply($json->{conflicts}, { payload => 1, identity => 1, duplicate => 2 },
+is_deeply($json->{conflicts}, { payload => 1, identity => 2, duplicate => 2 },
           'JSON: conflicts');
 
 my %histogram = (
