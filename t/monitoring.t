@@ -85,7 +85,7 @@ for my $family (values %$f) {
 
 my %some = (breaker_state => [], outbox_records => [],
             outbox_total => [ 'result' ], records => [ 'state' ],
-            store_bytes => [], evictions_total => [],
+            store_bytes => [], store_size_bytes => [], evictions_total => [],
             node_operations_total => [ 'node', 'result' ],
             node_breaker_state => [ 'node' ]);
 
@@ -121,6 +121,19 @@ my @alerts = split /^ {6}- alert: /m, $rules;
 shift @alerts;
 
 cmp_ok(scalar @alerts, '>=', 10, scalar(@alerts) . ' alerts');
+
+# each of them fires, and clears
+
+my $tests = slurp("$::monitoring/alerts_test.yml");
+
+$verdict = `$promtool test rules $::monitoring/alerts_test.yml 2>&1`;
+is($?, 0, 'promtool: the alerts fire and clear') or diag($verdict);
+
+for my $name (map { /^(\w+)/ } @alerts) {
+    like($tests, qr/="$name",.*\n.*\n +exp_samples: \[\{/, "$name: fires");
+    like($tests, qr/="$name",.*\n.*: (?:16|80|90)m\n +exp_samples: \[\]/,
+         "$name: clears");
+}
 
 my %runbooks;
 

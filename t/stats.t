@@ -72,6 +72,8 @@ my %wanted = (
     events_dropped_total => 'counter', build_info => 'gauge',
     evictions_total => 'counter', records => 'gauge', store_bytes => 'gauge',
     node_operations_total => 'counter', node_breaker_state => 'gauge',
+    request_duration_seconds => 'histogram', replay_age_seconds => 'histogram',
+    expired_total => 'counter', store_size_bytes => 'gauge',
 );
 
 for my $name (sort keys %wanted) {
@@ -90,7 +92,8 @@ for my $family (values %$f) {
                             @{ $family->{samples} // [] };
 }
 
-delete @labels{qw(store group outcome operation result state le version nginx)};
+delete @labels{qw(store group outcome operation result state le version nginx
+                  kind layer replayed)};
 is_deeply([ keys %labels ], [], 'no other labels');
 
 is(sample($f, 'nginx_idempotency_build_info'), 1, 'build info');
@@ -107,7 +110,8 @@ is(sample($f, 'nginx_idempotency_store_operation_seconds_count',
 is(sample($f, 'nginx_idempotency_lock_held_seconds_count'), 3,
    'three locks were held');
 
-for my $h (qw(wait_seconds lock_held_seconds store_operation_seconds)) {
+for my $h (qw(wait_seconds lock_held_seconds store_operation_seconds
+              request_duration_seconds replay_age_seconds)) {
     my (%last, %inf);
 
     for my $s (@{ $f->{"nginx_idempotency_$h"}{samples} }) {
@@ -359,7 +363,8 @@ my %counts = (lock_abandoned => 'lock_abandoned_total',
               breaker_rejected => 'breaker_rejected_total',
               cache_hits => 'cache_hits_total',
               cache_misses => 'cache_misses_total',
-              replicas_missed => 'replicas_missed_total');
+              replicas_missed => 'replicas_missed_total',
+              expired => 'expired_total');
 
 is_deeply([ sort keys %{ $store->{counts} } ], [ sort keys %counts ],
           'all counts');
@@ -630,6 +635,8 @@ is_deeply($json->{records}, { in_progress => 0, completed => 3, unusable => 1 },
 is($json->{bytes}, sample(figures(), 'nginx_idempotency_store_bytes'),
    'and the bytes');
 cmp_ok($json->{size}, '>', $json->{bytes}, 'of so many');
+is(sample(figures(), 'nginx_idempotency_store_size_bytes'), $json->{size},
+   'for Prometheus as well');
 
 
 

@@ -43,6 +43,14 @@ const char  *ngx_http_idem_waited_names[] = {
     "answered", "acquired", "timeout", "gone"
 };
 
+const char  *ngx_http_idem_layer_names[] = {
+    "key", "body", "json"
+};
+
+const char  *ngx_http_idem_conflict_names[] = {
+    "payload", "identity", "duplicate"
+};
+
 const char  *ngx_http_idem_state_names[] = {
     "", "in_progress", "completed", "unusable"
 };

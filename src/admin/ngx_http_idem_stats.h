@@ -47,6 +47,8 @@ void ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
 
 extern const char  *ngx_http_idem_result_names[];
 extern const char  *ngx_http_idem_waited_names[];
+extern const char  *ngx_http_idem_layer_names[];
+extern const char  *ngx_http_idem_conflict_names[];
 extern const char  *ngx_http_idem_state_names[];
 
 

@@ -23,7 +23,10 @@ static void ngx_http_idem_stats_requests(ngx_http_idem_text_t *t,
 static void ngx_http_idem_stats_operations(
     ngx_http_idem_text_t *t, ngx_http_idem_store_t *store);
 static void ngx_http_idem_stats_histogram(
-    ngx_http_idem_text_t *t, ngx_http_idem_histogram_t *h);
+    ngx_http_idem_text_t *t, ngx_http_idem_histogram_t *h,
+    const uint64_t *bounds);
+static void ngx_http_idem_stats_answers(ngx_http_idem_text_t *t,
+    ngx_http_idem_metrics_t *m);
 static void ngx_http_idem_stats_held(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store);
 
@@ -31,7 +34,7 @@ static void ngx_http_idem_stats_held(ngx_http_idem_text_t *t,
 static const char  *ngx_http_idem_count_names[] = {
     "lock_abandoned", "lease_renewals", "lease_lost", "commit_failures",
     "breaker_opened", "breaker_rejected", "cache_hits", "cache_misses",
-    "replicas_missed"
+    "replicas_missed", "expired"
 };
 
 
@@ -82,11 +85,15 @@ ngx_http_idem_stats_store(ngx_http_idem_text_t *t,
     for (i = 0; i < NGX_HTTP_IDEM_WAITED_N; i++) {
         ngx_http_idem_text(t, "%s\"%s\":", i ? "," : "",
                            ngx_http_idem_waited_names[i]);
-        ngx_http_idem_stats_histogram(t, &store->metrics->wait[i]);
+        ngx_http_idem_stats_histogram(t, &store->metrics->wait[i],
+                                      ngx_http_idem_metrics_bounds);
     }
 
     ngx_http_idem_text(t, "},\"lock_held\":");
-    ngx_http_idem_stats_histogram(t, &store->metrics->lock_held);
+    ngx_http_idem_stats_histogram(t, &store->metrics->lock_held,
+                                  ngx_http_idem_metrics_bounds);
+
+    ngx_http_idem_stats_answers(t, store->metrics);
 
     ngx_http_idem_text(t, ",\"counts\":{");
 
@@ -167,7 +174,8 @@ ngx_http_idem_stats_operations(ngx_http_idem_text_t *t,
         }
 
         ngx_http_idem_text(t, "\"time\":");
-        ngx_http_idem_stats_histogram(t, &store->metrics->operation[k]);
+        ngx_http_idem_stats_histogram(t, &store->metrics->operation[k],
+                                      ngx_http_idem_metrics_bounds);
         ngx_http_idem_text(t, "}");
     }
 
@@ -175,9 +183,45 @@ ngx_http_idem_stats_operations(ngx_http_idem_text_t *t,
 }
 
 
+/* how requests were answered without being run, and how long they took */
+
+static void
+ngx_http_idem_stats_answers(ngx_http_idem_text_t *t,
+    ngx_http_idem_metrics_t *m)
+{
+    ngx_uint_t  i;
+
+    ngx_http_idem_text(t, ",\"replays\":{");
+
+    for (i = 0; i < NGX_HTTP_IDEM_LAYER_N; i++) {
+        ngx_http_idem_text(t, "%s\"%s\":%uA", i ? "," : "",
+                           ngx_http_idem_layer_names[i], m->replays[i]);
+    }
+
+    ngx_http_idem_text(t, "},\"conflicts\":{");
+
+    for (i = 0; i < NGX_HTTP_IDEM_CONFLICT_N; i++) {
+        ngx_http_idem_text(t, "%s\"%s\":%uA", i ? "," : "",
+                           ngx_http_idem_conflict_names[i], m->conflicts[i]);
+    }
+
+    ngx_http_idem_text(t, "},\"request_duration\":{\"replayed\":");
+    ngx_http_idem_stats_histogram(t, &m->duration[1],
+                                  ngx_http_idem_metrics_bounds);
+
+    ngx_http_idem_text(t, ",\"not_replayed\":");
+    ngx_http_idem_stats_histogram(t, &m->duration[0],
+                                  ngx_http_idem_metrics_bounds);
+
+    ngx_http_idem_text(t, "},\"replay_age\":");
+    ngx_http_idem_stats_histogram(t, &m->replay_age,
+                                  ngx_http_idem_metrics_ages);
+}
+
+
 static void
 ngx_http_idem_stats_histogram(ngx_http_idem_text_t *t,
-    ngx_http_idem_histogram_t *h)
+    ngx_http_idem_histogram_t *h, const uint64_t *bounds)
 {
     ngx_uint_t  i;
 
@@ -185,8 +229,7 @@ ngx_http_idem_stats_histogram(ngx_http_idem_text_t *t,
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_BUCKETS; i++) {
         ngx_http_idem_text(t, "[%uL,%uA],",
-                           ngx_http_idem_metrics_bounds[i],
-                           h->buckets[i]);
+                           bounds[i], h->buckets[i]);
     }
 
     ngx_http_idem_text(t, "[null,%uA]]}", h->buckets[i]);

@@ -34,6 +34,14 @@ static void ngx_http_idem_samples_requests(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, const char *name, ngx_uint_t data);
 static void ngx_http_idem_samples_status(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, const char *name, ngx_uint_t status);
+static void ngx_http_idem_samples_replays(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data);
+static void ngx_http_idem_samples_conflicts(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data);
+static void ngx_http_idem_samples_duration(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data);
+static void ngx_http_idem_samples_age(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data);
 static void ngx_http_idem_samples_count(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, const char *name, ngx_uint_t what);
 static void ngx_http_idem_samples_operations(ngx_http_idem_text_t *t,
@@ -47,7 +55,8 @@ static void ngx_http_idem_samples_lock_held(ngx_http_idem_text_t *t,
 static void ngx_http_idem_samples_held(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, const char *name, ngx_uint_t what);
 static void ngx_http_idem_samples_histogram(ngx_http_idem_text_t *t,
-    const char *name, ngx_str_t *labels, ngx_http_idem_histogram_t *h);
+    const char *name, ngx_str_t *labels, ngx_http_idem_histogram_t *h,
+    const uint64_t *bounds);
 
 
 /* what of ..._store_stats_t a family of samples_held() is */
@@ -55,6 +64,7 @@ static void ngx_http_idem_samples_histogram(ngx_http_idem_text_t *t,
 #define NGX_HTTP_IDEM_HELD_RECORDS   0
 #define NGX_HTTP_IDEM_HELD_BYTES     1
 #define NGX_HTTP_IDEM_HELD_EVICTED   2
+#define NGX_HTTP_IDEM_HELD_SIZE      3
 
 
 static ngx_http_idem_family_t  ngx_http_idem_families[] = {
@@ -64,14 +74,25 @@ static ngx_http_idem_family_t  ngx_http_idem_families[] = {
       ngx_http_idem_samples_requests, 0 },
 
     { "replays_total", "counter",
-      "Requests that were answered with a stored response.",
-      ngx_http_idem_samples_status,
-      NGX_HTTP_IDEM_STATUS_REPLAYED },
+      "Requests that were answered with a stored response, by layer.",
+      ngx_http_idem_samples_replays, 0 },
 
     { "conflicts_total", "counter",
-      "Requests whose key had been used with another request.",
-      ngx_http_idem_samples_status,
-      NGX_HTTP_IDEM_STATUS_CONFLICT },
+      "Requests whose key had been used with another request, by kind.",
+      ngx_http_idem_samples_conflicts, 0 },
+
+    { "request_duration_seconds", "histogram",
+      "Time that requests took in all, by whether they were replayed.",
+      ngx_http_idem_samples_duration, 0 },
+
+    { "replay_age_seconds", "histogram",
+      "How long ago that was received which was replayed.",
+      ngx_http_idem_samples_age, 0 },
+
+    { "expired_total", "counter",
+      "Requests whose key had a record that expired.",
+      ngx_http_idem_samples_count,
+      NGX_HTTP_IDEM_COUNT_EXPIRED },
 
     { "unprotected_total", "counter",
       "Requests that ran without protection, since the store failed.",
@@ -146,6 +167,10 @@ static ngx_http_idem_family_t  ngx_http_idem_families[] = {
     { "store_bytes", "gauge",
       "Bytes of a store that are in use.",
       ngx_http_idem_samples_held, NGX_HTTP_IDEM_HELD_BYTES },
+
+    { "store_size_bytes", "gauge",
+      "Bytes that a store has room for in all.",
+      ngx_http_idem_samples_held, NGX_HTTP_IDEM_HELD_SIZE },
 
     { "evictions_total", "counter",
       "Records that lost their response, since the store was full.",
@@ -265,6 +290,78 @@ ngx_http_idem_samples_status(ngx_http_idem_text_t *t,
 
 
 static void
+ngx_http_idem_samples_replays(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_LAYER_N; i++) {
+        ngx_http_idem_text(t,
+            "nginx_idempotency_%s{store=\"%*s\",layer=\"%s\"} %uA\n",
+            name, ngx_http_idem_store_label(store),
+            ngx_http_idem_layer_names[i], store->metrics->replays[i]);
+    }
+}
+
+
+static void
+ngx_http_idem_samples_conflicts(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_CONFLICT_N; i++) {
+        ngx_http_idem_text(t,
+            "nginx_idempotency_%s{store=\"%*s\",kind=\"%s\"} %uA\n",
+            name, ngx_http_idem_store_label(store),
+            ngx_http_idem_conflict_names[i], store->metrics->conflicts[i]);
+    }
+}
+
+
+static void
+ngx_http_idem_samples_duration(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data)
+{
+    u_char      buf[256];
+    ngx_str_t   labels;
+    ngx_uint_t  i;
+
+    labels.data = buf;
+
+    for (i = 0; i < 2; i++) {
+        labels.len = ngx_snprintf(buf, sizeof(buf),
+                                  "store=\"%*s\",replayed=\"%s\"",
+                                  ngx_http_idem_store_label(store),
+                                  i ? "true" : "false")
+                     - buf;
+
+        ngx_http_idem_samples_histogram(t, name, &labels,
+                                        &store->metrics->duration[i],
+                                        ngx_http_idem_metrics_bounds);
+    }
+}
+
+
+static void
+ngx_http_idem_samples_age(ngx_http_idem_text_t *t,
+    ngx_http_idem_store_t *store, const char *name, ngx_uint_t data)
+{
+    u_char     buf[256];
+    ngx_str_t  labels;
+
+    labels.data = buf;
+    labels.len = ngx_snprintf(buf, sizeof(buf), "store=\"%*s\"",
+                              ngx_http_idem_store_label(store))
+                 - buf;
+
+    ngx_http_idem_samples_histogram(t, name, &labels,
+                                    &store->metrics->replay_age,
+                                    ngx_http_idem_metrics_ages);
+}
+
+
+static void
 ngx_http_idem_samples_count(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, const char *name, ngx_uint_t what)
 {
@@ -321,7 +418,8 @@ ngx_http_idem_samples_operation(ngx_http_idem_text_t *t,
                      - buf;
 
         ngx_http_idem_samples_histogram(t, name, &labels,
-                                        &store->metrics->operation[k]);
+                                        &store->metrics->operation[k],
+                                        ngx_http_idem_metrics_bounds);
     }
 }
 
@@ -344,7 +442,8 @@ ngx_http_idem_samples_wait(ngx_http_idem_text_t *t,
                      - buf;
 
         ngx_http_idem_samples_histogram(t, name, &labels,
-                                        &store->metrics->wait[w]);
+                                        &store->metrics->wait[w],
+                                        ngx_http_idem_metrics_bounds);
     }
 }
 
@@ -362,7 +461,8 @@ ngx_http_idem_samples_lock_held(ngx_http_idem_text_t *t,
                  - buf;
 
     ngx_http_idem_samples_histogram(t, name, &labels,
-                                    &store->metrics->lock_held);
+                                    &store->metrics->lock_held,
+                                    ngx_http_idem_metrics_bounds);
 }
 
 
@@ -370,7 +470,8 @@ ngx_http_idem_samples_lock_held(ngx_http_idem_text_t *t,
 
 static void
 ngx_http_idem_samples_histogram(ngx_http_idem_text_t *t,
-    const char *name, ngx_str_t *labels, ngx_http_idem_histogram_t *h)
+    const char *name, ngx_str_t *labels, ngx_http_idem_histogram_t *h,
+    const uint64_t *bounds)
 {
     uint64_t           bound, sum;
     ngx_uint_t         i;
@@ -379,7 +480,7 @@ ngx_http_idem_samples_histogram(ngx_http_idem_text_t *t,
     n = 0;
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_BUCKETS; i++) {
-        bound = ngx_http_idem_metrics_bounds[i];
+        bound = bounds[i];
         n += h->buckets[i];
 
         ngx_http_idem_text(t,
@@ -416,8 +517,9 @@ ngx_http_idem_samples_held(ngx_http_idem_text_t *t,
         ngx_http_idem_text(t,
             "nginx_idempotency_%s{store=\"%*s\"} %uz\n",
             name, ngx_http_idem_store_label(store),
-            what == NGX_HTTP_IDEM_HELD_BYTES
-                ? stats.bytes : (size_t) stats.evicted);
+            what == NGX_HTTP_IDEM_HELD_BYTES ? stats.bytes
+            : what == NGX_HTTP_IDEM_HELD_SIZE ? stats.size
+                                             : (size_t) stats.evicted);
         return;
     }
 

@@ -169,8 +169,10 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        if (!cover->derived) {
-            ctx->claims.expired |= cover->op.expired;
+        if (!cover->derived && cover->op.expired) {
+            ctx->claims.expired = 1;
+            ngx_http_idem_metrics_count(ctx->conf->store->metrics,
+                                        NGX_HTTP_IDEM_COUNT_EXPIRED);
         }
 
         if (cover->op.abandoned) {

@@ -14,22 +14,42 @@
 
 
 #define NGX_HTTP_IDEM_METRICS_MAGIC    0x49444d31      /* "IDM1" */
-#define NGX_HTTP_IDEM_METRICS_VERSION  2
+#define NGX_HTTP_IDEM_METRICS_VERSION  3
 
 
 static ngx_int_t ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone,
     void *data);
 static ngx_uint_t ngx_http_idem_metrics_find_group(u_char *name, size_t len);
 static size_t ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name);
-static void ngx_http_idem_metrics_observe(
-    ngx_http_idem_histogram_t *h, uint64_t usec);
+static void ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h,
+    const uint64_t *bounds, uint64_t usec);
 
 
 /* upper bounds of the buckets, microseconds; one more is for all above */
 
 const uint64_t  ngx_http_idem_metrics_bounds[] = {
     50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000,
-    1000000, 5000000, 10000000, 60000000
+    350000, 500000, 600000, 750000, 1000000, 1500000, 2500000, 5000000,
+    10000000, 30000000, 60000000
+};
+
+
+/* as many, of how long ago something was: from 0.1 s to a week */
+
+#define ngx_http_idem_metrics_s(n)  ((uint64_t) (n) * 1000000)
+
+const uint64_t  ngx_http_idem_metrics_ages[] = {
+    100000, 250000, 500000,
+    ngx_http_idem_metrics_s(1), 2500000, ngx_http_idem_metrics_s(5),
+    ngx_http_idem_metrics_s(10), ngx_http_idem_metrics_s(15),
+    ngx_http_idem_metrics_s(30), ngx_http_idem_metrics_s(60),
+    ngx_http_idem_metrics_s(120), ngx_http_idem_metrics_s(300),
+    ngx_http_idem_metrics_s(600), ngx_http_idem_metrics_s(900),
+    ngx_http_idem_metrics_s(1800), ngx_http_idem_metrics_s(3600),
+    ngx_http_idem_metrics_s(7200), ngx_http_idem_metrics_s(14400),
+    ngx_http_idem_metrics_s(28800), ngx_http_idem_metrics_s(43200),
+    ngx_http_idem_metrics_s(86400), ngx_http_idem_metrics_s(259200),
+    ngx_http_idem_metrics_s(604800)
 };
 
 
@@ -262,7 +282,8 @@ void
 ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m, ngx_uint_t kind,
     uint64_t usec)
 {
-    ngx_http_idem_metrics_observe(&m->operation[kind], usec);
+    ngx_http_idem_metrics_observe(&m->operation[kind],
+                                  ngx_http_idem_metrics_bounds, usec);
 }
 
 
@@ -270,14 +291,49 @@ void
 ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
     ngx_http_idem_waited_e result, ngx_msec_t msec)
 {
-    ngx_http_idem_metrics_observe(&m->wait[result], (uint64_t) msec * 1000);
+    ngx_http_idem_metrics_observe(&m->wait[result],
+                                  ngx_http_idem_metrics_bounds,
+                                  (uint64_t) msec * 1000);
 }
 
 
 void
 ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m, ngx_msec_t msec)
 {
-    ngx_http_idem_metrics_observe(&m->lock_held, (uint64_t) msec * 1000);
+    ngx_http_idem_metrics_observe(&m->lock_held,
+                                  ngx_http_idem_metrics_bounds,
+                                  (uint64_t) msec * 1000);
+}
+
+
+/* "age" in milliseconds, of what was replayed */
+
+void
+ngx_http_idem_metrics_replay(ngx_http_idem_metrics_t *m,
+    ngx_http_idem_layer_e layer, uint64_t age)
+{
+    (void) ngx_atomic_fetch_add(&m->replays[layer], 1);
+
+    ngx_http_idem_metrics_observe(&m->replay_age, ngx_http_idem_metrics_ages,
+                                  age * 1000);
+}
+
+
+void
+ngx_http_idem_metrics_conflict(ngx_http_idem_metrics_t *m,
+    ngx_http_idem_conflict_e kind)
+{
+    (void) ngx_atomic_fetch_add(&m->conflicts[kind], 1);
+}
+
+
+void
+ngx_http_idem_metrics_duration(ngx_http_idem_metrics_t *m,
+    ngx_uint_t replayed, ngx_msec_t msec)
+{
+    ngx_http_idem_metrics_observe(&m->duration[replayed],
+                                  ngx_http_idem_metrics_bounds,
+                                  (uint64_t) msec * 1000);
 }
 
 
@@ -290,12 +346,13 @@ ngx_http_idem_metrics_dropped(ngx_uint_t n)
 
 
 static void
-ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h, uint64_t usec)
+ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h,
+    const uint64_t *bounds, uint64_t usec)
 {
     ngx_uint_t  i;
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_BUCKETS; i++) {
-        if (usec <= ngx_http_idem_metrics_bounds[i]) {
+        if (usec <= bounds[i]) {
             break;
         }
     }

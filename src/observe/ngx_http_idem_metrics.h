@@ -26,7 +26,7 @@
 #define NGX_HTTP_IDEM_METRICS_OPERATIONS  5
 #define NGX_HTTP_IDEM_METRICS_RESULTS     7
 
-#define NGX_HTTP_IDEM_METRICS_BUCKETS  16
+#define NGX_HTTP_IDEM_METRICS_BUCKETS  23
 
 
 /* what is simply counted, for each store */
@@ -41,6 +41,7 @@ typedef enum {
     NGX_HTTP_IDEM_COUNT_CACHE_HITS,
     NGX_HTTP_IDEM_COUNT_CACHE_MISSES,
     NGX_HTTP_IDEM_COUNT_REPLICAS_MISSED,
+    NGX_HTTP_IDEM_COUNT_EXPIRED,                /* and their key came back  */
     NGX_HTTP_IDEM_COUNT_N
 } ngx_http_idem_count_e;
 
@@ -54,6 +55,26 @@ typedef enum {
     NGX_HTTP_IDEM_WAITED_GONE,
     NGX_HTTP_IDEM_WAITED_N
 } ngx_http_idem_waited_e;
+
+
+/* by which record a request was replayed: its key's, or a derived one */
+
+typedef enum {
+    NGX_HTTP_IDEM_LAYER_KEY = 0,
+    NGX_HTTP_IDEM_LAYER_BODY,
+    NGX_HTTP_IDEM_LAYER_JSON,
+    NGX_HTTP_IDEM_LAYER_N
+} ngx_http_idem_layer_e;
+
+
+/* in what a request differs from the one whose record it met */
+
+typedef enum {
+    NGX_HTTP_IDEM_CONFLICT_PAYLOAD = 0,
+    NGX_HTTP_IDEM_CONFLICT_IDENTITY,
+    NGX_HTTP_IDEM_CONFLICT_DUPLICATE,           /* in nothing: not wanted   */
+    NGX_HTTP_IDEM_CONFLICT_N
+} ngx_http_idem_conflict_e;
 
 
 typedef struct {
@@ -78,6 +99,11 @@ typedef struct {
     ngx_http_idem_histogram_t  operation[NGX_HTTP_IDEM_METRICS_OPERATIONS];
     ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_WAITED_N];
     ngx_http_idem_histogram_t  lock_held;
+
+    ngx_atomic_t               replays[NGX_HTTP_IDEM_LAYER_N];
+    ngx_atomic_t               conflicts[NGX_HTTP_IDEM_CONFLICT_N];
+    ngx_http_idem_histogram_t  duration[2];     /* ran, or not; replayed    */
+    ngx_http_idem_histogram_t  replay_age;      /* buckets: ..._ages        */
 } ngx_http_idem_metrics_t;
 
 
@@ -116,6 +142,12 @@ void ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
     ngx_http_idem_waited_e result, ngx_msec_t msec);
 void ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m,
     ngx_msec_t msec);
+void ngx_http_idem_metrics_replay(ngx_http_idem_metrics_t *m,
+    ngx_http_idem_layer_e layer, uint64_t age);
+void ngx_http_idem_metrics_conflict(ngx_http_idem_metrics_t *m,
+    ngx_http_idem_conflict_e kind);
+void ngx_http_idem_metrics_duration(ngx_http_idem_metrics_t *m,
+    ngx_uint_t replayed, ngx_msec_t msec);
 
 /* lines of the event log were lost */
 void ngx_http_idem_metrics_dropped(ngx_uint_t n);
@@ -127,6 +159,7 @@ uint64_t ngx_http_idem_metrics_clock(void);
 ngx_http_idem_metrics_shared_t *ngx_http_idem_metrics_read(void);
 
 extern const uint64_t  ngx_http_idem_metrics_bounds[];            /* us */
+extern const uint64_t  ngx_http_idem_metrics_ages[];              /* us */
 
 
 #endif /* _NGX_HTTP_IDEM_METRICS_H_INCLUDED_ */

@@ -17,6 +17,7 @@ static void ngx_http_idem_place(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_cleanup(void *data);
+static void ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
 
 
@@ -439,10 +440,76 @@ ngx_http_idem_ctx_cleanup(void *data)
 
     if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->figured) {
         ctx->figured = 1;
-        ngx_http_idem_metrics_request(ctx->conf->store->metrics,
-                                      ngx_http_idem_group(ctx), ctx->status);
+        ngx_http_idem_ctx_figures(ctx);
         ngx_http_idem_outcome_event(ctx);
     }
+}
+
+
+/* what has become of it, and how long that took: in all that is counted */
+
+static void
+ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
+{
+    uint64_t                  now, age;
+    ngx_time_t               *tp;
+    ngx_msec_int_t            ms;
+    ngx_uint_t                replayed;
+    ngx_http_idem_cover_t    *met;
+    ngx_http_idem_layer_e     layer;
+    ngx_http_idem_metrics_t  *m;
+
+    m = ctx->conf->store->metrics;
+
+    ngx_http_idem_metrics_request(m, ngx_http_idem_group(ctx), ctx->status);
+
+    if (ctx->status == NGX_HTTP_IDEM_STATUS_BYPASS) {
+        return;
+    }
+
+    tp = ngx_timeofday();
+    replayed = 0;
+
+    switch (ctx->status) {
+
+    case NGX_HTTP_IDEM_STATUS_REPLAYED:
+        met = ctx->answer.met;
+        layer = NGX_HTTP_IDEM_LAYER_KEY;
+
+        if (met && met->derived) {
+            layer = ngx_http_idem_conf_is(&met->dedupe->name, "body")
+                    ? NGX_HTTP_IDEM_LAYER_BODY
+                    : NGX_HTTP_IDEM_LAYER_JSON;
+        }
+
+        /* a clock that was set back is no age */
+
+        now = (uint64_t) tp->sec * 1000 + tp->msec;
+        age = ctx->answer.original_time;
+        age = (age && age < now) ? now - age : 0;
+
+        ngx_http_idem_metrics_replay(m, layer, age);
+
+        /* under idempotency_dry_run it would have been, and ran */
+
+        replayed = !ctx->dry;
+        break;
+
+    case NGX_HTTP_IDEM_STATUS_CONFLICT:
+        ngx_http_idem_metrics_conflict(m,
+            ngx_http_idem_is_duplicate(ctx) ? NGX_HTTP_IDEM_CONFLICT_DUPLICATE
+            : ctx->answer.foreign ? NGX_HTTP_IDEM_CONFLICT_IDENTITY
+                                  : NGX_HTTP_IDEM_CONFLICT_PAYLOAD);
+        break;
+
+    default:
+        break;
+    }
+
+    ms = (ngx_msec_int_t) ((tp->sec - ctx->request->start_sec) * 1000
+                           + (tp->msec - ctx->request->start_msec));
+
+    ngx_http_idem_metrics_duration(m, replayed, (ngx_msec_t) ngx_max(ms, 0));
 }
 
 

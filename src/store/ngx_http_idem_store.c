@@ -178,6 +178,7 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
     op->start = ngx_current_msec;
     op->clock = ngx_http_idem_metrics_clock();
     op->error = NULL;
+    op->turned_away = 0;
     op->bad_record = 0;
     op->running = 0;
     op->kept = 0;
@@ -265,6 +266,12 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
     m = op->store->metrics;
 
     if (m == NULL || ngx_http_idem_op_is_admin(op)) {
+        return;
+    }
+
+    /* the store was not asked: a breaker is no fast store */
+
+    if (op->turned_away && op->result == NGX_HTTP_IDEM_ERROR) {
         return;
     }
 

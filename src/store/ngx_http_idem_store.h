@@ -216,6 +216,8 @@ struct ngx_http_idem_op_s {
                                                    whose lease ran out      */
     unsigned                 expired:1;         /* acquired; there was one, and
                                                    it expired within grace  */
+    unsigned                 turned_away:1;     /* error: a breaker did not
+                                                   let it through           */
     unsigned                 bad_record:1;        /* error: the store answers,
                                                    but not this record      */
     unsigned                 running:1;         /* lost: to one that has no

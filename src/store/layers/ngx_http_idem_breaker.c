@@ -302,6 +302,7 @@ ngx_http_idem_breaker_refuse(ngx_http_idem_op_t *op)
 {
     op->result = NGX_HTTP_IDEM_ERROR;
     op->error = "the breaker is open";
+    op->turned_away = 1;
 
     return NGX_OK;
 }
