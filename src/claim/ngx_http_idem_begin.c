@@ -21,6 +21,8 @@
 #include "request/ngx_http_idem_request.h"
 
 
+static ngx_int_t ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover);
+static void ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_begin_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
@@ -67,12 +69,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (!cover->asked) {
-            ngx_http_idem_op_prepare(cover, op, NGX_HTTP_IDEM_OP_BEGIN);
-            op->handler = ngx_http_idem_begin_handler;
-
-            cover->asked = 1;
-
-            if (ngx_http_idem_store_submit(op) == NGX_AGAIN) {
+            if (ngx_http_idem_begin_ask(cover) == NGX_AGAIN) {
                 return ngx_http_idem_park(r);
             }
         }
@@ -81,7 +78,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        ctx->claims.store_time += ngx_current_msec - op->start;
+        ngx_http_idem_begin_answered(cover);
 
         switch (op->result) {
 
@@ -123,6 +120,52 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+static ngx_int_t
+ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_op_prepare(cover, &cover->op, NGX_HTTP_IDEM_OP_BEGIN);
+    cover->op.handler = ngx_http_idem_begin_handler;
+
+    cover->asked = 1;
+
+    ngx_http_idem_event_of(cover->ctx, cover,
+                           NGX_HTTP_IDEM_EVENT_LOCK_ATTEMPT, NULL);
+
+    return ngx_http_idem_store_submit(&cover->op);
+}
+
+
+static void
+ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover)
+{
+    const char          *word;
+    ngx_http_idem_op_t  *op;
+
+    op = &cover->op;
+
+    cover->ctx->claims.store_time += ngx_current_msec - op->start;
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_ACQUIRED:
+        word = "miss";
+        break;
+
+    case NGX_HTTP_IDEM_FOUND:
+        word = (op->found.state == NGX_HTTP_IDEM_IN_PROGRESS) ? "in progress"
+                                                              : "hit";
+        break;
+
+    default:
+        word = "no answer";
+        break;
+    }
+
+    ngx_http_idem_event_of(cover->ctx, cover,
+                           NGX_HTTP_IDEM_EVENT_CACHE_LOOKUP, word);
+}
+
+
 static void
 ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
@@ -161,11 +204,6 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_found(r, ctx->claims.replayed);
     }
 
-    /* what it may have waited for was given back: it is the original now */
-
-    ctx->answer.original_time = 0;
-    ctx->answer.met = NULL;
-
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
@@ -187,6 +225,11 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                           ctx->claims.lease, (size_t) 8, cover->id);
         }
     }
+
+    /* what it may have waited for was given back: it is the original now */
+
+    ctx->answer.original_time = 0;
+    ctx->answer.met = NULL;
 
     if (!ctx->claims.unprotected) {
         ngx_http_idem_event(ctx,

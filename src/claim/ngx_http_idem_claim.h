@@ -180,6 +180,9 @@ ngx_int_t ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
     ngx_msec_t time, ngx_int_t max);
 void ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id);
 
+/* how many wait now, for that record */
+ngx_uint_t ngx_http_idem_waiters_of(ngx_str_t *store, u_char *id);
+
 /* how many wait now, for any record */
 ngx_uint_t ngx_http_idem_waiters_all(void);
 

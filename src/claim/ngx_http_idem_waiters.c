@@ -158,6 +158,26 @@ ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id)
 
 
 ngx_uint_t
+ngx_http_idem_waiters_of(ngx_str_t *store, u_char *id)
+{
+    u_char                          key[16];
+    ngx_uint_t                      n;
+    ngx_http_idem_waiters_entry_t  *e;
+
+    ngx_http_idem_waiters_id(key, store, id);
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_pool);
+
+    e = ngx_http_idem_waiters_entry(key, 0);
+    n = (e && e->n > 0) ? (ngx_uint_t) e->n : 0;
+
+    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_pool);
+
+    return n;
+}
+
+
+ngx_uint_t
 ngx_http_idem_waiters_all(void)
 {
     ngx_uint_t                      i, n;

@@ -189,6 +189,7 @@ typedef struct {
     ngx_http_idem_activity_conf_t    activity;
     ngx_int_t                        request_body; /* index of the variable,
                                                     or -1                   */
+    ngx_int_t                        request_id; /* ... of $request_id      */
 } ngx_http_idem_main_conf_t;
 
 

@@ -123,7 +123,8 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
         }
 
         return ngx_http_idem_conf_invalid(cf, value,
-                             "the level is \"error\", \"warn\" or \"info\"");
+                             "the level is \"error\", \"warn\", \"info\" "
+                             "or \"debug\"");
     }
 
     if (value->len > 7 && ngx_strncmp(value->data, "sample=", 7) == 0) {

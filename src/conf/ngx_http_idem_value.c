@@ -120,6 +120,8 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
     ngx_http_idem_loc_conf_t   **conf;
     ngx_http_idem_main_conf_t   *mcf;
 
+    static ngx_str_t  request_id = ngx_string("request_id");
+
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
     conf = mcf->locations.elts;
@@ -152,7 +154,11 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 
     mcf->request_body = ngx_http_idem_value_request_body(cf);
 
-    return NGX_OK;
+    /* made anew each time that it is asked for by name */
+
+    mcf->request_id = ngx_http_get_variable_index(cf, &request_id);
+
+    return (mcf->request_id == NGX_ERROR) ? NGX_ERROR : NGX_OK;
 }
 
 

@@ -9,11 +9,16 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include <openssl/rand.h>
+
 #include "observe/ngx_http_idem_events.h"
 
 
 /* of a string, whoever made it */
 #define NGX_HTTP_IDEM_LINE_STRING  128
+
+/* the end of the year 9999, ms */
+#define NGX_HTTP_IDEM_LINE_TIME_MAX  253402300799999ULL
 
 
 static struct {
@@ -34,15 +39,25 @@ static struct {
     { "idempotency.circuit_breaker.opened", NGX_HTTP_IDEM_LEVEL_WARN },
     { "idempotency.circuit_breaker.closed", NGX_HTTP_IDEM_LEVEL_INFO },
     { "idempotency.response.too_large", NGX_HTTP_IDEM_LEVEL_ERROR },
-    { "idempotency.record.deleted", NGX_HTTP_IDEM_LEVEL_WARN }
+    { "idempotency.record.deleted", NGX_HTTP_IDEM_LEVEL_WARN },
+    { "idempotency.lock.attempt", NGX_HTTP_IDEM_LEVEL_DEBUG },
+    { "idempotency.cache.lookup", NGX_HTTP_IDEM_LEVEL_DEBUG }
 };
+
+
+/* of this process: a random half, and a count of its lines */
+static u_char    ngx_http_idem_line_base[8];
+static ngx_pid_t ngx_http_idem_line_pid;
+static uint64_t  ngx_http_idem_line_count;
+
+
+static void ngx_http_idem_line_unique(void);
 
 
 ngx_int_t
 ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
     ngx_http_idem_event_e event, ngx_str_t *store)
 {
-    ngx_tm_t     tm;
     ngx_time_t  *tp;
 
     line->log = log;
@@ -50,7 +65,9 @@ ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
 
     if (log == NULL || !ngx_http_idem_log_wants(log, line->level)) {
 
-        if (!ngx_http_idem_tap_followed()) {
+        if (line->level == NGX_HTTP_IDEM_LEVEL_DEBUG
+            || !ngx_http_idem_tap_followed())
+        {
             return NGX_DECLINED;
         }
 
@@ -60,21 +77,53 @@ ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
     line->last = line->buf + sizeof(line->buf) - 2;
 
     tp = ngx_timeofday();
-    ngx_gmtime(tp->sec, &tm);
+
+    ngx_http_idem_line_unique();
 
     line->p = ngx_slprintf(line->buf, line->last,
-                     "{\"timestamp\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03MZ\","
-                     "\"level\":\"%V\",\"component\":\"idempotency\","
-                     "\"event\":\"%s\"",
-                     tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,
-                     tm.ngx_tm_hour, tm.ngx_tm_min, tm.ngx_tm_sec,
-                     (ngx_msec_t) tp->msec,
-                     &ngx_http_idem_level_names[line->level],
-                     ngx_http_idem_events[event].name);
+                           "{\"event_id\":\"%*xs%016xL\"",
+                           sizeof(ngx_http_idem_line_base),
+                           ngx_http_idem_line_base,
+                           ngx_http_idem_line_count++);
 
+    ngx_http_idem_line_time(line, "timestamp",
+                            (uint64_t) tp->sec * 1000 + tp->msec);
+    ngx_http_idem_line_string(line, "level",
+                              &ngx_http_idem_level_names[line->level]);
+    ngx_http_idem_line_word(line, "component", "idempotency");
+    ngx_http_idem_line_word(line, "event", ngx_http_idem_events[event].name);
+    ngx_http_idem_line_string(line, "host", (ngx_str_t *) &ngx_cycle->hostname);
     ngx_http_idem_line_string(line, "store", store);
 
     return NGX_OK;
+}
+
+
+/* a process that was forked must not go on with the ids of its parent */
+
+static void
+ngx_http_idem_line_unique(void)
+{
+    uint32_t  n;
+
+    if (ngx_http_idem_line_pid == ngx_pid) {
+        return;
+    }
+
+    ngx_http_idem_line_pid = ngx_pid;
+
+    if (RAND_bytes(ngx_http_idem_line_base, sizeof(ngx_http_idem_line_base))
+        == 1)
+    {
+        return;
+    }
+
+    /* an id is no secret: unique on this host will do */
+
+    n = (uint32_t) ngx_pid;
+    ngx_memcpy(ngx_http_idem_line_base, &n, sizeof(uint32_t));
+    n = (uint32_t) ngx_time();
+    ngx_memcpy(ngx_http_idem_line_base + 4, &n, sizeof(uint32_t));
 }
 
 
@@ -129,6 +178,26 @@ ngx_http_idem_line_number(ngx_http_idem_line_t *line, const char *name,
     uint64_t n)
 {
     line->p = ngx_slprintf(line->p, line->last, ",\"%s\":%uL", name, n);
+}
+
+
+void
+ngx_http_idem_line_time(ngx_http_idem_line_t *line, const char *name,
+    uint64_t msec)
+{
+    ngx_tm_t  tm;
+
+    /* a year has four digits, whatever a store has made of the time */
+
+    msec = ngx_min(msec, NGX_HTTP_IDEM_LINE_TIME_MAX);
+
+    ngx_gmtime((time_t) (msec / 1000), &tm);
+
+    line->p = ngx_slprintf(line->p, line->last,
+                           ",\"%s\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03uLZ\"",
+                           name, tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,
+                           tm.ngx_tm_hour, tm.ngx_tm_min, tm.ngx_tm_sec,
+                           msec % 1000);
 }
 
 

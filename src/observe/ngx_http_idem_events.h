@@ -35,7 +35,9 @@ typedef enum {
     NGX_HTTP_IDEM_EVENT_BREAKER_OPENED,
     NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED,
     NGX_HTTP_IDEM_EVENT_TOO_LARGE,
-    NGX_HTTP_IDEM_EVENT_RECORD_DELETED
+    NGX_HTTP_IDEM_EVENT_RECORD_DELETED,
+    NGX_HTTP_IDEM_EVENT_LOCK_ATTEMPT,
+    NGX_HTTP_IDEM_EVENT_CACHE_LOOKUP
 } ngx_http_idem_event_e;
 
 
@@ -59,7 +61,10 @@ typedef struct {
 #define ngx_http_idem_events_wanted(log)                                      \
     ((log) || ngx_http_idem_tap_followed())
 
-/* NGX_DECLINED: neither the log (it may be NULL) nor the tap wants this one */
+/*
+ * NGX_DECLINED: neither the log (it may be NULL) nor the tap wants this one.
+ * The tap has none of level debug.
+ */
 ngx_int_t ngx_http_idem_line_start(ngx_http_idem_line_t *line,
     ngx_http_idem_log_t *log, ngx_http_idem_event_e event, ngx_str_t *store);
 
@@ -72,6 +77,9 @@ void ngx_http_idem_line_hex(ngx_http_idem_line_t *line, const char *name,
     u_char *p, size_t len);
 void ngx_http_idem_line_number(ngx_http_idem_line_t *line, const char *name,
     uint64_t n);
+/* ms since the epoch, told as ISO 8601 */
+void ngx_http_idem_line_time(ngx_http_idem_line_t *line, const char *name,
+    uint64_t msec);
 
 void ngx_http_idem_line_write(ngx_http_idem_line_t *line);
 

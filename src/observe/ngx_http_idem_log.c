@@ -22,7 +22,7 @@
 #define NGX_HTTP_IDEM_LOG_FLUSH   1000
 
 /* a line of ours, and the header of syslog */
-#define NGX_HTTP_IDEM_SYSLOG_MAX  2048
+#define NGX_HTTP_IDEM_SYSLOG_MAX  6400
 
 
 /* what a thread is given: its own descriptor, since files are reopened */
@@ -55,7 +55,8 @@ static void ngx_http_idem_log_written(ngx_event_t *ev);
 
 
 ngx_str_t  ngx_http_idem_level_names[] = {
-    ngx_string("error"), ngx_string("warn"), ngx_string("info")
+    ngx_string("error"), ngx_string("warn"), ngx_string("info"),
+    ngx_string("debug")
 };
 
 
@@ -121,7 +122,8 @@ ngx_http_idem_log_write(ngx_http_idem_log_t *log,
     if (log->syslog) {
         log->syslog->severity = (level == NGX_HTTP_IDEM_LEVEL_ERROR) ? 3
                               : (level == NGX_HTTP_IDEM_LEVEL_WARN) ? 4
-                                                                           : 6;
+                              : (level == NGX_HTTP_IDEM_LEVEL_INFO) ? 6
+                                                                    : 7;
         last = ngx_syslog_add_header(log->syslog, buf);
         len = ngx_min(len - 1, (size_t) (buf + sizeof(buf) - last));
         last = ngx_cpymem(last, p, len);

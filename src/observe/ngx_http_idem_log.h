@@ -21,6 +21,7 @@ typedef enum {
     NGX_HTTP_IDEM_LEVEL_ERROR = 0,
     NGX_HTTP_IDEM_LEVEL_WARN,
     NGX_HTTP_IDEM_LEVEL_INFO,
+    NGX_HTTP_IDEM_LEVEL_DEBUG,
     NGX_HTTP_IDEM_LEVEL_N
 } ngx_http_idem_level_e;
 

@@ -247,6 +247,11 @@ extern ngx_str_t  ngx_http_idem_status_names[];
 void ngx_http_idem_event(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_event_e event, const char *word);
 
+/* ... in one of its records, which need not be the primary one */
+void ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_cover_t *cover, ngx_http_idem_event_e event,
+    const char *word);
+
 /* the request ended: the event of its outcome */
 void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 

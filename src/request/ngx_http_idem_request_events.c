@@ -13,6 +13,15 @@
 #include "request/ngx_http_idem_request.h"
 
 
+static void ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover);
+static void ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
+static void ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line);
+static uint64_t ngx_http_idem_event_now(void);
 static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
@@ -23,11 +32,16 @@ void
 ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
     const char *word)
 {
-    u_char                 hash[NGX_HTTP_IDEM_HASH_LEN];
-    ngx_str_t              group;
-    ngx_uint_t             status;
-    ngx_http_request_t    *r;
-    ngx_http_idem_line_t   line;
+    ngx_http_idem_event_of(ctx, ctx->claims.primary, event, word);
+}
+
+
+void
+ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_cover_t *cover, ngx_http_idem_event_e event,
+    const char *word)
+{
+    ngx_http_idem_line_t  line;
 
     if (ngx_http_idem_line_start(&line, ctx->conf->log, event,
                                  &ctx->conf->store->name)
@@ -36,40 +50,14 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
         return;
     }
 
-    r = ctx->request;
-
-    if (ctx->key.len) {
-        ngx_http_idem_digest_plain(hash, ctx->key.data, ctx->key.len);
-        ngx_http_idem_line_hex(&line, "key_hash", hash, sizeof(hash));
-    }
-
-    if (ctx->claims.primary) {
-        ngx_http_idem_line_hex(&line, "record", ctx->claims.primary->id,
-                               NGX_HTTP_IDEM_ID_LEN);
-    }
-
-    ngx_http_idem_line_string(&line, "method", &r->method_name);
-
-    group = ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
-    ngx_http_idem_line_string(&line, "uri_group", &group);
-
-    ngx_http_idem_event_labels(ctx, &line);
-
-    status = r->err_status ? r->err_status : r->headers_out.status;
-
-    if (status) {
-        ngx_http_idem_line_number(&line, "status", status);
-    }
-
-    ngx_http_idem_line_number(&line, "duration_ms",
-                              ngx_current_msec - ctx->arrival);
+    ngx_http_idem_event_base(ctx, &line, cover);
 
     if (ctx->status) {
         ngx_http_idem_line_string(&line, "outcome",
                                   &ngx_http_idem_status_names[ctx->status]);
     }
 
-    if (ctx->wait.waited) {
+    if (ctx->wait.waited || event == NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION) {
         ngx_http_idem_line_number(&line, "wait_ms", ctx->wait.time);
     }
 
@@ -81,9 +69,192 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
         ngx_http_idem_line_word(&line, "reason", word);
     }
 
+    ngx_http_idem_event_more(ctx, &line, event);
     ngx_http_idem_event_fields(ctx, &line);
 
     ngx_http_idem_line_write(&line);
+}
+
+
+/* what all of them have */
+
+static void
+ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover)
+{
+    u_char               hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t            group;
+    ngx_uint_t           status;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    group = ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
+    ngx_http_idem_line_string(line, "group", &group);
+
+    ngx_http_idem_event_labels(ctx, line);
+    ngx_http_idem_event_request_id(ctx, line);
+
+    if (ctx->key.len) {
+        ngx_http_idem_digest_plain(hash, ctx->key.data, ctx->key.len);
+        ngx_http_idem_line_hex(line, "key_hash", hash, sizeof(hash));
+    }
+
+    if (cover) {
+        ngx_http_idem_line_hex(line, "record", cover->id,
+                               NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    ngx_http_idem_line_string(line, "method", &r->method_name);
+    ngx_http_idem_line_string(line, "uri_group", &group);
+
+    status = r->err_status ? r->err_status : r->headers_out.status;
+
+    if (status) {
+        ngx_http_idem_line_number(line, "status", status);
+    }
+
+    ngx_http_idem_line_number(line, "duration_ms",
+                              ngx_current_msec - ctx->arrival);
+}
+
+
+/* by its index: that is the one that the upstream and access_log have */
+
+static void
+ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line)
+{
+    ngx_str_t                   value;
+    ngx_http_variable_value_t  *v;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(ctx->request,
+                                        ngx_http_idempotency_module);
+
+    v = ngx_http_get_indexed_variable(ctx->request, mcf->request_id);
+
+    if (v == NULL || v->not_found || v->len == 0) {
+        return;
+    }
+
+    value.len = v->len;
+    value.data = v->data;
+
+    ngx_http_idem_line_string(line, "request_id", &value);
+}
+
+
+/* what one of them has beside that, as far as the request knows it */
+
+static void
+ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_event_e event)
+{
+    uint64_t                now, original;
+    ngx_msec_t              ttl;
+    ngx_http_idem_cover_t  *met;
+
+    now = ngx_http_idem_event_now();
+    met = ctx->answer.met;
+    original = ctx->answer.original_time;
+
+    switch (event) {
+
+    case NGX_HTTP_IDEM_EVENT_REPLAY:
+
+        if (original) {
+            ngx_http_idem_line_time(line, "original_timestamp", original);
+            ngx_http_idem_line_number(line, "time_since_original_ms",
+                                      now > original ? now - original : 0);
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_EVENT_CONFLICT:
+        ngx_http_idem_event_conflict(ctx, line);
+        break;
+
+    case NGX_HTTP_IDEM_EVENT_KEY_CREATED:
+    case NGX_HTTP_IDEM_EVENT_KEY_EXPIRED:
+        ttl = ngx_http_idem_commit_ttl(ctx->claims.primary);
+        ngx_http_idem_line_number(line, "ttl_ms", ttl);
+
+        if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
+            ngx_http_idem_line_time(line, "expires_at", now + ttl);
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION:
+
+        if (met) {
+            ngx_http_idem_line_number(line, "queue_depth",
+                       ngx_http_idem_waiters_of(&ctx->conf->store->name,
+                                                met->id));
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
+
+        /* it waited for that one, or does not know of it */
+
+        if (original && now > original) {
+            ngx_http_idem_line_number(line, "lock_age_ms", now - original);
+        }
+
+        break;
+
+    default:
+        break;
+    }
+}
+
+
+/* of somebody else's record nothing is told but when it was */
+
+static void
+ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line)
+{
+    ngx_http_idem_cover_t  *met;
+
+    met = ctx->answer.met;
+
+    if (met == NULL) {
+        return;
+    }
+
+    ngx_http_idem_line_word(line, "conflict_type",
+              ngx_http_idem_claim_same_identity(&met->op.found.claim,
+                                                &met->claim)
+              ? "payload" : "identity");
+
+    if (!ctx->answer.foreign) {
+        ngx_http_idem_line_hex(line, "original_fingerprint",
+                               met->op.found.claim.fingerprint,
+                               NGX_HTTP_IDEM_FINGERPRINT_LEN);
+    }
+
+    ngx_http_idem_line_hex(line, "fingerprint", met->claim.fingerprint,
+                           NGX_HTTP_IDEM_FINGERPRINT_LEN);
+
+    if (ctx->answer.original_time) {
+        ngx_http_idem_line_time(line, "original_timestamp",
+                                ctx->answer.original_time);
+    }
+}
+
+
+static uint64_t
+ngx_http_idem_event_now(void)
+{
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+
+    return (uint64_t) tp->sec * 1000 + tp->msec;
 }
 
 
