@@ -4,8 +4,8 @@
  *
  * The functions are those of sql/v1/admin.sql.  A list goes through the records
  * in the order of their ids; its cursor is the id of the last one, in hex.  A
- * removed record leaves a row under nobody's token for a while, so that a holder
- * that still runs does not write it anew.
+ * removed record leaves a row under nobody's token for a while, so that a
+ * holder that still runs does not write it anew.
  *
  * Called with the cursor that somebody sent, and with the rows that came.
  */
@@ -42,7 +42,7 @@ static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
 static void ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op);
 
 
-/* NGX_DECLINED: it is empty, that of a first slice; NGX_ERROR: not one of ours */
+/* NGX_DECLINED: empty, that of a first slice; NGX_ERROR: not one of ours */
 
 ngx_int_t
 ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id)
