@@ -178,9 +178,47 @@ for ([ 'GET', '' ], [ 'DELETE', "/$id" ]) {
 
 is(http_get("/ops/records/shared/$id")->status, 200, 'it is still there');
 
+# labels, and then what idempotency_conflict_detail keeps
+for ([ '4c0003000161', '4c0003000161' ], [ '', '' ], [ '4c', '' ]) {
+    $::pg->sql("UPDATE idempotency.idempotency_keys SET details = "
+               . "'\\x$_->[0]' || CASE WHEN '$_->[0]' = '4c' THEN '' "
+               . "ELSE 'secret' END::bytea WHERE id = '\\x$id'",
+               user => 'keeper');
+    is($::pg->sql("SELECT encode(o_details, 'hex') FROM "
+                  . "idempotency.idempotency_entry('\\x$id')"), $_->[1],
+       'labels are told, details are not');
+}
 
 
-=== TEST 5: a server that is away
+
+=== TEST 5: a schema that was installed before there was any of this
+--- store: postgres
+--- http_config eval: ::own('')
+--- config eval: $::api
+--- client
+$::pg->sql("ALTER FUNCTION idempotency.idempotency_$_ RENAME TO old_$_", user => 'keeper')
+    for qw(entry entries delete);
+
+my $key = new_key();
+my $id = post('/ok?op=f', $key)->header('X-Record');
+
+is(post('/ok?op=f', $key)->header('X-Status'), 'REPLAYED', 'requests are served');
+is(http_get('/ops/health')->status, 200, 'the store is well');
+
+for ([ 'GET', '', 503 ], [ 'DELETE', "/$id", 503 ], [ 'GET', "/$id", 409 ]) {
+    my $r = http_request($_->[0], "/ops/records/shared$_->[1]", '', {});
+
+    is($r->status, $_->[2], "$_->[0] $_->[1]");
+    like($r->body, qr{apply sql/install\.sql}, 'what to do is said');
+}
+
+$::pg->sql("ALTER FUNCTION idempotency.old_$_ RENAME TO idempotency_$_", user => 'keeper')
+    for qw(entry entries delete);
+is(http_get("/ops/records/shared/$id")->status, 200, 'and then it works');
+
+
+
+=== TEST 6: a server that is away
 --- store: postgres
 --- http_config
     idempotency_store shared postgres {

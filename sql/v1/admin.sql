@@ -9,7 +9,7 @@
 --
 -- o_state    0: it is no record any more
 -- o_left     ms of the lease of a record in progress, of its life otherwise
--- o_details  their beginning, with group, tenant and actor
+-- o_details  the labels before them: group, tenant, actor and host
 
 CREATE OR REPLACE FUNCTION idempotency_between(
     p_first bytea, p_last bytea, p_limit integer)
@@ -28,7 +28,12 @@ SET search_path FROM CURRENT SET enable_seqscan = off AS $$
                CASE k.state WHEN 1 THEN k.lease_until ELSE k.expires_at END
                - n.now)))::bigint,
            k.status, k.size, k.hold::integer::smallint, k.claim,
-           substr(k.details, 1, 512)
+           CASE WHEN substr(k.details, 1, 1) = 'L'
+                     AND octet_length(k.details) > 2
+                THEN substr(k.details, 1,
+                            least(512, 3 + 256 * get_byte(k.details, 1)
+                                       + get_byte(k.details, 2)))
+           END
       FROM n, idempotency_keys k
      WHERE k.id BETWEEN p_first AND p_last
      ORDER BY k.id LIMIT p_limit
