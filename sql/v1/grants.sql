@@ -23,6 +23,7 @@ GRANT EXECUTE ON FUNCTION
                        text, text, bytea),
     idempotency_release(bytea, bytea),
     idempotency_watch(bytea),
+    idempotency_entry(bytea),
     idempotency_purge(integer, boolean),
     idempotency_figures(),
     idempotency_log(jsonb)
@@ -32,6 +33,8 @@ GRANT EXECUTE ON FUNCTION
     idempotency_list(smallint, bigint, text, text, text, bytea, integer,
                      bytea),
     idempotency_get(bytea),
+    idempotency_entries(bytea, integer),
+    idempotency_delete(bytea),
     idempotency_remove(bytea)
 TO idempotency_admin;
 

@@ -18,13 +18,15 @@ $$;
 
 CREATE OR REPLACE VIEW idempotency_records WITH (security_barrier) AS
 SELECT encode(k.id, 'hex') AS id,
-       CASE WHEN k.forget_at <= now() OR k.state = 4 THEN 'forgotten'
+       CASE WHEN k.forget_at <= now() OR k.state = 4
+                 OR k.reason = 6 THEN 'forgotten'
             WHEN k.state = 1 AND k.lease_until <= now()
                  THEN CASE WHEN k.hold THEN 'unknown' ELSE 'abandoned' END
             WHEN k.state > 1 AND k.expires_at <= now() THEN 'expired'
             ELSE (ARRAY['in progress', 'completed', 'unusable'])[k.state]
        END AS state,
-       (ARRAY['unknown', 'too large', 'stream', 'no room', 'evicted'])
+       (ARRAY['unknown', 'too large', 'stream', 'no room', 'evicted',
+              'deleted'])
            [k.reason] AS reason,
        k.status, k.size, k.label, k.tenant, k.actor, k.host, k.waiting,
        k.created_at, k.completed_at, k.expires_at,
@@ -101,25 +103,6 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
     SELECT * FROM idempotency_list(p_id => p_id, p_limit => 1)
 $$;
-
-
--- remove: the key may run again.  Whoever waits is woken, and all hosts are
--- told ("-" and the id) that a cached response is not to be replayed.
-
-CREATE OR REPLACE FUNCTION idempotency_remove(p_id bytea) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path FROM CURRENT AS $$
-BEGIN
-    DELETE FROM idempotency_keys k WHERE k.id = p_id AND k.state < 4;
-
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-
-    PERFORM pg_notify(current_schema(), '-' || encode(p_id, 'hex'));
-
-    RETURN true;
-END $$;
 
 
 -- figures: estimates, as the planner has them, since to count takes long

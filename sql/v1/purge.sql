@@ -33,7 +33,8 @@ BEGIN
                k.label, k.tenant, k.actor, k.host, k.created_at,
                k.completed_at, k.expires_at
           FROM idempotency_keys k
-         WHERE k.ctid = ANY (due) AND k.state < 4;
+         WHERE k.ctid = ANY (due) AND k.state < 4
+           AND k.reason <> 6;
     END IF;
 
     DELETE FROM idempotency_keys k WHERE k.ctid = ANY (due);

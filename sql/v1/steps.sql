@@ -116,8 +116,8 @@ BEGIN
                 k_again := false;
             END IF;
 
-        ELSIF o_state = 4 THEN
-            o_how := 0;
+        ELSIF o_state = 4 OR (o_state = 3 AND o_reason = 6) THEN
+            o_how := 0;             -- released, or deleted by hand
             k_again := false;
 
         ELSIF o_state = 1 OR (o_state = 3 AND o_reason = 1 AND NOT k_hold) THEN

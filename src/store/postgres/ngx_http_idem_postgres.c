@@ -37,6 +37,7 @@ static void ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static ngx_int_t ngx_http_idem_pg_ask(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_watch(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_pg_admin(ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op);
 static ngx_http_idem_pg_conn_t *ngx_http_idem_pg_route(
     ngx_http_idem_op_t *op);
@@ -64,7 +65,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_http_idem_pg_cancel,
     NULL,                                    /* stats   */
     1,                                       /* remote  */
-    NULL                                     /* admin: by SQL so far */
+    ngx_http_idem_pg_admin
 };
 
 
@@ -75,7 +76,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
 /* the application did not run yet: nothing is lost by failing soon */
 #define ngx_http_idem_pg_impatient(op)                                        \
     ((op)->kind == NGX_HTTP_IDEM_OP_BEGIN                                     \
-     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH)
+     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH                                  \
+     || ngx_http_idem_op_is_admin(op))
 
 /* it was tried often enough, and will be tried again soon */
 #define ngx_http_idem_pg_hopeless(conn)                                       \
@@ -117,10 +119,29 @@ ngx_http_idem_pg_watch(ngx_http_idem_op_t *op)
 }
 
 
+static ngx_int_t
+ngx_http_idem_pg_admin(ngx_http_idem_op_t *op)
+{
+    u_char  id[NGX_HTTP_IDEM_ID_LEN];
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST
+        && ngx_http_idem_pg_cursor(&op->list->cursor, id) == NGX_ERROR)
+    {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "the cursor is not one of this store";
+        op->bad_record = 1;
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_pg_ask(op);
+}
+
+
 /*
  * A record has always the same connection, so that what is asked of it is done
  * in order.  Save for commits of a response, which the client gets only when
- * the commit is through: without one, its retry may be faster.
+ * the commit is through: without one, its retry may be faster.  A removal is on
+ * the disk before it is told, as a commit is.
  */
 
 static ngx_http_idem_pg_conn_t *
@@ -133,8 +154,9 @@ ngx_http_idem_pg_route(ngx_http_idem_op_t *op)
 
     n = op->id[NGX_HTTP_IDEM_ID_LEN - 1] % pg->connections;
 
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
-        && op->state == NGX_HTTP_IDEM_COMPLETED)
+    if (op->kind == NGX_HTTP_IDEM_OP_REMOVE
+        || (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+            && op->state == NGX_HTTP_IDEM_COMPLETED))
     {
         n += pg->connections;
     }
@@ -245,6 +267,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
     case NGX_HTTP_IDEM_OP_COMMIT:
     case NGX_HTTP_IDEM_OP_RELEASE:
+    case NGX_HTTP_IDEM_OP_REMOVE:
 
         if (!failed) {
             /* faster than the notification, and without it */
@@ -570,6 +593,12 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
     }
 
     ngx_http_idem_pg_purge_init(pg);
+
+    /* who keeps copies hears of what is removed, as long as the worker lives */
+
+    if (store->forget && pg->conns[0].listens) {
+        ngx_http_idem_pg_flush(&pg->conns[0]);
+    }
 
     return NGX_OK;
 }

@@ -11,6 +11,7 @@
  *   ..._postgres_lot.c         lots: statements with one Sync
  *   ..._postgres_step.c        an operation as a statement
  *   ..._postgres_result.c      a row, or an error, as its result
+ *   ..._postgres_admin.c       rows as the entries that people see
  *   ..._postgres_watch.c       waiters and notifications
  *   ..._postgres_purge.c       the purge, by one worker of a host
  *
@@ -89,10 +90,18 @@ typedef enum {
 } ngx_http_idem_pg_state_e;
 
 
-/* statements: the operations in their order, and the purge */
+/* statements: the operations in their order, with the purge among them */
 
 #define NGX_HTTP_IDEM_PG_STEP_PURGE  NGX_HTTP_IDEM_OP_N
-#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_OP_N + 1)
+#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_OP_LIST + 1)
+
+/* those of people, behind it, have no name: they may lack a right, or be
+   missing in a schema that was installed before there were any */
+#define ngx_http_idem_pg_named(step)                                          \
+    ((step) <= NGX_HTTP_IDEM_PG_STEP_PURGE)
+
+/* rows that a slice of a list looks at */
+#define NGX_HTTP_IDEM_PG_SLICE       100
 
 
 typedef struct {
@@ -285,7 +294,12 @@ ngx_int_t ngx_http_idem_pg_prelude_send(
     ngx_http_idem_pg_conn_t *conn, ngx_uint_t durable);
 char *ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call);
+int64_t ngx_http_idem_pg_number(PGresult *result, int row, int column);
 ngx_int_t ngx_http_idem_pg_count(PGresult *result);
+
+/* administration */
+ngx_int_t ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id);
+void ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call);
 
 /* what becomes of a statement that failed */
 

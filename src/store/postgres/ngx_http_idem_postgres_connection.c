@@ -44,6 +44,12 @@ static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
     (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->lots)     \
      || ((conn)->listens && (conn)->pg->nwatches))
 
+/* ... or to hear of what is removed, by who keeps copies */
+#define ngx_http_idem_pg_wanted(conn)                                         \
+    (ngx_http_idem_pg_needed(conn)                                            \
+     || ((conn)->listens && (conn)->pg->store->forget                         \
+         && !ngx_exiting && !ngx_terminate && !ngx_quit))
+
 
 void
 ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
@@ -134,7 +140,7 @@ ngx_http_idem_pg_flush_handler(ngx_event_t *ev)
 
     case NGX_HTTP_IDEM_PG_CLOSED:
 
-        if (ngx_http_idem_pg_needed(conn)) {
+        if (ngx_http_idem_pg_wanted(conn)) {
             ngx_http_idem_pg_connect(conn);
         }
 
@@ -550,7 +556,7 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
 
     conn->state = NGX_HTTP_IDEM_PG_CLOSED;
 
-    if (ngx_http_idem_pg_needed(conn)) {
+    if (ngx_http_idem_pg_wanted(conn)) {
         ngx_http_idem_pg_connect(conn);
     }
 }

@@ -29,7 +29,6 @@
 #define NGX_HTTP_IDEM_PG_RUNNING        4
 
 
-static int64_t ngx_http_idem_pg_number(PGresult *result, int column);
 static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call);
 static const char *ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call);
 static const char *ngx_http_idem_pg_keep(ngx_http_idem_op_t *op,
@@ -41,21 +40,21 @@ static void ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
 
 /* a column of a row in binary form, of whatever width; -1 for anything else */
 
-static int64_t
-ngx_http_idem_pg_number(PGresult *result, int column)
+int64_t
+ngx_http_idem_pg_number(PGresult *result, int row, int column)
 {
     u_char    *p;
     int        i, len;
     uint64_t   n;
 
-    if (PQntuples(result) < 1 || PQnfields(result) <= column
-        || PQgetisnull(result, 0, column))
+    if (PQntuples(result) <= row || PQnfields(result) <= column
+        || PQgetisnull(result, row, column))
     {
         return -1;
     }
 
-    len = PQgetlength(result, 0, column);
-    p = (u_char *) PQgetvalue(result, 0, column);
+    len = PQgetlength(result, row, column);
+    p = (u_char *) PQgetvalue(result, row, column);
 
     if (len != 2 && len != 4 && len != 8) {
         return -1;
@@ -76,7 +75,7 @@ ngx_http_idem_pg_number(PGresult *result, int column)
 ngx_int_t
 ngx_http_idem_pg_count(PGresult *result)
 {
-    return (ngx_int_t) ngx_http_idem_pg_number(result, 0);
+    return (ngx_int_t) ngx_http_idem_pg_number(result, 0, 0);
 }
 
 
@@ -97,7 +96,12 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
         return;
     }
 
-    n = ngx_http_idem_pg_number(call->result, 0);
+    if (ngx_http_idem_op_is_admin(op)) {
+        ngx_http_idem_pg_admin_result(call);
+        return;
+    }
+
+    n = ngx_http_idem_pg_number(call->result, 0, 0);
 
     if (n < 0) {
         return;
@@ -145,7 +149,7 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
     ngx_http_idem_op_t  *op;
 
     op = call->op;
-    how = ngx_http_idem_pg_number(call->result, 0);
+    how = ngx_http_idem_pg_number(call->result, 0, 0);
 
     op->abandoned = 0;
     op->expired = 0;
@@ -203,9 +207,9 @@ ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
 
     found->verify = 1;
 
-    state = ngx_http_idem_pg_number(result, 1);
-    reason = ngx_http_idem_pg_number(result, 2);
-    left = ngx_http_idem_pg_number(result, 3);
+    state = ngx_http_idem_pg_number(result, 0, 1);
+    reason = ngx_http_idem_pg_number(result, 0, 2);
+    left = ngx_http_idem_pg_number(result, 0, 3);
 
     if (PQnfields(result) < 7
         || state < NGX_HTTP_IDEM_IN_PROGRESS
@@ -362,6 +366,18 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
     } else if (ngx_strcmp(state, "42501") == 0) {
         ngx_http_idem_pg_explain(op, "the user may not do that: ",
                                  error);
+
+        /* the store answers, although nobody may look: it is not away */
+        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
+
+    } else if (ngx_strcmp(state, "42883") == 0
+               && ngx_http_idem_op_is_admin(op))
+    {
+        ngx_http_idem_pg_explain(op, "apply sql/install.sql of this "
+                                 "release: ", error);
+
+        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
+
     } else {
         ngx_http_idem_pg_explain(op, "", error);
     }

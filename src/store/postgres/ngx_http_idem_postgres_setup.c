@@ -115,7 +115,7 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
     }
 
     if (!pg->pooler) {
-        for (i = 0; i < NGX_HTTP_IDEM_PG_STEP_N; i++) {
+        for (i = 0; ngx_http_idem_pg_named(i); i++) {
             name[0] = (u_char) ('a' + i);
             name[1] = '\0';
 

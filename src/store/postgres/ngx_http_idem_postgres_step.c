@@ -2,7 +2,7 @@
 /*
  * An operation as a statement.
  *
- * Each is one call of a function of sql/v1/steps.sql, with its parameters in
+ * Each is one call of a function of sql/v1/, with its parameters in
  * binary form: numbers in network order, bytes as they are.
  *
  * Called by the lots.
@@ -68,6 +68,12 @@ static const char  *ngx_http_idem_pg_texts[] = {
     "SELECT %V.idempotency_watch($1::bytea)",
 
     "SELECT %V.idempotency_purge($1::int4,$2::bool)",
+
+    "SELECT * FROM %V.idempotency_entry($1::bytea)",
+
+    "SELECT * FROM %V.idempotency_delete($1::bytea)",
+
+    "SELECT * FROM %V.idempotency_entries($1::bytea,$2::int4)",
 
     "SELECT o_version, o_compatible FROM %V.idempotency_version()",
 
@@ -196,9 +202,26 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
         return ngx_http_idem_pg_send(conn, call->step, &args);
     }
 
+    if (call->step == NGX_HTTP_IDEM_OP_LIST) {
+
+        if (ngx_http_idem_pg_cursor(&op->list->cursor, args.last) == NGX_OK) {
+            ngx_http_idem_pg_arg(&args, args.last, NGX_HTTP_IDEM_ID_LEN);
+            args.last += NGX_HTTP_IDEM_ID_LEN;
+
+        } else {
+            ngx_http_idem_pg_arg(&args, NULL, 0);
+        }
+
+        ngx_http_idem_pg_arg_number(&args, NGX_HTTP_IDEM_PG_SLICE, 4);
+
+        return ngx_http_idem_pg_send(conn, call->step, &args);
+    }
+
     ngx_http_idem_pg_arg(&args, op->id, NGX_HTTP_IDEM_ID_LEN);
 
-    if (call->step == NGX_HTTP_IDEM_OP_WATCH) {
+    if (call->step == NGX_HTTP_IDEM_OP_WATCH
+        || ngx_http_idem_op_is_admin(op))
+    {
         return ngx_http_idem_pg_send(conn, call->step, &args);
     }
 
@@ -346,7 +369,7 @@ ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     int   rc;
     char  name[2];
 
-    if (conn->pg->pooler) {
+    if (conn->pg->pooler || !ngx_http_idem_pg_named(step)) {
         rc = PQsendQueryParams(conn->link, conn->pg->sql[step], args->n, NULL,
                                args->values, args->lengths, args->formats, 1);
     } else {

@@ -174,7 +174,7 @@ ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn)
     u_char      id[NGX_HTTP_IDEM_ID_LEN], *p;
     size_t      len;
     ngx_int_t   n;
-    ngx_uint_t  i;
+    ngx_uint_t  i, removed;
     PGnotify   *notify;
 
     for ( ;; ) {
@@ -187,10 +187,10 @@ ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn)
         p = (u_char *) notify->extra;
         len = ngx_strlen(p);
 
-        if (len && *p == '-') {
-            p++;
-            len--;
-        }
+        removed = (len && *p == '-');
+
+        p += removed;
+        len -= removed;
 
         n = (len == 2 * NGX_HTTP_IDEM_ID_LEN) ? 0 : NGX_ERROR;
 
@@ -201,8 +201,14 @@ ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn)
 
         PQfreemem(notify);
 
-        if (n != NGX_ERROR) {
-            ngx_http_idem_pg_wake(conn->pg, id);
+        if (n == NGX_ERROR) {
+            continue;
+        }
+
+        ngx_http_idem_pg_wake(conn->pg, id);
+
+        if (removed && conn->pg->store->forget) {
+            conn->pg->store->forget(conn->pg->store, id);
         }
     }
 }

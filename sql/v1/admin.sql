@@ -1,0 +1,116 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
+-- What idempotency_admin of nginx asks: a record, its removal, a list.  A record
+-- is told without its response and its token.
+
+-- The first p_limit rows from one id to another, whatever they are, so that the
+-- work is bounded.
+--
+-- o_state    0: it is no record any more
+-- o_left     ms of the lease of a record in progress, of its life otherwise
+-- o_details  the labels before them: group, tenant, actor and host
+
+CREATE OR REPLACE FUNCTION idempotency_between(
+    p_first bytea, p_last bytea, p_limit integer)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH n AS MATERIALIZED (SELECT clock_timestamp() AS now)
+    SELECT k.id,
+           CASE WHEN k.state = 4 OR k.reason = 6 OR k.forget_at <= n.now
+                     OR (k.state > 1 AND k.expires_at <= n.now)
+                THEN 0 ELSE k.state END::smallint,
+           k.reason,
+           greatest(0, ceil(1000 * extract(epoch FROM
+               CASE k.state WHEN 1 THEN k.lease_until ELSE k.expires_at END
+               - n.now)))::bigint,
+           k.status, k.size, k.hold::integer::smallint, k.claim,
+           CASE WHEN substr(k.details, 1, 1) = 'L'
+                     AND octet_length(k.details) > 2
+                THEN substr(k.details, 1,
+                            least(512, 3 + 256 * get_byte(k.details, 1)
+                                       + get_byte(k.details, 2)))
+           END
+      FROM n, idempotency_keys k
+     WHERE k.id BETWEEN p_first AND p_last
+     ORDER BY k.id LIMIT p_limit
+$$;
+
+
+-- list: the next rows after an id, or the first ones
+
+CREATE OR REPLACE FUNCTION idempotency_entries(
+    p_after bytea, p_limit integer)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+    SELECT * FROM idempotency_between(coalesce(p_after || '\x00', '\x00'),
+                      decode(repeat('ff', 32), 'hex'), p_limit)
+$$;
+
+
+-- get: nothing, or a record
+
+CREATE OR REPLACE FUNCTION idempotency_entry(p_id bytea)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+    SELECT * FROM idempotency_between(p_id, p_id, 1) e WHERE e.o_state > 0
+$$;
+
+
+-- remove: the key may run again.  Tells what it was.  Something stays of it,
+-- under nobody's token: a holder that still runs, or a commit that is sent
+-- again, would write it anew if it found nothing.  Whoever waits is woken, and
+-- all hosts are told ("-" and the id) that a cached response is not to be
+-- replayed.
+
+CREATE OR REPLACE FUNCTION idempotency_delete(p_id bytea)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    n  timestamptz;
+BEGIN
+    PERFORM FROM idempotency_keys k WHERE k.id = p_id FOR UPDATE;
+
+    RETURN QUERY SELECT * FROM idempotency_entry(p_id);
+
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+
+    n := clock_timestamp();
+
+    UPDATE idempotency_keys k
+       SET token = '\x00000000000000000000000000000000', reason = 6,
+           state = 3, status = NULL, size = 0, response = NULL,
+           details = NULL, hold = false, again = false, waiting = false,
+           lease_until = n, completed_at = coalesce(k.completed_at, n),
+           expires_at = n, forget_at = x.f,
+           purge_at = date_bin('5 min', x.f + interval '5 min',
+                               '2000-01-01Z')
+      FROM (SELECT CASE WHEN y.state = 1
+                        THEN greatest(y.forget_at, n + interval '10 min')
+                        ELSE n + interval '10 min' END AS f
+              FROM idempotency_keys y WHERE y.id = p_id) x
+     WHERE k.id = p_id;
+
+    PERFORM pg_notify(current_schema(), '-' || encode(p_id, 'hex'));
+END $$;
+
+
+CREATE OR REPLACE FUNCTION idempotency_remove(p_id bytea) RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+    SELECT count(*) > 0 FROM idempotency_delete(p_id)
+$$;

@@ -1,0 +1,253 @@
+
+/*
+ * What people ask of a PostgreSQL store: a record, its removal, a list.
+ *
+ * The functions are those of sql/v1/admin.sql.  A list goes through the records
+ * in the order of their ids; its cursor is the id of the last one, in hex.  A
+ * removed record leaves a row under nobody's token for a while, so that a
+ * holder that still runs does not write it anew.
+ *
+ * Called with the cursor that somebody sent, and with the rows that came.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+/* columns of a row */
+
+enum {
+    NGX_HTTP_IDEM_PG_ENTRY_ID = 0,
+    NGX_HTTP_IDEM_PG_ENTRY_STATE,
+    NGX_HTTP_IDEM_PG_ENTRY_REASON,
+    NGX_HTTP_IDEM_PG_ENTRY_LEFT,
+    NGX_HTTP_IDEM_PG_ENTRY_STATUS,
+    NGX_HTTP_IDEM_PG_ENTRY_SIZE,
+    NGX_HTTP_IDEM_PG_ENTRY_HOLD,
+    NGX_HTTP_IDEM_PG_ENTRY_CLAIM,
+    NGX_HTTP_IDEM_PG_ENTRY_DETAILS,
+    NGX_HTTP_IDEM_PG_ENTRY_N
+};
+
+
+static ngx_int_t ngx_http_idem_pg_entry(ngx_http_idem_op_t *op,
+    PGresult *result, int row);
+static ngx_int_t ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
+    ngx_http_idem_entry_t *entry, PGresult *result, int row);
+static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
+    PGresult *result);
+static void ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op);
+
+
+/* NGX_DECLINED: empty, that of a first slice; NGX_ERROR: not one of ours */
+
+ngx_int_t
+ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id)
+{
+    ngx_int_t   n;
+    ngx_uint_t  i;
+
+    if (cursor->len == 0) {
+        return NGX_DECLINED;
+    }
+
+    if (cursor->len != 2 * NGX_HTTP_IDEM_ID_LEN) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
+        n = ngx_hextoi(cursor->data + 2 * i, 2);
+
+        if (n == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        id[i] = (u_char) n;
+    }
+
+    return NGX_OK;
+}
+
+
+/* op->result says so far that these are not the rows */
+
+void
+ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
+{
+    int                  row, rows;
+    ngx_int_t            rc;
+    ngx_http_idem_op_t  *op;
+
+    op = call->op;
+    rows = PQntuples(call->result);
+
+    if (PQnfields(call->result) != NGX_HTTP_IDEM_PG_ENTRY_N) {
+        return;
+    }
+
+    op->error = NULL;
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_GET:
+        op->result = rows ? NGX_HTTP_IDEM_FOUND : NGX_HTTP_IDEM_GONE;
+        break;
+
+    case NGX_HTTP_IDEM_OP_REMOVE:
+        op->result = rows ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_GONE;
+        break;
+
+    default: /* NGX_HTTP_IDEM_OP_LIST */
+        op->result = NGX_HTTP_IDEM_OK;
+        break;
+    }
+
+    for (row = 0; row < rows; row++) {
+        rc = ngx_http_idem_pg_entry(op, call->result, row);
+
+        if (rc == NGX_ERROR) {
+            ngx_http_idem_pg_no_memory(op);
+            return;
+        }
+
+        /* a list leaves out what is none */
+
+        if (rc != NGX_OK && op->kind != NGX_HTTP_IDEM_OP_LIST) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "its row is not one of ours";
+            op->bad_record = 1;
+            return;
+        }
+    }
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
+        ngx_http_idem_pg_list_next(op, call->result);
+    }
+}
+
+
+/* NGX_DECLINED: it is none; NGX_ERROR: no memory */
+
+static ngx_int_t
+ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
+{
+    int64_t                 state, reason, left, status, size;
+    ngx_http_idem_claim_t   claim;
+    ngx_http_idem_entry_t  *entry;
+
+    state = ngx_http_idem_pg_number(result, row,
+                                    NGX_HTTP_IDEM_PG_ENTRY_STATE);
+    reason = ngx_http_idem_pg_number(result, row,
+                                     NGX_HTTP_IDEM_PG_ENTRY_REASON);
+    left = ngx_http_idem_pg_number(result, row, NGX_HTTP_IDEM_PG_ENTRY_LEFT);
+    status = ngx_http_idem_pg_number(result, row,
+                                     NGX_HTTP_IDEM_PG_ENTRY_STATUS);
+    size = ngx_http_idem_pg_number(result, row, NGX_HTTP_IDEM_PG_ENTRY_SIZE);
+
+    if (state < NGX_HTTP_IDEM_IN_PROGRESS || state > NGX_HTTP_IDEM_UNUSABLE
+        || reason < 0 || reason > NGX_HTTP_IDEM_REASON_DELETED
+        || PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID)
+           != NGX_HTTP_IDEM_ID_LEN
+        || ngx_http_idem_pg_api->claim_decode(
+               (u_char *) PQgetvalue(result, row,
+                                     NGX_HTTP_IDEM_PG_ENTRY_CLAIM),
+               (size_t) PQgetlength(result, row,
+                                    NGX_HTTP_IDEM_PG_ENTRY_CLAIM),
+               &claim)
+           != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
+    entry = ngx_array_push(&op->list->entries);
+    if (entry == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(entry, sizeof(ngx_http_idem_entry_t));
+
+    ngx_memcpy(entry->id, PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID),
+               NGX_HTTP_IDEM_ID_LEN);
+
+    entry->state = (ngx_http_idem_state_e) state;
+    entry->reason = (ngx_http_idem_reason_e) reason;
+    entry->claim = claim;
+    entry->left = (ngx_msec_t) ngx_max(left, 0);
+    entry->status = (ngx_uint_t) ngx_max(status, 0);
+    entry->size = (size_t) ngx_max(size, 0);
+    entry->hold = (ngx_http_idem_pg_number(result, row,
+                                           NGX_HTTP_IDEM_PG_ENTRY_HOLD)
+                   == 1);
+
+    return ngx_http_idem_pg_entry_details(op, entry, result, row);
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
+    ngx_http_idem_entry_t *entry, PGresult *result, int row)
+{
+    size_t  len;
+
+    len = (size_t) PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_DETAILS);
+    len = ngx_min(len, NGX_HTTP_IDEM_ENTRY_DETAILS);
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    entry->details.data = ngx_pnalloc(op->pool, len);
+    if (entry->details.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(entry->details.data,
+               PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_DETAILS), len);
+    entry->details.len = len;
+
+    return NGX_OK;
+}
+
+
+/* a slice that is not full was the last one */
+
+static void
+ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op, PGresult *result)
+{
+    int      last;
+    u_char  *p;
+
+    op->list->cursor.len = 0;
+
+    last = PQntuples(result) - 1;
+
+    if (last + 1 < NGX_HTTP_IDEM_PG_SLICE
+        || PQgetlength(result, last, NGX_HTTP_IDEM_PG_ENTRY_ID)
+           != NGX_HTTP_IDEM_ID_LEN)
+    {
+        return;
+    }
+
+    p = ngx_pnalloc(op->pool, 2 * NGX_HTTP_IDEM_ID_LEN);
+    if (p == NULL) {
+        ngx_http_idem_pg_no_memory(op);
+        return;
+    }
+
+    op->list->cursor.data = p;
+    op->list->cursor.len = ngx_hex_dump(p,
+              (u_char *) PQgetvalue(result, last, NGX_HTTP_IDEM_PG_ENTRY_ID),
+              NGX_HTTP_IDEM_ID_LEN)
+        - p;
+}
+
+
+static void
+ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op)
+{
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = "no memory for a list";
+}

@@ -1,0 +1,239 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# idempotency_admin on PostgreSQL, beyond what t/admin.t asks of every store: a
+# deletion reaches the caches of other hosts, long lists, rights that are
+# missing, and a server that is away.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use JSON::PP;
+
+our $pg;
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres') {
+    $pg = start_postgres('max_connections=60');
+    $ENV{TEST_NGINX_OWN_PORT} = $pg->{port};
+    $pg->sql('CREATE ROLE plain LOGIN; GRANT idempotency_nginx TO plain',
+             user => 'keeper');
+}
+
+our $api = <<'_EOC_';
+    location / {
+        idempotency           shared;
+        idempotency_scope     api;
+        idempotency_identity  off;
+        add_header            X-Record $idempotency_record always;
+        add_header            X-Status $idempotency_status always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+_EOC_
+
+sub own {
+    my ($more, $user) = @_;
+
+    $user ||= 'nginx';
+
+    return <<"_EOC_";
+    idempotency_store shared postgres {
+        server    127.0.0.1:\$TEST_NGINX_OWN_PORT;
+        database  idempotency;
+        user      $user;
+        timeout   5s;
+        $more
+    }
+_EOC_
+}
+
+sub post {
+    my ($uri, $key, @o) = @_;
+
+    return http_post($uri, 'body', { 'Idempotency-Key' => $key }, @o);
+}
+
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a deletion reaches the caches of other hosts
+--- store: postgres
+--- http_config eval: ::own('cache copies:1m ttl=60s;')
+--- config eval: $::api
+--- client
+my $other = start_host(free_port());
+my @there = (port => $other->{port});
+my $key = new_key();
+
+my $id = post('/ok?op=a', $key)->header('X-Record');
+
+is(post('/ok?op=a', $key, @there)->header('X-Status'), 'REPLAYED',
+   'the other host has a copy by now');
+
+is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
+   1, 'deleted here');
+is(post('/ok?op=a', $key)->body, "run 2\n", 'this host forgot it at once');
+
+ok(wait_for(sub { post('/ok?op=a', $key, @there)->body eq "run 2\n" }, 10),
+   'and so did the other, long before its copy was too old');
+is(app_count('a'), 2, 'it ran once more, and no more');
+ok($other->stop, 'it left in order');
+
+
+
+=== TEST 2: who keeps copies listens before anybody asks, and again afterwards
+--- store: postgres
+--- http_config eval: ::own('cache copies:1m ttl=60s;')
+--- config eval: $::api
+--- client
+my $listens = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+my $count = sub { $::pg->sql($listens, user => 'postgres') };
+
+ok(wait_for(sub { $count->() >= 1 }, 10), 'connected without a request');
+
+$::pg->sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+           . "WHERE usename = 'nginx'", user => 'postgres');
+ok(wait_for(sub { $count->() >= 1 }, 10), 'and again');
+
+my $key = new_key();
+my $id = post('/ok?op=b', $key)->header('X-Record');
+
+is(post('/ok?op=b', $key)->header('X-Status'), 'REPLAYED', 'a copy');
+is($::pg->sql("SELECT idempotency.idempotency_remove('\\x$id')"), 't',
+   'removed with SQL');
+ok(wait_for(sub { post('/ok?op=b', $key)->body eq "run 2\n" }, 10),
+   'is forgotten, too');
+
+
+
+=== TEST 3: a list of several slices, with rows that are no records in it
+--- store: postgres
+--- http_config eval: ::own('')
+--- config eval: $::api
+--- client
+my (%id, %seen, $cursor);
+
+$::pg->sql('TRUNCATE idempotency.idempotency_keys', user => 'keeper');
+
+my $key = new_key();
+my $id = post('/ok?op=c', $key)->header('X-Record');
+
+$::pg->sql("INSERT INTO idempotency.idempotency_keys (created_at, lease_until, "
+           . "completed_at, expires_at, forget_at, purge_at, size, state, "
+           . "status, id, token, claim, response) SELECT created_at, "
+           . "lease_until, completed_at, CASE WHEN n % 3 = 0 THEN now() "
+           . "ELSE expires_at END, forget_at, purge_at, size, state, status, "
+           . "sha256(n::text::bytea), token, claim, response "
+           . "FROM idempotency.idempotency_keys, generate_series(1, 360) n",
+           user => 'keeper');
+
+for (1 .. 100) {
+    my $r = http_get('/ops/records/shared?limit=50'
+                     . ($cursor ? "&cursor=$cursor" : ''));
+
+    is($r->status, 200, 'a page') or last;
+    $seen{ $_->{record} }++ for @{ $r->json->{records} };
+    $cursor = $r->json->{cursor} or last;
+}
+
+is(scalar(keys %seen), 241, 'all that did not expire');
+is(scalar(grep { $_ > 1 } values %seen), 0, 'none twice');
+ok($seen{$id}, 'and the one that ran');
+
+is(http_request('DELETE', '/ops/records/shared?state=completed&limit=1000', '',
+                {})->json->{deleted}, 241, 'deleted');
+is(scalar @{ http_get('/ops/records/shared')->json->{records} }, 0, 'none left');
+is(post('/ok?op=c', $key)->body, "run 2\n", 'it runs again');
+is($::pg->sql("SELECT count(*) FROM idempotency.idempotency_keys "
+              . "WHERE reason = 6 AND (response IS NOT NULL "
+              . "OR details IS NOT NULL)", user => 'keeper'), 0,
+   'nothing of a response stays');
+
+
+
+=== TEST 4: without the right to, records are seen by their id only
+--- store: postgres
+--- http_config eval: ::own('', 'plain')
+--- config eval: $::api
+--- client
+my $id = post('/ok?op=d', new_key())->header('X-Record');
+
+is(http_get('/ops/health')->status, 200, 'health needs no right');
+is(http_get('/ops/health')->json->{stores}[0]{ok}, JSON::PP::true, 'it was asked');
+is(http_get("/ops/records/shared/$id")->json->{state}, 'completed', 'by its id');
+
+for ([ 'GET', '' ], [ 'DELETE', "/$id" ]) {
+    my $r = http_request($_->[0], "/ops/records/shared$_->[1]", '', {});
+
+    is($r->status, 503, "$_->[0] is refused");
+    like($r->body, qr/the user may not do that/, 'and says why');
+}
+
+is(http_get("/ops/records/shared/$id")->status, 200, 'it is still there');
+
+# labels, and then what idempotency_conflict_detail keeps
+for ([ '4c0003000161', '4c0003000161' ], [ '', '' ], [ '4c', '' ]) {
+    $::pg->sql("UPDATE idempotency.idempotency_keys SET details = "
+               . "'\\x$_->[0]' || CASE WHEN '$_->[0]' = '4c' THEN '' "
+               . "ELSE 'secret' END::bytea WHERE id = '\\x$id'",
+               user => 'keeper');
+    is($::pg->sql("SELECT encode(o_details, 'hex') FROM "
+                  . "idempotency.idempotency_entry('\\x$id')"), $_->[1],
+       'labels are told, details are not');
+}
+
+
+
+=== TEST 5: a schema that was installed before there was any of this
+--- store: postgres
+--- http_config eval: ::own('')
+--- config eval: $::api
+--- client
+$::pg->sql("ALTER FUNCTION idempotency.idempotency_$_ RENAME TO old_$_", user => 'keeper')
+    for qw(entry entries delete);
+
+my $key = new_key();
+my $id = post('/ok?op=f', $key)->header('X-Record');
+
+is(post('/ok?op=f', $key)->header('X-Status'), 'REPLAYED', 'requests are served');
+is(http_get('/ops/health')->status, 200, 'the store is well');
+
+for ([ 'GET', '', 503 ], [ 'DELETE', "/$id", 503 ], [ 'GET', "/$id", 409 ]) {
+    my $r = http_request($_->[0], "/ops/records/shared$_->[1]", '', {});
+
+    is($r->status, $_->[2], "$_->[0] $_->[1]");
+    like($r->body, qr{apply sql/install\.sql}, 'what to do is said');
+}
+
+$::pg->sql("ALTER FUNCTION idempotency.old_$_ RENAME TO idempotency_$_", user => 'keeper')
+    for qw(entry entries delete);
+is(http_get("/ops/records/shared/$id")->status, 200, 'and then it works');
+
+
+
+=== TEST 6: a server that is away
+--- store: postgres
+--- http_config
+    idempotency_store shared postgres {
+        server           127.0.0.1:$TEST_NGINX_DEAD_PORT;
+        database         idempotency;
+        user             nginx;
+        connect_timeout  200ms;
+        timeout          200ms;
+    }
+--- config eval: $::api
+--- client
+my $r = http_get('/ops/health');
+
+is($r->status, 503, 'not well');
+is($r->json->{stores}[0]{ok}, JSON::PP::false, 'which');
+ok($r->json->{stores}[0]{error}, 'and why');
+is(http_get('/ops/records/shared')->json->{error}{code}, 'STORE_UNAVAILABLE',
+   'no list, but a clear word');
