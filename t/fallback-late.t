@@ -92,6 +92,8 @@ from the ledger at once.  Then the first answers that nobody runs there.
 --- config eval: $::location
 --- client_timeout: 60
 --- client
+back();                     # there is a connection that begins are sent on
+
 my $n = 0;
 for my $way ('', '/strict', '/remote') {
     my $op = 'k' . ++$n;
@@ -132,6 +134,7 @@ for my $way ('', '/strict', '/remote') {
 --- client
 my $key = key();
 
+back();
 $::redis->pause;
 send_post('/ok?op=fails', 'x', key());
 sleep 2;

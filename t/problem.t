@@ -215,6 +215,7 @@ is(app_count('/hold/reset'), 1, 'ran once, hold');
     location / {
         idempotency               $TEST_STORE;
         idempotency_max_response  1k;
+        idempotency_stream        pass;
         proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 --- client

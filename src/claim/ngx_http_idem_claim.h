@@ -194,6 +194,12 @@ ngx_int_t ngx_http_idem_activity_look(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *scope, u_char *identity);
 void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 
+/* ..._replays.c: how often a record was replayed, by this nginx */
+
+ngx_int_t ngx_http_idem_replays_zone(ngx_conf_t *cf);
+ngx_uint_t ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover,
+    uint64_t original);
+
 /* ..._renew.c */
 
 void ngx_http_idem_renew_init(ngx_cycle_t *cycle);

@@ -132,6 +132,10 @@ static ngx_http_variable_t  ngx_http_idem_vars[] = {
       ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_LAYER,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
+    { ngx_string("idempotency_replay_count"), NULL,
+      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_REPLAY_COUNT,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
     { ngx_string("idempotency_activity_count"), NULL,
       ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },

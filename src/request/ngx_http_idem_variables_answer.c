@@ -18,6 +18,8 @@
 #include "request/ngx_http_idem_variables.h"
 
 
+static ngx_int_t ngx_http_idem_variable_count(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_variable_refusal(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, uintptr_t data, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_variable_diff(ngx_http_request_t *r,
@@ -67,6 +69,10 @@ ngx_http_idem_variable_answer(ngx_http_request_t *r,
         rc = NGX_OK;
         break;
 
+    case NGX_HTTP_IDEM_VAR_REPLAY_COUNT:
+        rc = ngx_http_idem_variable_count(r, ctx, &value);
+        break;
+
     case NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT:
     case NGX_HTTP_IDEM_VAR_ACTIVITY_AGE:
         rc = ngx_http_idem_variable_activity(r, ctx, data, &value);
@@ -87,6 +93,26 @@ ngx_http_idem_variable_answer(ngx_http_request_t *r,
     v->valid = 1;
     v->no_cacheable = 0;
     v->not_found = 0;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_variable_count(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *value)
+{
+    if (ctx->answer.count == 0) {
+        return NGX_OK;
+    }
+
+    value->data = ngx_pnalloc(r->pool, NGX_INT_T_LEN);
+    if (value->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    value->len = ngx_sprintf(value->data, "%ui", ctx->answer.count)
+                 - value->data;
 
     return NGX_OK;
 }

@@ -77,6 +77,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     /* the record may be of a later request that was given this response */
     ctx->answer.original_time = response->time;
+    ctx->answer.count = ngx_http_idem_replays_count(cover, response->time);
 
     /* should a filter fail: the error_page of that must not run it either */
 

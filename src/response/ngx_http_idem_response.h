@@ -117,6 +117,7 @@ typedef struct {
     ngx_uint_t                 status;          /* HTTP's                   */
     ngx_msec_t                 retry_after;
     uint64_t                   original_time;
+    ngx_uint_t                 count;           /* of replays, 0: not told  */
     ngx_str_t                  details;         /* of what was found        */
     ngx_http_idem_cover_t     *met;             /* whose record decided it  */
     ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];

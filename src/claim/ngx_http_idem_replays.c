@@ -1,0 +1,158 @@
+
+/*
+ * How often a record was replayed by this nginx: $idempotency_replay_count.
+ *
+ * A table in shared memory, of all workers and whatever the store, which is
+ * there only if the variable is used.  A record has its place in one of the
+ * sets; where all ways of the set are taken, the one that was used least lately
+ * gives way, and is counted from the beginning if it comes again.
+ *
+ * Called by the replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+#include "store/zone/ngx_http_idem_mutex.h"
+
+
+#define NGX_HTTP_IDEM_REPLAYS_SETS  8192
+#define NGX_HTTP_IDEM_REPLAYS_WAYS  8
+
+
+typedef struct {
+    u_char      id[16];                         /* half of the record's     */
+    uint64_t    original;                       /* time of its response: a new
+                                                   one is counted anew      */
+    uint32_t    used;
+    uint32_t    count;
+} ngx_http_idem_replays_entry_t;
+
+
+typedef struct {
+    ngx_http_idem_replays_entry_t
+                sets[NGX_HTTP_IDEM_REPLAYS_SETS][NGX_HTTP_IDEM_REPLAYS_WAYS];
+} ngx_http_idem_replays_t;
+
+
+static ngx_int_t ngx_http_idem_replays_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+
+
+static ngx_slab_pool_t          *ngx_http_idem_replays_pool;
+static ngx_http_idem_replays_t  *ngx_http_idem_replays;
+
+
+ngx_int_t
+ngx_http_idem_replays_zone(ngx_conf_t *cf)
+{
+    ngx_uint_t                  i;
+    ngx_shm_zone_t             *shm_zone;
+    ngx_http_variable_t        *v;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    static ngx_str_t  name = ngx_string("idempotency:replays");
+    static ngx_str_t  variable = ngx_string("idempotency_replay_count");
+
+    ngx_http_idem_replays = NULL;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    v = cmcf->variables.elts;
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+        if (v[i].name.len == variable.len
+            && ngx_strncmp(v[i].name.data, variable.data, variable.len) == 0)
+        {
+            break;
+        }
+    }
+
+    if (i == cmcf->variables.nelts) {
+        return NGX_OK;
+    }
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                                     sizeof(ngx_http_idem_replays_t)
+                                     + 16 * ngx_pagesize,
+                                     ngx_http_idem_zone_tag);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_idem_replays_init;
+    shm_zone->data = &ngx_http_idem_replays;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_replays_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_slab_pool_t  *shpool;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (shpool->data == NULL) {
+        shpool->data = ngx_slab_calloc(shpool,
+                                       sizeof(ngx_http_idem_replays_t));
+        if (shpool->data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_http_idem_replays_pool = shpool;
+    ngx_http_idem_replays = shpool->data;
+
+    return NGX_OK;
+}
+
+
+/* one more; 0: nobody wants to know */
+
+ngx_uint_t
+ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
+{
+    uint32_t                        set;
+    ngx_uint_t                      i, n;
+    ngx_http_idem_replays_entry_t  *e, *oldest;
+
+    if (ngx_http_idem_replays == NULL) {
+        return 0;
+    }
+
+    ngx_memcpy(&set, cover->id + 16, sizeof(uint32_t));
+
+    e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
+    oldest = e;
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_replays_pool);
+
+    for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
+
+        if (e[i].count && ngx_memcmp(e[i].id, cover->id, 16) == 0) {
+            oldest = &e[i];
+            break;
+        }
+
+        if (e[i].used < oldest->used) {
+            oldest = &e[i];
+        }
+    }
+
+    if (i == NGX_HTTP_IDEM_REPLAYS_WAYS || oldest->original != original) {
+        ngx_memcpy(oldest->id, cover->id, 16);
+        oldest->original = original;
+        oldest->count = 0;
+    }
+
+    oldest->used = (uint32_t) ngx_time();
+    n = ++oldest->count;
+
+    ngx_http_idem_mutex_unlock(ngx_http_idem_replays_pool);
+
+    return n;
+}
