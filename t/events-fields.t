@@ -251,3 +251,39 @@ unlike(main::text(), qr/sEcReT/, 'no key, body or credential');
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*invalid value "level=loud".*"info" or "debug".* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 6: what every request would repeat is told once a second
+--- store: redis
+--- workers: 1
+--- http_config
+    idempotency_store away redis {
+        server  127.0.0.1:1;
+    }
+--- config
+    location / {
+        idempotency  away;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for (1 .. 30) {
+    http_post('/ok', 'x', { 'Idempotency-Key' => new_key() });
+}
+
+my $count = sub {
+    my ($n, $lines, $log) = (0, 0, error_log());
+
+    while ($log =~ /store "away" failed: [^\n]*the request is refused(?:: (\d+) more in the last second)?/g) {
+        $n += $1 // 1;
+        $lines++;
+    }
+
+    return ($n, $lines);
+};
+
+ok(wait_for(sub { ($count->())[0] >= 30 }, 10), 'each is counted');
+
+my ($n, $lines) = $count->();
+is($n, 30, 'once');
+cmp_ok($lines, '<', 15, 'in a few lines');

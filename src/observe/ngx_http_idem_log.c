@@ -25,6 +25,20 @@
 #define NGX_HTTP_IDEM_SYSLOG_MAX  6400
 
 
+#define NGX_HTTP_IDEM_REPEATED      16
+#define NGX_HTTP_IDEM_REPEATED_LEN  512
+
+
+/* a line that was written to the error log, and what came after it */
+
+typedef struct {
+    u_char                  text[NGX_HTTP_IDEM_REPEATED_LEN];
+    size_t                  len;                /* 0: vacant                */
+    ngx_uint_t              more;
+    ngx_event_t             timer;
+} ngx_http_idem_repeated_t;
+
+
 /* what a thread is given: its own descriptor, since files are reopened */
 
 typedef struct {
@@ -37,6 +51,7 @@ typedef struct {
 } ngx_http_idem_log_write_t;
 
 
+static void ngx_http_idem_log_repeated_handler(ngx_event_t *ev);
 static void ngx_http_idem_log_flush(ngx_http_idem_log_t *log);
 static void ngx_http_idem_log_flush_event(ngx_event_t *ev);
 static void ngx_http_idem_log_flush_file(ngx_open_file_t *file,
@@ -62,6 +77,9 @@ ngx_str_t  ngx_http_idem_level_names[] = {
 
 /* this process: all logs, NULL in the master */
 static ngx_queue_t  *ngx_http_idem_logs;
+
+/* ... and lines of the error log in the last second */
+static ngx_http_idem_repeated_t  ngx_http_idem_repeated[NGX_HTTP_IDEM_REPEATED];
 
 
 ngx_int_t
@@ -423,4 +441,75 @@ ngx_http_idem_log_exit_process(ngx_queue_t *logs)
             ngx_http_idem_log_sync(log);
         }
     }
+}
+
+
+void
+ngx_http_idem_log_repeated(ngx_log_t *log, ngx_str_t *line)
+{
+    size_t                     len;
+    ngx_uint_t                 i;
+    ngx_http_idem_repeated_t  *r, *vacant;
+
+    vacant = NULL;
+    len = ngx_min(line->len, NGX_HTTP_IDEM_REPEATED_LEN);
+
+    for (i = 0; i < NGX_HTTP_IDEM_REPEATED; i++) {
+        r = &ngx_http_idem_repeated[i];
+
+        if (r->len == 0) {
+            vacant = r;
+
+        } else if (r->len == len && ngx_memcmp(r->text, line->data, len) == 0)
+        {
+            r->more++;
+            return;
+        }
+    }
+
+    ngx_log_error(NGX_LOG_ERR, log, 0, "%V", line);
+
+    if (vacant == NULL || len == 0) {
+        return;
+    }
+
+    ngx_memcpy(vacant->text, line->data, len);
+    vacant->len = len;
+    vacant->more = 0;
+
+    vacant->timer.handler = ngx_http_idem_log_repeated_handler;
+    vacant->timer.data = vacant;
+    vacant->timer.log = ngx_cycle->log;
+    vacant->timer.cancelable = 1;
+
+    ngx_add_timer(&vacant->timer, 1000);
+}
+
+
+static void
+ngx_http_idem_log_repeated_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_repeated_t  *r;
+
+    r = ev->data;
+
+    if (r->more == 0) {
+        r->len = 0;
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "%*s: %ui more in the last second", r->len, r->text,
+                  r->more);
+
+    r->more = 0;
+
+    /* a worker that is to quit tells what there was, and no more */
+
+    if (ngx_exiting) {
+        r->len = 0;
+        return;
+    }
+
+    ngx_add_timer(&r->timer, 1000);
 }

@@ -60,6 +60,12 @@ ngx_uint_t ngx_http_idem_log_wants(ngx_http_idem_log_t *log,
 void ngx_http_idem_log_write(ngx_http_idem_log_t *log,
     ngx_http_idem_level_e level, u_char *p, size_t len);
 
+/*
+ * A line of the error log that every request may repeat: the first is written,
+ * and once a second how many there were more of it.
+ */
+void ngx_http_idem_log_repeated(ngx_log_t *log, ngx_str_t *line);
+
 /* one process: "logs" are all of the configuration */
 ngx_int_t ngx_http_idem_log_init_process(ngx_cycle_t *cycle,
     ngx_queue_t *logs);
