@@ -123,6 +123,8 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     events++;
 }
 
+ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
+    { return NGX_OK; }
 ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *c,
     ngx_http_idem_outbox_t *o) { return NGX_OK; }
 void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
@@ -197,7 +199,7 @@ inside_exit(ngx_cycle_t *c, ngx_http_idem_store_t *s)
 static const ngx_http_idem_backend_t  inside_backend = {
     ngx_string("inside"), NULL, NULL, NULL, inside_init, inside_exit,
     inside_ask, inside_ask, inside_ask, inside_ask, inside_ask,
-    inside_cancel, NULL, 1
+    inside_cancel, NULL, 1, NULL
 };
 
 /* a layer around the outbox, as the cache is */
@@ -209,7 +211,7 @@ static const ngx_http_idem_backend_t  outside_backend = {
     ngx_http_idem_layer_pass, ngx_http_idem_layer_pass,
     ngx_http_idem_layer_pass, ngx_http_idem_layer_pass,
     ngx_http_idem_layer_pass, ngx_http_idem_layer_cancel,
-    NULL, 1
+    NULL, 1, NULL
 };
 
 
