@@ -17,7 +17,7 @@ use IdempotencyTest::Process qw(free_port);
 use Site;
 
 
-# new(dir, network, store, app (address), names, lease, wait, read, module,
+# new(dir, network, store, app (address), names, lease, wait, read, modules,
 # binary)
 
 sub new
@@ -47,7 +47,7 @@ sub configure
     my $stores = $self->{store}->stores($name);
     my $which = $self->{store}->which;
     my $user = $> == 0 ? 'user root;' : '';
-    my $load = $self->{module} eq 'static' ? '' : "load_module $self->{module};";
+    my $load = join "\n", map { $_ eq 'static' ? () : "load_module $_;" } @{ $self->{modules} };
 
     open my $f, '>', "$dir/nginx.conf" or die $!;
     print $f <<"";

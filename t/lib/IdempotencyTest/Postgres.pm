@@ -168,7 +168,17 @@ sub install
 }
 
 
+# launch() does not wait until it answers
+
 sub spawn
+{
+    my ($self) = @_;
+
+    $self->launch;
+    $self->wait_up;
+}
+
+sub launch
 {
     my ($self) = @_;
 
@@ -200,8 +210,6 @@ sub spawn
 
     $self->{pid} = $pid;
     delete @$self{qw(stopped paused)};
-
-    $self->wait_up;
 }
 
 
