@@ -56,6 +56,7 @@ sub can_cut { $_[0]{network}->can_cut }
 sub nodes { $_[0]{node} }
 sub masters { $_[0]{node} }
 sub acknowledged { 1 }
+sub loses_responses { 0 }
 
 # a lock under hold is as durable as a commit
 

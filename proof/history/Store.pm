@@ -75,5 +75,9 @@ sub found_within { 1 }
 sub ledger_is_shared { 0 }
 sub keeps_lock { my ($self, $op, $age) = @_; return 0 }
 
+# whether a failover, or a crash, may lose a response that was replayed
+
+sub loses_responses { 1 }
+
 
 1;

@@ -323,6 +323,11 @@ sub lost
         next if $mute->($before->{begin});
         next if $this->{begin} > $told && ($end > $told || $mute->($end) || $self->{store}->acknowledged);
 
+        # what was replayed before was on the disk, and with the standby
+
+        next if !$self->{store}->loses_responses
+                && grep { $_->{run} == $before->{run} && $_->{replayed} && $_->{to} < $f->{since} } @{ $self->{told}{$i} };
+
         my $lost = 'lost in a ' . ($f->{what} || 'failover');
 
         return "$lost, its response" if $this->{begin} > $end;
@@ -504,7 +509,8 @@ sub lost_since
     my $moves = $self->{faults}{moves}{$shard} || {};
 
     my @lost = grep { ($_->{shard} == $shard || $moves->{ $_->{shard} }) && $_->{since} <= $t->{to}
-                      && ($_->{known} || $_->{at}) + $self->{lease} >= $since } @{ $self->{faults}{failovers} };
+                      && ($_->{known} || $_->{at}) + $self->{lease} >= $since }
+               $self->{store}->loses_responses ? @{ $self->{faults}{failovers} } : ();
 
     push @lost, map { $self->died($_, $since - $self->{lease}, $t->{to}) } $t->{host}, $run->{from}
         if $self->{store}->lost_with_host || $self->{store}->has_fallback;
@@ -537,8 +543,15 @@ sub judge_refusals
                                  $self->out($run->{from}, $run->{record}, $run->{pid});
         }
 
-        for my $other (grep { $_ != $t && $_->{from} <= $t->{to} && !$_->{replayed} } @told) {
+        for my $other (grep { $_ != $t && $_->{from} <= $t->{to} } @told) {
             next if $other->{code} =~ /^(?:CONCURRENT_REQUEST|LOCK_TIMEOUT|OUTCOME_UNKNOWN)$/;
+
+            # one whose worker froze may have had the lock before it was replayed
+
+            next if $other->{replayed}
+                    && !grep { $_->{from} eq $other->{host} && $_->{since} <= $other->{to}
+                               && ($_->{until} || 9e9) >= $other->{from} } @{ $self->{faults}{freezes} };
+
             $live->($other->{to});
             next if !@run;
             $live->($_->[1]) for grep { $_->[0] <= $other->{to} + $self->{lease} && $_->[1] >= $other->{from} }
