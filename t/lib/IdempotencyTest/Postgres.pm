@@ -110,8 +110,8 @@ sub template
 {
     my $digest = Digest::SHA->new(1);
     $digest->add("$Bin\n");
-    $digest->addfile($_) for sort glob("$Root/sql/*.sql $Root/sql/v*/*.sql"),
-                                  $INC{'IdempotencyTest/Postgres.pm'};
+    $digest->addfile($_) for glob("$Root/sql/*.sql $Root/sql/v*/*.sql"),
+                             $INC{'IdempotencyTest/Postgres.pm'};
 
     my $dir = "$Root/build/postgres";
     my $file = "$dir/" . substr($digest->hexdigest, 0, 16) . '.tar';
