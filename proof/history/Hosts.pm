@@ -101,6 +101,8 @@ sub launch
         setpgrp 0, 0;
         open STDOUT, '>>', "$dir/logs/out"; open STDERR, '>&', \*STDOUT;
         $ENV{ASAN_OPTIONS} = 'detect_leaks=0';
+        @ENV{qw(LD_PRELOAD IDEMPOTENCY_TURNS IDEMPOTENCY_TURNS_CLOCK)} = ("$self->{dir}/turns.so", "$self->{dir}/turns", 'wall')
+            if $ENV{TURNS};
         exec $self->{network}->inside($name), $self->{binary}, '-p', "$dir/", '-c', "$dir/nginx.conf",
              '-e', "$dir/logs/error.log"
             or POSIX::_exit(1);
@@ -166,6 +168,22 @@ sub leave
     delete $self->{pid}{$name};
 
     return 1;
+}
+
+
+# the longest turn of an event loop, ms, of workers that nobody had frozen
+
+sub longest_turn
+{
+    my ($self, %frozen) = @_;
+    my $longest = 0;
+
+    for (split /\n/, Site::slurp("$self->{dir}/turns")) {
+        my ($took, $pid) = split;
+        $longest = $took if !$frozen{$pid} && $took > $longest;
+    }
+
+    return int $longest / 1000;
 }
 
 
