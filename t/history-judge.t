@@ -25,7 +25,10 @@ my $number = 0;
     sub has_fallback { $_[0]{fallback} }
     sub found_within { 2 }
     sub lost_with_host { 0 }
-    sub acknowledged { 0 }
+    sub acknowledged { $_[0]{durable} }
+    sub loses_responses { !$_[0]{durable} }
+    sub ledger_is_shared { $_[0]{shared} }
+    sub keeps_lock { $_[0]{durable} && ($_[1]{policy} eq 'hold' || $_[2] > 1) }
 }
 
 sub file
@@ -60,19 +63,19 @@ sub why
     mkdir "$dir/$n" or die $!;
     file("$n/executions", @lines);
 
-    my $account = sub { [ map { my %f = %$_; $f{$_} += 1000 for grep { exists $f{$_} } qw(since until lifts at); \%f }
+    my $account = sub { [ map { my %f = %$_; $f{$_} += 1000 for grep { exists $f{$_} } qw(since until lifts at to); \%f }
                           @{ $_[0] || [] } ] };
 
     my $judge = Verdict->new(
-        site => { dir => "$dir/$n" }, store => Kind->new(fallback => $o{fallback}), lease => 3, read => 7, timeout => 0.5,
+        site => { dir => "$dir/$n" }, store => Kind->new(map { $_ => $o{$_} } qw(fallback shared durable)), lease => 3, read => 7, timeout => 0.5,
         stalls => bless({ file => file("$n/stalls") }, 'Stalls'), operation => sub { },
         starved => bless({ file => file("$n/starved", map { $_->[0] += 1000; "@$_" } @{ $o{starved} || [] }) }, 'Starved'),
     );
 
-    $judge->{told}{1} = [];
+    $judge->{told}{1} = $account->($o{told});
     $judge->{stored} = { op1 => $o{stored} || 0 };
-    $judge->{faults} = { moves => {}, failovers => [], apps => [],
-                         map { $_ => $account->($o{$_}) } qw(outages freezes deaths kills reloads) };
+    $judge->{faults} = { moves => {}, apps => [],
+                         map { $_ => $account->($o{$_}) } qw(outages failovers freezes deaths kills reloads) };
 
     my $why = $judge->why(1, { id => 'op1', policy => $policy, what => 'ok' },
                           App::executions("$dir/$n/executions", 'op1'));
@@ -112,6 +115,20 @@ is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ [ 2.5, 7, 0.8 
 is(why('lease', [ [ 'A', 7, 0, 6 ], [ 'B', 8, 4 ] ], starved => [ [ 20, 7, 2.5 ] ]), 'nothing', '... later');
 
 
+# --- a crash: of durable commits it takes the last locks, and no response
+
+my %crash = (durable => 1, failovers => [ { shard => 0, since => 10, at => 11, mute => 9e9, has => {}, what => 'crash' } ]);
+
+is(why('lease', [ [ 'A', 1, 9.5, 12 ], [ 'B', 2, 11.2 ] ], %crash), 'lost in a crash, its lock', 'the last locks');
+is(why('lease', [ [ 'A', 1, 8.5, 12 ], [ 'B', 2, 11.2 ] ], %crash), 'nothing', '... and no others');
+is(why('hold', [ [ 'A', 1, 9.5, 12 ], [ 'B', 2, 11.2 ] ], %crash), 'nothing', '... none under hold');
+is(why('lease', [ [ 'A', 1, 9.5, 12 ], [ 'B', 2, 16 ] ], %crash), 'nothing', '... and laid anew when the server is back');
+is(why('lease', [ [ 'A', 1, 9.5, 9.8 ], [ 'B', 2, 11.2 ] ], %crash), 'lost in a crash, its response',
+   'a response that was not acknowledged');
+is(why('lease', [ [ 'A', 1, 9.5, 9.8 ], [ 'B', 2, 11.2 ] ], %crash, told => [ { run => 1, replayed => 1, to => 9.9 } ]),
+   'nothing', '... one that was replayed is not lost');
+
+
 # --- a fallback: what the store has in the end ran there
 
 my @away = (host => 'A', shard => undef, since => 10, lifts => 15, until => 15.2);
@@ -143,6 +160,13 @@ is(why('hold', [ [ 'A', 1, 12, 13 ], [ 'A', 2, 20 ] ], @fallback, deaths => [ { 
    'fallback, the ledger was lost with its host', 'a ledger ends with its nginx');
 is(why('hold', [ [ 'A', 1, 12, 13 ], [ 'A', 2, 20 ] ], @fallback, deaths => [ { from => 'B', at => 14 } ]), 'nothing',
    '... with its own');
+
+is(why('hold', [ [ 'A', 1, 10.5, 10.8 ], [ 'B', 2, 11.1 ] ], fallback => 1, outages => [ { @away }, { @away, host => 'B' } ]),
+   'fallback, another host', 'two hosts, each with a ledger of its own');
+is(why('hold', [ [ 'A', 1, 10.5, 10.8 ], [ 'B', 2, 11.1 ] ], fallback => 1, shared => 1,
+       outages => [ { @away }, { @away, host => 'B' } ]), 'nothing', '... with one ledger');
+is(why('hold', [ [ 'B', 1, 8, 9 ], [ 'A', 2, 13 ] ], @fallback, shared => 1), 'fallback, another host',
+   '... which is not asked by who reaches the store');
 
 my @frozen = (fallback => 1, freezes => [ { from => 'A', pid => 1, since => 5, until => 11 } ]);
 
