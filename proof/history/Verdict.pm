@@ -601,6 +601,7 @@ sub unknown
     for my $run (@run) {
         return 1 if $self->kept_lost($i, $op, $run, { begin => 9e9 });
         return 1 if $self->holder_died($i, $op, $run, { begin => 9e9 });
+        return 1 if $self->without_outcome($i, $op, $run);
     }
 
     return 0;
