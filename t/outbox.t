@@ -109,9 +109,20 @@ sub run_apart
     my (@ops, @c);
 
     while (my ($uri, $key) = splice @requests, 0, 2) {
-        push @c, send_post($uri . '&hold=1', 'x', $key);
         push @ops, $uri =~ /op=(\w+)/;
-        app_wait_parked($ops[-1]) or die "$uri does not run\n";
+
+        # on a busy machine it takes longer to connect than the store may take
+
+        for my $try (1 .. 5) {
+            my $c = send_post($uri . '&hold=1', 'x', $key);
+
+            if (app_wait_parked($ops[-1], 1, $try == 5 ? 5 : 2)) {
+                push @c, $c;
+                last;
+            }
+
+            $try < 5 && $c->read_response(1) or die "$uri does not run\n";
+        }
     }
 
     part();
