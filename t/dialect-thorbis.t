@@ -324,6 +324,10 @@ my $run = example_post($HOLD, '{"n":2}', headers())->body;
 
 ok(wait_for(sub { ($r = example_post($HOLD, '{"n":2}', headers()))->body
                   ne $run }, 10), 'a generated one expires');
+is($r->header('X-Idempotency-Expired'), 'true', 'and says so, too');
+is($r->header('X-Idempotency-Replay'), undef, 'it ran');
+is(example_post($HOLD, '{"n":2}', headers())->header('X-Idempotency-Replay'),
+   'true', 'from then on it is replayed again');
 
 
 
