@@ -278,10 +278,8 @@ my @recent;
 my $hits = 0;
 
 my $figure = sub {
-    my $n = 0;
-
-    $n += $1 while example_request('GET', '/stats')->body =~
-        /requests_total\{[^\n]*group="createRoom"[^\n]*outcome="$_[0]"\} (\d+)$/mg;
+    my ($n) = example_request('GET', '/stats')->body =~
+        /requests_total\{[^\n]*group="createRoom"[^\n]*outcome="$_[0]"\} (\d+)$/m;
 
     return $n;
 };
