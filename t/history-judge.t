@@ -149,5 +149,8 @@ my @frozen = (fallback => 1, freezes => [ { from => 'A', pid => 1, since => 5, u
 is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 11.3 ] ], @frozen, stored => 1), 'fallback, another host',
    'a worker that was frozen comes back with what broke meanwhile');
 is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 16 ] ], @frozen, stored => 1), 'nothing', '... for a moment');
+is(why('hold', [ [ 'A', 1, 4, 7 ], [ 'A', 2, 10.9 ] ], @fallback, @frozen), 'fallback, ran in the store before',
+   'a worker that is frozen has not seen the end of what ran: only the store, which is away, knows of it');
+is(why('hold', [ [ 'A', 3, 4, 7 ], [ 'A', 2, 10.9 ] ], @fallback, @frozen), 'nothing', '... another worker has');
 
 done_testing();
