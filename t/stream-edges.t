@@ -153,7 +153,7 @@ for my $at ('/cache', '/lua') {
     idempotency                $TEST_STORE;
     idempotency_wait           10s;
     idempotency_max_response   2m;
-    send_timeout               1s;
+    send_timeout               3s;
 
     location / {
         proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
