@@ -42,12 +42,11 @@ sub file
     return "$dir/$name";
 }
 
-# why($policy, \@runs, %account): of the second run.  A run is [ host, pid, begin,
-# end, how, time ]; times are seconds from 1000 on
+# A run is [ host, pid, begin, end, how, time ]; times are seconds from 1000 on
 
-sub why
+sub judge_of
 {
-    my ($policy, $runs, %o) = @_;
+    my ($runs, %o) = @_;
     my $n = ++$number;
     my $run = 0;
     my @lines;
@@ -77,10 +76,27 @@ sub why
     $judge->{faults} = { moves => {}, apps => [],
                          map { $_ => $account->($o{$_}) } qw(outages failovers freezes deaths kills reloads) };
 
+    return $judge;
+}
+
+# why($policy, \@runs, %account): of the second run
+
+sub why
+{
+    my ($policy, $runs, %o) = @_;
+    my $judge = judge_of($runs, %o);
     my $why = $judge->why(1, { id => 'op1', policy => $policy, what => 'ok' },
-                          App::executions("$dir/$n/executions", 'op1'));
+                          App::executions("$judge->{site}{dir}/executions", 'op1'));
 
     return defined $why ? $why : 'nothing';
+}
+
+# whether an outcome that is unknown in the end, under hold, has a reason
+
+sub may_be_unknown
+{
+    my ($runs, %o) = @_;
+    return judge_of($runs, %o)->unknown(1, { id => 'op1', policy => 'hold', what => 'ok' });
 }
 
 
@@ -90,6 +106,12 @@ is(why('lease', [ [ 'A', 1, 0, 1 ], [ 'A', 1, 5 ] ]), 'nothing', 'it ran, and ru
 is(why('lease', [ [ 'A', 1, 0, 7.4, '200', 2.3 ], [ 'A', 1, 11 ] ]), 'unknown outcome',
    'the application had it late: nginx waits from its own begin on');
 is(why('lease', [ [ 'A', 1, 0, 5.4, '200', 2.3 ], [ 'A', 1, 11 ] ]), 'nothing', '... but its answer came in time');
+
+ok(!may_be_unknown([ [ 'A', 1, 0, 5 ] ]), 'an answer in time: its outcome is known');
+ok(may_be_unknown([ [ 'A', 1, 0, 5 ] ], freezes => [ { from => 'A', pid => 1, since => 4, until => 7.5 } ]),
+   '... unless its worker was frozen until it had waited long enough');
+ok(!may_be_unknown([ [ 'A', 1, 0, 5 ] ], freezes => [ { from => 'A', pid => 2, since => 4, until => 7.5 } ]),
+   '... not another one');
 
 
 # --- a store out of reach
@@ -173,5 +195,8 @@ my @frozen = (fallback => 1, freezes => [ { from => 'A', pid => 1, since => 5, u
 is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 11.3 ] ], @frozen, stored => 1), 'fallback, another host',
    'a worker that was frozen comes back with what broke meanwhile');
 is(why('hold', [ [ 'B', 2, 2, 3 ], [ 'A', 1, 16 ] ], @frozen, stored => 1), 'nothing', '... for a moment');
+is(why('hold', [ [ 'A', 1, 4, 7 ], [ 'A', 2, 10.9 ] ], @fallback, @frozen), 'fallback, ran in the store before',
+   'a worker that is frozen has not seen the end of what ran: only the store, which is away, knows of it');
+is(why('hold', [ [ 'A', 3, 4, 7 ], [ 'A', 2, 10.9 ] ], @fallback, @frozen), 'nothing', '... another worker has');
 
 done_testing();

@@ -376,7 +376,13 @@ sub fallback
 
     return undef if !$ours;
 
+    # a worker that is frozen sees the end when it is let go
+
     my $end = $before->{end} || 9e9;
+    my ($frozen) = grep { $_->{from} eq $host && $_->{pid} == $before->{pid} && $_->{since} <= $end
+                          && ($_->{until} || 9e9) > $end } @{ $self->{faults}{freezes} };
+    $end = $frozen->{until} || 9e9 if $frozen;
+
     my $died = $self->holder_died($i, $op, $before, { begin => 9e9 });
 
     # kept in this nginx, once the store had its time to answer, and not yet written
@@ -595,6 +601,7 @@ sub unknown
     for my $run (@run) {
         return 1 if $self->kept_lost($i, $op, $run, { begin => 9e9 });
         return 1 if $self->holder_died($i, $op, $run, { begin => 9e9 });
+        return 1 if $self->without_outcome($i, $op, $run);
     }
 
     return 0;
