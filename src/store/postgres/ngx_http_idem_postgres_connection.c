@@ -30,7 +30,7 @@
 /* ... while something waits that has to get there before its lease ends */
 #define NGX_HTTP_IDEM_PG_BACKOFF_WAITED  100
 
-/* times "connect_timeout" for a server that took the connection and is silent */
+/* times "connect_timeout" for a server that accepted and says nothing */
 #define NGX_HTTP_IDEM_PG_PATIENCE        4
 
 
@@ -573,9 +573,10 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
 
 /*
  * A server that took the connection and says nothing stands still, or has
- * others before us: it starts a process for each, one after the other, also for
- * those who have left.  Who comes anew stands behind all of them, so we stay for
- * a while; with another server to go to we do not.  What can fail at once does.
+ * others before us: it starts a process for each, one after the other, also
+ * for those who have left.  Who comes anew stands behind all of them, so we
+ * stay for a while; with another server to go to we do not.  What can fail at
+ * once does.
  */
 
 static ngx_int_t
