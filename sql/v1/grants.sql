@@ -37,7 +37,8 @@ GRANT EXECUTE ON FUNCTION
     idempotency_delete(bytea),
     idempotency_remove(bytea),
     idempotency_trail(bigint, bigint, bigint, text, text, text, integer,
-                      boolean)
+                      boolean),
+    idempotency_forget(text, text, integer)
 TO idempotency_admin;
 
 GRANT EXECUTE ON FUNCTION idempotency_tenants_of(name) TO idempotency_reader;

@@ -300,7 +300,8 @@ typedef struct {
     int              lengths[NGX_HTTP_IDEM_PG_PARAMS];
     int              formats[NGX_HTTP_IDEM_PG_PARAMS];
     u_char          *last;
-    u_char           room[256];
+    u_char           room[256 + NGX_HTTP_IDEM_LABEL_N
+                                * NGX_HTTP_IDEM_LABEL_MAX];
 } ngx_http_idem_pg_args_t;
 
 void ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args, const void *value,
