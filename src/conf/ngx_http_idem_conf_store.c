@@ -20,8 +20,6 @@ static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     ngx_command_t *dummy, void *conf);
 static char *ngx_http_idem_conf_store_unknown(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_str_t *name);
-static ngx_http_idem_store_t *ngx_http_idem_conf_get_store(
-    ngx_conf_t *cf, ngx_str_t *name);
 static char *ngx_http_idem_init_trail(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_http_idem_log_t *log);
 static ngx_http_idem_log_t *ngx_http_idem_find_log(
