@@ -385,8 +385,10 @@ shares();
 my @key = key();
 
 my $batch = sub { id(example_post($BATCH, '[]', headers(@key))) };
+my $n = 0;
 my $register = sub {
-    example_post($REGISTER, '{"email":"ann@example.com"}',
+    $n++;
+    example_post($REGISTER, "{\"email\":\"ann\@example.com\",\"n\":$n}",
                  headers(key(), Authorization => undef))->status
 };
 
