@@ -561,6 +561,11 @@ sub judge_refusals
         $live->($_->{until} || 9e9) for grep { $_->{from} eq $t->{host} && $_->{since} <= $t->{to} }
                                         @{ $self->{faults}{freezes} };
 
+        # who can't see the store waits for what was there
+
+        $live->($_->[1]) for grep { $_->[0] <= $t->{to} && $_->[1] >= $t->{from} }
+                             @run ? $self->out($t->{host}, $run[0]{record}) : ();
+
         my $late = $t->{to} - $alive - $self->{lease};
 
         next if $late < 1 + $self->late($alive) + $self->{stalls}->sum($alive, $t->{to});
