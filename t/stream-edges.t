@@ -348,8 +348,12 @@ app_wait_parked('old');
 cmp_ok(length $c->read_some(900), '>=', 900, 'begins');
 ok(nginx_reload(), 'reloaded');
 ok($c->read_response(10)->truncated, 'the client sees it break off');
-is(http_post($uri, 'x', \%key)->error_code, 'OUTCOME_UNKNOWN',
-   'what became of it is unknown, and told');
+
+# the store may learn it a little later than the client
+
+ok(wait_for(sub {
+    http_post($uri, 'x', \%key)->error_code eq 'OUTCOME_UNKNOWN';
+}), 'what became of it is unknown, and told');
 is(app_count('old'), 1, 'ran once');
 
 
