@@ -469,6 +469,10 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
 
     for (i = 0; i < mcf->stores.nelts; i++) {
         store[i]->metrics = ngx_http_idem_metrics_bind(&store[i]->name);
+
+        if (store[i]->metrics == NULL) {
+            return NGX_ERROR;
+        }
     }
 
     ngx_http_idem_fallback_bind(&mcf->fallbacks);
@@ -478,6 +482,10 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     for (i = 0; i < mcf->locations.nelts; i++) {
         conf[i]->group =
                     ngx_http_idem_metrics_group(&conf[i]->group_name);
+
+        if (conf[i]->group_value == NULL) {
+            conf[i]->store->metrics->grouped[conf[i]->group] = 1;
+        }
     }
 
     return NGX_OK;

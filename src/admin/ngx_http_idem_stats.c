@@ -35,27 +35,6 @@ static ngx_int_t ngx_http_idem_stats_page(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_stats_accepted(ngx_http_request_t *r);
 
 
-const char  *ngx_http_idem_result_names[] = {
-    "ok", "acquired", "found", "lost", "gone", "full", "error"
-};
-
-const char  *ngx_http_idem_waited_names[] = {
-    "answered", "acquired", "timeout", "gone"
-};
-
-const char  *ngx_http_idem_layer_names[] = {
-    "key", "body", "json"
-};
-
-const char  *ngx_http_idem_conflict_names[] = {
-    "payload", "identity", "duplicate"
-};
-
-const char  *ngx_http_idem_state_names[] = {
-    "", "in_progress", "completed", "unusable"
-};
-
-
 typedef enum {
     NGX_HTTP_IDEM_STATS_BY_ACCEPT = 0,
     NGX_HTTP_IDEM_STATS_PROMETHEUS,

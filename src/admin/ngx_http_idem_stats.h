@@ -37,18 +37,10 @@ ngx_uint_t ngx_http_idem_stats_first(
 
 void ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf);
-void ngx_http_idem_stats_prometheus_layers(
-    ngx_http_idem_text_t *t, ngx_http_idem_main_conf_t *mcf);
-void ngx_http_idem_stats_json_layers(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store);
 void ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf);
 
 
-extern const char  *ngx_http_idem_result_names[];
-extern const char  *ngx_http_idem_waited_names[];
-extern const char  *ngx_http_idem_layer_names[];
-extern const char  *ngx_http_idem_conflict_names[];
 extern const char  *ngx_http_idem_state_names[];
 
 
