@@ -452,7 +452,7 @@ static ngx_int_t
 ngx_http_idem_init_module(ngx_cycle_t *cycle)
 {
     ngx_uint_t                  i;
-    ngx_http_idem_store_t     **store;
+    ngx_http_idem_store_t     **store, *inner;
     ngx_http_idem_loc_conf_t  **conf;
     ngx_http_idem_main_conf_t  *mcf;
 
@@ -472,6 +472,12 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
 
         if (store[i]->metrics == NULL) {
             return NGX_ERROR;
+        }
+
+        inner = ngx_http_idem_layer_innermost(store[i]);
+
+        if (inner->backend->remote) {
+            inner->outage = &store[i]->metrics->history.outage;
         }
     }
 
@@ -531,6 +537,8 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
         }
     }
 
+    ngx_http_idem_stats_init_process(cycle, mcf);
+
     return NGX_OK;
 }
 
@@ -551,6 +559,8 @@ ngx_http_idem_exit_process(ngx_cycle_t *cycle)
     {
         return;
     }
+
+    ngx_http_idem_stats_exit_process(mcf);
 
     store = mcf->stores.elts;
 

@@ -14,6 +14,10 @@
 #include "request/ngx_http_idem_request.h"
 
 
+static void ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
+    ngx_http_idem_scanned_t *scanned);
+
+
 static const char  *ngx_http_idem_outcome_names[] = {
     "", "EXECUTED", "REPLAYED", "CONFLICT", "BUSY", "TIMEOUT", "WAITERS",
     "INVALID", "UNKNOWN", "TOO_LARGE", "RELEASED", "UNAVAILABLE",
@@ -30,7 +34,7 @@ static const char  *ngx_http_idem_waited_names[] = {
 
 static const char  *ngx_http_idem_layer_names[] = { "key", "body", "json" };
 
-static const char  *ngx_http_idem_conflict_names[] = {
+const char  *ngx_http_idem_conflict_names[] = {
     "payload", "identity", "duplicate"
 };
 
@@ -206,6 +210,24 @@ const ngx_http_idem_figure_t  ngx_http_idem_figures[] = {
         GAUGE, HELD, offsetof(ngx_http_idem_store_stats_t, records),
         &ngx_http_idem_by_state),
 
+    ngx_http_idem_word("records_expired_total", "expired",
+        "Records whose time was over, and that were taken out.",
+        COUNTER, ZONE, offsetof(ngx_http_idem_store_stats_t, expired), NULL),
+
+    ngx_http_idem_word("store_up", "up",
+        "Whether a store that is elsewhere answered what it was asked last.",
+        GAUGE, SERVER, offsetof(ngx_http_idem_view_server_t, up), NULL),
+    ngx_http_idem_word("store_queued", "queued",
+        "Operations that wait for a connection to the store.",
+        GAUGE, SERVER, offsetof(ngx_http_idem_view_server_t, queued), NULL),
+
+    ngx_http_idem_word("oldest_lock_seconds", "oldest_lock",
+        "How long ago the oldest request came that is in progress.",
+        GAUGE, SCAN, offsetof(ngx_http_idem_view_scan_t, oldest), NULL),
+    ngx_http_idem_word("scan_age_seconds", "scan_age",
+        "How long ago the records of a store were counted.",
+        GAUGE, SCAN, offsetof(ngx_http_idem_view_scan_t, age), NULL),
+
     ngx_http_idem_state("breaker_state", "breaker",
         "The breaker of a store: 0 closed, 1 open, 2 half open.", BREAKER),
 
@@ -252,20 +274,39 @@ void
 ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store)
 {
     ngx_int_t                   state;
+    ngx_uint_t                  i;
     ngx_http_idem_outbox_t     *o;
+    ngx_http_idem_history_t    *h;
     ngx_http_idem_outbox_sh_t  *sh;
 
     ngx_memzero(v, sizeof(ngx_http_idem_view_t));
 
     v->store = store;
+    v->inner = ngx_http_idem_layer_innermost(store);
     v->metrics = store->metrics;
     v->from[NGX_HTTP_IDEM_FROM_STORE] = store->metrics;
 
-    if (store->backend->stats
-        && store->backend->stats(store, &v->held) == NGX_OK)
+    h = &store->metrics->history;
+
+    if (h->scanned.ended) {
+        ngx_http_idem_view_scanned(v, &h->scanned);
+    }
+
+    if (v->inner->backend->stats
+        && v->inner->backend->stats(v->inner, &v->held) == NGX_OK)
     {
         v->from[NGX_HTTP_IDEM_FROM_HELD] = &v->held;
         v->from[NGX_HTTP_IDEM_FROM_ZONE] = &v->held;
+    }
+
+    if (v->inner->backend->remote) {
+        v->server.up = (h->outage.since == 0);
+
+        for (i = 0; i < NGX_HTTP_IDEM_HISTORY_WORKERS; i++) {
+            v->server.queued += h->queued[i];
+        }
+
+        v->from[NGX_HTTP_IDEM_FROM_SERVER] = &v->server;
     }
 
     state = ngx_http_idem_breaker_state(store, 0);
@@ -284,6 +325,34 @@ ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store)
         v->outbox.figures = sh->figures;
         v->from[NGX_HTTP_IDEM_FROM_OUTBOX] = &v->outbox;
     }
+}
+
+
+/* a store that can't tell what it holds was counted, some time ago */
+
+static void
+ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
+    ngx_http_idem_scanned_t *scanned)
+{
+    uint64_t                 now;
+    ngx_http_idem_tally_t  *tally;
+
+    now = ngx_http_idem_history_now();
+    tally = &scanned->tally;
+
+    v->scan.age = (now - ngx_min(now, scanned->ended)) / 1000;
+
+    if (tally->nlongest) {
+        v->scan.oldest = (scanned->ended - ngx_min(scanned->ended,
+                                                   tally->longest[0].since))
+                         / 1000;
+    }
+
+    v->from[NGX_HTTP_IDEM_FROM_SCAN] = &v->scan;
+
+    ngx_memcpy(v->held.records, tally->records, sizeof(v->held.records));
+    v->held.bytes = tally->bytes;
+    v->from[NGX_HTTP_IDEM_FROM_HELD] = &v->held;
 }
 
 

@@ -36,6 +36,8 @@ typedef enum {
     NGX_HTTP_IDEM_FROM_HELD,                    /* ..._store_stats_t        */
     NGX_HTTP_IDEM_FROM_ZONE,                    /* ... of shared memory     */
     NGX_HTTP_IDEM_FROM_BREAKER,                 /* a word                   */
+    NGX_HTTP_IDEM_FROM_SERVER,                  /* ..._view_server_t        */
+    NGX_HTTP_IDEM_FROM_SCAN,                    /* ..._view_scan_t          */
     NGX_HTTP_IDEM_FROM_OUTBOX,                  /* ..._view_outbox_t        */
     NGX_HTTP_IDEM_FROM_NODE,                    /* ..._node_figures_t       */
     NGX_HTTP_IDEM_FROM_NODE_BREAKER,            /* a word                   */
@@ -84,6 +86,22 @@ typedef struct {
 } ngx_http_idem_view_nginx_t;
 
 
+/* of a store that is elsewhere */
+
+typedef struct {
+    ngx_uint_t                      up;
+    ngx_uint_t                      queued;
+} ngx_http_idem_view_server_t;
+
+
+/* seconds */
+
+typedef struct {
+    ngx_uint_t                      oldest;     /* lock                     */
+    ngx_uint_t                      age;        /* of what was found        */
+} ngx_http_idem_view_scan_t;
+
+
 typedef struct {
     ngx_uint_t                      waiting;
     ngx_uint_t                      unacknowledged;
@@ -95,12 +113,15 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_store_t          *store;
+    ngx_http_idem_store_t          *inner;      /* without its layers       */
     ngx_http_idem_metrics_t        *metrics;
     void                           *from[NGX_HTTP_IDEM_FROM_N];
 
     ngx_http_idem_view_nginx_t      nginx;
     ngx_http_idem_store_stats_t     held;
     ngx_uint_t                      breaker;
+    ngx_http_idem_view_server_t     server;
+    ngx_http_idem_view_scan_t       scan;
     ngx_http_idem_view_outbox_t     outbox;
     ngx_uint_t                      node_breaker;
 } ngx_http_idem_view_t;

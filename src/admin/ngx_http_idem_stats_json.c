@@ -12,6 +12,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "admin/ngx_http_idem_admin.h"
 #include "admin/ngx_http_idem_figures.h"
 
 
@@ -25,7 +26,8 @@ typedef struct {
 
 
 static void ngx_http_idem_object_store(ngx_http_idem_object_t *j,
-    ngx_http_idem_view_t *v);
+    ngx_http_idem_view_t *v, ngx_http_idem_main_conf_t *mcf,
+    ngx_uint_t history);
 static void ngx_http_idem_object_figures(ngx_http_idem_object_t *j,
     ngx_http_idem_view_t *v, ngx_http_idem_from_e first,
     ngx_http_idem_from_e last);
@@ -69,8 +71,10 @@ ngx_http_idem_object_end(ngx_http_idem_object_t *j)
 
 void
 ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
-    ngx_http_idem_main_conf_t *mcf)
+    ngx_http_idem_main_conf_t *mcf, ngx_uint_t history)
 {
+    uint64_t                 started;
+    ngx_str_t                host;
     ngx_uint_t               i;
     ngx_http_idem_view_t     v;
     ngx_http_idem_object_t     j;
@@ -86,6 +90,15 @@ ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
         NGX_HTTP_IDEM_VERSION, NGINX_VERSION, ngx_pid, ngx_time(),
         (ngx_msec_t) ngx_timeofday()->msec);
 
+    host = ngx_cycle->hostname;
+    ngx_http_idem_admin_string(t, "host", &host);
+
+    if (mcf->stores.nelts) {
+        started = ngx_http_idem_metrics_read()->started;
+        ngx_http_idem_text(t, ",\"uptime\":%uL",
+                       (ngx_http_idem_history_now() - started) / 1000);
+    }
+
     ngx_http_idem_view_nginx(&v, mcf);
     ngx_http_idem_object_figures(&j, &v, NGX_HTTP_IDEM_FROM_NGINX,
                                NGX_HTTP_IDEM_FROM_NGINX);
@@ -98,7 +111,7 @@ ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
         if (ngx_http_idem_stats_first(mcf, i)) {
             ngx_http_idem_text(t, "%s\n", i ? "," : "");
             ngx_http_idem_view(&v, store[i]);
-            ngx_http_idem_object_store(&j, &v);
+            ngx_http_idem_object_store(&j, &v, mcf, history);
         }
     }
 
@@ -107,14 +120,26 @@ ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
 
 
 static void
-ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v)
+ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
+    ngx_http_idem_main_conf_t *mcf, ngx_uint_t history)
 {
-    ngx_uint_t                     place, some;
+    ngx_uint_t                     place, some, i;
+    ngx_http_idem_fallback_t     **f;
     ngx_http_idem_node_figures_t  *node;
 
     ngx_http_idem_text(j->text, "{\"name\":\"%*s\",\"backend\":\"%V\"",
                        v->metrics->len, v->metrics->name,
-                       &v->store->backend->name);
+                       &v->inner->backend->name);
+
+    f = mcf->fallbacks.elts;
+
+    for (i = 0; i < mcf->fallbacks.nelts; i++) {
+        if (f[i]->declared == v->store) {
+            ngx_http_idem_admin_string(j->text, "fallback",
+                                       &f[i]->ledger->name);
+            break;
+        }
+    }
 
     j->comma = 1;
 
@@ -142,6 +167,7 @@ ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v)
         ngx_http_idem_text(j->text, "]");
     }
 
+    ngx_http_idem_stats_lately(j->text, v->metrics, history);
     ngx_http_idem_object_end(j);
 }
 

@@ -99,6 +99,7 @@ ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 
         shared->magic = NGX_HTTP_IDEM_METRICS_MAGIC;
         shared->version = NGX_HTTP_IDEM_METRICS_VERSION;
+        shared->started = ngx_http_idem_history_now();
 
         shpool->data = shared;
     }
@@ -177,11 +178,15 @@ ngx_http_idem_metrics_bind(ngx_str_t *store)
     m = ngx_http_idem_metrics->stores[i];
 
     if (m == NULL) {
-        m = ngx_slab_calloc(ngx_http_idem_metrics_pool,
-                            sizeof(ngx_http_idem_metrics_t));
+        m = ngx_slab_alloc(ngx_http_idem_metrics_pool,
+                           sizeof(ngx_http_idem_metrics_t));
         if (m == NULL) {
             return NULL;
         }
+
+        /* rows are not touched before they are written */
+
+        ngx_memzero(m, offsetof(ngx_http_idem_metrics_t, history.rows));
 
         ngx_memcpy(m->name, name, len);
         m->len = len;

@@ -16,6 +16,8 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "observe/ngx_http_idem_history.h"
+
 #define NGX_HTTP_IDEM_METRICS_STORES   16
 #define NGX_HTTP_IDEM_METRICS_GROUPS   64
 #define NGX_HTTP_IDEM_METRICS_OTHER    64            /* beyond the groups */
@@ -107,6 +109,8 @@ typedef struct {
     ngx_atomic_t               conflicts[NGX_HTTP_IDEM_CONFLICT_N];
     ngx_http_idem_histogram_t  duration[2];     /* ran, or not; replayed    */
     ngx_http_idem_histogram_t  replay_age;      /* buckets: ..._ages        */
+
+    ngx_http_idem_history_t    history;
 } ngx_http_idem_metrics_t;
 
 
@@ -114,6 +118,7 @@ typedef struct {
     uint32_t                   magic;
     uint32_t                   version;
     ngx_atomic_t               events_dropped;
+    uint64_t                   started;         /* ms since 1970            */
     ngx_http_idem_metrics_t   *stores[NGX_HTTP_IDEM_METRICS_STORES];
     struct {
         u_char                 name[NGX_HTTP_IDEM_METRICS_NAME];

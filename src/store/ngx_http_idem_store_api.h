@@ -20,7 +20,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  1
+#define NGX_HTTP_IDEM_STORE_API_VERSION  2
 
 
 typedef struct {
