@@ -468,7 +468,7 @@ PostgreSQL has no TLS there
 
 
 
-=== TEST 19: not loaded
+=== TEST 19: TLS directives without TLS
 --- store: postgres
 --- http_config
     idempotency_store own postgres { server 127.0.0.1:1; tls_name a; }
@@ -476,3 +476,16 @@ PostgreSQL has no TLS there
 --- must_die
 --- error_log
 has "tls_..." directives without "tls on"
+
+
+
+=== TEST 20: the module is not loaded
+--- store: postgres
+--- http_config
+    idempotency_store own postgres { server 127.0.0.1:$TEST_NGINX_OWN_PORT; }
+--- config eval: $::location
+--- client
+edit_config(sub { s/^load_module \S*postgres_module\.so;//m });
+like(`$ENV{TEST_NGINX_BINARY} -t -q -e stderr -p $ENV{TEST_NGINX_SERVROOT}/ -c $ENV{TEST_NGINX_SERVROOT}/conf/nginx.conf 2>&1`,
+     qr{"load_module modules/ngx_http_idempotency_postgres_module\.so"},
+     'says what to write');

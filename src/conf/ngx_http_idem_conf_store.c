@@ -65,8 +65,8 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                            &value[2], ngx_http_idem_backend_names(),
                            ngx_http_idem_conf_is(&value[2], "postgres")
                                ? "; \"postgres\" is a module of its own, "
-                                 "\"load_module modules/ngx_http_idem_"
-                                 "postgres_module.so\"" : "");
+                                 "\"load_module modules/ngx_http_"
+                                 "idempotency_postgres_module.so\"" : "");
         return NGX_CONF_ERROR;
     }
 

@@ -77,7 +77,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_op_detached,
     ngx_http_idem_op_detach,
     ngx_http_idem_claim_encode,
-    ngx_http_idem_claim_decode
+    ngx_http_idem_claim_decode,
+    ngx_http_idem_label
 };
 
 

@@ -344,6 +344,10 @@ struct ngx_http_idem_store_s {
                                                          runs, or NULL      */
     u_char                          *file;            /* where declared     */
     ngx_uint_t                       line;
+    unsigned                         labels:1;        /* people read it by
+                                                         other means, too: all
+                                                         its records have
+                                                         labels             */
 };
 
 

@@ -44,6 +44,8 @@ typedef struct {
                                  const ngx_http_idem_claim_t *claim);
     ngx_int_t    (*claim_decode)(const u_char *p, size_t len,
                                  ngx_http_idem_claim_t *claim);
+    void         (*label)(const ngx_str_t *details, ngx_http_idem_label_e kind,
+                          ngx_str_t *value);
 } ngx_http_idem_store_api_t;
 
 

@@ -719,7 +719,8 @@ sub children
 
 sub nginx_reload
 {
-    my %old = map { $_ => 1 } workers_now(1);
+    # those that have yet to start would be taken for new ones
+    my %old = map { $_ => 1 } nginx_workers(1);
     my $seen = length error_log();
 
     kill HUP => nginx_master();

@@ -155,6 +155,7 @@ ngx_http_idem_pg_create_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
     }
 
     pg->store = store;
+    store->labels = 1;
 
     if (ngx_array_init(&pg->servers, cf->pool, 1,
                        sizeof(ngx_http_idem_pg_server_t))

@@ -56,7 +56,12 @@ ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
         return NULL;
     }
 
-    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+    /* an unknown outcome lives on when its lease is over */
+
+    left = (ngx_msec_int_t)
+               ((node->reason == NGX_HTTP_IDEM_REASON_UNKNOWN ? node->expires
+                                                              : node->until)
+                - ngx_current_msec);
 
     ngx_memcpy(entry->id, node->id, NGX_HTTP_IDEM_ID_LEN);
 

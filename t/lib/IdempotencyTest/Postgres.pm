@@ -110,8 +110,8 @@ sub template
 {
     my $digest = Digest::SHA->new(1);
     $digest->add("$Bin\n");
-    $digest->addfile($_) for sort glob("$Root/sql/*.sql $Root/sql/v*/*.sql"),
-                                  $INC{'IdempotencyTest/Postgres.pm'};
+    $digest->addfile($_) for glob("$Root/sql/*.sql $Root/sql/v*/*.sql"),
+                             $INC{'IdempotencyTest/Postgres.pm'};
 
     my $dir = "$Root/build/postgres";
     my $file = "$dir/" . substr($digest->hexdigest, 0, 16) . '.tar';
@@ -168,7 +168,17 @@ sub install
 }
 
 
+# launch() does not wait until it answers
+
 sub spawn
+{
+    my ($self) = @_;
+
+    $self->launch;
+    $self->wait_up;
+}
+
+sub launch
 {
     my ($self) = @_;
 
@@ -200,8 +210,6 @@ sub spawn
 
     $self->{pid} = $pid;
     delete @$self{qw(stopped paused)};
-
-    $self->wait_up;
 }
 
 
