@@ -61,6 +61,7 @@ run_tests();
 __DATA__
 
 === TEST 1: alert rules and dashboard ask for what there is
+--- client_timeout: 180
 --- config
     location = /stats { idempotency_stats; }
 
