@@ -3,7 +3,8 @@
 
 # The page of the figures in a real browser: it loads under its policy without
 # a word on the console, asks nobody but this address, and its numbers move
-# while traffic runs.  Leaves pictures of itself in build/screenshots.
+# while traffic runs.  Leaves pictures of itself in build/screenshots; those
+# called page-* are in docs/images.
 #
 # IDEMPOTENCY_NO_BROWSER=1 leaves it out.
 
@@ -147,6 +148,7 @@ is(scalar(my @lines = split /\n/, $stores), 2, 'both of them');
 like($stores, qr/\b[\d.]+ [kM]B of 8\.\d MB/, 'and how full it is');
 
 $browser->screenshot("$::screenshots/stats-light.png");
+$browser->screenshot("$::screenshots/page-busy.png", 900);
 
 # a dark room, and a phone: nothing sticks out
 
@@ -261,7 +263,7 @@ my $state = q{document.getElementById('state')};
 ok($browser->wait_for("$state.textContent === 'all well'"), 'all well');
 is($browser->eval("$state.getAttribute('role')"), 'status',
    'which is read out when it changes');
-$browser->screenshot("$::screenshots/stats-empty.png");
+$browser->screenshot("$::screenshots/page-empty.png", 520);
 
 $post->('/ok') for 1 .. 5;
 
@@ -296,7 +298,8 @@ for my $width (360, 820) {
     }
 }
 
-$browser->screenshot("$::screenshots/stats-outage.png");
+$browser->look(width => 820, height => 700);
+$browser->screenshot("$::screenshots/page-outage.png", 900);
 
 # the kind of a store is not that of what stands around it
 
@@ -343,7 +346,7 @@ ok($browser->wait_for("$state.textContent.match(/store small is full/)"),
    'full');
 is($browser->eval("$state.className"), 'bad', 'red');
 $browser->look(width => 820, height => 700);
-$browser->screenshot("$::screenshots/stats-full.png");
+$browser->screenshot("$::screenshots/page-full.png", 520);
 
 is_deeply([ $browser->complaints ], [], 'no word on the console');
 
