@@ -332,6 +332,8 @@ my ($e) = wait_events('response.too_large', 1);
 
 is($e->{level}, 'error', 'an error');
 is($e->{status}, 200, 'the one that ran');
+is($e->{response_size_bytes}, 5000, 'how large it is');
+is($e->{max_size_bytes}, 1024, 'and how large it may be');
 is_deeply([ map { $_->{status} } wait_events('processed', 2) ], [ 200, 507 ],
           'and both are processed');
 
