@@ -491,10 +491,10 @@ is(example_post($URI, $BODY, { 'Content-Type' => 'application/json' })->status,
 
 
 === TEST 10: without its store nothing runs
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- http_config eval
-"idempotency_store dead redis { server 127.0.0.1:\$TEST_NGINX_DEAD_PORT; }\n"
+"idempotency_store dead \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_DEAD_PORT; }\n"
 . main::example('formbridge', sub { s/\$TEST_STORE/dead/g })
 --- config
     location /unused { }

@@ -55,11 +55,11 @@ sub got
 
 # for a store that can be killed
 
-sub redis_and
+sub chaos_and
 {
     my ($stores, $change) = @_;
 
-    return "idempotency_store away redis { server 127.0.0.1:\$TEST_NGINX_CHAOS_PORT;"
+    return "idempotency_store away \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_CHAOS_PORT;"
            . " timeout 300ms; connect_timeout 300ms; }\n$stores"
            . main::example('share-sheet', $change);
 }
@@ -75,8 +75,8 @@ our $REDIS;
 
 our $SECOND = "idempotency_store second memory { zone second:1m; }\n";
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $REDIS = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $REDIS = start_remote();
     $ENV{TEST_NGINX_CHAOS_PORT} = $REDIS->{port};
 
     if (-e 'build/ngx_http_idempotency_postgres_module.so') {
@@ -576,11 +576,11 @@ unlike($stats, qr/Nokia|example\.com|Bearer/, 'nothing that a client sent');
 
 
 === TEST 13: chaos: Redis dies in the middle of a request
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- client_timeout: 60
 --- http_config eval
-main::redis_and($main::SECOND, sub {
+main::chaos_and($main::SECOND, sub {
     s/idempotency( +)\$TEST_STORE;/idempotency$1away fallback=second;/g })
 --- config
     location /unused { }
@@ -648,11 +648,11 @@ is(app_count($SHARES), 2, 'and runs');
 
 
 === TEST 15: chaos: no store is left
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- client_timeout: 60
 --- http_config eval
-main::redis_and($main::SECOND =~ s/second/gone/gr =~ s/LEDGER/DEAD/r, sub {
+main::chaos_and($main::SECOND =~ s/second/gone/gr =~ s/LEDGER/DEAD/r, sub {
     my $then = $main::LEDGER ? ' fallback=gone' : '';
 
     s/idempotency( +)\$TEST_STORE;/idempotency$1away$then;/g;
@@ -697,10 +697,10 @@ $main::REDIS->spawn;
 
 
 === TEST 16: chaos: no store is left, and strict
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- http_config eval
-main::redis_and('', sub { s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g })
+main::chaos_and('', sub { s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g })
 --- config
     location /unused { }
 --- client

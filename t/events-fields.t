@@ -268,10 +268,10 @@ qr/\[emerg\] .*invalid value "level=loud".*"info" or "debug".* in .*nginx\.conf:
 
 
 === TEST 6: what every request would repeat is told once a second
---- store: redis
+--- store: redis postgres
 --- workers: 1
 --- http_config
-    idempotency_store away redis {
+    idempotency_store away $TEST_REMOTE {
         server  127.0.0.1:1;
     }
 --- config
