@@ -79,7 +79,9 @@ if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
     $REDIS = start_remote();
     $ENV{TEST_NGINX_CHAOS_PORT} = $REDIS->{port};
 
-    if (-e 'build/ngx_http_idempotency_postgres_module.so') {
+    if ($ENV{IDEMPOTENCY_STORE} eq 'redis'
+        && -e 'build/ngx_http_idempotency_postgres_module.so')
+    {
         $LEDGER = start_postgres();
         $ENV{TEST_NGINX_LEDGER_PORT} = $LEDGER->{port};
         $SECOND = 'idempotency_store second postgres { server 127.0.0.1:'

@@ -163,6 +163,7 @@ struct ngx_http_idem_pg_conn_s {
     ngx_msec_t                 heard;
     ngx_uint_t                 failures;
     ngx_uint_t                 address;             /* turns with failures   */
+    ngx_uint_t                 stayed;              /* connect_timeouts      */
     unsigned                   listens:1;
     unsigned                   told:1;              /* that it failed        */
     unsigned                   was_ready:1;
