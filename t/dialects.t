@@ -41,7 +41,7 @@ diag("\n$out");
 # what is met does not become less; the target is 95 for each
 
 my %least = (broker => 95, formbridge => 95, guardian => 95,
-             'share-sheet' => 94, thorbis => 95);
+             'share-sheet' => 95, thorbis => 95);
 
 for my $name (sort keys %least) {
     my ($percent) = $out =~ /^\Q$name\E .* ([\d.]+) %$/m;

@@ -217,7 +217,7 @@ is($expired->{record}, $created->{record}, 'the same record');
 === TEST 5: a lock that was abandoned
 --- provokes: exited on signal 9
 --- config eval
-$::api . <<'_EOC_';
+$::stats . $::api . <<'_EOC_';
     idempotency_lease  500ms;
 _EOC_
 --- client
@@ -238,6 +238,8 @@ my ($e) = wait_events('lock.abandoned', 1);
 is($e->{level}, 'warn', 'a warning');
 like($e->{record}, qr/^[0-9a-f]{64}$/, 'says which record');
 is($e->{outcome}, undef, 'it goes on');
+is(sample(parse_prometheus(http_get('/stats')->body),
+          'nginx_idempotency_lock_abandoned_total'), 1, 'and is counted');
 
 
 
