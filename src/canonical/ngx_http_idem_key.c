@@ -25,7 +25,6 @@
 #define NGX_HTTP_IDEM_KEY_DECIMAL_DIGITS   12
 #define NGX_HTTP_IDEM_KEY_FRACTION_DIGITS  3
 
-#define NGX_HTTP_IDEM_KEY_UUID_LEN         36
 #define NGX_HTTP_IDEM_KEY_UUID_VERSION     14            /* position */
 #define NGX_HTTP_IDEM_KEY_UUID_VARIANT     19
 

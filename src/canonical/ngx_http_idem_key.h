@@ -16,6 +16,7 @@
 #include <ngx_core.h>
 
 
+#define NGX_HTTP_IDEM_KEY_UUID_LEN  36
 #define NGX_HTTP_IDEM_KEY_MIN  1
 #define NGX_HTTP_IDEM_KEY_MAX  255
 

@@ -4,9 +4,10 @@
  * the member of that name in events.
  *
  * A table in shared memory, of all workers and whatever the store, which is
- * there only if the variable is used or events are logged.  A record has its place in one of the
- * sets; where all ways of the set are taken, the one that was used least lately
- * gives way, and is counted from the beginning if it comes again.
+ * there only if the variable is used or events are logged.  A record has its
+ * place in one of the sets; where all ways of the set are taken, the one that
+ * was used least lately gives way, and is counted from the beginning if it
+ * comes again.
  *
  * Called by the replay.
  */

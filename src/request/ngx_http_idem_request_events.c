@@ -208,6 +208,17 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                      NGX_HTTP_IDEM_LABEL_HOST);
         break;
 
+    case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
+
+        if (ctx->request->headers_out.content_length_n >= 0) {
+            ngx_http_idem_line_number(line, "response_size_bytes",
+                             ctx->request->headers_out.content_length_n);
+        }
+
+        ngx_http_idem_line_number(line, "max_size_bytes",
+                                  ctx->capture.max_response);
+        break;
+
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
 
         /* it waited for that one, or does not know of it */
