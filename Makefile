@@ -44,9 +44,10 @@ build: setup-build
 	else rm -f $(POSTGRES); fi
 	@$(MAKE) -s build/idempotencyctl
 
-build/idempotencyctl: ctl/idempotencyctl.c
+build/idempotencyctl: $(wildcard ctl/*.[ch])
 	@mkdir -p build
-	@$(or $(CC),cc) -O2 -W -Wall -Werror -o $@ $< -lcurl -lcrypto -lyajl
+	@$(or $(CC),cc) -O2 -W -Wall -Werror $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) \
+	    -o $@ $(filter %.c,$^) -lcurl -lcrypto -lyajl
 	@echo "built $@"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build

@@ -429,8 +429,46 @@ is(scalar(all('records/STORE?tenant=acme&actor=ann')), 1, 'by both');
 is(scalar(all('records/STORE?group=pay')), 3, 'by group');
 is(scalar(all('records/STORE?tenant=acm')), 0, 'not by a part');
 
+# labels of any length up to the longest
+
+for my $n (map { 8 * $_ } 1 .. 12) {
+    my $tenant = 'x' x $n;
+
+    http_post('/ok?op=long', 'no JSON', { 'Idempotency-Key' => new_key(),
+                                          'X-Tenant' => $tenant });
+    ($record) = all("records/STORE?tenant=$tenant");
+    is($record->{tenant}, $tenant, "a tenant of $n");
+    ok($record->{host}, 'and its host');
+    admin('DELETE', "records/STORE/$record->{record}") if $record;
+}
+
 my $url = "http://127.0.0.1:$port/ops/";
 
 is(scalar(qx(build/idempotencyctl --url $url purge --tenant acme)),
    "deleted 2 records\n", 'purged');
 is(scalar(all('records/STORE')), 1, 'the other tenant has its own');
+
+
+=== TEST 13: an unknown outcome lives on when its lease is over
+--- config
+    location / {
+        idempotency           $TEST_STORE;
+        idempotency_scope     api;
+        idempotency_identity  off;
+        idempotency_lease     1s;
+        add_header            X-Record $idempotency_record always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ { idempotency_admin; }
+--- client
+my $id = post('/close?op=a', new_key())->header('X-Record');
+
+for my $when ('at once', 'after its lease') {
+    my $record = admin('GET', "records/STORE/$id")->json;
+
+    is($record->{reason}, 'outcome_unknown', "unknown, $when");
+    cmp_ok($record->{ttl_left_ms}, '>', 86_000_000, "how long from now, $when");
+
+    sleep 1.2 if $when eq 'at once';
+}

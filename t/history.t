@@ -11,7 +11,7 @@ use Test::More;
 
 plan skip_all => 'it runs nginx as it is, not under valgrind' if $ENV{IDEMPOTENCY_VALGRIND};
 
-my $config = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'redis' ? 'redis' : 'memory';
+my $config = $ENV{IDEMPOTENCY_STORE} || 'memory';
 my $seconds = $ENV{HISTORY_SECONDS} || 8;
 
 local $ENV{CONFIG} = $ENV{HISTORY_CONFIG} || $config;

@@ -3,13 +3,14 @@
 
 # idempotency_admin on PostgreSQL, beyond what t/admin.t asks of every store: a
 # deletion reaches the caches of other hosts, long lists, rights that are
-# missing, and a server that is away.
+# missing, labels, and a server that is away.
 
 use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
+use Digest::SHA ();
 use JSON::PP;
 
 our $pg;
@@ -180,7 +181,8 @@ is(http_get("/ops/records/shared/$id")->status, 200, 'it is still there');
 
 # labels, and then what idempotency_conflict_detail keeps
 for ([ '4c0003000161', '4c0003000161' ], [ '', '' ], [ '4c', '' ]) {
-    $::pg->sql("UPDATE idempotency.idempotency_keys SET details = "
+    $::pg->sql("UPDATE idempotency.idempotency_keys SET label = '', "
+               . "host = '', details = "
                . "'\\x$_->[0]' || CASE WHEN '$_->[0]' = '4c' THEN '' "
                . "ELSE 'secret' END::bytea WHERE id = '\\x$id'",
                user => 'keeper');
@@ -237,3 +239,108 @@ is($r->json->{stores}[0]{ok}, JSON::PP::false, 'which');
 ok($r->json->{stores}[0]{error}, 'and why');
 is(http_get('/ops/records/shared')->json->{error}{code}, 'STORE_UNAVAILABLE',
    'no list, but a clear word');
+
+
+
+=== TEST 7: labels are columns, for people and for deletion
+--- store: postgres
+--- http_config eval: ::own('')
+--- config
+    add_header  X-Status $idempotency_status always;
+
+    location / {
+        idempotency         shared;
+        idempotency_tenant  $http_x_tenant;
+        idempotency_actor   $http_x_actor;
+        idempotency_group   pay;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /plain/ {
+        idempotency         shared;
+        idempotency_group   orders;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/ {
+        idempotency_admin;
+    }
+--- client
+my $columns = sub {
+    return $::pg->sql("SELECT label, tenant, left(actor, 8), host <> '', state "
+                      . "FROM idempotency.idempotency_keys "
+                      . "ORDER BY label, tenant, state");
+};
+my $send = sub {
+    my ($uri, $tenant, $key) = @_;
+    return http_post($uri, 'x', { 'Idempotency-Key' => $key || new_key(),
+        'X-Tenant' => $tenant, 'X-Actor' => 'jane' });
+};
+my $jane = substr Digest::SHA::sha256_hex('jane'), 0, 8;
+
+$::pg->clear;
+is($send->('/plain/ok', '')->status, 200, 'without tenant and actor');
+is($columns->(), 'orders|||t|2', 'group and host are there');
+
+$::pg->clear;
+is($send->('/ok', "caf\xc3\xa9")->status, 200, 'a name in UTF-8');
+is($columns->(), "pay|caf\xc3\xa9|$jane|t|2", 'is kept');
+
+for ([ "caf\xe9", 'caf?' ], [ "\xc0\xafx", '??x' ], [ "\xed\xa0\x80", '???' ],
+     [ "\xf8\x90\x80\x80\x80", '?????' ], [ 'a' x 95 . "\xc3\xa9", 'a' x 95 . '?' ],
+     [ 'a' x 200, 'a' x 96 ])
+{
+    $::pg->clear;
+    my $key = new_key();
+    is($send->('/ok', $_->[0], $key)->status, 200, 'any bytes');
+    is($send->('/ok', $_->[0], $key)->header('X-Status'), 'REPLAYED', 'and again');
+    is($columns->(), "pay|$_->[1]|$jane|t|2", 'as far as they are text');
+}
+
+# a row that is lost while its holder runs
+
+$::pg->clear;
+my $c = send_post('/hold?op=l', 'x', { 'Idempotency-Key' => new_key(),
+    'X-Tenant' => 'acme', 'X-Actor' => 'jane' });
+app_wait_parked('l');
+is($columns->(), "pay|acme|$jane|t|1", 'in progress, with its labels');
+$::pg->clear;
+app_release('l');
+is($c->read_response->status, 200, 'ran');
+is($columns->(), "pay|acme|$jane|t|2", 'written anew, with its labels');
+is(scalar @{ http_get('/ops/records/shared?tenant=acme')->json->{records} }, 1,
+   'which people find it by');
+is(http_get('/ops/records/shared?tenant=acme')->json->{records}[0]{group}, 'pay',
+   'all of them');
+
+# readers see their tenants
+
+$send->('/ok', 'zeta');
+$::pg->sql("CREATE ROLE ann LOGIN; GRANT idempotency_reader TO ann; INSERT INTO "
+           . "idempotency.idempotency_tenants VALUES ('ann', 'zeta')",
+           user => 'keeper');
+is($::pg->sql('SELECT label, tenant, state, status FROM '
+              . 'idempotency.idempotency_records', user => 'ann'),
+   'pay|zeta|completed|200', 'a reader sees its tenant');
+$::pg->sql('DROP OWNED BY ann; DROP ROLE ann', user => 'postgres');
+
+# deletion by tenant, and by actor
+
+is(http_request('DELETE', '/ops/records/shared?tenant=acme', '', {})->json
+   ->{deleted}, 1, 'deleted by tenant');
+is($::pg->sql("SELECT count(*) FROM idempotency.idempotency_keys WHERE "
+              . "tenant = 'acme'"), 0, 'and nothing names it any more');
+
+my $key = new_key();
+$send->('/ok?op=f', 'acme', $key);
+$send->('/ok', 'zeta');
+$::pg->sql("UPDATE idempotency.idempotency_keys SET expires_at = now(), "
+           . "forget_at = now() WHERE tenant = 'zeta'");
+$::pg->sql("SELECT idempotency.idempotency_log('[{\"event\": \"x\", "
+           . "\"actor\": \"" . Digest::SHA::sha256_hex('jane') . "\"}]')");
+is($::pg->sql("SELECT idempotency.idempotency_forget(NULL, '"
+              . Digest::SHA::sha256_hex('jane') . "')"), 4,
+   'with SQL: records, what has expired, and events');
+is($::pg->sql("SELECT count(*) FROM idempotency.idempotency_keys WHERE "
+              . "actor <> '' OR response IS NOT NULL"), 0, 'nothing is left');
+is($send->('/ok?op=f', 'acme', $key)->body, "run 2\n", 'it may run again');
+ok(!$::pg->psql(user => 'postgres', sql => 'SELECT idempotency.idempotency_forget()'),
+   'everybody at once: no');

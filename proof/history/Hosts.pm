@@ -17,7 +17,7 @@ use IdempotencyTest::Process qw(free_port);
 use Site;
 
 
-# new(dir, network, store, app (address), names, lease, wait, read, module,
+# new(dir, network, store, app (address), names, lease, wait, read, modules,
 # binary)
 
 sub new
@@ -47,7 +47,7 @@ sub configure
     my $stores = $self->{store}->stores($name);
     my $which = $self->{store}->which;
     my $user = $> == 0 ? 'user root;' : '';
-    my $load = $self->{module} eq 'static' ? '' : "load_module $self->{module};";
+    my $load = join "\n", map { $_ eq 'static' ? () : "load_module $_;" } @{ $self->{modules} };
 
     open my $f, '>', "$dir/nginx.conf" or die $!;
     print $f <<"";
@@ -101,6 +101,8 @@ sub launch
         setpgrp 0, 0;
         open STDOUT, '>>', "$dir/logs/out"; open STDERR, '>&', \*STDOUT;
         $ENV{ASAN_OPTIONS} = 'detect_leaks=0';
+        @ENV{qw(LD_PRELOAD IDEMPOTENCY_TURNS IDEMPOTENCY_TURNS_CLOCK)} = ("$self->{dir}/turns.so", "$self->{dir}/turns", 'wall')
+            if $ENV{TURNS};
         exec $self->{network}->inside($name), $self->{binary}, '-p', "$dir/", '-c', "$dir/nginx.conf",
              '-e', "$dir/logs/error.log"
             or POSIX::_exit(1);
@@ -166,6 +168,22 @@ sub leave
     delete $self->{pid}{$name};
 
     return 1;
+}
+
+
+# the longest turn of an event loop, ms, of workers that nobody had frozen
+
+sub longest_turn
+{
+    my ($self, %frozen) = @_;
+    my $longest = 0;
+
+    for (split /\n/, Site::slurp("$self->{dir}/turns")) {
+        my ($took, $pid) = split;
+        $longest = $took if !$frozen{$pid} && $took > $longest;
+    }
+
+    return int $longest / 1000;
 }
 
 

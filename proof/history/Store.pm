@@ -27,6 +27,10 @@ sub stores { my ($self, $host) = @_; return '' }
 sub which { 'on' }
 sub outboxes { () }
 
+# the module of PostgreSQL is loaded, too
+
+sub wants_postgres { 0 }
+
 # hosts that may be asked for an operation: all, if the store is one for all
 
 sub hosts_of { my ($self, $i, @hosts) = @_; return $hosts[$i % @hosts] }
@@ -64,6 +68,16 @@ sub has_fallback { 0 }
 sub has_cache { 0 }
 sub acknowledged { 0 }
 sub found_within { 1 }
+
+# whether a ledger is one for all hosts; whether a failover, or a crash, leaves
+# the lock of that operation, which it had for so many seconds by then
+
+sub ledger_is_shared { 0 }
+sub keeps_lock { my ($self, $op, $age) = @_; return 0 }
+
+# whether a failover, or a crash, may lose a response that was replayed
+
+sub loses_responses { 1 }
 
 
 1;

@@ -19,7 +19,7 @@
 #                        leaves of a lease, at least; and not to a host that has
 #                        its response itself
 #   lost in a failover   what the new master had when it was promoted lacks its
-#                        response; it ended (or its lock was taken) at most a
+#   or a crash           response; it ended (or its lock was taken) at most a
 #                        second before the fault, or before the change was told
 #   fallback             one of both ran in a ledger that the other did not ask
 #   lost with its host   the embedded store, or a ledger
@@ -312,6 +312,7 @@ sub lost
 
         next if $this->{begin} < $f->{since} - SLACK || ($f->{has}{ $op->{id} } || 0) == $before->{run};
         next if $before->{begin} > $told || $end < $f->{since} - 1 - $self->late($f->{since} - 1);
+        next if $self->{store}->keeps_lock($op, $f->{since} - $before->{begin} - $self->busy($f->{since} - 2, $f->{since}));
 
         # What began while the old master answered nothing began with the new
         # one.  What still ran is locked again once it is told.  What the old one
@@ -322,12 +323,19 @@ sub lost
         next if $mute->($before->{begin});
         next if $this->{begin} > $told && ($end > $told || $mute->($end) || $self->{store}->acknowledged);
 
-        return 'lost in a failover, its response' if $this->{begin} > $end;
+        # what was replayed before was on the disk, and with the standby
+
+        next if !$self->{store}->loses_responses
+                && grep { $_->{run} == $before->{run} && $_->{replayed} && $_->{to} < $f->{since} } @{ $self->{told}{$i} };
+
+        my $lost = 'lost in a ' . ($f->{what} || 'failover');
+
+        return "$lost, its response" if $this->{begin} > $end;
 
         next if grep { $_->{run} == $this->{run} && !$_->{replayed} && $_->{from} < $f->{at}
                        && $_->{from} < $this->{begin} - WAITED } @{ $self->{told}{$i} };
 
-        return 'lost in a failover, its lock';
+        return "$lost, its lock";
     }
 
     return undef;
@@ -335,9 +343,10 @@ sub lost
 
 
 # One that begins while its host is cut off runs in the ledger of that.  Another
-# host does not see it.  The same host does; it does not know in its ledger what
-# ran in the store before, but has what it kept.  What the store has in the end
-# ran there, and then it is the other one that has to have been cut off.
+# host does not see it, save that both were cut off from the store and have one
+# ledger.  The same host does; it does not know in its ledger what ran in the store
+# before, but has what it kept.  What the store has in the end ran there, and then
+# it is the other one that has to have been cut off.
 
 sub fallback
 {
@@ -350,15 +359,30 @@ sub fallback
     my $ours = $stored != $this->{run} && $self->away($host, $record, $this->{begin});
     my $theirs = $self->away($before->{from}, $record, $before->{begin});
 
+    # it began when nothing but the ledger answered
+
+    my $surely = sub { my ($out, $at) = @_; return $out && $at > $out->[0] + SLACK && $at < $out->[2] };
+
+    return undef if $self->{store}->ledger_is_shared
+                    && $surely->($ours, $this->{begin}) && $surely->($theirs, $before->{begin});
+
     return $ours || $stored != $before->{run} && $theirs ? 'fallback, another host' : undef
         if $host ne $before->{from};
+
+    # with its nginx, or what that knew of it
 
     return 'fallback, the ledger was lost with its host'
         if $theirs && $stored != $before->{run} && $self->died($host, $before->{begin}, $this->{begin});
 
     return undef if !$ours;
 
+    # a worker that is frozen sees the end when it is let go
+
     my $end = $before->{end} || 9e9;
+    my ($frozen) = grep { $_->{from} eq $host && $_->{pid} == $before->{pid} && $_->{since} <= $end
+                          && ($_->{until} || 9e9) > $end } @{ $self->{faults}{freezes} };
+    $end = $frozen->{until} || 9e9 if $frozen;
+
     my $died = $self->holder_died($i, $op, $before, { begin => 9e9 });
 
     # kept in this nginx, once the store had its time to answer, and not yet written
@@ -366,10 +390,9 @@ sub fallback
     return undef if $end > $ours->[0] + SLACK && $end < $ours->[2] && $end + $self->late($end) < $this->{begin} && !$died;
     return 'fallback, ran in the store before' if $stored == $before->{run};
 
-    # in the ledger, which has it: it began when nothing else answered, or was
-    # over before and is not in the store
+    # in the ledger, which has it; or it was over before and is not in the store
 
-    return undef if $theirs && $before->{begin} > $theirs->[0] + SLACK && $before->{begin} < $theirs->[2];
+    return undef if $surely->($theirs, $before->{begin});
     return undef if ($before->{how} || '') =~ /^(?:200|404)$/ && $end < $ours->[0] - $self->late($end)
                     && !$self->died($host, $before->{begin}, $this->{begin}) && !$died;
 
@@ -492,7 +515,8 @@ sub lost_since
     my $moves = $self->{faults}{moves}{$shard} || {};
 
     my @lost = grep { ($_->{shard} == $shard || $moves->{ $_->{shard} }) && $_->{since} <= $t->{to}
-                      && ($_->{known} || $_->{at}) + $self->{lease} >= $since } @{ $self->{faults}{failovers} };
+                      && ($_->{known} || $_->{at}) + $self->{lease} >= $since }
+               $self->{store}->loses_responses ? @{ $self->{faults}{failovers} } : ();
 
     push @lost, map { $self->died($_, $since - $self->{lease}, $t->{to}) } $t->{host}, $run->{from}
         if $self->{store}->lost_with_host || $self->{store}->has_fallback;
@@ -525,8 +549,15 @@ sub judge_refusals
                                  $self->out($run->{from}, $run->{record}, $run->{pid});
         }
 
-        for my $other (grep { $_ != $t && $_->{from} <= $t->{to} && !$_->{replayed} } @told) {
+        for my $other (grep { $_ != $t && $_->{from} <= $t->{to} } @told) {
             next if $other->{code} =~ /^(?:CONCURRENT_REQUEST|LOCK_TIMEOUT|OUTCOME_UNKNOWN)$/;
+
+            # one whose worker froze may have had the lock before it was replayed
+
+            next if $other->{replayed}
+                    && !grep { $_->{from} eq $other->{host} && $_->{since} <= $other->{to}
+                               && ($_->{until} || 9e9) >= $other->{from} } @{ $self->{faults}{freezes} };
+
             $live->($other->{to});
             next if !@run;
             $live->($_->[1]) for grep { $_->[0] <= $other->{to} + $self->{lease} && $_->[1] >= $other->{from} }
@@ -570,6 +601,7 @@ sub unknown
     for my $run (@run) {
         return 1 if $self->kept_lost($i, $op, $run, { begin => 9e9 });
         return 1 if $self->holder_died($i, $op, $run, { begin => 9e9 });
+        return 1 if $self->without_outcome($i, $op, $run);
     }
 
     return 0;

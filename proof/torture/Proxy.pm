@@ -47,7 +47,7 @@ sub serve
     my ($listen, $control, $to) = @_;
 
     my ($mode, $ms) = ('pass', 0);
-    my %peer;                           # fd -> { fh, other, queue, ended }
+    my %peer;                           # fd -> { fh, other, queue, ended, swallowed }
     my $select = IO::Select->new($listen, $control);
 
     my $close = sub {
@@ -106,7 +106,10 @@ sub serve
                     next;
                 }
 
-                next if $mode eq 'hold' && rand() < 0.7;     # swallowed
+                # swallowed, and with it what comes after: TCP leaves no gap
+
+                $end->{swallowed} = 1 if $mode eq 'hold' && rand() < 0.7;
+                next if $end->{swallowed};
 
                 if ($mode eq 'truncate') {
                     $bytes = substr $bytes, 0, int rand length $bytes;

@@ -4,6 +4,28 @@
 -- What idempotency_admin of nginx asks: a record, its removal, a list.  A record
 -- is told without its response and its token.
 
+-- Labels as nginx writes them before the details of a record ("L", their length,
+-- and for each its kind, its length, its text), of a row whose details have none:
+-- a commit that finds its row gone writes columns only.
+
+CREATE OR REPLACE FUNCTION idempotency_labels(
+    p_label text, p_tenant text, p_actor text, p_host text)
+RETURNS bytea
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT AS $$
+    SELECT '\x4c' || substr(int4send(octet_length(l.all_of_them)), 3)
+                  || l.all_of_them
+      FROM (SELECT string_agg(substr(int4send(x.kind - 1), 4)
+                              || substr(int4send(octet_length(x.t)), 4) || x.t,
+                              '' ORDER BY x.kind) AS all_of_them
+              FROM (SELECT u.kind::integer,
+                           substr(convert_to(u.t, 'UTF8'), 1, 96) AS t
+                      FROM unnest(ARRAY[p_label, p_tenant, p_actor, p_host])
+                           WITH ORDINALITY u (t, kind)
+                     WHERE u.t <> '') x) l
+$$;
+
+
 -- The first p_limit rows from one id to another, whatever they are, so that the
 -- work is bounded.
 --
@@ -33,6 +55,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off AS $$
                 THEN substr(k.details, 1,
                             least(512, 3 + 256 * get_byte(k.details, 1)
                                        + get_byte(k.details, 2)))
+                ELSE idempotency_labels(k.label, k.tenant, k.actor, k.host)
            END
       FROM n, idempotency_keys k
      WHERE k.id BETWEEN p_first AND p_last
@@ -95,6 +118,7 @@ BEGIN
        SET token = '\x00000000000000000000000000000000', reason = 6,
            state = 3, status = NULL, size = 0, response = NULL,
            details = NULL, hold = false, again = false, waiting = false,
+           label = '', tenant = '', actor = '', host = '',
            lease_until = n, completed_at = coalesce(k.completed_at, n),
            expires_at = n, forget_at = x.f,
            purge_at = date_bin('5 min', x.f + interval '5 min',
@@ -114,3 +138,58 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
     SELECT count(*) > 0 FROM idempotency_delete(p_id)
 $$;
+
+
+-- forget: removes p_limit records of a tenant, of an actor, or of both, and what
+-- the archive and the events have of them.  An actor is a hash, as sha256sum
+-- makes it, unless idempotency_actor says "plain".  How many rows; 0: none is
+-- left.  In the order of the steps of nginx, which lock rows by their id.
+
+CREATE OR REPLACE FUNCTION idempotency_forget(
+    p_tenant text DEFAULT NULL, p_actor text DEFAULT NULL,
+    p_limit integer DEFAULT 1000)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+DECLARE
+    c  bigint := 0;
+    m  bigint;
+    i  bytea;
+BEGIN
+    IF coalesce(p_tenant, p_actor, '') = '' THEN
+        RAISE EXCEPTION 'whose records: name a tenant, an actor, or both'
+              USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+
+    FOR i IN SELECT k.id FROM idempotency_keys k
+              WHERE (p_tenant IS NULL OR k.tenant = p_tenant)
+                AND (p_actor IS NULL OR k.actor = p_actor)
+              ORDER BY k.id LIMIT p_limit
+    LOOP
+        PERFORM idempotency_delete(i);
+
+        -- and what was no record any more, but for who waits for it
+
+        DELETE FROM idempotency_keys k
+         WHERE k.id = i AND k.state <> 4 AND k.reason <> 6;
+
+        UPDATE idempotency_keys k
+           SET label = '', tenant = '', actor = '', host = ''
+         WHERE k.id = i AND k.state = 4;
+
+        c := c + 1;
+    END LOOP;
+
+    DELETE FROM idempotency_archive a
+     WHERE (p_tenant IS NULL OR a.tenant = p_tenant)
+       AND (p_actor IS NULL OR a.actor = p_actor);
+    GET DIAGNOSTICS m = ROW_COUNT;
+    c := c + m;
+
+    DELETE FROM idempotency_events e
+     WHERE (p_tenant IS NULL OR e.tenant = p_tenant)
+       AND (p_actor IS NULL OR e.actor = p_actor);
+    GET DIAGNOSTICS m = ROW_COUNT;
+
+    RETURN c + m;
+END $$;

@@ -35,7 +35,8 @@ GRANT EXECUTE ON FUNCTION
     idempotency_get(bytea),
     idempotency_entries(bytea, integer),
     idempotency_delete(bytea),
-    idempotency_remove(bytea)
+    idempotency_remove(bytea),
+    idempotency_forget(text, text, integer)
 TO idempotency_admin;
 
 GRANT EXECUTE ON FUNCTION idempotency_tenants_of(name) TO idempotency_reader;

@@ -2,7 +2,7 @@
 /*
  * The labels of the records of a request: group, tenant, actor, and this host,
  * which holds them.  Only where idempotency_tenant or idempotency_actor says
- * so: elsewhere a record has no byte for them.
+ * so, or in a store that people read: elsewhere a record has no byte for them.
  *
  * Called when the records of a request are known.
  */

@@ -29,7 +29,8 @@ typedef struct {
     int              lengths[NGX_HTTP_IDEM_PG_PARAMS];
     int              formats[NGX_HTTP_IDEM_PG_PARAMS];
     u_char          *last;
-    u_char           room[256];
+    u_char           room[256 + NGX_HTTP_IDEM_LABEL_N
+                                * NGX_HTTP_IDEM_LABEL_MAX];
 } ngx_http_idem_pg_args_t;
 
 
@@ -41,9 +42,12 @@ static void ngx_http_idem_pg_arg_time(
     ngx_http_idem_pg_args_t *args, uint64_t time);
 static void ngx_http_idem_pg_arg_claim(
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
-static void ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_args_t *args);
-static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_args_t *args,
-    ngx_http_idem_op_t *op, ngx_uint_t bare);
+static void ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_str_t *label);
+static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare);
 static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
 static ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t step, ngx_http_idem_pg_args_t *args);
@@ -167,16 +171,72 @@ ngx_http_idem_pg_arg_claim(ngx_http_idem_pg_args_t *args,
 }
 
 
-/* group, tenant and actor are not in an operation yet; the host is ours */
+/* as columns, beside the details that they stand before; the host is ours */
 
 static void
-ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_args_t *args)
+ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_pg_arg(args, "", 0);
-    ngx_http_idem_pg_arg(args, "", 0);
-    ngx_http_idem_pg_arg(args, "", 0);
-    ngx_http_idem_pg_arg(args, ngx_cycle->hostname.data,
-                         ngx_cycle->hostname.len);
+    ngx_str_t   label;
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
+        ngx_http_idem_pg_api->label(&op->details, i, &label);
+        ngx_http_idem_pg_arg_label(conn, args, &label);
+    }
+
+    label = ngx_cycle->hostname;
+    label.len = ngx_min(label.len, NGX_HTTP_IDEM_LABEL_MAX);
+
+    ngx_http_idem_pg_arg_label(conn, args, &label);
+}
+
+
+/*
+ * A text that the server does not take for one would fail the whole step.
+ * What comes from a client may be any bytes, and was cut at any of them.
+ */
+
+static void
+ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_str_t *label)
+{
+    u_char      *p, *next, *last, *dst;
+    uint32_t     ch;
+    const char  *encoding;
+    ngx_uint_t   ascii;
+
+    encoding = PQparameterStatus(conn->link, "server_encoding");
+    ascii = (encoding == NULL || ngx_strcmp(encoding, "UTF8") != 0);
+
+    dst = args->last;
+    last = label->data + label->len;
+
+    for (p = label->data; p < last; p = next) {
+        next = p + 1;
+
+        if (*p < 0x80) {
+            *dst++ = *p ? *p : '?';
+            continue;
+        }
+
+        next = p;
+        ch = ngx_utf8_decode(&next, last - p);
+
+        if (ascii || *p >= 0xf8 || ch > 0x10ffff
+            || (ch >= 0xd800 && ch < 0xe000))
+        {
+            *dst++ = '?';
+            next = p + 1;
+            continue;
+        }
+
+        dst = ngx_cpymem(dst, p, next - p);
+    }
+
+    ngx_http_idem_pg_arg(args, args->last, dst - args->last);
+
+    args->last = dst;
 }
 
 
@@ -252,11 +312,12 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
                                                          : op->waits, 2);
         }
 
-        ngx_http_idem_pg_arg_labels(&args);
+        ngx_http_idem_pg_arg_labels(conn, &args, op);
         break;
 
     case NGX_HTTP_IDEM_OP_COMMIT:
-        gathered = ngx_http_idem_pg_commit_args(&args, op, call->bare);
+        gathered = ngx_http_idem_pg_commit_args(conn, &args, op,
+                                                call->bare);
 
         if (gathered == NULL) {
             return NGX_ERROR;
@@ -281,8 +342,8 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
 /* memory to be freed, or that of args, or NULL: there is none */
 
 static u_char *
-ngx_http_idem_pg_commit_args(ngx_http_idem_pg_args_t *args,
-    ngx_http_idem_op_t *op, ngx_uint_t bare)
+ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare)
 {
     u_char  *gathered, *response;
     size_t   size;
@@ -331,7 +392,7 @@ ngx_http_idem_pg_commit_args(ngx_http_idem_pg_args_t *args,
     ngx_http_idem_pg_arg_time(args, op->lease);
     ngx_http_idem_pg_arg_number(args, op->hold, 1);
     ngx_http_idem_pg_arg_number(args, op->key_alone, 1);
-    ngx_http_idem_pg_arg_labels(args);
+    ngx_http_idem_pg_arg_labels(conn, args, op);
     ngx_http_idem_pg_arg(args, response, size);
 
     return gathered;

@@ -384,6 +384,14 @@ ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
         return NGX_DECLINED;
     }
 
+    /* an unknown outcome lives on when its lease is over */
+
+    if (found.state == NGX_HTTP_IDEM_UNUSABLE
+        && found.reason == NGX_HTTP_IDEM_REASON_UNKNOWN)
+    {
+        found.left = (ngx_msec_t) life;
+    }
+
     return ngx_http_idem_redis_entry_fill(op, &found, id, size, head);
 }
 

@@ -1,0 +1,109 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * idempotencyctl: what its files share.
+ *
+ *   idempotencyctl.c  options, and which command it is
+ *   ctl_ask.c         asks the location
+ *   ctl_records.c     inspect, list, delete, cleanup, purge, stats
+ *   ctl_tail.c        tail
+ *   ctl_id.c          id
+ *   ctl_health.c      health
+ */
+
+
+#ifndef _CTL_H_INCLUDED_
+#define _CTL_H_INCLUDED_
+
+
+#include <stddef.h>
+
+#include <curl/curl.h>
+#include <yajl/yajl_tree.h>
+
+
+/* exit codes */
+#define CTL_OK      0
+#define CTL_NONE    1
+#define CTL_USAGE   2
+#define CTL_FAILED  3
+
+
+typedef struct {
+    char    *data;
+    size_t   len;
+} ctl_text_t;
+
+
+typedef struct {
+    const char  *url;
+    const char  *store;
+    const char  *key;
+    const char  *scope;
+    const char  *record;
+    const char  *tenant;
+    const char  *actor;
+    const char  *group;
+    const char  *state;
+    const char  *older;
+    const char  *user;
+    long         limit;
+    int          json;
+    int          dry_run;
+} ctl_options_t;
+
+
+extern ctl_options_t  o;
+extern CURL          *ctl_curl;
+
+
+/* the commands: an exit code */
+
+int ctl_inspect(void);
+int ctl_list(void);
+int ctl_delete(void);
+int ctl_cleanup(void);
+int ctl_purge(void);
+int ctl_tail(void);
+int ctl_stats(void);
+int ctl_id(void);
+int ctl_health(void);
+
+
+/* to stderr */
+void ctl_say(const char *fmt, ...);
+
+/* appends, as libcurl calls it; there is a NUL behind */
+size_t ctl_gather(char *p, size_t size, size_t n, void *data);
+void ctl_add(ctl_text_t *text, const char *s);
+
+/* an argument of an address, encoded, behind "?" or "&"; NULL: none */
+void ctl_arg(ctl_text_t *path, const char *name, const char *value);
+
+/* sets the address below that of the location */
+int ctl_address(const char *path);
+
+/* CTL_OK with its status and body, or it was told why not */
+int ctl_ask(const char *method, const char *path, ctl_text_t *body,
+    long *status);
+
+/* the location refused it: tells why */
+int ctl_refused(long status, ctl_text_t *body);
+
+/* "records/<store>", where there is one store or one was named */
+int ctl_records(ctl_text_t *path);
+
+/* the record that --record or --key names */
+int ctl_one(ctl_text_t *path);
+
+yajl_val ctl_parse(ctl_text_t *body);
+yajl_val ctl_get(yajl_val v, const char *a, const char *b);
+const char *ctl_string(yajl_val v, const char *name, const char *none);
+long long ctl_number(yajl_val v, const char *name);
+
+
+#endif /* _CTL_H_INCLUDED_ */

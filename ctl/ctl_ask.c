@@ -1,0 +1,327 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Asks the location: addresses and their arguments, what is answered, and what
+ * it means where it is an error.
+ *
+ * Called by the commands; calls libcurl, and yajl for JSON.
+ */
+
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctl.h"
+
+
+#define CTL_SOCKET  "unix:"
+
+
+
+void
+ctl_say(const char *fmt, ...)
+{
+    va_list  args;
+
+    fputs("idempotencyctl: ", stderr);
+
+    va_start(args, fmt);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+
+    fputc('\n', stderr);
+}
+
+
+size_t
+ctl_gather(char *p, size_t size, size_t n, void *data)
+{
+    char        *more;
+    ctl_text_t  *text = data;
+
+    more = realloc(text->data, text->len + size * n + 1);
+
+    if (more == NULL) {
+        return 0;
+    }
+
+    memcpy(more + text->len, p, size * n);
+
+    text->data = more;
+    text->len += size * n;
+    text->data[text->len] = '\0';
+
+    return size * n;
+}
+
+
+void
+ctl_add(ctl_text_t *text, const char *s)
+{
+    ctl_gather((char *) s, 1, strlen(s), text);
+}
+
+
+void
+ctl_arg(ctl_text_t *path, const char *name, const char *value)
+{
+    char  *e, head[64];
+
+    if (value == NULL) {
+        return;
+    }
+
+    e = curl_easy_escape(ctl_curl, value, 0);
+
+    snprintf(head, sizeof(head), "%c%s=",
+             path->data && strchr(path->data, '?') ? '&' : '?', name);
+
+    ctl_add(path, head);
+    ctl_add(path, e);
+
+    curl_free(e);
+}
+
+
+/* sets the address; "unix:<socket>:/path/" or one of HTTP */
+
+int
+ctl_address(const char *path)
+{
+    size_t       len;
+    char        *socket;
+    const char  *base, *p;
+    ctl_text_t   url = { NULL, 0 };
+
+    base = o.url;
+
+    if (base == NULL) {
+        ctl_say("where? Say --url, or set IDEMPOTENCY_URL");
+        return CTL_USAGE;
+    }
+
+    if (strncmp(base, CTL_SOCKET, sizeof(CTL_SOCKET) - 1) == 0) {
+        base += sizeof(CTL_SOCKET) - 1;
+        p = strchr(base, ':');
+        len = p ? (size_t) (p - base) : strlen(base);
+
+        socket = strndup(base, len);
+        curl_easy_setopt(ctl_curl, CURLOPT_UNIX_SOCKET_PATH, socket);
+        free(socket);
+
+        ctl_add(&url, "http://localhost");
+        base = p ? p + 1 : "/";
+    }
+
+    ctl_add(&url, base);
+
+    if (url.data[url.len - 1] != '/') {
+        ctl_add(&url, "/");
+    }
+
+    ctl_add(&url, path);
+
+    curl_easy_setopt(ctl_curl, CURLOPT_URL, url.data);
+    free(url.data);
+
+    return CTL_OK;
+}
+
+
+int
+ctl_ask(const char *method, const char *path, ctl_text_t *body, long *status)
+{
+    int       rc;
+    CURLcode  code;
+
+    rc = ctl_address(path);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    body->data = NULL;
+    body->len = 0;
+
+    curl_easy_setopt(ctl_curl, CURLOPT_CUSTOMREQUEST, method);
+    curl_easy_setopt(ctl_curl, CURLOPT_WRITEFUNCTION, ctl_gather);
+    curl_easy_setopt(ctl_curl, CURLOPT_WRITEDATA, body);
+    curl_easy_setopt(ctl_curl, CURLOPT_TIMEOUT, 60L);
+
+    code = curl_easy_perform(ctl_curl);
+
+    if (code != CURLE_OK) {
+        ctl_say("%s: %s", o.url, curl_easy_strerror(code));
+        return CTL_FAILED;
+    }
+
+    curl_easy_getinfo(ctl_curl, CURLINFO_RESPONSE_CODE, status);
+
+    if (body->data == NULL) {
+        ctl_add(body, "");
+    }
+
+    return CTL_OK;
+}
+
+
+yajl_val
+ctl_parse(ctl_text_t *body)
+{
+    char  error[128];
+
+    return yajl_tree_parse(body->data, error, sizeof(error));
+}
+
+
+yajl_val
+ctl_get(yajl_val v, const char *a, const char *b)
+{
+    const char  *path[3];
+
+    path[0] = a;
+    path[1] = b;
+    path[2] = NULL;
+
+    return v ? yajl_tree_get(v, path, yajl_t_any) : NULL;
+}
+
+
+const char *
+ctl_string(yajl_val v, const char *name, const char *none)
+{
+    v = ctl_get(v, name, NULL);
+
+    return YAJL_IS_STRING(v) ? YAJL_GET_STRING(v)
+           : YAJL_IS_NUMBER(v) ? YAJL_GET_NUMBER(v)
+           : none;
+}
+
+
+long long
+ctl_number(yajl_val v, const char *name)
+{
+    v = ctl_get(v, name, NULL);
+
+    return YAJL_IS_INTEGER(v) ? YAJL_GET_INTEGER(v) : -1;
+}
+
+
+int
+ctl_refused(long status, ctl_text_t *body)
+{
+    yajl_val     v, message;
+    const char  *text;
+
+    v = ctl_parse(body);
+    message = ctl_get(v, "error", "message");
+    text = YAJL_IS_STRING(message) ? YAJL_GET_STRING(message) : NULL;
+
+    if (o.json && v) {
+        fwrite(body->data, 1, body->len, stdout);
+    }
+
+    if (text) {
+        ctl_say("%s", text);
+
+    } else {
+        ctl_say("%s answers %ld: is it a location with idempotency_admin, "
+                "and may you ask there?", o.url, status);
+    }
+
+    yajl_tree_free(v);
+
+    return text && (status == 404 || status == 503) ? CTL_NONE
+           : text && status == 400 ? CTL_USAGE
+           : CTL_FAILED;
+}
+
+
+int
+ctl_records(ctl_text_t *path)
+{
+    int          rc;
+    long         status;
+    yajl_val     v, stores;
+    ctl_text_t   body;
+    const char  *name;
+
+    v = NULL;
+    name = o.store;
+
+    if (name == NULL) {
+        rc = ctl_ask("GET", "", &body, &status);
+
+        if (rc != CTL_OK) {
+            return rc;
+        }
+
+        if (status != 200) {
+            return ctl_refused(status, &body);
+        }
+
+        v = ctl_parse(&body);
+        stores = ctl_get(v, "stores", NULL);
+        free(body.data);
+
+        if (!YAJL_IS_ARRAY(stores) || stores->u.array.len == 0) {
+            ctl_say("%s names no store: is it a location with "
+                    "idempotency_admin?", o.url);
+            yajl_tree_free(v);
+            return CTL_FAILED;
+        }
+
+        if (stores->u.array.len > 1) {
+            ctl_say("which store? There is more than one: say --store");
+            yajl_tree_free(v);
+            return CTL_USAGE;
+        }
+
+        name = YAJL_GET_STRING(stores->u.array.values[0]);
+    }
+
+    path->data = NULL;
+    path->len = 0;
+
+    ctl_add(path, "records/");
+    ctl_add(path, name);
+
+    yajl_tree_free(v);
+
+    return CTL_OK;
+}
+
+
+int
+ctl_one(ctl_text_t *path)
+{
+    int  rc;
+
+    if ((o.record == NULL) == (o.key == NULL)) {
+        ctl_say("which record? Say --record, or --key and --scope");
+        return CTL_USAGE;
+    }
+
+    rc = ctl_records(path);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    if (o.record) {
+        ctl_add(path, "/");
+        ctl_add(path, o.record);
+
+    } else {
+        ctl_arg(path, "key", o.key);
+        ctl_arg(path, "scope", o.scope);
+    }
+
+    return CTL_OK;
+}

@@ -1,0 +1,416 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Commands on records: inspect, list, delete, cleanup, purge, stats.
+ *
+ * A list is asked for page by page, and so is what deletes many.
+ */
+
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "ctl.h"
+
+
+static int ctl_pages(const char *method);
+
+
+/* a time as people have it: 2.5h */
+
+static const char *
+ctl_time(long long ms, char *buf, size_t size)
+{
+    if (ms < 0) {
+        snprintf(buf, size, "-");
+
+    } else if (ms < 1000) {
+        snprintf(buf, size, "%lldms", ms);
+
+    } else if (ms < 120 * 1000) {
+        snprintf(buf, size, "%.1fs", ms / 1e3);
+
+    } else if (ms < 120 * 60000LL) {
+        snprintf(buf, size, "%.1fm", ms / 6e4);
+
+    } else if (ms < 48 * 3600000LL) {
+        snprintf(buf, size, "%.1fh", ms / 3.6e6);
+
+    } else {
+        snprintf(buf, size, "%.1fd", ms / 8.64e7);
+    }
+
+    return buf;
+}
+
+
+/* a line of 79 columns; the whole id where there is room for it */
+
+static void
+ctl_row(yajl_val r, int wide)
+{
+    char       age[16], left[16];
+    long long  ms;
+
+    ms = ctl_number(r, "lease_left_ms");
+
+    if (ms < 0) {
+        ms = ctl_number(r, "ttl_left_ms");
+    }
+
+    printf("%-*.*s  %-11.11s  %-6.6s  %7s  %7s  %8lld  %-12.12s\n",
+           wide ? 64 : 12, wide ? 64 : 12, ctl_string(r, "record", "?"),
+           ctl_string(r, "state", "?"), ctl_string(r, "status", "-"),
+           ctl_time(ctl_number(r, "age_ms"), age, sizeof(age)),
+           ctl_time(ms, left, sizeof(left)), ctl_number(r, "size"),
+           ctl_string(r, "tenant", ctl_string(r, "group", "-")));
+}
+
+
+/* a terminal that is narrow has the beginning of an id */
+
+static int
+ctl_wide(void)
+{
+    struct winsize  w;
+
+    return !isatty(1) || ioctl(1, TIOCGWINSZ, &w) == -1 || w.ws_col == 0
+           || w.ws_col >= 132;
+}
+
+
+int
+ctl_inspect(void)
+{
+    int         rc;
+    long        status;
+    size_t      i;
+    yajl_val    v, m;
+    ctl_text_t  path, body;
+
+    rc = ctl_one(&path);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    rc = ctl_ask("GET", path.data, &body, &status);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    if (status != 200) {
+        return ctl_refused(status, &body);
+    }
+
+    if (o.json) {
+        fwrite(body.data, 1, body.len, stdout);
+        return CTL_OK;
+    }
+
+    v = ctl_parse(&body);
+
+    if (!YAJL_IS_OBJECT(v)) {
+        ctl_say("%s does not answer with JSON", o.url);
+        return CTL_FAILED;
+    }
+
+    for (i = 0; i < v->u.object.len; i++) {
+        m = v->u.object.values[i];
+
+        printf("%-14s %s\n", v->u.object.keys[i],
+               YAJL_IS_STRING(m) ? YAJL_GET_STRING(m)
+               : YAJL_IS_NUMBER(m) ? YAJL_GET_NUMBER(m)
+               : YAJL_IS_TRUE(m) ? "yes" : "no");
+    }
+
+    yajl_tree_free(v);
+
+    return CTL_OK;
+}
+
+
+int
+ctl_list(void)
+{
+    return ctl_pages("GET");
+}
+
+
+int
+ctl_delete(void)
+{
+    int         rc;
+    long        status;
+    yajl_val    v;
+    ctl_text_t  path, body;
+
+    rc = ctl_one(&path);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    ctl_arg(&path, "dry_run", o.dry_run ? "1" : NULL);
+
+    rc = ctl_ask("DELETE", path.data, &body, &status);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    if (status != 200) {
+        return ctl_refused(status, &body);
+    }
+
+    if (o.json) {
+        fwrite(body.data, 1, body.len, stdout);
+        return CTL_OK;
+    }
+
+    v = ctl_parse(&body);
+
+    printf("%s %lld record\n", o.dry_run ? "would delete" : "deleted",
+           ctl_number(v, o.dry_run ? "matched" : "deleted"));
+
+    yajl_tree_free(v);
+
+    return CTL_OK;
+}
+
+
+int
+ctl_cleanup(void)
+{
+    if (o.state == NULL && o.older == NULL) {
+        ctl_say("clean up what? Say --state, --older, or both");
+        return CTL_USAGE;
+    }
+
+    return ctl_pages("DELETE");
+}
+
+
+int
+ctl_purge(void)
+{
+    if (o.tenant == NULL && o.actor == NULL) {
+        ctl_say("purge whose records? Say --tenant or --actor");
+        return CTL_USAGE;
+    }
+
+    return ctl_pages("DELETE");
+}
+
+
+/* a page of a list, or of what was deleted */
+
+static int
+ctl_page(yajl_val v, int list, int wide, long *n)
+{
+    size_t    i;
+    yajl_val  records;
+
+    records = ctl_get(v, "records", NULL);
+
+    if (!YAJL_IS_ARRAY(records)) {
+        ctl_say("%s does not answer with a list", o.url);
+        return CTL_FAILED;
+    }
+
+    for (i = 0; i < records->u.array.len; i++) {
+
+        if (o.limit && *n >= o.limit) {
+            return CTL_NONE;
+        }
+
+        if (list && *n == 0) {
+            printf("%-*s  %-11s  %-6s  %7s  %7s  %8s  %-12s\n",
+                   wide ? 64 : 12, "RECORD", "STATE", "STATUS", "AGE", "LEFT",
+                   "SIZE", "TENANT");
+        }
+
+        (*n)++;
+
+        if (list) {
+            ctl_row(records->u.array.values[i], wide);
+        }
+    }
+
+    return CTL_OK;
+}
+
+
+/*
+ * One page, from "cursor" on, which then is that of the next one, or NULL: it
+ * was the last
+ */
+
+static int
+ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
+    char **cursor, ctl_text_t *body, yajl_val *page)
+{
+    int          rc;
+    char         limit[24];
+    long         status;
+    ctl_text_t   path = { NULL, 0 };
+    const char  *next;
+
+    snprintf(limit, sizeof(limit), "%ld",
+             o.limit && o.limit - n < 1000 ? o.limit - n : 1000);
+
+    ctl_add(&path, base->data);
+    ctl_arg(&path, "limit", limit);
+    ctl_arg(&path, "state", state);
+    ctl_arg(&path, "older", o.older);
+    ctl_arg(&path, "group", o.group);
+    ctl_arg(&path, "tenant", o.tenant);
+    ctl_arg(&path, "actor", o.actor);
+    ctl_arg(&path, "dry_run", o.dry_run ? "1" : NULL);
+    ctl_arg(&path, "cursor", *cursor);
+
+    rc = ctl_ask(method, path.data, body, &status);
+    free(path.data);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    if (status != 200) {
+        return ctl_refused(status, body);
+    }
+
+    *page = ctl_parse(body);
+    next = ctl_string(*page, "cursor", NULL);
+
+    free(*cursor);
+    *cursor = next ? strdup(next) : NULL;
+
+    return CTL_OK;
+}
+
+
+/* all pages; a line on stderr tells how far it is, on a terminal */
+
+static int
+ctl_pages(const char *method)
+{
+    int          rc, list, wide;
+    long         n;
+    char        *cursor;
+    yajl_val     v;
+    ctl_text_t   base, body;
+
+    list = (strcmp(method, "GET") == 0);
+    wide = ctl_wide();
+    n = 0;
+    cursor = NULL;
+
+    rc = ctl_records(&base);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    do {
+        rc = ctl_next(method, &base, o.state, n, &cursor, &body, &v);
+
+        if (rc != CTL_OK) {
+            return rc;
+        }
+
+        if (o.json) {
+            fwrite(body.data, 1, body.len, stdout);
+        }
+
+        rc = ctl_page(v, list && !o.json, wide, &n);
+
+        yajl_tree_free(v);
+        free(body.data);
+
+        if (rc == CTL_FAILED) {
+            return rc;
+        }
+
+        if (isatty(2) && cursor) {
+            fprintf(stderr, "\r%ld so far ", n);
+        }
+
+    } while (cursor && rc == CTL_OK && (!o.limit || n < o.limit));
+
+    if (isatty(2)) {
+        fputs("\r\033[K", stderr);
+    }
+
+    if (!o.json && !list) {
+        printf("%s %ld record%s\n", o.dry_run ? "would delete" : "deleted",
+               n, n == 1 ? "" : "s");
+
+    } else if (!o.json && n == 0) {
+        printf("no records\n");
+    }
+
+    return CTL_OK;
+}
+
+
+/* records of a store, counted by going through them */
+
+int
+ctl_stats(void)
+{
+    int          rc, i;
+    long         n;
+    char        *cursor;
+    yajl_val     v;
+    ctl_text_t   base, body;
+
+    static const char  *states[] = { "in_progress", "completed", "unusable" };
+
+    rc = ctl_records(&base);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    for (i = 0; i < 3; i++) {
+        n = 0;
+        cursor = NULL;
+
+        do {
+            rc = ctl_next("GET", &base, states[i], 0, &cursor, &body, &v);
+
+            if (rc != CTL_OK) {
+                return rc;
+            }
+
+            rc = ctl_page(v, 0, 0, &n);
+
+            yajl_tree_free(v);
+            free(body.data);
+
+            if (rc == CTL_FAILED) {
+                return rc;
+            }
+
+        } while (cursor);
+
+        if (o.json) {
+            printf("%s\"%s\":%ld%s", i ? "," : "{", states[i], n,
+                   i == 2 ? "}\n" : "");
+
+        } else {
+            printf("%-12s %ld\n", states[i], n);
+        }
+    }
+
+    return CTL_OK;
+}
