@@ -37,7 +37,7 @@ our $stores = <<'_EOC_';
     idempotency_store kept redis { server 127.0.0.1:$TEST_NGINX_KEPT_PORT; }
     idempotency_store far redis { server 127.0.0.1:$TEST_NGINX_PROXY_PORT; }
     idempotency_store slow redis { server 127.0.0.1:$TEST_NGINX_PROXY_PORT;
-                                   timeout 2s; }
+                                   timeout 3s; }
 _EOC_
 
 our $locations = <<'_EOC_';
@@ -1127,7 +1127,7 @@ for my $n (60_000, map { 500_000 * $_ } 2 .. 8) {
         my $log = error_log();
         (() = $log =~ /kept here and tried again/g)
             == (() = $log =~ /that was kept is in store/g)
-    }, 20), 'it is in the store');
+    }, 40), 'it is in the store');
 
     my $again = http_post("/slow/size?op=a$n&n=$n&hold=1", 'x', $key);
     is($again->header('Idempotent-Replayed'), 'true', 'replayed');
