@@ -241,7 +241,10 @@ ngx_redis_call_cancel(ngx_redis_call_t *call)
 
     if (!call->sent || call->replied) {
         ngx_redis_call_free(call);
+        return;
     }
+
+    ngx_redis_bulk_leave(call);
 }
 
 
@@ -322,6 +325,8 @@ ngx_redis_call_unsent(ngx_redis_call_t *call)
         freeReplyObject(call->before);
         call->before = NULL;
     }
+
+    ngx_redis_bulk_leave(call);
 
     call->sent = 0;
     call->replied = 0;

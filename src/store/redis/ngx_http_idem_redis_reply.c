@@ -6,7 +6,7 @@
  * A reply of a script whose tag is not that of its call is not ours, nor is a
  * record with the id of another.  Where nothing was there, a native begin has
  * nil for its reply: one that is another's is seen by one too many in the
- * stream, see ngx_redis_connection.c.  Of an error nothing is trusted but that
+ * stream, see ngx_redis_receive.c.  Of an error nothing is trusted but that
  * it is one; of a record nothing before it is checked, see ..._redis_record.c.
  *
  * Called by the backend when a reply is there.
