@@ -27,7 +27,7 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 .PHONY: build run check test test-postgres install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history sql test-redis test-clients \
-        torture-clients clients test-http3
+        torture-clients clients test-http3 outage
 
 # a new file each time: an nginx that runs has the old one mapped
 build: setup-build
@@ -143,6 +143,10 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
+# half an hour: a real outage under a real Prometheus
+outage: setup-outage build
+	@tools/outage
+
 # the schema of the PostgreSQL store: printed, or applied where DATABASE says
 sql:
 	@tools/sql $(if $(DATABASE),"$(DATABASE)")
@@ -190,6 +194,7 @@ help:
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
+	@echo "make outage         36 minutes: a real outage under a real Prometheus, and the alerts it fired"
 	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
 	@echo "make clients        packages of the clients, in build/clients"
 	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"

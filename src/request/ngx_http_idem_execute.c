@@ -215,6 +215,7 @@ ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_renew_stop(ctx);
 
         ngx_http_idem_metrics_lock_held(ctx->conf->store->metrics,
+                                ngx_http_idem_group(ctx),
                                 ngx_current_msec - ctx->claims.held_since);
     }
 }
