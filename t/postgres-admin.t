@@ -162,7 +162,7 @@ is($::pg->sql("SELECT count(*) FROM idempotency.idempotency_keys "
 === TEST 4: without the right to, records are seen by their id only
 --- store: postgres
 --- http_config eval: ::own('', 'plain')
---- config eval: $::api
+--- config eval: $::api . "location = /stats { idempotency_stats json; }\n"
 --- client
 my $id = post('/ok?op=d', new_key())->header('X-Record');
 
@@ -176,6 +176,11 @@ for ([ 'GET', '' ], [ 'DELETE', "/$id" ]) {
     is($r->status, 503, "$_->[0] is refused");
     like($r->body, qr/the user may not do that/, 'and says why');
 }
+
+# the figures count records, too: that it may not is no outage of the store
+
+http_get('/stats');
+unlike(http_get('/stats')->body, qr/"outage":\{/, 'the store is not away');
 
 is(http_get("/ops/records/shared/$id")->status, 200, 'it is still there');
 

@@ -272,7 +272,12 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_metrics_t  *m;
 
-    if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH) {
+    /* what people ask may be refused for want of a right: it is not away */
+
+    if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH
+        && !(ngx_http_idem_op_is_admin(op)
+             && op->result == NGX_HTTP_IDEM_ERROR))
+    {
         ngx_http_idem_outage(op->store->outage,
                              op->result != NGX_HTTP_IDEM_ERROR
                              || op->bad_record ? NULL
