@@ -10,6 +10,7 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest::Faults;              # before IdempotencyTest
 use IdempotencyTest;
+use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
 
 our $Redis = ($ENV{IDEMPOTENCY_STORE} || '') eq 'redis';
@@ -356,6 +357,13 @@ walk(name => 'wait', answers => [200, 507], retry => [200, 507],
         idempotency_max_response  8k;
         proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /live/ {
+        idempotency               $TEST_STORE;
+        idempotency_wait          0;
+        idempotency_max_response  8k;
+        proxy_buffering           off;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /dead/ {
         idempotency               $TEST_STORE;
         idempotency_wait          0;
@@ -406,8 +414,17 @@ walk(name => 'too large, of no known length',
 walk(name => 'in pieces', request => post('/size?n=7000&chunked=1&op=OP'),
      retry => [507, 200]);
 
-walk(name => 'a stream', request => post('/sse?n=2&op=OP'),
-     retry => [507, 200]);
+# so does a stream, which breaks off where there is no memory to send it
+
+for my $at ('', '/live') {
+    walk(name => "a stream$at", request => post("$at/sse?n=2&op=OP"),
+         retry => [507, 200], truncated => 1);
+
+    walk(name => "a stream$at that gets too large",
+         request => post("$at/size?n=9000&chunked=1&op=OP"
+                         . '&type=text/event-stream'),
+         retry => [507, 200], truncated => 1);
+}
 
 walk(name => 'empty', request => post('/204?op=OP'), answers => [204],
      retry => [204, 507]);
@@ -517,6 +534,7 @@ walk(name => 'a replay through a derived key', prepare => $other,
         idempotency_compress     on min=10;
         idempotency_replay_json  duplicate true;
         idempotency_replay_json  who $http_x_who;
+        idempotency_keep_json    /result/isError=!true;
         proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /short/ {
@@ -561,6 +579,26 @@ my $json = sub {
 };
 
 walk(name => 'JSON with members of ours', prepare => $json, request => $json);
+
+# the same in the events of a stream, which is looked into when it is stored
+
+my $rpc = sub {
+    send_post("/rpc/$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+my $answer = sub {
+    app_answer("/rpc/$_[0]", {
+        headers => [ [ 'Content-Type', 'text/event-stream' ] ],
+        body => qq(data: {"jsonrpc":"2.0",\ndata: "id":1,"result":{}}\n\n) });
+};
+
+walk(name => 'JSON-RPC in events', prepare => $answer, request => $rpc,
+     retry => [200, 507], truncated => 1);
+walk(name => 'JSON-RPC in events again', request => $rpc,
+     prepare => sub { $answer->($_[0]); $rpc->($_[0]) },
+     again => sub { my $got = $rpc->($_[0]);
+                    die "ran twice\n" if app_count("/rpc/$_[0]") != 1; $got });
 
 my $short = sub {
     send_post("/short/ok?op=$_[0]&ttl=1ms&lease=5s", 'x',
