@@ -22,13 +22,13 @@ like($text, qr/^model: two requests, $_ +holds, [1-9]\d{4,} states$/m,
      "at most once, $_") for qw(lease hold);
 
 like($text, qr/^model: $_ +holds, [1-9]\d{4,} states$/m, "with $_")
-    for 'outbox, two hosts', 'expiry';
+    for 'outbox, two hosts', 'expiry', 'fallback, one ledger for two';
 
 like($text, qr/^model: broken: $_ +fails, /m, "seen to fail: $_")
     for 'commit without a fence', 'release without a fence',
         'a token used again', 'wake-ups trusted in',
         'outbox, no look at lease', 'outbox, lease from keep',
-        'outbox, lost is told', 'locks expire';
+        'outbox, lost is told', 'locks expire', 'fallback, half held';
 
 note($text);
 

@@ -244,6 +244,31 @@ $::pg->sql($_) for 'ALTER SYSTEM RESET log_connections', 'SELECT pg_reload_conf(
 
 
 
+=== TEST 17: a worker that stood still for a lease does not trust in its lock
+--- store: postgres
+--- http_config eval: main::store('OWN') =~ s/ timeout +1s/ timeout 20s/r
+--- config eval: "idempotency_lease 1s;\n$::location"
+--- client
+is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+
+my $key = main::key();
+my ($worker) = nginx_workers();
+$::pg->pause;
+my $c = send_post('/ok?op=a', 'x', $key);
+sleep 0.2;
+kill STOP => $worker;
+$::pg->resume;
+
+ok(wait_for(sub { $::pg->sql("SELECT count(*) FROM idempotency.idempotency_keys WHERE state = 1 "
+                             . "AND lease_until < now()") == 1 }), 'its begin is through, and its lease over');
+kill CONT => $worker;
+
+is($c->read_response->error_code, 'STORE_UNAVAILABLE', 'it does not run');
+is(app_count('a'), 0, 'not at all');
+is(main::until_answered('/ok?op=a', $key)->body, "run 1\n", 'its retry does');
+
+
+
 === TEST 4: the reply to a begin is lost, and that to a commit
 --- store: postgres
 --- http_config eval: main::store('PROXY', 'purge off; wake poll;')

@@ -72,7 +72,7 @@ sub faults
 
     return (
         [ 2, 'server frozen', sub { my ($s, @d) = @_; $self->freeze($s, $self->{node}, @d) } ],
-        [ 1, 'server crashed, restarted', sub { my ($s, @d) = @_; ($self->crash($s, $self->{node}, @d), $self->in_step) } ],
+        [ 1, 'server crashed, restarted', $some->('crash_primary') ],
         [ 3, 'failover: primary killed', $some->('kill_primary') ],
         [ 2, 'failover: primary frozen, killed', $some->('freeze_primary') ],
         [ 2, 'failover, planned', $some->('switch_over') ],
@@ -82,6 +82,16 @@ sub faults
 
 sub in_step { my $self = shift; return sub { $self->streams ? 0 : 'again' } }
 
+
+# it answers before the standby has found it, and commits wait for that
+
+sub crash_primary
+{
+    my ($self, $s, @d) = @_;
+    my @steps = $self->crash($s, $self->{node}, @d);
+
+    return (@steps[0 .. $#steps - 1], sub { $self->answers($self->{node}) ? 0 : 'again' }, $self->in_step, $steps[-1]);
+}
 
 sub kill_primary
 {
