@@ -74,10 +74,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_backend_add,
     ngx_http_idem_store_password,
     ngx_http_idem_store_password_file,
-    ngx_http_idem_store_complete,
     ngx_http_idem_store_doubt,
-    ngx_http_idem_op_detached,
-    ngx_http_idem_op_detach,
+    &ngx_http_idem_remote_functions,
     ngx_http_idem_claim_encode,
     ngx_http_idem_claim_decode,
     ngx_http_idem_label

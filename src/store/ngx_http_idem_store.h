@@ -421,6 +421,7 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 extern const char  *ngx_http_idem_op_names[];
 
 
+#include "store/ngx_http_idem_remote.h"
 #include "store/ngx_http_idem_store_api.h"
 
 

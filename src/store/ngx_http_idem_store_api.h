@@ -36,14 +36,12 @@ typedef struct {
     char        *(*password_file)(ngx_conf_t *cf, ngx_command_t *cmd,
                                   void *conf);
 
-    void         (*complete)(ngx_http_idem_op_t *op);
     void         (*doubt)(ngx_http_idem_store_t *store, ngx_uint_t now,
                           ngx_http_idem_concerns_pt concerns, void *data);
-    ngx_http_idem_op_t
-                *(*detached)(ngx_http_idem_store_t *store,
-                             ngx_http_idem_op_e kind, u_char *id,
-                             u_char *token);
-    void         (*detach)(ngx_http_idem_op_t *op);
+
+    /* what it has in common with others that are elsewhere */
+    const ngx_http_idem_remote_functions_t
+                  *remote;
 
     void         (*claim_encode)(u_char *p,
                                  const ngx_http_idem_claim_t *claim);
