@@ -11,7 +11,8 @@
 #include <ngx_event.h>
 
 #include "ngx_http_idem.h"
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_fallback.h"
+#include "store/zone/ngx_http_idem_zone.h"
 
 
 #define NGX_HTTP_IDEM_FALLBACK_PREFIX  "idempotency_fallback"

@@ -16,7 +16,7 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-/* how often to look while nobody listens, at most; and where nobody ever will */
+/* how often to look while nobody listens, and where nobody ever will, ms */
 #define NGX_HTTP_IDEM_PG_POLL        1000
 #define NGX_HTTP_IDEM_PG_POLL_QUICK  250
 
