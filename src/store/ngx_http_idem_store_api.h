@@ -31,7 +31,12 @@ typedef struct {
     /* a backend more; one of the same name takes the place of the old one */
     ngx_int_t    (*add)(const ngx_http_idem_backend_t *backend);
 
-    /* slots of its commands */
+    /* for its block: messages, and slots of its commands */
+    char        *(*wrong)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+                          const char *wrong);
+    char        *(*not_found)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+                              const char *directive, ngx_str_t *name,
+                              u_char *file, ngx_uint_t line);
     char        *(*password)(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
     char        *(*password_file)(ngx_conf_t *cf, ngx_command_t *cmd,
                                   void *conf);
