@@ -263,7 +263,7 @@ unlike(join('', @lines), qr/my-custom-key/, 'and without the key');
 
 
 === TEST 5: several hosts, one Redis
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::example('broker')
 --- config
     location /unused { }
@@ -271,7 +271,7 @@ unlike(join('', @lines), qr/my-custom-key/, 'and without the key');
 app_answer($URI, answers());
 
 # the broker's restart, and its second instance: the other nginx has the same
-# configuration and nothing but Redis in common with this one
+# configuration and nothing but the store in common with this one
 
 is_new(submit($FIRST), 1, 'first submission');
 

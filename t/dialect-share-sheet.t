@@ -55,19 +55,19 @@ sub got
 
 # for a store that can be killed
 
-sub redis_and
+sub chaos_and
 {
     my ($stores, $change) = @_;
 
-    return "idempotency_store away redis { server 127.0.0.1:\$TEST_NGINX_CHAOS_PORT;"
+    return "idempotency_store away \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_CHAOS_PORT;"
            . " timeout 300ms; connect_timeout 300ms; }\n$stores"
            . main::example('share-sheet', $change);
 }
 
 our $REDIS;
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $REDIS = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $REDIS = start_remote();
     $ENV{TEST_NGINX_CHAOS_PORT} = $REDIS->{port};
 }
 
@@ -385,8 +385,10 @@ shares();
 my @key = key();
 
 my $batch = sub { id(example_post($BATCH, '[]', headers(@key))) };
+my $n = 0;
 my $register = sub {
-    example_post($REGISTER, '{"email":"ann@example.com"}',
+    $n++;
+    example_post($REGISTER, "{\"email\":\"ann\@example.com\",\"n\":$n}",
                  headers(key(), Authorization => undef))->status
 };
 
@@ -530,11 +532,11 @@ unlike($stats, qr/Nokia|example\.com|Bearer/, 'nothing that a client sent');
 
 
 === TEST 13: chaos: Redis dies in the middle of a request
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- client_timeout: 60
 --- http_config eval
-main::redis_and("idempotency_store second memory { zone second:1m; }\n", sub {
+main::chaos_and("idempotency_store second memory { zone second:1m; }\n", sub {
     s/idempotency( +)\$TEST_STORE;/idempotency$1away fallback=second;/g })
 --- config
     location /unused { }
@@ -595,11 +597,11 @@ is(app_count($SHARES), 2, 'and runs');
 
 
 === TEST 15: chaos: no store is left
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- client_timeout: 60
 --- http_config eval
-main::redis_and('', sub {
+main::chaos_and('', sub {
     s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g;
     s/(on_store_error +)fail/${1}pass/ })
 --- config
@@ -628,10 +630,10 @@ $main::REDIS->spawn;
 
 
 === TEST 16: chaos: no store is left, and strict
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- http_config eval
-main::redis_and('', sub { s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g })
+main::chaos_and('', sub { s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g })
 --- config
     location /unused { }
 --- client
