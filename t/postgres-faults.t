@@ -214,6 +214,36 @@ ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM '
 
 
 
+=== TEST 16: who waits for a frozen server stays in its queue
+--- store: postgres
+--- http_config eval
+main::store('OWN', 'purge off; connections 4;')
+    =~ s/ timeout +1s/ timeout 400ms/r =~ s/connect_timeout +1s/connect_timeout 200ms/r
+--- config eval: "idempotency_lease 1s;\n$::location"
+--- client
+is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+$::pg->sql($_) for 'ALTER SYSTEM SET log_connections = on', 'SELECT pg_reload_conf()';
+
+my @c = map { send_post("/slow?ms=4000&op=a$_", 'x', main::key()) } 1 .. 12;
+ok(wait_for(sub { 12 == grep { app_count("a$_") } 1 .. 12 }), 'many run');
+ok(wait_for(sub { $::pg->sql('SHOW log_connections') eq 'on' }));
+$::pg->pause;
+my $count = sub { my @n = $::pg->log =~ /connection received: host=127/g; return scalar @n };
+my $before = $count->();
+
+is(scalar(grep { $_->read_response->status == 200 } @c), 12, 'their commits are kept');
+sleep 1;
+$::pg->resume;
+
+# the server starts a process for each attempt that was made meanwhile
+
+ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys '
+                             . 'WHERE state = 2') == 13 }), 'and land');
+cmp_ok($count->() - $before, '<=', 30, 'few connections were made meanwhile');
+$::pg->sql($_) for 'ALTER SYSTEM RESET log_connections', 'SELECT pg_reload_conf()';
+
+
+
 === TEST 4: the reply to a begin is lost, and that to a commit
 --- store: postgres
 --- http_config eval: main::store('PROXY', 'purge off; wake poll;')

@@ -85,7 +85,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
 
 
 const char  *ngx_http_idem_op_names[] = {
-    "begin", "renew", "commit", "release", "watch", "", "get", "remove", "list"
+    "begin", "renew", "commit", "release", "watch", "", "get", "remove", "list",
+    "log", "events"
 };
 
 
@@ -214,9 +215,11 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
         rc = backend->watch(op);
         break;
 
-    default: /* get, remove, list */
+    default: /* get, remove, list; log, events */
 
-        if (backend->admin == NULL) {
+        if (backend->admin == NULL
+            || (op->kind > NGX_HTTP_IDEM_OP_LIST && !op->store->trail))
+        {
             op->result = NGX_HTTP_IDEM_ERROR;
             op->error = ngx_http_idem_no_admin;
             return NGX_OK;
@@ -259,12 +262,22 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
 }
 
 
-/* a store within another has no figures: it is counted where it was asked */
+/*
+ * A store within another has no figures: it is counted where it was asked.
+ * Whether it answers is told by the innermost, whatever stands around it.
+ */
 
 static void
 ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_metrics_t  *m;
+
+    if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_outage(op->store->outage,
+                             op->result != NGX_HTTP_IDEM_ERROR
+                             || op->bad_record ? NULL
+                             : op->error ? op->error : "no answer");
+    }
 
     m = op->store->metrics;
 

@@ -93,7 +93,8 @@ const ngx_http_idem_backend_t
     ngx_http_idem_fallback_cancel,
     NULL,                                  /* stats */
     1,
-    NULL                                     /* admin: each by its name */
+    NULL,                                    /* admin: each by its name */
+    NGX_HTTP_IDEM_TRAIL_NONE
 };
 
 
@@ -115,6 +116,13 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
              ? NGX_HTTP_IDEM_FALLBACK_WAITS_HERE : 0;
 
     op->where = NULL;
+
+    if (op->unprotected) {
+
+        /* neither answers: locks are laid in the outbox of the first */
+
+        return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
+    }
 
     if (!ngx_http_idem_fallback_in_use(f)) {
         return ngx_http_idem_fallback_ask_primary(op, note);

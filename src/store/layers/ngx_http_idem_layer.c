@@ -18,7 +18,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layer.h"
+#include "store/layers/ngx_http_idem_layers.h"
 
 
 /*
@@ -218,6 +218,20 @@ ngx_http_idem_layer_pass(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op), NULL,
                                    0);
+}
+
+
+ngx_http_idem_store_t *
+ngx_http_idem_layer_innermost(ngx_http_idem_store_t *store)
+{
+    while (store->backend == &ngx_http_idem_cache_backend
+           || store->backend == &ngx_http_idem_outbox_backend
+           || store->backend == &ngx_http_idem_breaker_backend)
+    {
+        store = ((ngx_http_idem_layer_t *) store->conf)->inner;
+    }
+
+    return store;
 }
 
 

@@ -87,7 +87,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
     ngx_http_idem_memory_cancel,
     ngx_http_idem_memory_stats,
     0,                                       /* remote */
-    ngx_http_idem_memory_admin
+    ngx_http_idem_memory_admin,
+    NGX_HTTP_IDEM_TRAIL_NONE
 };
 
 
@@ -403,6 +404,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
                    - m->z.zone->room.nfree * NGX_HTTP_IDEM_BLOCK_SIZE;
     stats->size = m->z.shm_zone->shm.size;
     stats->evicted = m->z.zone->evicted;
+    stats->expired = m->z.zone->expired;
 
     ngx_http_idem_zone_unlock(&m->z);
 

@@ -26,6 +26,8 @@ static ngx_int_t ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
+static ngx_int_t ngx_http_idem_redis_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats);
 static ngx_int_t ngx_http_idem_redis_submit(ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_redis_leave(void *data);
 static void ngx_http_idem_redis_replied(ngx_redis_call_t *c,
@@ -52,9 +54,10 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_remote_ask,                /* release */
     ngx_http_idem_remote_watch,
     ngx_http_idem_remote_cancel,
-    NULL,                                    /* stats   */
+    ngx_http_idem_redis_stats,
     1,                                       /* remote  */
-    ngx_http_idem_remote_ask                 /* admin   */
+    ngx_http_idem_remote_ask,                /* admin   */
+    NGX_HTTP_IDEM_TRAIL_LAST
 };
 
 
@@ -97,7 +100,9 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     call->call.handler = ngx_http_idem_redis_replied;
     call->call.data = op;
     call->call.key.data = call->key;
-    call->call.key.len = ngx_http_idem_redis_key(redis, op->id, call->key);
+    call->call.key.len = (op->kind > NGX_HTTP_IDEM_OP_LIST)
+                         ? ngx_http_idem_redis_trail_key(redis, call->key)
+                         : ngx_http_idem_redis_key(redis, op->id, call->key);
     call->call.lane = ngx_http_idem_redis_lane(op->id);
     call->call.impatient = ngx_http_idem_remote_impatient(op);
     call->call.urgent = (op->kind == NGX_HTTP_IDEM_OP_RENEW);
@@ -377,4 +382,17 @@ ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
     redis = store->conf;
 
     ngx_redis_exit(&redis->client);
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats)
+{
+    ngx_http_idem_redis_t  *redis;
+
+    redis = store->conf;
+    stats->queued = ngx_redis_queued(&redis->client);
+
+    return NGX_DECLINED;
 }
