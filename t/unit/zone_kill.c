@@ -475,7 +475,8 @@ look(ngx_http_idem_node_t *node, image_t *image)
     }
 
     if (node->details) {
-        ngx_http_idem_zone_copy_details(&m.z, node, NULL, &details);
+        ngx_http_idem_zone_copy_details(&m.z, node, NULL,
+                                        NGX_MAX_SIZE_T_VALUE, &details);
 
         image->details = details.len;
 
