@@ -25,11 +25,12 @@
 #include "observe/ngx_http_idem_metrics.h"
 #include "record/ngx_http_idem_record.h"
 #include "store/ngx_http_idem_nodes.h"
-#include "store/ngx_http_idem_store_conf.h"
 
 
 typedef struct ngx_http_idem_store_s  ngx_http_idem_store_t;
 typedef struct ngx_http_idem_op_s     ngx_http_idem_op_t;
+
+#include "store/ngx_http_idem_store_conf.h"
 
 /* what stands around one that is elsewhere: layers/..._layers.h */
 typedef struct ngx_http_idem_layers_s  ngx_http_idem_layers_t;
@@ -483,6 +484,7 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 extern const char  *ngx_http_idem_op_names[];
 
 
+#include "store/ngx_http_idem_remote.h"
 #include "store/ngx_http_idem_store_api.h"
 
 

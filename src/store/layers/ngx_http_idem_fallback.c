@@ -30,7 +30,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_fallback.h"
 
 
 /* notes of a begin: what is known of the ledger by then */

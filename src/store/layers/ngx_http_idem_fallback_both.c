@@ -12,7 +12,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_fallback.h"
 
 
 /* note of the copy of a commit: the first store does not have it yet */

@@ -16,7 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 static ngx_int_t ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op,

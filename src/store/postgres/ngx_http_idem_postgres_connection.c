@@ -46,7 +46,7 @@ static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
 
 #define ngx_http_idem_pg_needed(conn)                                         \
     (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->lots)     \
-     || ((conn)->listens && (conn)->pg->nwatches))
+     || ((conn)->listens && (conn)->pg->remote.nwatches))
 
 /* ... or to hear of what is removed, by who keeps copies */
 #define ngx_http_idem_pg_wanted(conn)                                         \

@@ -239,7 +239,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_redis_wake(ngx_http_idem_redis_conf(op), op->id);
+        ngx_http_idem_remote_wake(ngx_http_idem_remote(op), op->id);
     }
 
     return NGX_OK;

@@ -208,11 +208,9 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
     }
 
     if (redis->client.user.len && redis->client.password.len == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "store \"%V\" in %s:%ui has a \"user\" without a "
-                      "\"password\" or \"password_file\"",
-                      &store->name, store->file, store->line);
-        return NGX_CONF_ERROR;
+        return ngx_http_idem_store_wrong(cf, store,
+                                         "has a \"user\" without a \"password"
+                                         "\" or \"password_file\"");
     }
 
     ngx_conf_init_value(redis->client.db, 0);

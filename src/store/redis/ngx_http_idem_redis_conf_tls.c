@@ -141,9 +141,5 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 
 invalid:
 
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
-                  &redis->store->name, redis->store->file,
-                  redis->store->line, wrong);
-
-    return NGX_CONF_ERROR;
+    return ngx_http_idem_store_wrong(cf, redis->store, wrong);
 }
