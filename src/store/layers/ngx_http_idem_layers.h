@@ -261,11 +261,13 @@ extern const ngx_http_idem_backend_t
 
 
 /* store->forget: the record was removed, on another host perhaps */
-void ngx_http_idem_cache_forget(ngx_http_idem_store_t *store, u_char *id);
+void ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id);
+void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id);
 
 /* ..._outbox_admin.c */
 
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
+void ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id);
 
 /* what begin tells of the time that is left */
 ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_node_t *node);
