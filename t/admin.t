@@ -429,6 +429,19 @@ is(scalar(all('records/STORE?tenant=acme&actor=ann')), 1, 'by both');
 is(scalar(all('records/STORE?group=pay')), 3, 'by group');
 is(scalar(all('records/STORE?tenant=acm')), 0, 'not by a part');
 
+# labels of any length up to the longest
+
+for my $n (map { 8 * $_ } 1 .. 12) {
+    my $tenant = 'x' x $n;
+
+    http_post('/ok?op=long', 'no JSON', { 'Idempotency-Key' => new_key(),
+                                          'X-Tenant' => $tenant });
+    ($record) = all("records/STORE?tenant=$tenant");
+    is($record->{tenant}, $tenant, "a tenant of $n");
+    ok($record->{host}, 'and its host');
+    admin('DELETE', "records/STORE/$record->{record}") if $record;
+}
+
 my $url = "http://127.0.0.1:$port/ops/";
 
 is(scalar(qx(build/idempotencyctl --url $url purge --tenant acme)),

@@ -10,19 +10,20 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest::Faults;              # before IdempotencyTest
 use IdempotencyTest;
+use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
 
-our $Redis = ($ENV{IDEMPOTENCY_STORE} || '') eq 'redis';
+our $Remote = ($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/;
 
 # "prepare" comes before the failure and "request" is hit by it; both get a key.
 # "answers" are the statuses of a request that nothing happened to, "retry"
 # those of the same once more.  Where the application ran and there was no
 # memory to hold its response, the record says so: 507.
 #
-# A Redis whose connection broke for want of memory is away for a moment, and a
+# A store whose connection broke for want of memory is away for a moment, and a
 # lock that could not be given back to it is tried again soon: then the retry
 # is asked again for as long, which is far less than the lease.  With no memory
-# at all for a while, a lock in Redis ends with its lease: of that there is one
+# at all for a while, a lock in it ends with its lease: of that there is one
 # walk, with a short one.
 
 sub walk
@@ -42,7 +43,7 @@ sub walk
     my (@bad, $balance);
     my $steps = 0;
 
-    for my $all (0, $Redis && !$o{all} ? () : 1) {
+    for my $all (0, $Remote && !$o{all} ? () : 1) {
         for my $n (1 .. $o{most} + 1) {
             my $key = new_key();
 
@@ -81,7 +82,7 @@ sub walk
 
             my $again = eval { $o{again}->($key) };
 
-            if ($Redis) {
+            if ($Remote) {
                 wait_for(sub {
                     !$again || grep({ $_ == $again->status } @{ $o{retry} })
                         or !($again = eval { $o{again}->($key) });
@@ -160,21 +161,21 @@ sub settled
 }
 
 
-# a connection to Redis has its buffers, or has none at the moment
+# a connection to the store has its buffers, or has none at the moment
 
 sub more
 {
     my ($before, $after) = map { [ split ' ' ] } @_;
-    my $some = $Redis ? 8 : 0;
+    my $some = $Remote ? 8 : 0;
 
     return $after->[0] > $before->[0] + $some
-           || $after->[1] > $before->[1] + ($Redis ? 2 : 0);
+           || $after->[1] > $before->[1] + ($Remote ? 2 : 0);
 }
 
 our $Paused;
 
-if ($Redis) {
-    $Paused = start_redis();
+if ($Remote) {
+    $Paused = start_remote();
     $ENV{TEST_NGINX_PAUSED_PORT} = $main::Paused->{port};
 }
 
@@ -211,8 +212,8 @@ walk(name => 'fresh', retry => [200, 507]);
 
 
 
-=== TEST 7: no memory at all for a while, and the lock in Redis
---- store: redis
+=== TEST 7: no memory at all for a while, and the lock in the store
+--- store: redis postgres
 --- config
     location / {
         idempotency        $TEST_STORE;
@@ -356,6 +357,13 @@ walk(name => 'wait', answers => [200, 507], retry => [200, 507],
         idempotency_max_response  8k;
         proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /live/ {
+        idempotency               $TEST_STORE;
+        idempotency_wait          0;
+        idempotency_max_response  8k;
+        proxy_buffering           off;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /dead/ {
         idempotency               $TEST_STORE;
         idempotency_wait          0;
@@ -406,8 +414,17 @@ walk(name => 'too large, of no known length',
 walk(name => 'in pieces', request => post('/size?n=7000&chunked=1&op=OP'),
      retry => [507, 200]);
 
-walk(name => 'a stream', request => post('/sse?n=2&op=OP'),
-     retry => [507, 200]);
+# so does a stream, which breaks off where there is no memory to send it
+
+for my $at ('', '/live') {
+    walk(name => "a stream$at", request => post("$at/sse?n=2&op=OP"),
+         retry => [507, 200], truncated => 1);
+
+    walk(name => "a stream$at that gets too large",
+         request => post("$at/size?n=9000&chunked=1&op=OP"
+                         . '&type=text/event-stream'),
+         retry => [507, 200], truncated => 1);
+}
 
 walk(name => 'empty', request => post('/204?op=OP'), answers => [204],
      retry => [204, 507]);
@@ -517,6 +534,7 @@ walk(name => 'a replay through a derived key', prepare => $other,
         idempotency_compress     on min=10;
         idempotency_replay_json  duplicate true;
         idempotency_replay_json  who $http_x_who;
+        idempotency_keep_json    /result/isError=!true;
         proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /short/ {
@@ -561,6 +579,26 @@ my $json = sub {
 };
 
 walk(name => 'JSON with members of ours', prepare => $json, request => $json);
+
+# the same in the events of a stream, which is looked into when it is stored
+
+my $rpc = sub {
+    send_post("/rpc/$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+my $answer = sub {
+    app_answer("/rpc/$_[0]", {
+        headers => [ [ 'Content-Type', 'text/event-stream' ] ],
+        body => qq(data: {"jsonrpc":"2.0",\ndata: "id":1,"result":{}}\n\n) });
+};
+
+walk(name => 'JSON-RPC in events', prepare => $answer, request => $rpc,
+     retry => [200, 507], truncated => 1);
+walk(name => 'JSON-RPC in events again', request => $rpc,
+     prepare => sub { $answer->($_[0]); $rpc->($_[0]) },
+     again => sub { my $got = $rpc->($_[0]);
+                    die "ran twice\n" if app_count("/rpc/$_[0]") != 1; $got });
 
 my $short = sub {
     send_post("/short/ok?op=$_[0]&ttl=1ms&lease=5s", 'x',
@@ -616,13 +654,12 @@ for my $page (qw(prom json html)) {
 
 
 
-=== TEST 11: Redis with a cache, and a commit that goes to the outbox
---- store: redis
+=== TEST 11: a store with a cache, and a commit that goes to the outbox
+--- store: redis postgres
 --- http_config
-    idempotency_store cached redis {
-        server   127.0.0.1:$TEST_NGINX_REDIS_PORT;
+    idempotency_store cached $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
         cache    copies:1m ttl=30s;
-        prefix   cached:;
     }
     idempotency_store ledger memory { zone ledger:1m; }
 --- config
@@ -722,12 +759,11 @@ is(app_count($busy), 1, 'and it ran once');
 
 
 === TEST 13: shared memory of the layers is full at every step
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store cached redis {
-        server   127.0.0.1:$TEST_NGINX_REDIS_PORT;
+    idempotency_store cached $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
         cache    copies:1m ttl=30s;
-        prefix   full:;
     }
 --- config
     location / {
@@ -750,9 +786,9 @@ walk(name => 'a full cache', request => $send, arm => { slab => 1 },
 
 
 === TEST 14: a commit that goes to the outbox
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store away redis {
+    idempotency_store away $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
         timeout  100ms;
         cache    copies:1m ttl=30s;
@@ -787,10 +823,10 @@ walk(name => 'outbox', retry => [200, 507],
 
 
 
-=== TEST 15: a connection to Redis that is made anew
---- store: redis
+=== TEST 15: a connection to the store that is made anew
+--- store: redis postgres
 --- http_config
-    idempotency_store away redis { server 127.0.0.1:$TEST_NGINX_PAUSED_PORT; }
+    idempotency_store away $TEST_REMOTE { server 127.0.0.1:$TEST_NGINX_PAUSED_PORT; }
 --- config
     location / {
         idempotency       away;
@@ -800,7 +836,7 @@ walk(name => 'outbox', retry => [200, 507],
 --- client_timeout: 120
 --- client
 walk(name => 'connecting', retry => [200, 507], prepare => sub {
-    $main::Paused->command(qw(CLIENT KILL TYPE normal SKIPME yes));
+    $main::Paused->hang_up;
 });
 
 

@@ -165,7 +165,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 5: not longer than the record lives, whoever committed it
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::stores('cache hot:1m ttl=30s;')
 --- config eval: $::location
 --- client

@@ -472,3 +472,35 @@ is(app_count('p'), 2, 'location: keep_status');
 http_post('/other/size?n=2000&op=q', 'x', \@key) for 1, 2;
 is(app_count('q'), 1, 'location: max_response');
 is(http_post('/other/size?n=2000&op=q', 'x', \@key)->status, 200, 'and kept');
+
+
+
+=== TEST 8: the block of a store that is elsewhere
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+# the block of another store: nginx's own slots, and messages that say more
+my $redis = sub {
+    my ($line, @what) = @_;
+    refuses('http', "idempotency_store a redis {\nserver 127.0.0.1:1;\n$line;\n}",
+            2, @what);
+};
+
+for (['connections', '0', '65', 'many'], ['db', '-1', '65536', 'a']) {
+    my ($name, @values) = @$_;
+    $redis->("$name $_", qq(invalid value "$_" in "$name" directive),
+             'it is a number from ') for @values;
+}
+
+$redis->("timeout $_", qq(invalid value "$_" in "timeout" directive),
+         'it is a time from 1ms to 1h') for qw(0 3601s soon);
+$redis->("tls $_", qq(invalid value "$_" in "tls" directive),
+         'it is "on" or "off"') for qw(yes ON);
+$redis->('prefix ' . 'x' x 129, 'in "prefix" directive', 'at most 128');
+$redis->($_, 'invalid number of arguments in "', 'it takes one')
+    for 'user', 'user a b', 'user ""', 'tls on off', 'sentinel', 'server',
+        'outbox', 'cache a:1m ttl=1s x';
+$redis->("$_; $_", qr/"\w+" directive is duplicate/)
+    for 'user a', 'timeout 1s', 'connections 1', 'tls off', 'prefix a';

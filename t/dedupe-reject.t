@@ -145,3 +145,85 @@ is($r->header('X-Status'), 'CONFLICT', 'and is told');
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*invalid value "action=merge".*"action=reject".* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 6: rules count in the order in which they stand
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        idempotency_dedupe  body window=60s when=always;
+        idempotency_dedupe  json:email window=60s when=always action=reject;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /strict/ {
+        idempotency  $TEST_STORE;
+        idempotency_dedupe  json:email window=60s when=always action=reject;
+        idempotency_dedupe  body window=60s when=always;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# which of its records a request asks for first is a matter of their hashes:
+# so it is tried with several addresses, of requests without a key and with one
+
+for my $n (1 .. 6) {
+    for my $keyed (0, 1) {
+        my $op = "$n$keyed";
+        my $body = "{\"email\":\"$n$keyed\@b.c\",\"n\":1}";
+        my $key = sub { $keyed ? { 'Idempotency-Key' => new_key() } : {} };
+
+        my @c = map { send_post("/hold?op=a$op", $body, $key->()) } 1, 2;
+        app_wait_parked("a$op");
+        app_release("a$op");
+
+        my @r = map { $_->read_response } @c;
+        is_deeply([ map { $_->body } @r ], [ ("run 1\n") x 2 ],
+                  "$op: a double tap gets the answer");
+        is(http_post("/hold?op=a$op", $body, $key->())->body, "run 1\n",
+           "$op: and so does who comes after it");
+
+        my $other = "{\"email\":\"$n$keyed\@b.c\",\"n\":2}";
+        is(http_post("/hold?op=a$op", $other, $key->())->error_code,
+           'DUPLICATE_REQUEST', "$op: another body is refused");
+        is(app_count("a$op"), 1, "$op: ran once");
+
+        http_post("/strict/ok?op=b$op", $body, $key->());
+        is(http_post("/strict/ok?op=b$op", $body, $key->())->error_code,
+           'DUPLICATE_REQUEST', "$op: refused where that rule comes first");
+    }
+}
+
+
+
+=== TEST 7: one that was refused its lock for a while is asked again
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        idempotency_dedupe  body window=60s when=always;
+        idempotency_dedupe  json:email window=60s when=always action=reject;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# the first one is not kept: who waited for it runs, and is no duplicate
+
+for my $n (1 .. 6) {
+    for my $same (0, 1) {
+        my $op = "$n$same";
+        my $body = "{\"email\":\"$op\@b.c\"}";
+        my @key = map { { 'Idempotency-Key' => $_ } } $same ? ("k$op") x 2
+                                                            : ("k$op", "l$op");
+
+        my $first = send_post("/hold?op=$op&status=503", $body, $key[0]);
+        app_wait_parked($op);
+
+        my $second = send_post("/hold?op=$op&status=503", $body, $key[1]);
+        select undef, undef, undef, 0.05;
+        app_release($op);
+        is($first->read_response->status, 503, "$op: failed");
+
+        app_wait_parked($op);
+        app_release($op);
+        is($second->read_response->status, 503, "$op: who waited ran, too");
+        is(app_count($op), 2, "$op: two executions");
+    }
+}

@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 use lib 't/lib';
+use IO::Socket::INET;
 use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
@@ -241,11 +242,19 @@ my %key = ('Idempotency-Key' => 'my-custom-key-12345');
 submit($FIRST);
 submit($FIRST, %key);
 submit($FIRST, %key);
+submit(form('{"name": "Generated"}')) for 1, 2;
 
 ok(wait_for(sub { submit($FIRST)->json->{recordId} ne 'a0B1' }, 10),
    'a derived key expires');
 ok(wait_for(sub { submit($FIRST, %key)->json->{recordId} ne 'a0B2' }, 10),
    'so does a custom one');
+
+# a custom key with a timestamp is a new submission, at once
+
+my $before = app_count($URI);
+
+submit($FIRST, 'Idempotency-Key' => "retry-$_") for 1762194600000, 1762194600001;
+is(app_count($URI), $before + 2, 'keys with a timestamp are submissions');
 
 my $log = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/duplicates.log";
 
@@ -258,12 +267,14 @@ like($lines[0], qr/^Duplicate\ submission\ detected\ -\ returning\ stored
                    \ response\ for\ idempotency\ key:\ [0-9a-f]{64}
                    \ Original\ submission\ time:\ \d{4}-\d\d-\d\dT[\d:]+\.\d{3}Z$/x,
      'with a hash and the original time');
+like($lines[1], qr/key: [0-9a-f]{64} Original submission time: \d{4}-/,
+     'also for a key that was generated');
 unlike(join('', @lines), qr/my-custom-key/, 'and without the key');
 
 
 
 === TEST 5: several hosts, one Redis
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::example('broker')
 --- config
     location /unused { }
@@ -271,7 +282,7 @@ unlike(join('', @lines), qr/my-custom-key/, 'and without the key');
 app_answer($URI, answers());
 
 # the broker's restart, and its second instance: the other nginx has the same
-# configuration and nothing but Redis in common with this one
+# configuration and nothing but the store in common with this one
 
 is_new(submit($FIRST), 1, 'first submission');
 
@@ -284,3 +295,21 @@ is_duplicate(http_post($URI, $FIRST, { 'Content-Type' => 'application/json' },
                        port => $ENV{TEST_NGINX_PORT_3}), 1, 'another host');
 is(app_count($URI), 1, 'ran once');
 ok($host->stop, 'left in order');
+
+# SETEX ... 86400: what Redis itself keeps it for
+
+my $redis = IO::Socket::INET->new("127.0.0.1:$ENV{TEST_NGINX_REDIS_PORT}");
+my $say = sub {
+    print $redis "$_[0]\r\n";
+    my $line = <$redis>;
+    return $line =~ s/^:(-?\d+)\r\n$/$1/r if $line =~ /^:/;
+    my ($n) = $line =~ /^\*(\d+)/;
+    return map { <$redis>; scalar(<$redis>) =~ s/\r\n$//r } 1 .. $n;
+};
+
+my @keys = $say->('KEYS *');
+is(@keys, 1, 'one record');
+
+my $left = $say->("PTTL $keys[0]");
+cmp_ok($left, '>', 86_000_000, 'for 24 hours');
+cmp_ok($left, '<=', 86_410_000, 'and not for more');

@@ -452,8 +452,8 @@ is(example_post($URI, $BODY, headers())->status, 201, 'a large response');
 my $r = example_post($URI, $BODY, headers());
 
 is($r->status, 507, 'its retry is a 507');
-is($r->json->{error}{message}, 'Response too large to cache for idempotency',
-   'that says why');
+is_deeply($r->json, { error => 'Response too large to cache for idempotency' },
+          'as it is printed');
 is(app_count($URI), 1, 'ran once');
 
 
@@ -491,10 +491,10 @@ is(example_post($URI, $BODY, { 'Content-Type' => 'application/json' })->status,
 
 
 === TEST 10: without its store nothing runs
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- http_config eval
-"idempotency_store dead redis { server 127.0.0.1:\$TEST_NGINX_DEAD_PORT; }\n"
+"idempotency_store dead \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_DEAD_PORT; }\n"
 . main::example('formbridge', sub { s/\$TEST_STORE/dead/g })
 --- config
     location /unused { }
@@ -611,6 +611,8 @@ like($e->{payload}{idempotencyKey}, qr/^[0-9a-f]{64}$/, 'the key, hashed');
 like($e->{payload}{originalEventId}, qr/^[0-9a-f]{64}$/, 'what it belongs to');
 is($events[0]{payload}{originalEventId}, $e->{payload}{originalEventId},
    'the same for each replay');
+is_deeply([ map { $_->{payload}{replayNumber} } @events ], [ 1, 2 ],
+          'replayNumber');
 
 
 
@@ -632,8 +634,9 @@ my @events = lines('audit.json', 3);
 is_deeply([ map { $_->{eventType} } @events ],
           [ map { "idempotency.$_" } qw(key.created replay conflict) ],
           'what became of each request with a key');
-is_deeply([ map { $_->{actorId} } @events ],
-          [ qw(agent_456 agent_456 agent_789) ], 'of whom');
+is_deeply([ map { $_->{actor} } @events ],
+          [ map { { type => 'agent', id => "agent_$_" } } 456, 456, 789 ],
+          'of whom');
 
 for my $e (@events) {
     my $m = $e->{metadata};
@@ -655,6 +658,40 @@ isnt($m->{requestHash}, $m->{originalRequestHash}, 'which differ');
 is($events[1]{metadata}{requestHash}, $m->{originalRequestHash},
    'the original is that of the replay');
 like($m->{originalTimestamp}, qr/^\d{4}-/, 'conflict: originalTimestamp');
+
+# the module's own events, with what only it knows
+
+my @own = grep { $_->{event} =~ /\.(?:key\.created|replay|conflict)$/ }
+          lines('idempotency.json', 4);
+my ($created, $replay, $conflict) = @own;
+
+is_deeply([ map { $_->{event} } @own ], [ map { $_->{eventType} } @events ],
+          'the same, in the log of the module');
+is_deeply([ map { $_->{actor} } @own ], [ qw(agent_456 agent_456 agent_789) ],
+          'with their actors');
+
+for my $e (@own) {
+    is($e->{component}, 'idempotency', "$e->{event}: component");
+    like($e->{event_id}, qr/^[0-9a-f]{32}$/, "$e->{event}: event_id");
+    like($e->{timestamp}, qr/^\d{4}-\d\d-\d\dT.*Z$/, "$e->{event}: timestamp");
+    is($e->{intakeId}, 'vendor-onboarding', "$e->{event}: intakeId");
+    is($e->{operation}, 'submit', "$e->{event}: operation");
+    like($e->{key_hash}, qr/^[0-9a-f]{64}$/, "$e->{event}: the key, hashed");
+    like($e->{duration_ms}, qr/^\d+$/, "$e->{event}: duration_ms");
+}
+
+is_deeply([ map { $_->{level} } @own ], [ qw(info info error) ], 'levels');
+is($created->{ttl_ms}, 86400000, 'key.created: ttl_ms');
+like($created->{expires_at}, qr/^\d{4}-\d\d-\d\dT/, 'key.created: expires_at');
+is($replay->{replay_count}, 1, 'replay: replay_count');
+like($replay->{original_timestamp}, qr/^\d{4}-/, 'replay: original_timestamp');
+like($replay->{time_since_original_ms}, qr/^\d+$/,
+     'replay: time_since_original_ms');
+is($conflict->{conflict_type}, 'payload', 'conflict: conflict_type');
+is($conflict->{original_fingerprint}, $m->{originalRequestHash},
+   'conflict: the hash of the original');
+is($conflict->{fingerprint}, $m->{requestHash}, 'conflict: and of the request');
+is($conflict->{original_actor}, 'agent_456', 'conflict: original_actor');
 
 
 
@@ -684,3 +721,52 @@ for my $count ([ 'vendor-onboarding:submit', 'EXECUTED', 1 ],
     like($stats, qr/requests_total\{[^\n]*group="$group"[^\n]*outcome="$outcome"\} $n$/m,
          "$group: $n $outcome");
 }
+
+
+
+=== TEST 15: keys that collide
+--- http_config eval: main::example('formbridge')
+--- config
+    location /unused { }
+--- client
+created();
+
+# two clients with one key, and other payloads
+
+my $a = example_post($URI, '{"fields": {"name": "Acme Corp"}}',
+                     headers(key('shared_key'), Authorization => 'Bearer a'));
+is($a->status, 201, 'client A');
+
+my $b = example_post($URI, '{"fields": {"name": "Evil Corp"}}',
+                     headers(key('shared_key'), Authorization => 'Bearer b'));
+is($b->status, 409, 'client B');
+is($b->json->{ok}, JSON::PP::false, 'ok');
+is($b->json->{error}{type}, 'conflict', 'type');
+is($b->json->{error}{message}, "Idempotency key 'shared_key' already used with "
+   . 'different payload', 'message');
+is($b->json->{error}{retryable}, JSON::PP::false, 'retryable');
+unlike($b->body, qr/sub_1|Acme/, 'and nothing of the other one');
+
+# two that count up
+
+my @status = map {
+    my $who = $_;
+
+    [ map { example_post($URI, "{\"fields\":{\"who\":\"$who\"}}",
+                         headers(key("request-$_")))->status } 0 .. 4 ]
+} qw(a b);
+
+is_deeply(\@status, [ [ (201) x 5 ], [ (409) x 5 ] ],
+          'sequential keys: each of the second client is a conflict');
+
+# and two that put a client's id before
+
+@status = map {
+    my $who = $_;
+
+    [ map { example_post($URI, "{\"fields\":{\"who\":\"$who\"}}",
+                         headers(key("$who-$_")))->status } 0 .. 4 ]
+} '7f3a9d2e-8c4b-4f1a-9d6e-2c8f1b3e4a5d', '9d6e2c8f-8c4b-4f1a-9d6e-2c8f1b3e4a5d';
+
+is_deeply(\@status, [ [ (201) x 5 ], [ (201) x 5 ] ], 'no collision');
+is(app_count($URI), 16, 'each ran once');

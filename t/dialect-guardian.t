@@ -33,6 +33,11 @@ sub headers
              'Content-Type' => 'application/json', @_ };
 }
 
+# what the store under test is called
+
+our $STORE = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'memory' ? 'default'
+                                                              : 'tested';
+
 my $uuids = 0;
 
 sub uuid4
@@ -161,6 +166,13 @@ is(example_post($URI, $BODY, headers(Authorization => 'Bearer renewed'))
 is(example_post($URI, $BODY, headers(Authorization => 'Bearer renewed'))
    ->json->{user_id}, 2, 'bob is not');
 
+# and so the log names the user
+
+my ($hit) = events(1);
+
+is($hit->{event}, 'idempotency_cache_hit', 'the hit is logged');
+is($hit->{user_id}, 'alice', 'with the user');
+
 
 
 === TEST 4: concurrent requests
@@ -191,6 +203,9 @@ my @log = events(2);
 
 is($log[0]{event}, 'idempotency_concurrent_request', 'logged');
 is($log[0]{level}, 'warn', 'as a warning');
+is($log[0]{idempotency_key}, Digest::SHA::sha256_hex($KEY), 'of which key');
+is($log[0]{operation_type}, "POST $URI", 'of which operation');
+ok(exists $log[0]{user_id}, 'of whom, if an access check says so');
 is($log[1]{event}, 'idempotency_cache_hit', 'so is the hit');
 is($log[1]{level}, 'info', 'as information');
 is($log[1]{cached_status}, 'completed', 'what is stored');
@@ -227,7 +242,9 @@ is($log[-1]{cached_status}, 'failed', 'the log says that it failed');
 
 
 === TEST 6: UUID v4, and nothing else
---- http_config eval: main::example('guardian')
+--- http_config eval
+main::example('guardian', sub {
+    s/(\n    location \/ \{)/\n    location = \/stats { idempotency_stats prometheus; }\n$1/ })
 --- config
     location /unused { }
 --- client
@@ -252,13 +269,20 @@ is(app_count($URI), 0, 'none of them ran');
 example_post($URI, $BODY, { Authorization => 'Bearer alice' }) for 1, 2;
 is(app_count($URI), 2, 'no key, no protection');
 
-# 1000 keys are 1000 operations, and every tenth request is a retry
+# every tenth request is a retry: the document's load test, by the figures
 
-my $uri = '/api/v1/load';
+my $uri = '/api/v1/rooms';
 app_answer($uri, created());
 
 my @recent;
 my $hits = 0;
+
+my $figure = sub {
+    my ($n) = example_request('GET', '/stats')->body =~
+        /requests_total\{[^\n]*group="createRoom"[^\n]*outcome="$_[0]"\} (\d+)$/m;
+
+    return $n;
+};
 
 for my $i (1 .. 300) {
     my $key = $i % 10 == 0 ? $recent[-1] : uuid4();
@@ -272,6 +296,13 @@ for my $i (1 .. 300) {
 cmp_ok($hits / 300, '>', 0.09, 'hit rate above 0.09');
 cmp_ok($hits / 300, '<', 0.11, 'and below 0.11');
 is(app_count($uri), 270, 'each operation ran once');
+
+my $replayed = $figure->('REPLAYED');
+my $rate = $replayed / ($replayed + $figure->('EXECUTED'));
+
+cmp_ok($rate, '>', 0.09, "cache_hit_rate by the figures is above 0.09");
+cmp_ok($rate, '<', 0.11, 'and below 0.11');
+is($figure->('BUSY'), 0, 'concurrent_requests.count');
 
 
 
@@ -331,3 +362,37 @@ my $retry = example_post($URI, $BODY, headers());
 is($retry->status, 409, 'its retry is refused');
 is($retry->json->{error}{code}, 'OUTCOME_UNKNOWN', 'and says why');
 is(app_count($URI), 1, 'it did not run twice');
+
+
+
+=== TEST 10: what is kept of a key
+--- http_config eval
+main::example('guardian', sub {
+    s/(\n    location \/ \{)/\n    location \/idem\/ { idempotency_admin read; }\n$1/ })
+--- config
+    location /unused { }
+--- client
+# status, user, operation, times: the columns of the document's table
+
+app_answer($URI, created(hold => 1));
+
+my $inspect = sub {
+    return example_request('GET', '/idem/records/' . $main::STORE . "?key=$KEY"
+                           . '&scope=token:Bearer%20alice')->json;
+};
+
+my $c = example_send($URI, $BODY, headers());
+app_wait_parked($URI);
+is($inspect->()->{state}, 'in_progress', 'processing');
+
+app_release($URI);
+$c->read_response;
+
+my $record = $inspect->();
+
+is($record->{state}, 'completed', 'completed');
+is($record->{status}, 201, 'its status');
+is($record->{group}, 'createUser', 'operation_type');
+is($record->{actor}, Digest::SHA::sha256_hex('token:Bearer alice'),
+   'user_id, as a hash');
+like($record->{$_}, qr/^20\d\d-\d\d-\d\dT/, $_) for qw(created expires);

@@ -265,10 +265,10 @@ is($patch[1]->body, $patch[0]->body, 'PATCH is covered');
 
 
 === TEST 4: the scenarios of idempot-js: no store
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- http_config eval
-"idempotency_store away redis { server 127.0.0.1:\$TEST_NGINX_DEAD_PORT; }\n"
+"idempotency_store away \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_DEAD_PORT; }\n"
 . main::example('ietf', sub { s/\$TEST_STORE/away/g })
 --- config
     location /unused { }

@@ -12,7 +12,7 @@ use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
-use vars qw($SHARES $BATCH $REGISTER $BODY);
+use vars qw($SHARES $BATCH $REGISTER $BODY $STORE $LEDGER);
 
 $SHARES = '/v1/shares';
 $BATCH = '/v1/shares/batch';
@@ -55,20 +55,38 @@ sub got
 
 # for a store that can be killed
 
-sub redis_and
+sub chaos_and
 {
     my ($stores, $change) = @_;
 
-    return "idempotency_store away redis { server 127.0.0.1:\$TEST_NGINX_CHAOS_PORT;"
+    return "idempotency_store away \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_CHAOS_PORT;"
            . " timeout 300ms; connect_timeout 300ms; }\n$stores"
            . main::example('share-sheet', $change);
 }
 
+# what the store under test is called
+
+$STORE = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'memory' ? 'default' : 'tested';
+
 our $REDIS;
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $REDIS = start_redis();
+# the document's second store is a database; where its module is not built, it
+# is the embedded one
+
+our $SECOND = "idempotency_store second memory { zone second:1m; }\n";
+
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $REDIS = start_remote();
     $ENV{TEST_NGINX_CHAOS_PORT} = $REDIS->{port};
+
+    if ($ENV{IDEMPOTENCY_STORE} eq 'redis'
+        && -e 'build/ngx_http_idempotency_postgres_module.so')
+    {
+        $LEDGER = start_postgres();
+        $ENV{TEST_NGINX_LEDGER_PORT} = $LEDGER->{port};
+        $SECOND = 'idempotency_store second postgres { server 127.0.0.1:'
+                  . "\$TEST_NGINX_LEDGER_PORT; }\n";
+    }
 }
 
 run_tests();
@@ -327,6 +345,34 @@ is(example_post($REGISTER, '{"email":"bob@example.com"}',
    'another address');
 is(app_count($REGISTER), 2, 'two registrations');
 
+# a double tap is the same in all, and gets the first answer: without a key, and
+# with a new one for each
+
+for my $keyed (0, 1) {
+    my $tap = "{\"email\":\"tap$keyed\@example.com\",\"password\":\"x\"}";
+    my $runs = app_count($REGISTER);
+
+    app_answer($REGISTER, { status => 201, body => '{"data":{"id":{run}}}',
+                            hold => 1 });
+
+    my @tap = map { example_send($REGISTER, $tap,
+                                 headers($keyed ? key() : (),
+                                         Authorization => undef)) } 1 .. 3;
+
+    app_wait_parked($REGISTER);
+    app_release($REGISTER);
+    is_deeply([ map { $_->read_response->body } @tap ],
+              [ ('{"data":{"id":' . ($runs + 1) . '}}') x 3 ],
+              'a double tap of one address');
+    is(app_count($REGISTER), $runs + 1, 'is one registration');
+
+    app_answer($REGISTER, { status => 201, body => '{"data":{"id":{run}}}' });
+
+    is(example_post($REGISTER, $tap =~ s/"x"/"y"/r,
+                    headers($keyed ? key() : (), Authorization => undef))
+       ->error_code, 'DUPLICATE_REQUEST', 'another body with it is refused');
+}
+
 # a double tap, of something that has no address
 
 app_answer($REGISTER, { status => 201, body => '{"data":{"id":{run}}}', hold => 1 });
@@ -338,7 +384,7 @@ app_wait_parked($REGISTER);
 app_release($REGISTER);
 is_deeply([ map { $_->read_response->status } @c ], [ 201, 201 ],
           'a double tap folds');
-is(app_count($REGISTER), 3, 'into one registration');
+is(app_count($REGISTER), 5, 'into one registration');
 
 app_answer($REGISTER, { status => 201, body => '{"data":{"id":{run}}}' });
 
@@ -351,7 +397,7 @@ my @retry = map { example_post($REGISTER, '{"email":"eve@example.com"}',
 is_deeply([ map { $_->status } @retry ], [ 201, 201 ],
           'a retry under the same key');
 is($retry[1]->header('Idempotent-Replayed'), 'true', 'is a replay');
-is(app_count($REGISTER), 4, 'and no registration');
+is(app_count($REGISTER), 6, 'and no registration');
 
 # the conflict of a key tells of an address only that it is another one
 
@@ -385,8 +431,10 @@ shares();
 my @key = key();
 
 my $batch = sub { id(example_post($BATCH, '[]', headers(@key))) };
+my $n = 0;
 my $register = sub {
-    example_post($REGISTER, '{"email":"ann@example.com"}',
+    $n++;
+    example_post($REGISTER, "{\"email\":\"ann\@example.com\",\"n\":$n}",
                  headers(key(), Authorization => undef))->status
 };
 
@@ -530,11 +578,11 @@ unlike($stats, qr/Nokia|example\.com|Bearer/, 'nothing that a client sent');
 
 
 === TEST 13: chaos: Redis dies in the middle of a request
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- client_timeout: 60
 --- http_config eval
-main::redis_and("idempotency_store second memory { zone second:1m; }\n", sub {
+main::chaos_and($main::SECOND, sub {
     s/idempotency( +)\$TEST_STORE;/idempotency$1away fallback=second;/g })
 --- config
     location /unused { }
@@ -564,6 +612,13 @@ $r = share('{"url":"https://new.example"}', headers(@key));
 is($r->status, 202, 'new shares are taken');
 is(id(share('{"url":"https://new.example"}', headers(@key))), id($r),
    'and are told again');
+
+SKIP: {
+    skip('no PostgreSQL', 1) if !$LEDGER;
+
+    cmp_ok($LEDGER->sql('SELECT count(*) FROM idempotency.idempotency_keys '
+                        . 'WHERE state = 2'), '>=', 1, 'by the database');
+}
 
 $main::REDIS->spawn;
 
@@ -595,12 +650,14 @@ is(app_count($SHARES), 2, 'and runs');
 
 
 === TEST 15: chaos: no store is left
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- client_timeout: 60
 --- http_config eval
-main::redis_and('', sub {
-    s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g;
+main::chaos_and($main::SECOND =~ s/second/gone/gr =~ s/LEDGER/DEAD/r, sub {
+    my $then = $main::LEDGER ? ' fallback=gone' : '';
+
+    s/idempotency( +)\$TEST_STORE;/idempotency$1away$then;/g;
     s/(on_store_error +)fail/${1}pass/ })
 --- config
     location /unused { }
@@ -623,15 +680,29 @@ is_deeply([ map { $_->status } @r ], [ 202, 202 ], 'both are answered');
 is(id($r[0]), id($r[1]), 'with the same share');
 is(app_count($SHARES), 1, 'which ran once');
 
+# as it is printed: without a key
+
+@c = map { example_send($SHARES, '{"url":"https://example.com/rapid"}',
+                        headers()) } 1, 2;
+
+app_wait_parked($SHARES);
+app_release($SHARES);
+
+@r = map { $_->read_response } @c;
+
+is_deeply([ map { $_->status } @r ], [ 202, 202 ], 'no key: both are answered');
+is(id($r[0]), id($r[1]), 'no key: with the same share');
+is(app_count($SHARES), 2, 'no key: which ran once');
+
 $main::REDIS->spawn;
 
 
 
 === TEST 16: chaos: no store is left, and strict
---- store: redis
+--- store: redis postgres
 --- provokes: redis
 --- http_config eval
-main::redis_and('', sub { s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g })
+main::chaos_and('', sub { s/idempotency( +)\$TEST_STORE;/idempotency$1away;/g })
 --- config
     location /unused { }
 --- client
@@ -694,3 +765,79 @@ for my $user (1 .. 40) {
 
 cmp_ok($folded, '>', 5, "some are in: $folded of 40");
 cmp_ok($folded, '<', 35, 'some are not');
+
+
+
+=== TEST 19: the audit trail
+--- http_config eval
+main::example('share-sheet', sub {
+    s/(location = \/v1\/shares \{)/location \/idem\/ { idempotency_admin read; }\n$1/ })
+--- config
+    location /unused { }
+--- client
+shares();
+
+my $trace = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01';
+my $key = '7d444840-9dc0-11d1-b245-5ffdce74fad2';
+
+share($BODY, headers(key($key), 'X-Client-Platform' => 'ios',
+                     'X-Client-Version' => '2.1.0', traceparent => $trace))
+    for 1, 2;
+share($BODY, headers(key(), 'X-Client-Platform' => 'android'));
+
+my @events;
+
+ok(wait_for(sub {
+    open my $in, '<', "$ENV{TEST_NGINX_SERVER_ROOT}/logs/idempotency.json"
+        or return 0;
+    @events = grep { $_->{event} eq 'idempotency.replay' }
+              map { JSON::PP->new->decode($_) } <$in>;
+    return @events >= 2;
+}, 10), 'two duplicates were prevented');
+
+my $e = $events[0];
+
+is($e->{level}, 'info', 'info');
+is($e->{key_hash}, Digest::SHA::sha256_hex($key), 'key, hashed');
+is($e->{actor}, Digest::SHA::sha256_hex('Bearer u1'), 'userId, hashed');
+is($e->{uri_group}, 'shares-ios', 'endpointGroup');
+is($e->{outcome}, 'REPLAYED', 'result');
+like($e->{original_timestamp}, qr/^20\d\d-\d\d-\d\dT/, 'originalRequestTime');
+is($e->{platform}, 'ios', 'platform');
+is($e->{client_version}, '2.1.0', 'clientVersion');
+is($e->{trace_id}, $trace, 'traceId');
+is($events[1]{platform}, 'android', 'the other platform');
+unlike(JSON::PP->new->encode(\@events), qr/Bearer|example\.com|7d444840-/,
+       'and no key, user or body');
+
+# inspect --user
+
+my $list = example_request('GET', "/idem/records/$STORE?actor=Bearer%20u1")->json;
+
+cmp_ok(scalar @{ $list->{records} }, '>=', 2, 'the records of a user');
+is_deeply([ grep { $_->{state} ne 'completed' } @{ $list->{records} } ], [],
+          'and what became of them');
+is_deeply(example_request('GET', "/idem/records/$STORE?actor=Bearer%20u2")
+          ->json->{records}, [], 'another user has none');
+
+
+
+=== TEST 20: results of a batch are streamed
+--- http_config eval: main::example('share-sheet')
+--- config
+    location /unused { }
+--- client
+my $lines = join '', map { "{\"item\":$_,\"run\":{run}}\n" } 1 .. 3;
+
+app_answer($BATCH, { status => 202, body => $lines,
+                     headers => [ [ 'Content-Type', 'application/x-ndjson' ],
+                                  [ 'X-Accel-Buffering', 'no' ] ] });
+
+my @key = key();
+my @r = map { example_post($BATCH, '[1,2,3]', headers(@key)) } 1, 2;
+
+is($_->status, 202, 'status 202') for @r;
+like($r[0]->body, qr/\A(?:\{"item":\d,"run":1\}\n){3}\z/, 'all of it');
+is($r[1]->body, $r[0]->body, 'a retry gets the same');
+is($r[1]->header('Idempotent-Replayed'), 'true', 'which is a replay');
+is(app_count($BATCH), 1, 'ran once');

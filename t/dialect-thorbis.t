@@ -11,7 +11,7 @@ use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
-use vars qw($ONE $TWO $HOLD $DRAFT $LINK $KEY $BOOKING);
+use vars qw($ONE $TWO $HOLD $DRAFT $LINK $KEY $BOOKING $STORE $PG);
 
 # the tenants, keys and routes that are printed
 
@@ -27,6 +27,16 @@ $KEY = "$ONE:POST:bookings-hold:a1b2c3d4e5f6g7h8";
 $BOOKING = '{"customer_info":{"name":"Ann","phone":"+1-512-555-0100"},'
            . '"requested_time":"2024-02-16T10:00:00Z"}';
 
+# what the store under test is called
+
+$STORE = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'memory' ? 'default'
+                                                              : 'tested';
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres') {
+    $PG = start_postgres();
+    $ENV{TEST_NGINX_OWN_PORT} = $PG->{port};
+}
+
 sub headers
 {
     my %h = ('X-Tenant-Id' => $ONE, 'Content-Type' => 'application/json', @_);
@@ -37,6 +47,25 @@ sub headers
 }
 
 sub key { ('Idempotency-Key' => defined $_[0] ? $_[0] : new_key()) }
+
+# all records of a list, page by page
+
+sub listed
+{
+    my ($which) = @_;
+
+    my (@records, $cursor);
+
+    do {
+        my $page = example_request('GET', "/idem/records/$STORE?$which"
+                                   . ($cursor ? "&cursor=$cursor" : ''))->json;
+
+        push @records, @{ $page->{records} };
+        $cursor = $page->{cursor};
+    } while ($cursor);
+
+    return @records;
+}
 
 # what is answered: the route is called "hold", which means something else to
 # the application of the tests
@@ -261,7 +290,10 @@ for my $other ('{"lines":[{"sku":"a","n":2},{"sku":"b","n":1}],"to":"x"}',
 === TEST 5: which TTL by which route
 --- http_config eval
 "log_format ttl '\$request_method \$uri \$thorbis_route \$thorbis_ttl';\n"
-. main::example('thorbis', sub { s/(listen .*)/$1 access_log logs\/access.log ttl;/ })
+. main::example('thorbis', sub {
+    s/(listen .*)/$1 access_log logs\/access.log ttl;/
+    && s/(\n    location \/ \{)/\n    location \/idem\/ { idempotency_admin; }\n$1/
+    or die })
 --- config
     location /unused { }
 --- client
@@ -284,6 +316,28 @@ for (@ttl) {
 
     example_request($method, $uri, '{}', headers());
     access_log_like(qr/^\Q$method $uri $route $ttl\E$/m, "$route: $ttl");
+
+    # what the store keeps it for, by the client's key and by a generated one
+
+    my ($n, $unit) = $ttl =~ /^(\d+)(.)$/;
+    my $ms = $n * { m => 60, h => 3600, d => 86400 }->{$unit} * 1000;
+
+    example_request($method, $uri, '{}', headers(key("t-$route")));
+
+    (my $scope = "$ONE:$route") =~ s/([{}])/sprintf '%%%02X', ord $1/ge;
+
+    my $left = example_request('GET', "/idem/records/$STORE?scope=$scope&key=t-"
+                               . substr $scope, 33)->json->{ttl_left_ms};
+
+    cmp_ok($left, '<=', $ms, "$route: kept for $ttl");
+    cmp_ok($left, '>', $ms - 60000, "$route: and not for less");
+
+    my @kept = grep { ($_->{group} || '') eq $route } listed("tenant=$ONE");
+    my @generated = grep { $_->{ttl_left_ms} > $ms - 60000
+                           && $_->{ttl_left_ms} <= $ms } @kept;
+
+    cmp_ok(scalar @generated, '==', @kept, "$route: so are generated ones");
+    cmp_ok(scalar @kept, '>=', 2, "$route: which are there");
 }
 
 
@@ -324,6 +378,10 @@ my $run = example_post($HOLD, '{"n":2}', headers())->body;
 
 ok(wait_for(sub { ($r = example_post($HOLD, '{"n":2}', headers()))->body
                   ne $run }, 10), 'a generated one expires');
+is($r->header('X-Idempotency-Expired'), 'true', 'and says so, too');
+is($r->header('X-Idempotency-Replay'), undef, 'it ran');
+is(example_post($HOLD, '{"n":2}', headers())->header('X-Idempotency-Replay'),
+   'true', 'from then on it is replayed again');
 
 
 
@@ -414,3 +472,97 @@ ok(!$seen{"$TWO idempotency.replay"}, 'which replayed nothing');
 is($events[0]{uri_group}, 'POST:bookings-hold', 'by route');
 unlike(join('', map { JSON::PP->new->encode($_) } @events), qr/bookings-hold:a1b2/,
        'and never the key');
+
+
+
+=== TEST 10: the document's queries, and row level security
+--- store: postgres
+--- http_config eval
+"idempotency_store ledger postgres { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }\n"
+. main::example('thorbis', sub { s/\$TEST_STORE/ledger/g })
+--- config
+    location /unused { }
+--- client
+booked();
+
+example_post($HOLD, $BOOKING, headers(key($KEY))) for 1, 2;
+example_post($HOLD, "{\"n\":$_}", headers()) for 1, 2;
+example_post($DRAFT, '{}', headers('X-Tenant-Id' => $TWO));
+
+my $c = example_send('/api/hold?op=hold', '{}', headers());
+app_wait_parked('hold');
+
+# whoever sends SQL for a key or a tenant has a key or a tenant with odd letters
+
+my $evil = "'); DROP TABLE idempotency.idempotency_keys; --";
+
+for (1, 2) {
+    my $r = example_post($LINK, '{}', headers(key(qq("$evil")), 'X-Tenant-Id' => $evil));
+    is($r->body, "run 1\n", "SQL in the key, try $_");
+}
+
+$PG->sql("CREATE ROLE one LOGIN; CREATE ROLE all_of_them LOGIN;
+          GRANT idempotency_reader TO one, all_of_them;
+          INSERT INTO idempotency.idempotency_tenants
+          VALUES ('one', '$ONE'), ('all_of_them', '*')");
+
+my $ask = sub { [ map { [ split /\|/, $_, -1 ] }
+                  split /\n/, $PG->sql($_[0], user => $_[1] || 'all_of_them') ] };
+
+# use by tenant and route
+
+my $usage = "SELECT tenant, label, count(*) AS total_keys, "
+            . "count(CASE WHEN completed_at IS NOT NULL THEN 1 END), "
+            . "avg(extract(epoch FROM completed_at - created_at)) "
+            . "FROM idempotency.idempotency_records "
+            . "WHERE created_at > now() - interval '24 hours' "
+            . "GROUP BY tenant, label ORDER BY total_keys DESC, tenant, label";
+
+my %usage = map { ("$_->[0] $_->[1]" => $_) } @{ $ask->($usage) };
+
+is_deeply([ map { @{ $usage{"$ONE POST:bookings-hold"} }[2, 3] } 1 ], [ 3, 3 ],
+          'three keys, all of them completed');
+like($usage{"$ONE POST:bookings-hold"}[4], qr/^\d+\.\d+/,
+     'and how long it took');
+is_deeply([ @{ $usage{"$ONE POST:other"} }[2, 3] ], [ 1, 0 ],
+          'one that runs');
+is($usage{"$TWO POST:estimates-draft"}[2], 1, 'the other tenant');
+
+app_release('hold');
+$c->read_response;
+
+# what became of their TTLs
+
+my $ttl = "SELECT label, count(*), "
+          . "count(CASE WHEN expires_at < now() THEN 1 END), "
+          . "avg(extract(epoch FROM expires_at - completed_at)) "
+          . "FROM idempotency.idempotency_records GROUP BY label";
+
+my %ttl = map { ($_->[0] => $_) } @{ $ask->($ttl) };
+
+is_deeply([ @{ $ttl{'POST:bookings-hold'} }[1, 2] ], [ 3, 0 ],
+          'three keys, none of them expired');
+cmp_ok(abs($ttl{'POST:bookings-hold'}[3] - 1800), '<', 30, 'avg_ttl_seconds');
+
+$PG->sql("UPDATE idempotency.idempotency_keys SET expires_at = now() - interval "
+         . "'1 second', forget_at = now() - interval '1 second', purge_at = "
+         . "now() - interval '1 second' WHERE label = 'POST:estimates-draft'");
+%ttl = map { ($_->[0] => $_) } @{ $ask->($ttl) };
+is($ttl{'POST:estimates-draft'}[2] || 0, $ttl{'POST:estimates-draft'} ? 1 : 0,
+   'one that expired, if the purge has left it');
+
+# cleanup_expired_idempotency_keys(), which nginx calls by itself
+
+$PG->sql('SELECT idempotency.idempotency_purge()', user => 'nginx');
+ok(wait_for(sub { $PG->sql("SELECT count(*) FROM idempotency.idempotency_keys "
+                           . "WHERE label = 'POST:estimates-draft'") == 0 }, 10),
+   'what expired is gone');
+
+# a business sees its own
+
+is_deeply([ map { $_->[0] } @{ $ask->('SELECT DISTINCT tenant FROM '
+                                      . 'idempotency.idempotency_records', 'one') } ],
+          [ $ONE ], 'row level security: the tenant');
+is_deeply($ask->("SELECT count(id) FROM idempotency.idempotency_keys WHERE "
+                 . "tenant = '$TWO'", 'one'), [ [ 0 ] ],
+          'and nobody else, by the table neither');

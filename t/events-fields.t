@@ -74,15 +74,17 @@ my @r = (http_post('/ok', 'sEcReT-body', \%h),
          http_post('/ok', 'sEcReT-body', \%h),
          http_post('/ok', 'sEcReT-other', \%h),
          http_post('/ok', 'sEcReT-body',
-                   { %h, Authorization => 'Bearer sEcReT-b' }));
+                   { %h, Authorization => 'Bearer sEcReT-b' }),
+         http_post('/ok', 'sEcReT-other', { %h, 'X-User' => 'joe' }),
+         http_post('/ok', 'sEcReT-body', { %h, 'X-User' => 'joe' }));
 
-is_deeply([ map { $_->status } @r ], [ 200, 200, 409, 409 ],
-          'ran, replayed, two conflicts');
+is_deeply([ map { $_->status } @r ], [ 200, 200, 409, 409, 409, 200 ],
+          'ran, replayed, three conflicts, replayed');
 
 my ($created) = wait_events('key.created', 1);
 my ($processed) = wait_events('processed', 1);
-my ($replay) = wait_events('replay', 1);
-my ($payload, $identity) = wait_events('conflict', 2);
+my ($replay, $second) = wait_events('replay', 2);
+my ($payload, $identity, $joe) = wait_events('conflict', 3);
 
 my @all = ($created, $processed, $replay, $payload, $identity);
 my %ids = map { $_->{event_id} => 1 } @all;
@@ -118,6 +120,8 @@ like($replay->{original_timestamp}, $::iso, 'original_timestamp');
 cmp_ok($replay->{original_timestamp}, 'le', $replay->{timestamp}, 'before');
 like($replay->{time_since_original_ms}, qr/^\d+$/, 'time_since_original_ms');
 cmp_ok($replay->{time_since_original_ms}, '<', 60000, 'of its size');
+is($replay->{replay_count}, 1, 'replay_count');
+is($replay->{original_actor}, 'jane', 'original_actor');
 
 is($payload->{conflict_type}, 'payload', 'another body');
 is($payload->{original_fingerprint}, $r[0]->header('X-Fingerprint'),
@@ -131,6 +135,14 @@ is($identity->{original_fingerprint}, undef, 'whose fingerprint is not told');
 is($identity->{fingerprint}, $r[3]->header('X-Fingerprint'), 'its own is');
 is($identity->{original_timestamp}, $replay->{original_timestamp},
    'when that was');
+
+# another one, who is told apart by what is in the record
+
+is($joe->{actor}, 'joe', 'another actor is in conflict');
+is($_->{original_actor}, 'jane', 'original_actor')
+    for $payload, $identity, $joe, $second;
+is($second->{actor}, 'joe', 'and gets the response');
+is($second->{replay_count}, 2, 'as the second');
 
 unlike(main::text(), qr/sEcReT/, 'no key, body or credential');
 
@@ -156,6 +168,7 @@ my ($one) = wait_events('lock.contention', 1);
 
 is($one->{wait_ms}, 0, 'it begins to wait');
 is($one->{queue_depth}, 1, 'alone');
+is($one->{lock_holder}, lc Sys::Hostname::hostname(), 'for this host');
 
 push @waiters, send_post('/hold?op=a', 'x', \%h);
 my (undef, $two) = wait_events('lock.contention', 2);
@@ -255,10 +268,10 @@ qr/\[emerg\] .*invalid value "level=loud".*"info" or "debug".* in .*nginx\.conf:
 
 
 === TEST 6: what every request would repeat is told once a second
---- store: redis
+--- store: redis postgres
 --- workers: 1
 --- http_config
-    idempotency_store away redis {
+    idempotency_store away $TEST_REMOTE {
         server  127.0.0.1:1;
     }
 --- config

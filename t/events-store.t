@@ -18,8 +18,15 @@ our ($redis);
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
     $redis = start_redis('--requirepass', 'the-password-of-redis');
     $redis->{auth} = 'the-password-of-redis';
-    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
 }
+
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres') {
+    $redis = start_postgres();
+    $redis->sql("ALTER ROLE nginx PASSWORD 'the-password-of-redis'");
+    $redis->ask_passwords;
+}
+
+$ENV{TEST_NGINX_OWN_PORT} = $redis->{port} if $redis;
 
 add_block_preprocessor(sub { $redis->resume if $redis });
 
@@ -43,9 +50,9 @@ run_tests();
 __DATA__
 
 === TEST 1: slow, failing, open, closed
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis {
+    idempotency_store shared $TEST_REMOTE {
         server           127.0.0.1:$TEST_NGINX_OWN_PORT;
         password         the-password-of-redis;
         connect_timeout  400ms;

@@ -153,3 +153,54 @@ is($r->header('X-Idempotency-Expired'), undef, 'and nothing of the old one');
 is(http_post('/status/503?op=b', 'x', \%key)->status, 503, 'not kept');
 is(http_post('/status/503?op=b', 'x', \%key)
    ->header('X-Idempotency-Expired'), undef, 'there was no record');
+
+
+
+=== TEST 3: a key that was derived expires as well
+--- config
+    idempotency      $TEST_STORE;
+    idempotency_ttl  60s;
+    location / {
+        idempotency_expired_grace  60s;
+        idempotency_dedupe         body window=400ms;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /none/ {
+        idempotency_dedupe         body window=400ms;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /beside/ {
+        idempotency_expired_grace  60s;
+        idempotency_dedupe         body window=400ms when=always;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $first = http_post('/ok?op=a', 'x');
+
+is($first->body, "run 1\n", 'ran');
+is($first->header('X-Idempotency-Expired'), undef, 'nothing had expired');
+
+http_post('/none/ok', 'x');
+http_post('/beside/ok?op=b', 'x', { 'Idempotency-Key' => new_key() });
+
+my $again = until_run(2, '/ok?op=a', 'x');
+
+is($again->header('X-Idempotency-Expired'), 'true', 'expired');
+is($again->header('Idempotent-Replayed'), undef, 'it ran');
+
+is(http_post('/ok?op=a', 'y')->header('X-Idempotency-Expired'), undef,
+   'another body is new');
+is(until_run(2, '/none/ok', 'x')->header('X-Idempotency-Expired'), undef,
+   'no grace, no header');
+
+# a key that is new has not expired because a window has
+
+my ($r, %key);
+wait_for(sub {
+    %key = ('Idempotency-Key' => new_key());
+    $r = http_post('/beside/ok?op=b', 'x', \%key);
+    $r->body eq "run 2\n";
+}, 10);
+
+is($r->body, "run 2\n", 'a new key after the window runs');
+is($r->header('X-Idempotency-Expired'), undef, 'and is a new key');

@@ -14,9 +14,9 @@ use Time::HiRes qw(sleep);
 
 our ($redis, $second);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
-    $second = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
+    $second = start_remote();
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
     $ENV{TEST_NGINX_SECOND_PORT} = $second->{port};
 }
@@ -33,13 +33,13 @@ add_block_preprocessor(sub {
 # nothing fails
 
 our $stores = <<'_EOC_';
-    idempotency_store shared redis {
+    idempotency_store shared $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_OWN_PORT;
         timeout  2s;
         breaker  fails=1 reset=60s;
     }
     idempotency_store ledger memory { zone ledger:1m; }
-    idempotency_store second redis {
+    idempotency_store second $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_SECOND_PORT;
         timeout  2s;
     }
@@ -86,7 +86,7 @@ __DATA__
 === TEST 1: the ledger comes into use while the first is being asked
 One is on its way to the first store when the breaker opens; a retry of it runs
 from the ledger at once.  Then the first answers that nobody runs there.
---- store: redis
+--- store: redis postgres
 --- workers: 1
 --- http_config eval: $::stores
 --- config eval: $::location
@@ -126,7 +126,7 @@ for my $way ('', '/strict', '/remote') {
 
 
 === TEST 2: ... and the client goes away while the ledger is asked again
---- store: redis
+--- store: redis postgres
 --- workers: 1
 --- http_config eval: $::stores =~ s/timeout  2s/timeout  4s/gr
 --- config eval: $::location

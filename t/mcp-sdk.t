@@ -79,9 +79,14 @@ is(scalar @{$r->{streamIds}}, 2, 'and was sent twice');
 is($r->{progress}, 1, 'its progress is in the stream, too');
 is($runs->{six}, 1, 'ran once');
 
-is($r->{anew}[0], 'seven paid, run 1', 'an event stream');
-like($r->{anew}[1], qr/^error: .*timed out/,
-     'a call made anew does not find its id in the stored stream');
-is($runs->{seven}, 1, 'ran once nevertheless');
+is_deeply($r->{anew}, [ ('seven paid, run 1') x 3 ],
+          'an event stream: calls made anew find their ids in it');
+is($r->{anewIds}, 3, 'which were three');
+is($runs->{seven}, 1, 'ran once');
+
+is_deeply($r->{failedStream}, [ 'failed: no', 'eight paid, run 2',
+                                'eight paid, run 2' ],
+          'a call that failed in a stream is not kept, the next one is');
+is($runs->{eight}, 2, 'ran twice: the failure, and the other');
 
 is($r->{cuts}, 3, 'three connections were lost');

@@ -17,14 +17,15 @@ our ($redis, $cluster, $proxy);
 
 use constant N => 1000;
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $redis = start_remote();
     $proxy = start_redis_proxy($redis);
-    $cluster = start_cluster(masters => 3, replicas => 0);
+    $cluster = start_cluster(masters => 3, replicas => 0)
+        if $ENV{IDEMPOTENCY_STORE} eq 'redis';
 
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
     $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
-    $ENV{TEST_NGINX_NODES} = join ' ', $cluster->servers;
+    $ENV{TEST_NGINX_NODES} = join ' ', $cluster->servers if $cluster;
 }
 
 worker_connections(8192);
@@ -41,7 +42,7 @@ sub store
 {
     my ($more) = @_;
 
-    return "idempotency_store s redis {
+    return "idempotency_store s \$TEST_REMOTE {
         connect_timeout  500ms;
         timeout          500ms;
         $more
@@ -129,7 +130,7 @@ run_tests();
 __DATA__
 
 === TEST 1: one server
---- store: redis
+--- store: redis postgres
 --- http_config eval: main::store('server 127.0.0.1:$TEST_NGINX_OWN_PORT;')
 --- config eval: $::location
 --- client_timeout: 180
@@ -193,6 +194,8 @@ is(outbox()->{waiting}, 0, 'none is left');
 
 
 === TEST 4: packets are dropped, and then not
+The client of Redis knocks anew beside an attempt that may last; libpq has one
+attempt, which connect_timeout ends.
 --- store: redis
 --- http_config eval: main::store('server 127.0.0.1:$TEST_NGINX_PROXY_PORT;') =~ s/connect_timeout  500ms/connect_timeout 60s/r
 --- config eval: $::location

@@ -214,6 +214,36 @@ ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM '
 
 
 
+=== TEST 16: who waits for a frozen server stays in its queue
+--- store: postgres
+--- http_config eval
+main::store('OWN', 'purge off; connections 4;')
+    =~ s/ timeout +1s/ timeout 400ms/r =~ s/connect_timeout +1s/connect_timeout 200ms/r
+--- config eval: "idempotency_lease 1s;\n$::location"
+--- client
+is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+$::pg->sql($_) for 'ALTER SYSTEM SET log_connections = on', 'SELECT pg_reload_conf()';
+
+my @c = map { send_post("/slow?ms=4000&op=a$_", 'x', main::key()) } 1 .. 12;
+ok(wait_for(sub { 12 == grep { app_count("a$_") } 1 .. 12 }), 'many run');
+ok(wait_for(sub { $::pg->sql('SHOW log_connections') eq 'on' }));
+$::pg->pause;
+my $count = sub { my @n = $::pg->log =~ /connection received: host=127/g; return scalar @n };
+my $before = $count->();
+
+is(scalar(grep { $_->read_response->status == 200 } @c), 12, 'their commits are kept');
+sleep 1;
+$::pg->resume;
+
+# the server starts a process for each attempt that was made meanwhile
+
+ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys '
+                             . 'WHERE state = 2') == 13 }), 'and land');
+cmp_ok($count->() - $before, '<=', 30, 'few connections were made meanwhile');
+$::pg->sql($_) for 'ALTER SYSTEM RESET log_connections', 'SELECT pg_reload_conf()';
+
+
+
 === TEST 4: the reply to a begin is lost, and that to a commit
 --- store: postgres
 --- http_config eval: main::store('PROXY', 'purge off; wake poll;')
@@ -298,8 +328,10 @@ is(app_count('a'), 1, 'ran once');
 $::pg->sql(<<'_EOC_');
 CREATE FUNCTION idempotency.refuse() RETURNS trigger SECURITY DEFINER
 LANGUAGE plpgsql AS $$ BEGIN
-    IF random() < 0.6 THEN
+    IF random() < 0.3 THEN
         RAISE EXCEPTION 'not now' USING ERRCODE = 'serialization_failure';
+    ELSIF random() < 0.4 THEN
+        RAISE EXCEPTION 'not now' USING ERRCODE = 'deadlock_detected';
     END IF;
     RETURN NEW;
 END $$;
@@ -462,12 +494,28 @@ eval {
 
     # in the holder's record a small update still fits
     my $key = main::key();
-    my $c = send_post('/hold?op=a&size=900000', 'x', $key);
+    $::pg->sql('ALTER TABLE idempotency.idempotency_keys '
+               . 'ALTER response SET STORAGE EXTERNAL');
+    my $c = send_post('/size?n=900000&hold=1&op=a', 'x', $key);
     app_wait_parked('a');
     system("head -c 10000000 /dev/urandom > $dir/rest 2>/dev/null");
     app_release('a');
     my $r = $c->read_response;
     is($r->status, 200, 'ran');
+    is(length $r->body, 900000, 'its client has all of it');
+
+    $r = http_post('/size?n=900000&hold=1&op=a', 'x', $key);
+    is($r->error_code, 'RESPONSE_NOT_KEPT', 'that it ran is on record');
+    is($::pg->sql('SELECT state, reason, size FROM idempotency.idempotency_keys '
+                  . 'WHERE state = 3'), '3|4|0', 'without its response');
+
+    my @new = map { http_post("/size?op=x$_", 'x', main::key()) } 1 .. 60;
+    my ($full) = grep { $_->status == 503 } @new;
+    is($full && $full->error_code, 'STORE_UNAVAILABLE', 'at last there is no room '
+       . 'for a lock');
+    error_log_like(qr/store "own" is full/, 'says why');
+    is(scalar(grep { app_count("x$_") != ($new[$_ - 1]->status == 200) } 1 .. 60),
+       0, 'which did not run, and the others once');
 
     $r = http_post('/size?n=1000&op=b', 'x', $before);
     is($r->header('Idempotent-Replayed'), 'true', 'replays work');
@@ -479,7 +527,8 @@ eval {
 } or fail("died: $@");
 
 $::pg->sql('TRUNCATE idempotency.idempotency_keys');
-$::pg->sql('ALTER TABLE idempotency.idempotency_keys SET TABLESPACE pg_default');
+$::pg->sql('ALTER TABLE idempotency.idempotency_keys SET TABLESPACE pg_default, '
+           . 'ALTER response SET STORAGE EXTENDED');
 $::pg->sql('DROP TABLESPACE small');
 system('umount', $dir);
 

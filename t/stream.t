@@ -193,7 +193,7 @@ is($again->body, $first->body, 'HTTP/2: replayed');
     idempotency                $TEST_STORE;
     idempotency_wait           10s;
     idempotency_max_response   8m;
-    send_timeout               1s;
+    send_timeout               3s;
     sendfile                   off;
 
     location / {

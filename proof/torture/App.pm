@@ -106,9 +106,74 @@ sub execute
 
     $self->note('run', $op, $run, $now, @x{qw(from pid begin record)}, $key || '-', md5_hex($body));
 
+    return $self->stream($c, $op, $run, $what, $ms) if is_stream($what);
+
     my $wait = $what ne 'timeout' || $run == 1 ? $ms / 1000 : 0;
 
     $self->{loop}->at($now + $wait, sub { $self->answer($c, $op, $run, $what) });
+}
+
+
+# what an execution says: the judge holds it against what clients were told
+
+use constant EVENTS => 8;
+
+sub is_stream { return $_[0] =~ /^(stream|broken)$/ }
+
+sub events
+{
+    my ($op, $run) = @_;
+
+    return map { "data: run $run of $op event $_ " . ('x' x ($_ * 150)) . "\n\n" } 1 .. EVENTS;
+}
+
+sub text
+{
+    my ($op, $run, $what) = @_;
+
+    return join '', events($op, $run) if is_stream($what);
+    return "run $run of $op\n" . ('x' x ($what eq 'big' ? 90000 : 0));
+}
+
+
+# one event after the other; the first time, "broken" has no end
+
+sub stream
+{
+    my ($self, $c, $op, $run, $what, $ms) = @_;
+
+    my $broken = $run == 1 && $what eq 'broken';
+    my @events = events($op, $run);
+    my $head = "HTTP/1.1 200 OK\r\nConnection: close\r\nX-App: $run\r\nContent-Type: text/event-stream\r\n"
+               . "X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n";
+    my $end = sub { $self->note('end', $op, $run, sprintf('%.4f', time), $_[0]) };
+
+    $#events = EVENTS / 2 if $broken;
+
+    my $next; $next = sub {
+        my $event = shift @events;
+        my $bytes = sprintf "%s%x\r\n%s\r\n", $head, length $event, $event;
+
+        $head = '';
+
+        if (!@events && !$broken) {
+            $bytes .= "0\r\n\r\n";
+            $end->('sending');
+        }
+
+        my $n = syswrite $c, $bytes;
+        my $gone = !defined $n || $n < length $bytes;
+
+        if (@events && !$gone) {
+            return $self->{loop}->at(time + $ms / 1000 / EVENTS, $next);
+        }
+
+        $end->($gone ? 'gone' : $broken ? 'truncated' : 200);
+        $self->drop($c);
+        undef $next;
+    };
+
+    $next->();
 }
 
 
@@ -123,7 +188,7 @@ sub answer
         return $self->drop($c);
     }
 
-    my $text = "run $run of $op\n" . ('x' x ($what eq 'big' ? 90000 : 0));
+    my $text = text($op, $run, $what);
     my $status = $what eq 'missing' ? '404 Not Found'
                : $what eq 'refuse' && $run == 1 ? '503 Service Unavailable'
                : '200 OK';

@@ -28,9 +28,10 @@ use constant STUBBORN => 40;            # one that does not give up has it then
 # what an execution does, how often of a hundred, and for how long, ms
 
 our @what = (
-    [ ok => 38, 0, 20 ],        [ slow => 20, 30, 600 ], [ long => 5, 2200, 3000 ],
+    [ ok => 26, 0, 20 ],        [ slow => 20, 30, 600 ], [ long => 5, 2200, 3000 ],
     [ missing => 5, 0, 20 ],    [ big => 8, 0, 50 ],     [ refuse => 8, 0, 50 ],
     [ reset => 6, 0, 100 ],     [ truncate => 6, 0, 100 ], [ timeout => 4, 4500, 4500 ],
+    [ stream => 8, 50, 1500 ],  [ broken => 4, 50, 400 ],
 );
 
 
@@ -128,10 +129,35 @@ sub parse
     my ($length) = $head =~ /^Content-Length: (\d+)/mi;
     return { gone => 1 } if defined $length && $length != length $body;
 
+    if ($head =~ /^Transfer-Encoding: chunked/mi) {
+        $body = unchunked($body);
+        return { gone => 1 } if !defined $body;
+    }
+
     my ($status) = $head =~ m{^HTTP/1\.1 (\d+)};
     my ($run) = $head =~ /^X-App: (\d+)/mi;
 
     return answer($status, $run, scalar($head =~ /^Idempotent-Replayed: true/mi), $body);
+}
+
+
+# a stream has its end, or it broke off
+
+sub unchunked
+{
+    my ($in, $body) = ($_[0], '');
+
+    while ($in =~ /\G([0-9a-f]+)\r\n/gci) {
+        my ($size, $at) = (hex $1, pos $in);
+
+        return $body if !$size;
+        return undef if length($in) < $at + $size + 2;
+
+        $body .= substr $in, $at, $size;
+        pos($in) = $at + $size + 2;
+    }
+
+    return undef;
 }
 
 

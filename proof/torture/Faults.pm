@@ -23,9 +23,11 @@ sub new
 
     my $self = bless { %o, kills => [], reloads => [], store => [], apps => [] }, $class;
     my @any = (qw(reload kill app), $o{site}{locks} ? 'lock' : ());
-    my @redis = qw(pause restart delay hold refuse truncate cut part);
+    my @network = qw(delay hold refuse truncate cut part);
 
-    $self->{names} = [ sort @any, grep { %{ $o{proxy} } } @redis ];
+    $self->{names} = [ sort @any, (grep { %{ $o{proxy} } } @network),
+                       $o{site}{pid}{redis} ? qw(pause restart) : (),
+                       $o{site}{postgres} ? qw(freeze crash stop promote promote) : () ];
     $self->{proxies} = [ sort keys %{ $o{proxy} } ];
 
     return $self;
@@ -37,6 +39,7 @@ sub one
     my $self = shift;
     my $name = $self->{names}[rand @{ $self->{names} }];
 
+    $self->tend;
     $self->can("do_$name")->($self);
 }
 
@@ -124,7 +127,8 @@ sub store_fault
     printf "torture: %s, %.1f s\n", $name, $for if $ENV{VERBOSE};
     $self->{count}($name);
     $self->aim if $name ne 'one host cut off';
-    my $aim = $name =~ /^Redis/ ? $self->{proxies} : $self->{aim};
+    my ($server) = $name =~ /^(Redis|PostgreSQL)/;
+    my $aim = !$server ? $self->{aim} : [ grep { /^[EF]/ xor $server eq 'Redis' } @{ $self->{proxies} } ];
     $begin->();
     sleep $for;
     $end->();
@@ -202,6 +206,66 @@ sub do_cut
 {
     my $self = shift;
     $self->store_fault('network cuts', 0.01, sub { $self->tell('cut') }, sub { });
+}
+
+
+# --- PostgreSQL.  The steps are those of proof/history; what a fault needs until
+# its server answers again is done at once, and the new standby is made meanwhile.
+
+sub do_freeze { my $self = shift; $self->server_fault('PostgreSQL paused', freeze => $self->{site}{postgres}{node}) }
+sub do_crash { my $self = shift; $self->server_fault('PostgreSQL crashed', crash => $self->{site}{postgres}{node}) }
+sub do_stop { my $self = shift; $self->server_fault('PostgreSQL restarted', restart => $self->{site}{postgres}{node}) }
+sub do_promote { my $self = shift; $self->server_fault('PostgreSQL failed over', qw(kill_primary freeze_primary switch_over)[rand 3]) }
+
+sub server_fault
+{
+    my ($self, $name, $do, @node) = @_;
+
+    return if $self->{steps};
+    return if !$self->{site}{postgres}->streams;
+
+    my $stub = bless {}, 'Faults::Account';
+    my @steps = $self->{site}{postgres}->$do($stub, @node, 0, rand, rand, rand);
+
+    $self->store_fault($name, 0, sub {
+        while (@steps && !$stub->{back}) {
+            my $after = $steps[0]();
+
+            if ($after eq 'again') { sleep 0.02; next }
+            shift @steps;
+            sleep $after if !$stub->{back};
+        }
+    }, sub { });
+
+    $self->{steps} = \@steps;
+    $self->tend;
+}
+
+sub tend
+{
+    my $self = shift;
+    my $steps = $self->{steps} or return;
+
+    while (@$steps) {
+        my $after = $steps->[0]();
+
+        return 'again' if $after eq 'again';
+        shift @$steps;
+    }
+
+    delete $self->{steps};
+    return;
+}
+
+# what proof/history writes down; here nginx's own word is taken
+
+{
+    package Faults::Account;
+    sub outage { return {} }
+    sub away { }
+    sub lifts { }
+    sub failover { }
+    sub back { $_[0]{back} = 1; return 0 }
 }
 
 

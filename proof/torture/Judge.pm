@@ -25,6 +25,7 @@ package Judge;
 
 use strict;
 use warnings;
+use Digest::MD5 qw(md5_hex);
 use JSON::PP ();
 use POSIX ();
 use Time::HiRes qw(time);
@@ -106,6 +107,13 @@ sub note_answer
                  . ($t->{code} ne '-' ? $t->{code} : $t->{replayed} ? 'replayed' : 'ran'));
 
     return if !$t->{run};
+
+    my $what = $self->{operation}($t->{op})->{what};
+
+    $self->count('streams ' . ($t->{replayed} ? 'replayed' : 'that came to their end')) if App::is_stream($what);
+    $self->broken("$op: not the bytes of run $t->{run}")
+        if $t->{code} eq '-' && $t->{status} =~ /^(?:200|404)$/
+           && $t->{body} ne md5_hex(App::text($op, $t->{run}, $what));
 
     my $same = \$self->{answer}{ $t->{op} }{ $t->{run} };
 

@@ -1,7 +1,7 @@
 # Copyright (C) the contributors of ngx_http_idempotency_module
 # SPDX-License-Identifier: BSD-2-Clause
 
-# A network between nginx and Redis: it delays, truncates, swallows, refuses,
+# A network between nginx and its store: it delays, truncates, swallows, refuses,
 # cuts and is silent.  What is delayed still arrives when its sender has closed,
 # behind what was sent later on another connection; what is sent into silence
 # arrives when that is over.
@@ -39,7 +39,15 @@ sub start
 
 # pass | delay <ms> | hold | refuse | silent | cut | truncate: the next ones
 
-sub tell { my ($self, $mode) = @_; send $self->{control}, $mode, 0 }
+# and to the other server, where there are two
+
+sub tell
+{
+    my ($self, $mode) = @_;
+
+    send $self->{control}, $mode, 0;
+    Proxy::tell($self->{other}, $mode) if $self->{other};
+}
 
 
 sub serve

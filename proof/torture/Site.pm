@@ -3,7 +3,9 @@
 
 # What is tortured: a Redis, and nginx: A and B on that Redis by way of a proxy
 # each, B with a cache and a breaker; C on the embedded store; D on the Redis,
-# with a ledger to fall back to.  Starts them, and looks at them from outside.
+# with a ledger to fall back to; E and F as A and B, on a PostgreSQL with a
+# synchronous standby, by way of a proxy for each of them.  Starts them, and looks
+# at them from outside.
 
 package Site;
 
@@ -23,12 +25,17 @@ use constant {
 };
 
 
+# those to a standby have a number
+
+my @proxies = qw(proxyA proxyB proxyD proxyE proxyE2 proxyF proxyF2);
+
+
 sub new
 {
     my ($class, %o) = @_;
 
     my $self = bless { %o, pid => {}, proxied => 0 }, $class;
-    my @names = (qw(app redis proxyA proxyB proxyD), map { ($_, "${_}2") } qw(A B C D));
+    my @names = (qw(app redis), @proxies, map { ($_, "${_}2") } qw(A B C D E F));
     my @ports = map { free_port() } @names;
 
     @{ $self->{port} }{@names} = map { $_->[0] } @ports;
@@ -78,31 +85,55 @@ sub start_redis
 }
 
 
+# the configuration of proof/history, on ports of the loopback address
+
+sub start_postgres
+{
+    my $self = shift;
+    my $class = require 'config/postgres-standby.pm';
+
+    $self->{postgres} = $class->new(network => bless({ dir => $self->{dir} }, 'Site::Loopback'));
+    $self->{postgres}->start;
+}
+
+{
+    package Site::Loopback;
+    sub servers { '127.0.0.1' }
+}
+
+
 sub start_nginx
 {
     my ($self, $name) = @_;
     my ($dir, $port) = @$self{qw(dir port)};
-    my $redis = $name ne 'C';
-    my $layers = { B => 'breaker fails=5 reset=1s; cache hot:4m ttl=5s;', D => 'breaker fails=5 reset=1s;' }->{$name} || '';
+    my $kind = { C => '', E => 'postgres', F => 'postgres' }->{$name};
+    my $cached = 'breaker fails=5 reset=1s; cache hot:4m ttl=5s;';
+    my $layers = { B => $cached, F => $cached, D => 'breaker fails=5 reset=1s;' }->{$name} || '';
     my $ledger = $name eq 'D' ? 'idempotency_store ledger memory { zone ledger:8m; }' : '';
+    my $servers = join ' ', map { "127.0.0.1:$port->{$_}" } grep { /^proxy$name/ } @proxies;
 
-    $port->{proxyC} = 0;
-    my $store = $redis ? <<"" : "    idempotency_store brief memory { zone brief:2m; }\n";
-    idempotency_store shared redis {
-        server           127.0.0.1:$port->{"proxy$name"};
+    # locks are on the disk, and with the standby, before they count
+
+    $kind = 'redis' if !defined $kind;
+    $layers .= ' durable all;' if $kind eq 'postgres';
+
+    my $store = $kind ? <<"" : "    idempotency_store brief memory { zone brief:2m; }\n";
+    idempotency_store shared $kind {
+        server           $servers;
         timeout          @{[ TIMEOUT * 1000 ]}ms;
         connect_timeout  @{[ TIMEOUT * 1000 ]}ms;
         $layers
     }
     $ledger
 
-    my $which = $name eq 'D' ? 'shared fallback=ledger' : $redis ? 'shared' : 'on';
-    my $brief = $redis ? '' : <<"";
+    my $which = $name eq 'D' ? 'shared fallback=ledger' : $kind ? 'shared' : 'on';
+    my $brief = $kind ? '' : <<"";
         location /brief/ { idempotency brief; idempotency_ttl @{[ BRIEF ]}s;
                            proxy_pass http://127.0.0.1:$port->{app}; }
 
     my $user = $> == 0 ? 'user root;' : '';
-    my $load = $self->{module} eq 'static' ? '' : "load_module $self->{module};";
+    my $load = $self->{module} eq 'static' ? ''
+             : join "\n", map { "load_module $_;" } $self->{module}, $kind eq 'postgres' ? $self->{postgres_module} : ();
 
     open my $f, '>', "$dir/$name/nginx.conf" or die $!;
     print $f <<"";
@@ -241,7 +272,7 @@ sub connections
         $inode{$1} = 1 if $to =~ /^socket:\[(\d+)\]/;
     }
 
-    my %for = map { sprintf('%04X', $self->{port}{$_}) => $_ } qw(app proxyA proxyB proxyD), map { ($_, "${_}2") } qw(A B C D);
+    my %for = map { sprintf('%04X', $self->{port}{$_}) => $_ } 'app', @proxies, map { ($_, "${_}2") } qw(A B C D E F);
 
     for (split /\n/, slurp('/proc/net/tcp')) {
         my ($local, $remote, $state, $inode) = /^ *\d+: \w+:(\w+) \w+:(\w+) (\w\w) (?:\S+ +){5}(\d+) / or next;
@@ -254,11 +285,13 @@ sub connections
 }
 
 
-# all records of the Redis that are in progress: name, ms to live, grace, hold
+# all records of both that are in progress: name, ms to live, grace, hold
 
 sub locks
 {
     my $self = shift;
+
+    return $self->{postgres} ? $self->{postgres}->locks : () if !$self->{pid}{redis};
 
     my $c = listening($self->{port}{redis}) or die "redis is not there\n";
     my $ask = sub {
@@ -282,6 +315,7 @@ sub locks
 _LUA_
     my @locks;
     push @locks, [ splice @$found, 0, 4 ] while @$found;
+    push @locks, $self->{postgres}->locks if $self->{postgres};
 
     return @locks;
 }

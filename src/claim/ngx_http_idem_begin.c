@@ -7,7 +7,9 @@
  * two requests with records in common do not take them crosswise; one that
  * can't be had gives back those that were taken.  The record of the key has
  * the last word: a derived record only adds to what it says, so that one is
- * asked for even where a derived one stands in the way.
+ * asked for even where a derived one stands in the way.  Of derived records
+ * that are there the one counts whose rule stands first in the configuration:
+ * a double tap gets its answer before a rule that rejects has its say.
  *
  * Called by the handler; calls the store, and whoever goes on from there:
  * execution, waiting, replay, refusal.
@@ -23,6 +25,8 @@
 
 static ngx_int_t ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover);
+static ngx_uint_t ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_cover_t *other);
 static void ngx_http_idem_begin_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
@@ -30,6 +34,7 @@ static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
 static void ngx_http_idem_begin_handler(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_found(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
+static ngx_uint_t ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_unusable(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
@@ -91,7 +96,12 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         case NGX_HTTP_IDEM_FOUND:
 
             if (cover == ctx->claims.primary) {
-                ctx->claims.blocked = NULL;
+                if (ctx->claims.blocked) {
+                    /* what it said will be old if this request has to wait */
+                    ctx->claims.blocked->asked = 0;
+                    ctx->claims.blocked = NULL;
+                }
+
                 return ngx_http_idem_found(r, cover);
             }
 
@@ -100,7 +110,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             {
                 /* it has the response, if the key's record does not object */
 
-                if (ctx->claims.replayed == NULL || cover->dedupe->reject) {
+                if (ngx_http_idem_begin_before(cover, ctx->claims.replayed)) {
                     ctx->claims.replayed = cover;
                 }
 
@@ -166,6 +176,16 @@ ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover)
 }
 
 
+/* whose rule stands first */
+
+static ngx_uint_t
+ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_cover_t *other)
+{
+    return other == NULL || cover->dedupe < other->dedupe;
+}
+
+
 static void
 ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
@@ -187,9 +207,12 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_cover_t  *cover;
 
     cover = ctx->claims.blocked;
+    ctx->claims.blocked = NULL;
 
-    if (cover) {
-        ctx->claims.blocked = NULL;
+    if (cover
+        && !(cover->dedupe->reject && ctx->claims.replayed
+             && ngx_http_idem_begin_before(ctx->claims.replayed, cover)))
+    {
         return ngx_http_idem_found(r, cover);
     }
 
@@ -207,7 +230,11 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        if (!cover->derived && cover->op.expired) {
+        /* beside a key what folds requests for a while is no key itself */
+
+        if (cover->op.expired && ctx->claims.grace
+            && cover->derived == ctx->claims.primary->derived)
+        {
             ctx->claims.expired = 1;
             ngx_http_idem_metrics_count(ctx->conf->store->metrics,
                                         NGX_HTTP_IDEM_COUNT_EXPIRED);
@@ -293,6 +320,12 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     {
         /* whether the first one is through or still runs */
 
+        if (found->state == NGX_HTTP_IDEM_IN_PROGRESS
+            && ngx_http_idem_may_fold(cover))
+        {
+            return ngx_http_idem_wait(r, cover);
+        }
+
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST);
     }
@@ -308,6 +341,35 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     default: /* NGX_HTTP_IDEM_IN_PROGRESS */
         return ngx_http_idem_wait(r, cover);
     }
+}
+
+
+/*
+ * Whether a rule that stands before this one does not reject.  What that has to
+ * say is known when the holder is through, since its record may not be laid
+ * yet.
+ */
+
+static ngx_uint_t
+ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover)
+{
+    ngx_uint_t               i;
+    ngx_http_idem_cover_t   *other;
+    ngx_http_idem_claims_t  *claims;
+
+    claims = &cover->ctx->claims;
+
+    for (i = 0; i < claims->ncovers; i++) {
+        other = &claims->covers[i];
+
+        if (other->derived && !other->dedupe->reject
+            && ngx_http_idem_begin_before(other, cover))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

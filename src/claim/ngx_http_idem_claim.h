@@ -85,8 +85,8 @@ typedef struct {
 typedef struct {
     ngx_http_idem_cover_t   *covers;
     ngx_uint_t               ncovers;
-    ngx_http_idem_cover_t   *primary;           /* the key's, or the first
-                                                   derived one              */
+    ngx_http_idem_cover_t   *primary;           /* the key's, or that of the
+                                                   first rule               */
     ngx_http_idem_cover_t   *replayed;          /* a derived one that has the
                                                    response                 */
     ngx_http_idem_cover_t   *blocked;           /* a derived one that can't be

@@ -287,8 +287,12 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        if (i == 0 || !covers[i].derived) {
+    /* a key has no rule: it comes before all of them */
+
+    ctx->claims.primary = covers;
+
+    for (i = 1; i < ctx->claims.ncovers; i++) {
+        if (covers[i].dedupe < ctx->claims.primary->dedupe) {
             ctx->claims.primary = &covers[i];
         }
     }

@@ -99,7 +99,8 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
     op->where = cover->where;
     op->lease = ctx->claims.lease;
     op->hold = ngx_http_idem_holds(ctx);
-    op->grace = cover->derived ? NGX_HTTP_IDEM_DERIVED_GRACE
+    op->grace = cover->derived ? ngx_max(ctx->claims.grace,
+                                         NGX_HTTP_IDEM_DERIVED_GRACE)
                                : ctx->claims.grace;
     op->locked_until = cover->locked_until;
     op->unprotected = ctx->claims.unprotected;

@@ -1,9 +1,10 @@
 
 /*
- * How often a record was replayed by this nginx: $idempotency_replay_count.
+ * How often a record was replayed by this nginx: $idempotency_replay_count, and
+ * the member of that name in events.
  *
  * A table in shared memory, of all workers and whatever the store, which is
- * there only if the variable is used.  A record has its place in one of the
+ * there only if the variable is used or events are logged.  A record has its place in one of the
  * sets; where all ways of the set are taken, the one that was used least lately
  * gives way, and is counted from the beginning if it comes again.
  *
@@ -53,12 +54,14 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
     ngx_shm_zone_t             *shm_zone;
     ngx_http_variable_t        *v;
     ngx_http_core_main_conf_t  *cmcf;
+    ngx_http_idem_main_conf_t  *mcf;
 
     static ngx_str_t  name = ngx_string("idempotency:replays");
     static ngx_str_t  variable = ngx_string("idempotency_replay_count");
 
     ngx_http_idem_replays = NULL;
 
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
     v = cmcf->variables.elts;
 
@@ -70,7 +73,7 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
         }
     }
 
-    if (i == cmcf->variables.nelts) {
+    if (i == cmcf->variables.nelts && ngx_queue_empty(&mcf->logs)) {
         return NGX_OK;
     }
 

@@ -18,6 +18,8 @@
 
 static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     ngx_command_t *dummy, void *conf);
+static char *ngx_http_idem_conf_store_unknown(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store, ngx_str_t *name);
 static char *ngx_http_idem_init_trail(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_http_idem_log_t *log);
 static ngx_http_idem_log_t *ngx_http_idem_find_log(
@@ -81,6 +83,13 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
+    if (store->backend->remote) {
+        store->layers = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_layers_t));
+        if (store->layers == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
     save = *cf;
 
     cf->handler = ngx_http_idem_conf_store_directive;
@@ -94,29 +103,64 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* in the block: a directive of the backend, or of the layers around it */
+
 static char *
 ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     ngx_command_t *dummy, void *conf)
 {
-    char                   *rv;
-    ngx_str_t              *value;
-    ngx_http_idem_store_t  *store;
+    ngx_str_t                      *value;
+    ngx_http_idem_store_t          *store;
+    ngx_http_idem_store_command_t  *c;
 
     store = conf;
     value = cf->args->elts;
 
-    if (ngx_http_idem_layers_directive(cf, store, &rv)
-        == NGX_DECLINED)
-    {
-        rv = store->backend->directive(cf, store);
+    c = ngx_http_idem_store_command(store->backend->commands, &value[0]);
+
+    if (c) {
+        return ngx_http_idem_store_set(cf, c, store->conf);
     }
 
-    if (rv == NGX_CONF_OK || rv == NGX_CONF_ERROR) {
-        return rv;
+    c = ngx_http_idem_store_command(ngx_http_idem_layers_commands, &value[0]);
+
+    if (c == NULL) {
+        return ngx_http_idem_conf_store_unknown(cf, store, &value[0]);
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"%V\" directive %s",
-                       &value[0], rv);
+    if (!store->backend->remote) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" is of no use in a %V store: its records "
+                           "are in this nginx itself, without a round trip, "
+                           "and it can't be away", &value[0],
+                           &store->backend->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_idem_store_set(cf, c, store->layers);
+}
+
+
+static char *
+ngx_http_idem_conf_store_unknown(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    ngx_str_t *name)
+{
+    u_char                         *p, *last, names[512];
+    ngx_http_idem_store_command_t  *c;
+
+    p = names;
+    last = names + sizeof(names);
+
+    for (c = store->backend->commands; c->command.name.len; c++) {
+        p = ngx_slprintf(p, last, "%s%V", p == names ? "" : ", ",
+                         &c->command.name);
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "unknown directive \"%V\" in a %V store: it has %*s",
+                       name, &store->backend->name, (size_t) (p - names),
+                       names);
+
     return NGX_CONF_ERROR;
 }
 

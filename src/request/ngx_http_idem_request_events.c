@@ -21,6 +21,9 @@ static void ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
 static void ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, const char *name,
+    ngx_http_idem_label_e label);
 static uint64_t ngx_http_idem_event_now(void);
 static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
@@ -169,6 +172,13 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                       now > original ? now - original : 0);
         }
 
+        if (ctx->answer.count) {
+            ngx_http_idem_line_number(line, "replay_count",
+                                      ctx->answer.count);
+        }
+
+        ngx_http_idem_event_original(ctx, line, "original_actor",
+                                     NGX_HTTP_IDEM_LABEL_ACTOR);
         break;
 
     case NGX_HTTP_IDEM_EVENT_CONFLICT:
@@ -194,6 +204,8 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                                 met->id));
         }
 
+        ngx_http_idem_event_original(ctx, line, "lock_holder",
+                                     NGX_HTTP_IDEM_LABEL_HOST);
         break;
 
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
@@ -212,7 +224,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* of somebody else's record nothing is told but when it was */
+/* of somebody else's record it is told when and whose it was, and no more */
 
 static void
 ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
@@ -243,6 +255,29 @@ ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
     if (ctx->answer.original_time) {
         ngx_http_idem_line_time(line, "original_timestamp",
                                 ctx->answer.original_time);
+    }
+
+    ngx_http_idem_event_original(ctx, line, "original_actor",
+                                 NGX_HTTP_IDEM_LABEL_ACTOR);
+}
+
+
+/* a label of the record that was met, if that has any */
+
+static void
+ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, const char *name, ngx_http_idem_label_e label)
+{
+    ngx_str_t  value;
+
+    if (ctx->answer.met == NULL) {
+        return;
+    }
+
+    ngx_http_idem_label(&ctx->answer.met->op.found.details, label, &value);
+
+    if (value.len) {
+        ngx_http_idem_line_string(line, name, &value);
     }
 }
 

@@ -4,7 +4,8 @@
  * an API that answers 200 and means an error.
  *
  * Called when a response that its status would keep is complete.  One that is
- * no JSON, or that the application encoded, is kept: it says nothing else.
+ * no JSON, or that the application encoded, is kept: it says nothing else.  Of
+ * an event stream the JSON-RPC responses count.
  */
 
 
@@ -14,10 +15,13 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "response/ngx_http_idem_response.h"
+#include "response/ngx_http_idem_sse.h"
 
 
-static void *ngx_http_idem_keep_alloc(void *data, size_t size);
-static void ngx_http_idem_keep_free(void *data, void *p);
+static ngx_uint_t ngx_http_idem_keep_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *body);
+static ngx_uint_t ngx_http_idem_keep_events(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 static ngx_uint_t ngx_http_idem_keep_holds(ngx_http_idem_keep_t *rule,
     const ngx_http_idem_json_member_t *m);
 
@@ -25,13 +29,10 @@ static ngx_uint_t ngx_http_idem_keep_holds(ngx_http_idem_keep_t *rule,
 ngx_uint_t
 ngx_http_idem_json_kept(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    u_char                   digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
-    ngx_int_t                rc;
-    ngx_uint_t               i, kept;
-    ngx_chain_t             *cl;
-    ngx_http_idem_keep_t    *rule;
-    ngx_http_idem_json_t    *json;
-    ngx_http_idem_canon_mem_t  mem;
+    u_char       *p;
+    ngx_str_t     body;
+    ngx_uint_t    kept;
+    ngx_chain_t  *cl;
 
     if (r->headers_out.content_encoding
         && r->headers_out.content_encoding->value.len)
@@ -39,9 +40,87 @@ ngx_http_idem_json_kept(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return 1;
     }
 
-    mem.alloc = ngx_http_idem_keep_alloc;
-    mem.free = ngx_http_idem_keep_free;
-    mem.data = r->connection->log;
+    if (!ngx_http_idem_is_sse(r)) {
+        return ngx_http_idem_keep_body(r, ctx, ctx->capture.held);
+    }
+
+    body.len = ctx->capture.response.body_len;
+    body.data = ngx_alloc(ngx_max(body.len, 1), r->connection->log);
+
+    if (body.data == NULL) {
+        return 1;
+    }
+
+    p = body.data;
+
+    for (cl = ctx->capture.held; cl; cl = cl->next) {
+        p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
+    }
+
+    kept = ngx_http_idem_keep_events(r, ctx, &body);
+
+    ngx_free(body.data);
+
+    return kept;
+}
+
+
+/* several responses are a batch: one that is to be kept keeps them all */
+
+static ngx_uint_t
+ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *body)
+{
+    ngx_buf_t                  b;
+    ngx_str_t                  rest;
+    ngx_int_t                  rc;
+    ngx_uint_t                 kept;
+    ngx_chain_t                cl;
+    ngx_http_idem_sse_event_t  event;
+
+    rest = *body;
+    kept = 1;
+
+    while (ngx_http_idem_sse_next(r->pool, &rest, &event) == NGX_OK) {
+
+        rc = ngx_http_idem_is_rpc_response(&event.data, r->connection->log);
+
+        if (rc == NGX_DECLINED) {
+            continue;
+        }
+
+        ngx_memzero(&b, sizeof(ngx_buf_t));
+
+        b.pos = event.data.data;
+        b.last = event.data.data + event.data.len;
+
+        cl.buf = &b;
+        cl.next = NULL;
+
+        kept = rc == NGX_ERROR || ngx_http_idem_keep_body(r, ctx, &cl);
+
+        if (kept) {
+            break;
+        }
+    }
+
+    return kept;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_keep_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *body)
+{
+    u_char                      digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
+    ngx_int_t                   rc;
+    ngx_uint_t                  i, kept;
+    ngx_chain_t                *cl;
+    ngx_http_idem_keep_t       *rule;
+    ngx_http_idem_json_t       *json;
+    ngx_http_idem_canon_mem_t   mem;
+
+    ngx_http_idem_log_mem(&mem, r->connection->log);
 
     json = ngx_http_idem_json_create(&ctx->conf->keep_options, &mem);
     if (json == NULL) {
@@ -50,7 +129,7 @@ ngx_http_idem_json_kept(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     rc = NGX_OK;
 
-    for (cl = ctx->capture.held; cl && rc == NGX_OK; cl = cl->next) {
+    for (cl = body; cl && rc == NGX_OK; cl = cl->next) {
         rc = ngx_http_idem_json_feed(json, cl->buf->pos,
                                      cl->buf->last - cl->buf->pos);
     }
@@ -95,18 +174,4 @@ ngx_http_idem_keep_holds(ngx_http_idem_keep_t *rule,
     }
 
     return rule->negated ? !same : same;
-}
-
-
-static void *
-ngx_http_idem_keep_alloc(void *data, size_t size)
-{
-    return ngx_alloc(size, data);
-}
-
-
-static void
-ngx_http_idem_keep_free(void *data, void *p)
-{
-    ngx_free(p);
 }

@@ -5,7 +5,9 @@
  *
  * The body is parsed and written again by yajl: the order of members and the
  * text of numbers stay, white space and the form of escapes may not.  A body
- * that is not a JSON object is left as it is.  Called by the replay.
+ * that is not a JSON object is left as it is.  Of an event stream each JSON-RPC
+ * response is such an object, and what is around it stays byte for byte.
+ * Called by the replay.
  */
 
 
@@ -16,6 +18,7 @@
 #include <yajl/yajl_gen.h>
 
 #include "request/ngx_http_idem_request.h"
+#include "response/ngx_http_idem_sse.h"
 #include "response/ngx_http_idem_yajl.h"
 
 
@@ -45,6 +48,12 @@ typedef struct {
 static ngx_int_t ngx_http_idem_rewrite_value(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_replay_member_t *member,
     ngx_http_idem_rewrite_value_t *value);
+static ngx_int_t ngx_http_idem_rewrite_events(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body);
+static ngx_int_t ngx_http_idem_rewrite_join(ngx_http_request_t *r,
+    ngx_array_t *events, size_t len, ngx_str_t *body);
+static ngx_int_t ngx_http_idem_rewrite_object(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static void ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w);
@@ -87,9 +96,8 @@ ngx_int_t
 ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 {
-    ngx_int_t                 rc;
-    ngx_uint_t                i;
-    ngx_http_idem_rewrite_t   w;
+    ngx_uint_t               i;
+    ngx_http_idem_rewrite_t  w;
 
     /* what the application itself encoded is not ours to open */
 
@@ -116,13 +124,9 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
         }
     }
 
-    ngx_http_idem_yajl_init(&w.yajl);
-
-    rc = ngx_http_idem_rewrite(r, &w, body);
-
-    ngx_http_idem_yajl_done(&w.yajl);
-
-    return rc;
+    return ngx_http_idem_is_sse(r)
+           ? ngx_http_idem_rewrite_events(r, &w, body)
+           : ngx_http_idem_rewrite_object(r, &w, body);
 }
 
 
@@ -174,6 +178,131 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     value->json = (rc == NGX_OK);
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_rewrite_events(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body)
+{
+    size_t                      len;
+    ngx_int_t                   rc;
+    ngx_str_t                   rest, text;
+    ngx_array_t                 events;
+    ngx_http_idem_sse_event_t   event, *e;
+
+    if (ngx_array_init(&events, r->pool, 4, sizeof(ngx_http_idem_sse_event_t))
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    rest = *body;
+    len = body->len;
+
+    for ( ;; ) {
+        rc = ngx_http_idem_sse_next(r->pool, &rest, &event);
+
+        if (rc == NGX_DONE) {
+            break;
+        }
+
+        if (rc == NGX_OK) {
+            rc = ngx_http_idem_is_rpc_response(&event.data,
+                                               r->connection->log);
+        }
+
+        if (rc == NGX_DECLINED) {
+            continue;
+        }
+
+        text = event.data;
+
+        if (rc == NGX_ERROR
+            || ngx_http_idem_rewrite_object(r, w, &text) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        if (text.data == event.data.data) {
+            continue;
+        }
+
+        e = ngx_array_push(&events);
+        if (e == NULL) {
+            return NGX_ERROR;
+        }
+
+        *e = event;
+        e->data = text;
+
+        len += sizeof("data: ") - 1 + text.len + event.end.len
+               - event.lines.len;
+    }
+
+    return events.nelts ? ngx_http_idem_rewrite_join(r, &events, len, body)
+                        : NGX_OK;
+}
+
+
+/* the events that were rewritten, and all that is between them */
+
+static ngx_int_t
+ngx_http_idem_rewrite_join(ngx_http_request_t *r, ngx_array_t *events,
+    size_t len, ngx_str_t *body)
+{
+    u_char                     *p, *from;
+    ngx_uint_t                  i;
+    ngx_http_idem_sse_event_t  *e;
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    from = body->data;
+    e = events->elts;
+
+    len = body->len;
+
+    body->data = p;
+
+    for (i = 0; i < events->nelts; i++) {
+        len -= e[i].lines.data + e[i].lines.len - from;
+
+        p = ngx_cpymem(p, from, e[i].lines.data - from);
+        p = ngx_cpymem(p, "data: ", sizeof("data: ") - 1);
+        p = ngx_cpymem(p, e[i].data.data, e[i].data.len);
+        p = ngx_cpymem(p, e[i].end.data, e[i].end.len);
+
+        from = e[i].lines.data + e[i].lines.len;
+    }
+
+    p = ngx_cpymem(p, from, len);
+
+    body->len = p - body->data;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_rewrite_object(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body)
+{
+    ngx_int_t  rc;
+
+    w->depth = 0;
+    w->skip = 0;
+    w->object = 0;
+
+    ngx_http_idem_yajl_init(&w->yajl);
+
+    rc = ngx_http_idem_rewrite(r, w, body);
+
+    ngx_http_idem_yajl_done(&w->yajl);
+
+    return rc;
 }
 
 

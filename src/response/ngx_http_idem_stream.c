@@ -19,6 +19,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
+#include "response/ngx_http_idem_sse.h"
 
 
 /* what the client's connection has not taken yet */
@@ -26,8 +27,6 @@
     (NGX_HTTP_WRITE_BUFFERED|NGX_LOWLEVEL_BUFFERED)
 
 
-static ngx_uint_t ngx_http_idem_stream_type(ngx_http_request_t *r,
-    ngx_str_t *type);
 static ngx_uint_t ngx_http_idem_unbuffered(ngx_http_upstream_t *u);
 static void ngx_http_idem_stream_guard(ngx_http_request_t *r);
 static void ngx_http_idem_stream_write_handler(ngx_event_t *wev);
@@ -61,12 +60,10 @@ static ngx_event_handler_pt  ngx_http_idem_stream_request_handler;
 ngx_uint_t
 ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_str_t   *type, sse;
+    ngx_str_t   *type;
     ngx_uint_t   i;
 
-    ngx_str_set(&sse, "text/event-stream");
-
-    if (ngx_http_idem_stream_type(r, &sse)) {
+    if (ngx_http_idem_is_sse(r)) {
         return 1;
     }
 
@@ -74,7 +71,7 @@ ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         type = ctx->conf->stream_types->elts;
 
         for (i = 0; i < ctx->conf->stream_types->nelts; i++) {
-            if (ngx_http_idem_stream_type(r, &type[i])) {
+            if (ngx_http_idem_is_type(r, &type[i])) {
                 return 1;
             }
         }
@@ -82,21 +79,6 @@ ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     return ctx->work.answering
            && ngx_http_idem_unbuffered(ctx->work.answering);
-}
-
-
-static ngx_uint_t
-ngx_http_idem_stream_type(ngx_http_request_t *r, ngx_str_t *type)
-{
-    ngx_str_t  *sent;
-
-    sent = &r->headers_out.content_type;
-
-    return sent->len >= type->len
-           && ngx_strncasecmp(sent->data, type->data, type->len) == 0
-           && (sent->len == type->len
-               || sent->data[type->len] == ';'
-               || sent->data[type->len] == ' ');
 }
 
 

@@ -72,6 +72,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     sizeof(ngx_http_idem_op_t),
     sizeof(ngx_http_idem_store_t),
     ngx_http_idem_backend_add,
+    ngx_http_idem_store_password,
+    ngx_http_idem_store_password_file,
     ngx_http_idem_store_complete,
     ngx_http_idem_store_doubt,
     ngx_http_idem_op_detached,

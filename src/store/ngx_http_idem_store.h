@@ -25,6 +25,7 @@
 #include "observe/ngx_http_idem_metrics.h"
 #include "record/ngx_http_idem_record.h"
 #include "store/ngx_http_idem_nodes.h"
+#include "store/ngx_http_idem_store_conf.h"
 
 
 typedef struct ngx_http_idem_store_s  ngx_http_idem_store_t;
@@ -300,7 +301,8 @@ typedef struct {
 
     /* configuration: a block of directives, then the whole */
     void      *(*create_conf)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
-    char      *(*directive)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
+    ngx_http_idem_store_command_t
+                *commands;
     char      *(*init_conf)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
 
     /* one process */

@@ -20,7 +20,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  2
+#define NGX_HTTP_IDEM_STORE_API_VERSION  3
 
 
 typedef struct {
@@ -30,6 +30,11 @@ typedef struct {
 
     /* a backend more; one of the same name takes the place of the old one */
     ngx_int_t    (*add)(const ngx_http_idem_backend_t *backend);
+
+    /* slots of its commands */
+    char        *(*password)(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+    char        *(*password_file)(ngx_conf_t *cf, ngx_command_t *cmd,
+                                  void *conf);
 
     void         (*complete)(ngx_http_idem_op_t *op);
     void         (*doubt)(ngx_http_idem_store_t *store, ngx_uint_t now,

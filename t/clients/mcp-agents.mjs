@@ -239,12 +239,25 @@ result.stream = await call(c, { order: 'six' },
 result.streamIds = [ ...sent ];
 result.progress = progress;
 
-// a call that the agent makes anew has an id that the stored stream has not
+// calls that the agent makes anew, each with an id of its own
 
 const d = await agent('d');
 
-result.anew = [ await once(d, { order: 'seven' }, { key: 'k-seven' }),
-                await once(d, { order: 'seven' }, { key: 'k-seven', timeout: 1000 }) ];
+sent.length = 0;
+result.anew = [];
+
+for (let n = 0; n < 3; n++) {
+    result.anew.push(await once(d, { order: 'seven' }, { key: 'k-seven' }));
+}
+
+result.anewIds = new Set(sent).size;
+
+result.failedStream = [];
+
+for (let n = 0; n < 3; n++) {
+    result.failedStream.push(await once(d, { order: 'eight', way: 'stumble' },
+                                        { key: 'k-eight' }));
+}
 
 result.cuts = cuts;
 result.runs = runs;

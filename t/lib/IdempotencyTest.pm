@@ -47,7 +47,7 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load start_postgres start_remote
+        check_load start_postgres start_remote store_server
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -887,6 +887,11 @@ sub start_remote
     return $Store eq 'redis' ? start_redis()
          : $Store eq 'postgres' ? start_postgres() : undef;
 }
+
+
+# the one that is declared for the tests: a Redis, a PostgreSQL, or undef
+
+sub store_server { return $Redis || $Postgres }
 
 
 # A proxy before it: ->tell('lose') and more, see IdempotencyTest/Redis.pm.

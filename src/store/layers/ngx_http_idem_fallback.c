@@ -117,6 +117,13 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
 
     op->where = NULL;
 
+    if (op->unprotected) {
+
+        /* neither answers: locks are laid in the outbox of the first */
+
+        return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
+    }
+
     if (!ngx_http_idem_fallback_in_use(f)) {
         return ngx_http_idem_fallback_ask_primary(op, note);
     }

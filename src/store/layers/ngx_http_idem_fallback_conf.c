@@ -91,6 +91,8 @@ ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all)
         f->primary = *f->declared;
         f->primary.metrics = NULL;
 
+        f->store.layers = f->declared->layers;
+
         f->store.labels = f->declared->labels || f->ledger->labels;
 
         if (ngx_http_idem_shared_add(cf, &f->shared,

@@ -243,9 +243,8 @@ void ngx_http_idem_layer_exit_process(ngx_cycle_t *cycle,
 
 /* ..._layers_conf.c */
 
-/* a directive in the block of a store; NGX_DECLINED: it is the backend's */
-ngx_int_t ngx_http_idem_layers_directive(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store, char **rv);
+/* directives in the block of a store: they set store->layers */
+extern ngx_http_idem_store_command_t  ngx_http_idem_layers_commands[];
 
 /* puts the layers around a store whose own conf is done */
 char *ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store);

@@ -25,22 +25,12 @@
 #define NGX_HTTP_IDEM_OUTBOX_SIZE    (8 * 1024 * 1024)
 
 
-typedef char *(*ngx_http_idem_layers_set_pt)(ngx_conf_t *cf,
-    ngx_http_idem_layers_t *layers);
-
-
-typedef struct {
-    ngx_str_t                     name;
-    ngx_http_idem_layers_set_pt   set;
-} ngx_http_idem_layers_command_t;
-
-
-static char *ngx_http_idem_layers_breaker(ngx_conf_t *cf,
-    ngx_http_idem_layers_t *layers);
-static char *ngx_http_idem_layers_cache(ngx_conf_t *cf,
-    ngx_http_idem_layers_t *layers);
-static char *ngx_http_idem_layers_outbox(ngx_conf_t *cf,
-    ngx_http_idem_layers_t *layers);
+static char *ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_idem_layers_outbox(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_idem_layers_time(ngx_conf_t *cf,
     ngx_str_t *value, size_t skip, ngx_msec_t *time);
 static char *ngx_http_idem_layers_invalid(ngx_conf_t *cf,
@@ -50,13 +40,25 @@ static char *ngx_http_idem_layers_put(ngx_conf_t *cf,
     const ngx_http_idem_backend_t *backend);
 
 
-static ngx_http_idem_layers_command_t
-    ngx_http_idem_layers_commands[] =
-{
-    { ngx_string("breaker"), ngx_http_idem_layers_breaker },
-    { ngx_string("cache"), ngx_http_idem_layers_cache },
-    { ngx_string("outbox"), ngx_http_idem_layers_outbox },
-    { ngx_null_string, NULL }
+#define NGX_HTTP_IDEM_BREAKER_SYNTAX  "\"breaker [fails=5] [reset=60s]\""
+#define NGX_HTTP_IDEM_CACHE_SYNTAX    "\"cache <zone>:<size> [ttl=30s]\""
+
+
+ngx_http_idem_store_command_t  ngx_http_idem_layers_commands[] = {
+
+    { { ngx_string("breaker"), NGX_CONF_ANY, ngx_http_idem_layers_breaker, 0,
+        0, NULL },
+      NGX_HTTP_IDEM_BREAKER_SYNTAX },
+
+    { { ngx_string("cache"), NGX_CONF_TAKE12, ngx_http_idem_layers_cache, 0,
+        0, NULL },
+      NGX_HTTP_IDEM_CACHE_SYNTAX },
+
+    { { ngx_string("outbox"), NGX_CONF_TAKE1, ngx_http_idem_layers_outbox, 0,
+        0, NULL },
+      "\"outbox <size>\"" },
+
+    { ngx_null_command, NULL }
 };
 
 
@@ -65,56 +67,11 @@ static ngx_http_idem_layers_command_t
      && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
 
 
-ngx_int_t
-ngx_http_idem_layers_directive(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store, char **rv)
-{
-    ngx_str_t                       *value;
-    ngx_http_idem_layers_command_t  *cmd;
-
-    value = cf->args->elts;
-
-    for (cmd = ngx_http_idem_layers_commands; cmd->name.len; cmd++) {
-        if (cmd->name.len == value[0].len
-            && ngx_strncmp(cmd->name.data, value[0].data, value[0].len) == 0)
-        {
-            break;
-        }
-    }
-
-    if (cmd->name.len == 0) {
-        return NGX_DECLINED;
-    }
-
-    *rv = NGX_CONF_ERROR;
-
-    if (!store->backend->remote) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" is of no use in a %V store: its records "
-                           "are in this nginx itself, without a round trip, "
-                           "and it can't be away", &value[0],
-                           &store->backend->name);
-        return NGX_OK;
-    }
-
-    if (store->layers == NULL) {
-        store->layers = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_layers_t));
-        if (store->layers == NULL) {
-            return NGX_OK;
-        }
-    }
-
-    *rv = cmd->set(cf, store->layers);
-
-    return NGX_OK;
-}
-
-
-/* breaker [fails=5] [reset=60s]; */
-
 static char *
-ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
+ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
+    ngx_http_idem_layers_t  *layers = conf;
+
     ngx_int_t                 n;
     ngx_str_t                *value, s;
     ngx_uint_t                i;
@@ -164,18 +121,18 @@ ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
         }
 
         return ngx_http_idem_layers_invalid(cf, &value[i],
-                                    "it is \"breaker [fails=5] [reset=60s]\"");
+                                    "it is " NGX_HTTP_IDEM_BREAKER_SYNTAX);
     }
 
     return NGX_CONF_OK;
 }
 
 
-/* cache <zone>:<size> [ttl=30s]; */
-
 static char *
-ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
+ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
+    ngx_http_idem_layers_t  *layers = conf;
+
     ngx_str_t              *value;
     ngx_http_idem_cache_t  *cache;
 
@@ -184,14 +141,6 @@ ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
     }
 
     value = cf->args->elts;
-
-    if (cf->args->nelts < 2 || cf->args->nelts > 3) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid number of arguments in \"cache\" "
-                           "directive: it is \"cache <zone>:<size> "
-                           "[ttl=30s]\"");
-        return NGX_CONF_ERROR;
-    }
 
     cache = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_cache_t));
     if (cache == NULL) {
@@ -207,7 +156,7 @@ ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
 
         if (!ngx_http_idem_layers_begins(&value[2], "ttl=")) {
             return ngx_http_idem_layers_invalid(cf, &value[2],
-                                 "it is \"cache <zone>:<size> [ttl=30s]\"");
+                                        "it is " NGX_HTTP_IDEM_CACHE_SYNTAX);
         }
 
         if (ngx_http_idem_layers_time(cf, &value[2], 4, &cache->ttl)
@@ -221,11 +170,11 @@ ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
 }
 
 
-/* outbox <size>; */
-
 static char *
-ngx_http_idem_layers_outbox(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
+ngx_http_idem_layers_outbox(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
+    ngx_http_idem_layers_t  *layers = conf;
+
     ngx_str_t  *value;
 
     if (layers->outbox.z.size) {
@@ -233,13 +182,6 @@ ngx_http_idem_layers_outbox(ngx_conf_t *cf, ngx_http_idem_layers_t *layers)
     }
 
     value = cf->args->elts;
-
-    if (cf->args->nelts != 2) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid number of arguments in \"outbox\" "
-                           "directive: it is \"outbox <size>\"");
-        return NGX_CONF_ERROR;
-    }
 
     ngx_str_set(&layers->outbox.z.name, "outbox");
 
@@ -298,13 +240,6 @@ ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     if (!store->backend->remote) {
         return NGX_CONF_OK;
-    }
-
-    if (store->layers == NULL) {
-        store->layers = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_layers_t));
-        if (store->layers == NULL) {
-            return NGX_CONF_ERROR;
-        }
     }
 
     layers = store->layers;

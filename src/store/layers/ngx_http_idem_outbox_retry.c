@@ -433,7 +433,8 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
         return NULL;
     }
 
-    ngx_http_idem_zone_copy_details(&o->z, node, op->pool, &op->details);
+    ngx_http_idem_zone_copy_details(&o->z, node, op->pool,
+                                    NGX_MAX_SIZE_T_VALUE, &op->details);
 
     *op->claim = node->claim;
 

@@ -26,8 +26,8 @@
 
 static void *ngx_http_idem_memory_create_conf(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
-static char *ngx_http_idem_memory_directive(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store);
+static char *ngx_http_idem_memory_zone(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_idem_memory_init_conf(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
 static ngx_int_t ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
@@ -62,10 +62,20 @@ static void ngx_http_idem_memory_unlock(
     ngx_http_idem_memory_t *m, ngx_uint_t evicted, ngx_log_t *log);
 
 
+static ngx_http_idem_store_command_t  ngx_http_idem_memory_commands[] = {
+
+    { { ngx_string("zone"), NGX_CONF_TAKE1, ngx_http_idem_memory_zone, 0, 0,
+        NULL },
+      "\"zone <name>:<size>\"" },
+
+    { ngx_null_command, NULL }
+};
+
+
 const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
     ngx_string("memory"),
     ngx_http_idem_memory_create_conf,
-    ngx_http_idem_memory_directive,
+    ngx_http_idem_memory_commands,
     ngx_http_idem_memory_init_conf,
     ngx_http_idem_memory_init_process,
     ngx_http_idem_memory_exit_process,
@@ -632,34 +642,18 @@ ngx_http_idem_memory_create_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 }
 
 
-/* zone <name>:<size>; */
-
 static char *
-ngx_http_idem_memory_directive(ngx_conf_t *cf, ngx_http_idem_store_t *store)
+ngx_http_idem_memory_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_str_t               *value;
-    ngx_http_idem_memory_t  *m;
+    ngx_http_idem_memory_t  *m = conf;
 
-    m = store->conf;
-    value = cf->args->elts;
-
-    if (value[0].len != 4 || ngx_strncmp(value[0].data, "zone", 4) != 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "unknown directive \"%V\" in a memory store: "
-                           "it has \"zone <name>:<size>\" only", &value[0]);
-        return NGX_CONF_ERROR;
-    }
+    ngx_str_t  *value;
 
     if (m->z.name.len) {
         return "is duplicate";
     }
 
-    if (cf->args->nelts != 2) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid number of arguments in \"zone\" "
-                           "directive: it is \"zone <name>:<size>\"");
-        return NGX_CONF_ERROR;
-    }
+    value = cf->args->elts;
 
     return ngx_http_idem_zone_parse(cf, &value[1], &m->z);
 }

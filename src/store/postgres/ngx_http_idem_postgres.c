@@ -53,7 +53,7 @@ static void ngx_http_idem_pg_undo_handler(ngx_event_t *ev);
 const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_string("postgres"),
     ngx_http_idem_pg_create_conf,
-    ngx_http_idem_pg_directive,
+    ngx_http_idem_pg_commands,
     ngx_http_idem_pg_init_conf,
     ngx_http_idem_pg_init_process,
     ngx_http_idem_pg_exit_process,

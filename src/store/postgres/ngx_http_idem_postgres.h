@@ -164,6 +164,7 @@ struct ngx_http_idem_pg_conn_s {
     ngx_msec_t                 heard;
     ngx_uint_t                 failures;
     ngx_uint_t                 address;             /* turns with failures   */
+    ngx_uint_t                 stayed;              /* connect_timeouts      */
     unsigned                   listens:1;
     unsigned                   told:1;              /* that it failed        */
     unsigned                   was_ready:1;
@@ -241,14 +242,15 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_pg_backend;
 
 
 /* configuration */
+
+extern ngx_http_idem_store_command_t  ngx_http_idem_pg_commands[];
+
 void *ngx_http_idem_pg_create_conf(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store);
-char *ngx_http_idem_pg_directive(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
 char *ngx_http_idem_pg_init_conf(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
-char *ngx_http_idem_pg_set_server(ngx_conf_t *cf,
-    ngx_http_idem_pg_t *pg, ngx_str_t *value, void *field);
+char *ngx_http_idem_pg_set_server(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_idem_pg_init_servers(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 char *ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 

@@ -36,13 +36,15 @@ static ngx_int_t ngx_http_idem_pg_copy(ngx_conf_t *cf, ngx_str_t *to,
 /* server <host>[:<port>] | unix:<directory or socket> ... */
 
 char *
-ngx_http_idem_pg_set_server(ngx_conf_t *cf,
-    ngx_http_idem_pg_t *pg, ngx_str_t *value, void *field)
+ngx_http_idem_pg_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_uint_t  i;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_pg_add_server(cf, pg, &value[i])
+        if (ngx_http_idem_pg_add_server(cf, conf, &value[i])
             != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
@@ -284,9 +286,16 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
     files[2] = &pg->tls_certificate_key;
 
     for (i = 0; i < 3; i++) {
-        if (files[i]->len
-            && ngx_file_info(files[i]->data, &info) == NGX_FILE_ERROR)
-        {
+
+        if (files[i]->len == 0) {
+            continue;
+        }
+
+        if (ngx_conf_full_name(cf->cycle, files[i], 1) != NGX_OK) {
+            return NGX_CONF_ERROR;
+        }
+
+        if (ngx_file_info(files[i]->data, &info) == NGX_FILE_ERROR) {
             ngx_log_error(NGX_LOG_EMERG, cf->log, ngx_errno,
                           "store \"%V\" in %s:%ui: there is no file \"%V\" "
                           "for TLS", &pg->store->name, pg->store->file,

@@ -178,14 +178,6 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
                             NGX_SOCKADDR_STRLEN, 0);
         address[len] = '\0';
 
-#if (NGX_HAVE_INET6)
-        if (sockaddr->sa_family == AF_INET6 && address[0] == '[') {
-            /* libpq has it without brackets */
-            ngx_memmove(address, address + 1, len);
-            *ngx_strlchr(address, address + len, ']') = '\0';
-        }
-#endif
-
         ngx_http_idem_pg_param(&params, "hostaddr", (char *) address);
         ngx_http_idem_pg_param(&params, "host",
                                (char *) (conn->pg->tls_name.len

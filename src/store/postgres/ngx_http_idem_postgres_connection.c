@@ -30,10 +30,14 @@
 /* ... while something waits that has to get there before its lease ends */
 #define NGX_HTTP_IDEM_PG_BACKOFF_WAITED  100
 
+/* times "connect_timeout" for a server that accepted and says nothing */
+#define NGX_HTTP_IDEM_PG_PATIENCE        4
+
 
 static void ngx_http_idem_pg_flush_handler(ngx_event_t *ev);
 static void ngx_http_idem_pg_event_handler(ngx_event_t *ev);
 static void ngx_http_idem_pg_timer_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_idem_pg_stay(ngx_http_idem_pg_conn_t *conn);
 static void ngx_http_idem_pg_backoff(ngx_http_idem_pg_conn_t *conn);
 static void ngx_http_idem_pg_unwatch(ngx_http_idem_pg_conn_t *conn);
 static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
@@ -412,6 +416,7 @@ ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
 {
     conn->state = NGX_HTTP_IDEM_PG_CLOSED;
     conn->setup = 0;
+    conn->stayed = 0;
 
     if (conn->timer.timer_set) {
         ngx_del_timer(&conn->timer);
@@ -549,8 +554,12 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
     conn = ev->data;
 
     if (conn->state != NGX_HTTP_IDEM_PG_BACKOFF) {
-        ngx_http_idem_pg_drop(conn, "no reply within %M ms",
-                              conn->pg->connect_timeout);
+
+        if (ngx_http_idem_pg_stay(conn) != NGX_OK) {
+            ngx_http_idem_pg_drop(conn, "no reply within %M ms",
+                                  conn->pg->connect_timeout);
+        }
+
         return;
     }
 
@@ -559,6 +568,44 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
     if (ngx_http_idem_pg_wanted(conn)) {
         ngx_http_idem_pg_connect(conn);
     }
+}
+
+
+/*
+ * A server that took the connection and says nothing stands still, or has
+ * others before us: it starts a process for each, one after the other, also
+ * for those who have left.  Who comes anew stands behind all of them, so we
+ * stay for a while; with another server to go to we do not.  What can fail at
+ * once does.
+ */
+
+static ngx_int_t
+ngx_http_idem_pg_stay(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_http_idem_pg_t  *pg;
+
+    pg = conn->pg;
+
+    if (pg->servers.nelts > 1
+        || conn->link == NULL
+        || PQstatus(conn->link) == CONNECTION_STARTED
+        || ++conn->stayed == NGX_HTTP_IDEM_PG_PATIENCE)
+    {
+        return NGX_DECLINED;
+    }
+
+    *ngx_snprintf(conn->error, NGX_HTTP_IDEM_PG_ERROR_LEN - 1,
+                  "no reply within %M ms", pg->connect_timeout) = '\0';
+
+    conn->failures++;
+
+    ngx_add_timer(&conn->timer, pg->connect_timeout);
+
+    if (conn->failures >= NGX_HTTP_IDEM_PG_GIVE_UP + pg->servers.nelts) {
+        ngx_http_idem_pg_refuse_waiting(conn, (char *) conn->error);
+    }
+
+    return NGX_OK;
 }
 
 

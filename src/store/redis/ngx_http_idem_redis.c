@@ -57,7 +57,7 @@ static void ngx_http_idem_redis_undo_handler(ngx_event_t *ev);
 const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_string("redis"),
     ngx_http_idem_redis_create_conf,
-    ngx_http_idem_redis_directive,
+    ngx_http_idem_redis_commands,
     ngx_http_idem_redis_init_conf,
     ngx_http_idem_redis_init_process,
     ngx_http_idem_redis_exit_process,

@@ -131,21 +131,21 @@ void ngx_http_idem_redis_committed(ngx_http_idem_op_t *op);
 
 /* ..._redis_conf.c */
 
+extern ngx_http_idem_store_command_t  ngx_http_idem_redis_commands[];
+
 void *ngx_http_idem_redis_create_conf(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store);
-char *ngx_http_idem_redis_directive(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
 char *ngx_http_idem_redis_init_conf(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
 
 /* ..._redis_conf_servers.c */
 
-char *ngx_http_idem_redis_set_server(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field);
-char *ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field);
-char *ngx_http_idem_redis_set_replicas(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_str_t *value, void *field);
+char *ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_idem_redis_init_servers(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
 

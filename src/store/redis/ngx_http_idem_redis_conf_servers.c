@@ -19,8 +19,6 @@
 
 #define NGX_HTTP_IDEM_REDIS_REPLICAS_MAX      100
 #define NGX_HTTP_IDEM_REDIS_REPLICAS_TIMEOUT  500
-#define NGX_HTTP_IDEM_REDIS_REPLICAS_LONGEST  3600000
-
 
 #define NGX_HTTP_IDEM_REDIS_PORT           6379
 #define NGX_HTTP_IDEM_REDIS_SENTINEL_PORT  26379
@@ -37,15 +35,18 @@ static ngx_int_t ngx_http_idem_redis_check_names(ngx_conf_t *cf,
 /* server <address> ... */
 
 char *
-ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
-    ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_uint_t  i;
+    ngx_http_idem_redis_t  *redis = conf;
+
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_redis_add(cf, field, &value[i],
-                                    NGX_HTTP_IDEM_REDIS_PORT,
-                                    "server")
+        if (ngx_http_idem_redis_add(cf, &redis->client.servers, &value[i],
+                                    NGX_HTTP_IDEM_REDIS_PORT, "server")
             != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
@@ -59,19 +60,24 @@ ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
 /* sentinel <address> ... master=<name> */
 
 char *
-ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
-    ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
 {
-    ngx_str_t   name;
-    ngx_uint_t  i;
+    ngx_http_idem_redis_t  *redis = conf;
+
+    ngx_str_t   *value, name;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
 
         if (ngx_strncmp(value[i].data, "master=", 7) != 0) {
 
-            if (ngx_http_idem_redis_add(cf, field, &value[i],
-                                    NGX_HTTP_IDEM_REDIS_SENTINEL_PORT,
-                                    "sentinel")
+            if (ngx_http_idem_redis_add(cf, &redis->client.sentinels,
+                                        &value[i],
+                                        NGX_HTTP_IDEM_REDIS_SENTINEL_PORT,
+                                        "sentinel")
                 != NGX_CONF_OK)
             {
                 return NGX_CONF_ERROR;
@@ -302,11 +308,15 @@ ngx_http_idem_redis_check_names(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
 /* replicas <n> [timeout=<time>]; 0: off */
 
 char *
-ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
-    ngx_str_t *value, void *field)
+ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
 {
-    ngx_int_t  n;
-    ngx_str_t  s;
+    ngx_http_idem_redis_t  *redis = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value, s;
+
+    value = cf->args->elts;
 
     if (redis->client.replicas != NGX_CONF_UNSET) {
         return "is duplicate";
@@ -348,9 +358,7 @@ ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
 
     /* 0 would be for ever */
 
-    if (n == NGX_ERROR || n == 0
-        || n > NGX_HTTP_IDEM_REDIS_REPLICAS_LONGEST)
-    {
+    if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_HOUR) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"replicas\" directive: "
                            "it is a time from 1ms to 1h, for example "

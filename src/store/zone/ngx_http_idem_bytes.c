@@ -293,14 +293,15 @@ ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 }
 
 
-/* empty if there are none, or no memory */
+/* "max" bytes at most; empty if there are none, or no memory */
 
 void
 ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_pool_t *pool, ngx_str_t *details)
+    ngx_http_idem_node_t *node, ngx_pool_t *pool, size_t max,
+    ngx_str_t *details)
 {
     size_t                    left, n;
-    u_char                   *p;
+    u_char                   *p, *last;
     ngx_http_idem_chunk_t    *chunk;
     ngx_http_idem_details_t  *d;
 
@@ -312,22 +313,25 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
         return;
     }
 
-    details->data = ngx_pnalloc(pool, d->len);
+    max = ngx_min(max, d->len);
+
+    details->data = ngx_pnalloc(pool, max);
 
     if (details->data == NULL) {
         return;
     }
 
+    last = details->data + max;
     left = d->len;
 
     n = ngx_http_idem_chunk_size(ngx_http_idem_details_size(left))
         - offsetof(ngx_http_idem_details_t, data);
     n = ngx_min(n, left);
 
-    p = ngx_cpymem(details->data, d->data, n);
+    p = ngx_cpymem(details->data, d->data, ngx_min(n, max));
     left -= n;
 
-    for (chunk = d->next; left; chunk = chunk->next) {
+    for (chunk = d->next; p < last; chunk = chunk->next) {
         n = ngx_http_idem_chunk_size(left);
 
         if (!ngx_http_idem_room_within(&z->zone->room, chunk, n)) {
@@ -336,11 +340,11 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
 
         n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, left);
 
-        p = ngx_cpymem(p, chunk->data, n);
+        p = ngx_cpymem(p, chunk->data, ngx_min(n, (size_t) (last - p)));
         left -= n;
     }
 
-    details->len = d->len;
+    details->len = max;
 }
 
 

@@ -47,9 +47,8 @@ ngx_http_idem_entry_t *
 ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 {
-    ngx_msec_int_t            left;
-    ngx_http_idem_entry_t    *entry;
-    ngx_http_idem_details_t  *d;
+    ngx_msec_int_t          left;
+    ngx_http_idem_entry_t  *entry;
 
     entry = ngx_http_idem_op_entry(op);
     if (entry == NULL) {
@@ -77,17 +76,11 @@ ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
                             ngx_min(node->size, NGX_HTTP_IDEM_NODE_ROOM));
     }
 
-    d = node->details;
+    ngx_http_idem_zone_copy_details(z, node, op->pool,
+                                    NGX_HTTP_IDEM_ENTRY_DETAILS,
+                                    &entry->details);
 
-    /* its first chunk has the beginning */
-
-    if (d && ngx_http_idem_entry_details(op, entry, d->data,
-                  ngx_min(d->len,
-                          ngx_http_idem_chunk_size(
-                              ngx_http_idem_details_size(d->len))
-                          - offsetof(ngx_http_idem_details_t, data)))
-             != NGX_OK)
-    {
+    if (node->details && entry->details.len == 0) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for a list";
         return NULL;

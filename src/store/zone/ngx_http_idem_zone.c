@@ -341,7 +341,8 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
     found->verify = 0;
     found->response.len = 0;
 
-    ngx_http_idem_zone_copy_details(z, node, op->pool, &found->details);
+    ngx_http_idem_zone_copy_details(z, node, op->pool, NGX_MAX_SIZE_T_VALUE,
+                                    &found->details);
 
     if (node->state != NGX_HTTP_IDEM_COMPLETED) {
         return;

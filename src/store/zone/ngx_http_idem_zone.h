@@ -322,7 +322,8 @@ ngx_int_t ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
 void ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_str_t *details);
 void ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_pool_t *pool, ngx_str_t *details);
+    ngx_http_idem_node_t *node, ngx_pool_t *pool, size_t max,
+    ngx_str_t *details);
 
 /* the oldest details give way; 0: there are none */
 ngx_uint_t ngx_http_idem_zone_drop_details(ngx_http_idem_records_t *z);

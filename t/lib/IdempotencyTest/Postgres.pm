@@ -245,6 +245,16 @@ sub psql
 {
     my ($self, %o) = @_;
 
+    # an argument can't be of any length
+
+    if (length($o{sql} // '') > 50_000) {
+        $o{file} = "$self->{base}/long.sql";
+        open my $out, '>', $o{file} or die "$o{file}: $!\n";
+        print $out $o{sql};
+        close $out;
+        delete $o{sql};
+    }
+
     my @what = defined $o{sql} ? ('-c', $o{sql}) : ('-f', $o{file});
     my @vars = map { ('-v', "$_=$o{vars}{$_}") } sort keys %{ $o{vars} || {} };
 
@@ -362,7 +372,7 @@ sub round_trips
 
 # As of a Redis, so that a test can be of both: the hex ids of all records; one
 # of them, field by field, and one to be written in its place, for "life" ms;
-# FLUSHALL, DEL, PTTL and PEXPIRE.  See Redis.pm for the fields; a list it has not.
+# FLUSHALL, DEL, PTTL, PEXPIRE and PERSIST.  See Redis.pm for the fields; a list it has not.
 
 sub keys
 {
@@ -418,6 +428,51 @@ sub write_record
         now() + interval '1 day')");
 }
 
+# A record that no begin can use; one whose commits the server refuses, until it
+# is accepted again; no room for responses, and room again; all connections of
+# nginx are closed
+
+sub corrupt
+{
+    my ($self, $name) = @_;
+
+    $self->sql("UPDATE idempotency.idempotency_keys SET claim = "
+               . "decode(repeat('ff', 69), 'hex') WHERE id = '\\x$name'");
+}
+
+sub refuse
+{
+    my ($self, $name) = @_;
+
+    $self->raise("NEW.id = '\\x$name' AND NEW.state > 1", 'check_violation');
+}
+
+sub accept { $_[0]->sql('DROP FUNCTION idempotency.raise() CASCADE') }
+
+sub full { $_[0]->raise('NEW.response IS NOT NULL', 'disk_full') }
+
+sub not_full { $_[0]->sql('DROP FUNCTION IF EXISTS idempotency.raise() CASCADE') }
+
+sub hang_up
+{
+    $_[0]->sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+               . "WHERE usename = 'nginx'");
+}
+
+# a row that is written so is an error
+
+sub raise
+{
+    my ($self, $when, $code) = @_;
+
+    $self->sql(<<"_EOC_");
+CREATE FUNCTION idempotency.raise() RETURNS trigger LANGUAGE plpgsql AS \$\$
+BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '$code'; END \$\$;
+CREATE TRIGGER raise BEFORE INSERT OR UPDATE ON idempotency.idempotency_keys
+    FOR EACH ROW WHEN ($when) EXECUTE FUNCTION idempotency.raise();
+_EOC_
+}
+
 sub command
 {
     my ($self, $command, @keys) = @_;
@@ -438,11 +493,32 @@ sub command
             . "- (forget_at - expires_at) WHERE id = decode('$keys[0]', 'hex')");
     }
 
+    # for a day: there are no times without an end
+
+    if ($command eq 'PERSIST') {
+        return $self->command('PEXPIRE', $keys[0], 86_400_000);
+    }
+
     die "postgres: no command $command\n" if $command ne 'DEL';
 
     $self->sql('DELETE FROM idempotency.idempotency_keys WHERE id IN ('
                . join(', ', map { "decode('$_', 'hex')" } @keys) . ')')
         if @keys;
+}
+
+
+# who connects over TCP has to have a password
+
+sub ask_passwords
+{
+    my ($self) = @_;
+
+    open my $hba, '>', "$self->{dir}/pg_hba.conf"
+        or die "$self->{dir}/pg_hba.conf: $!\n";
+    print $hba "local all all trust\nhost all all all scram-sha-256\n";
+    close $hba;
+
+    $self->sql('SELECT pg_reload_conf()');
 }
 
 

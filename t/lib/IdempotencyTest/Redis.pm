@@ -204,6 +204,38 @@ sub write_record
     return $self->write($name, $self->packed($f), $life);
 }
 
+# A record that no begin can use; one whose commits the server refuses, until it
+# is accepted again; no room for responses, and room again; all connections are
+# closed.  As Postgres.pm has it.
+
+sub corrupt
+{
+    my ($self, $name) = @_;
+
+    $self->write_record($name, { %{ $self->record($name) }, c => 'nonsense' },
+                        100_000);
+}
+
+sub refuse
+{
+    my ($self, $name) = @_;
+
+    $self->command('DEL', $name);
+    $self->command('HSET', $name, 'something', 'else');
+}
+
+sub accept
+{
+    my ($self, $name) = @_;
+
+    $self->command('DEL', $name);
+}
+
+sub hang_up { $_[0]->command(qw(CLIENT KILL TYPE normal SKIPME yes)) }
+
+sub full { $_[0]->command('CONFIG', 'SET', 'maxmemory', 1) }
+sub not_full { $_[0]->command('CONFIG', 'SET', 'maxmemory', 0) }
+
 sub write
 {
     my ($self, $name, $value, $life) = @_;

@@ -1,0 +1,300 @@
+
+/*
+ * Event streams as they are stored: the lines of their events, and which of
+ * these are a JSON-RPC response, as MCP has them.
+ *
+ * Called by what looks into a response when it is stored, and when it is
+ * replayed.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "canonical/ngx_http_idem_json.h"
+#include "record/ngx_http_idem_record.h"
+#include "response/ngx_http_idem_sse.h"
+
+
+#define NGX_HTTP_IDEM_SSE_FIELD  (sizeof("data") - 1)
+
+
+static ngx_int_t ngx_http_idem_sse_data(ngx_pool_t *pool,
+    ngx_http_idem_sse_event_t *event, ngx_uint_t nlines);
+static u_char *ngx_http_idem_sse_value(u_char *line, u_char *end);
+static u_char *ngx_http_idem_sse_eol(u_char *p, u_char *last);
+static u_char *ngx_http_idem_sse_skip_eol(u_char *p, u_char *last);
+static void *ngx_http_idem_log_alloc(void *data, size_t size);
+static void ngx_http_idem_log_free(void *data, void *p);
+
+
+/* what a JSON-RPC response has, and what it has not */
+
+enum {
+    NGX_HTTP_IDEM_RPC_VERSION = 0,
+    NGX_HTTP_IDEM_RPC_RESULT,
+    NGX_HTTP_IDEM_RPC_ERROR,
+    NGX_HTTP_IDEM_RPC_METHOD,
+    NGX_HTTP_IDEM_RPC_N
+};
+
+
+static ngx_str_t  ngx_http_idem_rpc_members[] = {
+    ngx_string("jsonrpc"),
+    ngx_string("result"),
+    ngx_string("error"),
+    ngx_string("method")
+};
+
+
+static ngx_http_idem_json_options_t  ngx_http_idem_rpc_options = {
+    .size = NGX_HTTP_IDEM_RECORD_MAX_LEN,
+    .depth = NGX_HTTP_IDEM_JSON_DEPTH,
+    .wanted = ngx_http_idem_rpc_members,
+    .nwanted = NGX_HTTP_IDEM_RPC_N
+};
+
+
+ngx_uint_t
+ngx_http_idem_is_type(ngx_http_request_t *r, const ngx_str_t *type)
+{
+    ngx_str_t  *sent;
+
+    sent = &r->headers_out.content_type;
+
+    return sent->len >= type->len
+           && ngx_strncasecmp(sent->data, type->data, type->len) == 0
+           && (sent->len == type->len
+               || sent->data[type->len] == ';'
+               || sent->data[type->len] == ' ');
+}
+
+
+ngx_uint_t
+ngx_http_idem_is_sse(ngx_http_request_t *r)
+{
+    static const ngx_str_t  sse = ngx_string("text/event-stream");
+
+    return ngx_http_idem_is_type(r, &sse);
+}
+
+
+ngx_int_t
+ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
+    ngx_http_idem_sse_event_t *event)
+{
+    u_char      *p, *line, *eol, *last;
+    ngx_uint_t   n, apart;
+
+    p = rest->data;
+    last = p + rest->len;
+
+    n = 0;
+    apart = 0;
+
+    ngx_memzero(event, sizeof(ngx_http_idem_sse_event_t));
+
+    while (p < last) {
+        line = p;
+        eol = ngx_http_idem_sse_eol(p, last);
+        p = ngx_http_idem_sse_skip_eol(eol, last);
+
+        if (p == eol) {
+            break;
+        }
+
+        if (line != eol) {
+
+            if (ngx_http_idem_sse_value(line, eol) == NULL) {
+                continue;
+            }
+
+            if (n++ == 0) {
+                event->lines.data = line;
+
+            } else if (event->lines.data + event->lines.len != line) {
+                apart = 1;
+            }
+
+            event->lines.len = p - event->lines.data;
+            event->end.data = eol;
+            event->end.len = p - eol;
+
+            continue;
+        }
+
+        /* a blank line ends an event */
+
+        rest->data = p;
+        rest->len = last - p;
+
+        if (n && !apart) {
+            return ngx_http_idem_sse_data(pool, event, n);
+        }
+
+        n = 0;
+        apart = 0;
+        event->lines.len = 0;
+    }
+
+    return NGX_DONE;
+}
+
+
+static ngx_int_t
+ngx_http_idem_sse_data(ngx_pool_t *pool, ngx_http_idem_sse_event_t *event,
+    ngx_uint_t nlines)
+{
+    u_char  *p, *value, *eol, *last, *dst;
+
+    p = event->lines.data;
+    last = p + event->lines.len;
+
+    if (nlines == 1) {
+        event->data.data = ngx_http_idem_sse_value(p, event->end.data);
+        event->data.len = event->end.data - event->data.data;
+        return NGX_OK;
+    }
+
+    dst = ngx_pnalloc(pool, event->lines.len);
+    if (dst == NULL) {
+        return NGX_ERROR;
+    }
+
+    event->data.data = dst;
+
+    while (p < last) {
+        eol = ngx_http_idem_sse_eol(p, last);
+        value = ngx_http_idem_sse_value(p, eol);
+
+        dst = ngx_cpymem(dst, value, eol - value);
+        *dst++ = '\n';
+
+        p = ngx_http_idem_sse_skip_eol(eol, last);
+    }
+
+    event->data.len = dst - 1 - event->data.data;
+
+    return NGX_OK;
+}
+
+
+/* of "data: value", "data:value" or "data"; NULL: another field */
+
+static u_char *
+ngx_http_idem_sse_value(u_char *line, u_char *end)
+{
+    if (end - line < (ssize_t) NGX_HTTP_IDEM_SSE_FIELD
+        || ngx_memcmp(line, "data", NGX_HTTP_IDEM_SSE_FIELD) != 0)
+    {
+        return NULL;
+    }
+
+    line += NGX_HTTP_IDEM_SSE_FIELD;
+
+    if (line == end) {
+        return line;
+    }
+
+    if (*line++ != ':') {
+        return NULL;
+    }
+
+    return (line < end && *line == ' ') ? line + 1 : line;
+}
+
+
+static u_char *
+ngx_http_idem_sse_eol(u_char *p, u_char *last)
+{
+    while (p < last && *p != CR && *p != LF) {
+        p++;
+    }
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_idem_sse_skip_eol(u_char *p, u_char *last)
+{
+    if (p < last && *p == CR) {
+        p++;
+
+        return (p < last && *p == LF) ? p + 1 : p;
+    }
+
+    return (p < last) ? p + 1 : p;
+}
+
+
+ngx_int_t
+ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log)
+{
+    u_char                              digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
+    ngx_int_t                           rc;
+    ngx_uint_t                          i, count[NGX_HTTP_IDEM_RPC_N];
+    ngx_http_idem_json_t               *json;
+    ngx_http_idem_canon_mem_t           mem;
+
+    /* most of what is none is not worth a parser */
+
+    if (data->len < sizeof("\"jsonrpc\"")
+        || ngx_strnstr(data->data, "\"jsonrpc\"", data->len) == NULL)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_idem_log_mem(&mem, log);
+
+    json = ngx_http_idem_json_create(&ngx_http_idem_rpc_options, &mem);
+    if (json == NULL) {
+        return NGX_ERROR;
+    }
+
+    (void) ngx_http_idem_json_feed(json, data->data, data->len);
+
+    rc = ngx_http_idem_json_done(json, digest);
+
+    if (rc == NGX_OK) {
+        for (i = 0; i < NGX_HTTP_IDEM_RPC_N; i++) {
+            count[i] = ngx_http_idem_json_member(json, i)->count;
+        }
+
+        if (count[NGX_HTTP_IDEM_RPC_VERSION] == 0
+            || count[NGX_HTTP_IDEM_RPC_METHOD]
+            || (count[NGX_HTTP_IDEM_RPC_RESULT] == 0
+                && count[NGX_HTTP_IDEM_RPC_ERROR] == 0))
+        {
+            rc = NGX_DECLINED;
+        }
+    }
+
+    ngx_http_idem_json_destroy(json);
+
+    return rc;
+}
+
+
+void
+ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log)
+{
+    mem->alloc = ngx_http_idem_log_alloc;
+    mem->free = ngx_http_idem_log_free;
+    mem->data = log;
+}
+
+
+static void *
+ngx_http_idem_log_alloc(void *data, size_t size)
+{
+    return ngx_alloc(size, data);
+}
+
+
+static void
+ngx_http_idem_log_free(void *data, void *p)
+{
+    ngx_free(p);
+}

@@ -1,0 +1,71 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Directives in the block of a store: tables of nginx's own ngx_command_t, for
+ * nginx's own slots, with a text on what is right for the messages.
+ *
+ * A part of ..._store.h, which includes it.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_STORE_CONF_H_INCLUDED_
+#define _NGX_HTTP_IDEM_STORE_CONF_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+
+/* a table of them ends with { ngx_null_command, NULL } */
+
+typedef struct {
+    ngx_command_t    command;            /* .type: arguments only           */
+    const char      *right;              /* completes "it is ..."           */
+} ngx_http_idem_store_command_t;
+
+
+/* what is right for what several of them take */
+
+#define NGX_HTTP_IDEM_RIGHT_FLAG  "\"on\" or \"off\""
+#define NGX_HTTP_IDEM_RIGHT_TIME                                              \
+    "a time from 1ms to 1h, for example 1s or 500ms"
+
+#define NGX_HTTP_IDEM_HOUR        3600000
+
+
+/* NULL: the table has no directive of that name */
+ngx_http_idem_store_command_t *ngx_http_idem_store_command(
+    ngx_http_idem_store_command_t *table, ngx_str_t *name);
+
+/* sets the field of "conf" from cf->args; every failure has been logged */
+char *ngx_http_idem_store_set(ngx_conf_t *cf,
+    ngx_http_idem_store_command_t *c, void *conf);
+
+/* slots for a ngx_str_t: its value, or the name of the file that holds it */
+char *ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_idem_store_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+/*
+ * The handler in an ngx_conf_num_bounds_t, for numbers and times.  nginx's own
+ * ngx_conf_check_num_bounds() tells neither the directive nor the value.
+ */
+
+static ngx_inline char *
+ngx_http_idem_store_bounds(ngx_conf_t *cf, void *post, void *data)
+{
+    ngx_conf_num_bounds_t  *bounds = post;
+    ngx_int_t              *n = data;
+
+    return (*n < bounds->low || *n > bounds->high) ? "invalid value"
+                                                   : NGX_CONF_OK;
+}
+
+
+#endif /* _NGX_HTTP_IDEM_STORE_CONF_H_INCLUDED_ */
