@@ -452,7 +452,7 @@ static ngx_int_t
 ngx_http_idem_init_module(ngx_cycle_t *cycle)
 {
     ngx_uint_t                  i;
-    ngx_http_idem_store_t     **store;
+    ngx_http_idem_store_t     **store, *inner;
     ngx_http_idem_loc_conf_t  **conf;
     ngx_http_idem_main_conf_t  *mcf;
 
@@ -469,6 +469,16 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
 
     for (i = 0; i < mcf->stores.nelts; i++) {
         store[i]->metrics = ngx_http_idem_metrics_bind(&store[i]->name);
+
+        if (store[i]->metrics == NULL) {
+            return NGX_ERROR;
+        }
+
+        inner = ngx_http_idem_layer_innermost(store[i]);
+
+        if (inner->backend->remote) {
+            inner->outage = &store[i]->metrics->history.outage;
+        }
     }
 
     ngx_http_idem_fallback_bind(&mcf->fallbacks);
@@ -478,6 +488,10 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     for (i = 0; i < mcf->locations.nelts; i++) {
         conf[i]->group =
                     ngx_http_idem_metrics_group(&conf[i]->group_name);
+
+        if (conf[i]->group_value == NULL) {
+            conf[i]->store->metrics->grouped[conf[i]->group] = 1;
+        }
     }
 
     return NGX_OK;
@@ -523,6 +537,8 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
         }
     }
 
+    ngx_http_idem_stats_init_process(cycle, mcf);
+
     return NGX_OK;
 }
 
@@ -543,6 +559,8 @@ ngx_http_idem_exit_process(ngx_cycle_t *cycle)
     {
         return;
     }
+
+    ngx_http_idem_stats_exit_process(mcf);
 
     store = mcf->stores.elts;
 

@@ -499,15 +499,21 @@ sub errors_agree {
 
 
 sub figures_agree {
-    my ($body) = text('src/admin/ngx_http_idem_stats_prometheus.c')
-                 =~ /ngx_http_idem_families\[\] = \{(.*?)^\};/ms;
+    my ($body) = text('src/admin/ngx_http_idem_figures.c')
+                 =~ /ngx_http_idem_figures\[\] = \{(.*?)^\};/ms;
 
+    my %kind = (count => 'counter', times => 'histogram', state => 'gauge');
     my @families;
-    push @families, "`$1` $2" while $body =~ /\{ "(\w+)", "(\w+)",/g;
 
-    my $layers = text('src/admin/ngx_http_idem_stats_layers.c');
-    push @families, "`$1` $2"
-        while $layers =~ /# TYPE nginx_idempotency_(\w+) (\w+)/g;
+    while ($body =~ / (?: ngx_http_idem_(word|count|times|state)\( | \{ \s )
+                      (?:[A-Z_]+,\s)? "(\w+)",
+                      (?=.*?\b(COUNTER|GAUGE|HISTOGRAM)\b) /gsx)
+    {
+        my ($how, $name, $type) = ($1 // 'word', $2, lc $3);
+
+        push @families, "`$name" . ($how eq 'count' ? '_total' : '') . '` '
+                        . ($kind{$how} // $type);
+    }
 
     is_deeply([ sort map { "$_->[0] $_->[1]" } rows($reference, 'metric') ],
               [ sort @families ], 'every metric, and no other');

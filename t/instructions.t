@@ -19,6 +19,7 @@ use Test::More;
 my $tolerance = 0.05;
 my $ratio_tolerance = 0.2;       # compilers, and OpenSSL's part
 my $unused_tolerance = 0.005;
+my $admin_tolerance = 0.01;
 my $beside_tolerance = 0.012;    # handlers of four phases, 211 instructions
 my @cases = qw(memory-fresh memory-replay redis-fresh redis-replay
                cache-fresh cache-replay);
@@ -51,6 +52,20 @@ my ($without, $with) = map { $now{$_}[1] } qw(plain loaded);
 cmp_ok(abs($with - $without), '<=', $without * $unused_tolerance,
        sprintf 'loaded, and not used: %d instructions, without it %d', $with,
        $without);
+
+# idempotency_admin and idempotency_stats that nobody asks; without libc, whose
+# part differs from run to run
+
+for my $kind (qw(fresh replay)) {
+    my ($alone, $admin) = map { $now{"$_-$kind"}[1] } qw(memory admin);
+
+    cmp_ok($admin, '<=', $alone * (1 + $admin_tolerance),
+           sprintf '%s beside an unused idempotency_admin: %d instructions, '
+                   . 'without it %d', $kind, $admin, $alone);
+    cmp_ok($now{"events-$kind"}[1], '>', $alone,
+           sprintf '%s with idempotency_log: %d', $kind,
+                   $now{"events-$kind"}[1]);
+}
 
 # a location without it, beside one that has it: the handlers decline
 

@@ -61,6 +61,7 @@ run_tests();
 __DATA__
 
 === TEST 1: alert rules and dashboard ask for what there is
+--- client_timeout: 180
 --- config
     location = /stats { idempotency_stats; }
 
@@ -87,7 +88,9 @@ my %some = (breaker_state => [], outbox_records => [],
             outbox_total => [ 'result' ], records => [ 'state' ],
             store_bytes => [], store_size_bytes => [], evictions_total => [],
             node_operations_total => [ 'node', 'result' ],
-            node_breaker_state => [ 'node' ]);
+            node_breaker_state => [ 'node' ], store_up => [],
+            store_queued => [], oldest_lock_seconds => [],
+            scan_age_seconds => [], records_expired_total => []);
 
 $exposed{"nginx_idempotency_$_"} //= { map { $_ => 1 } qw(store instance job),
                                                        @{ $some{$_} } }

@@ -35,27 +35,6 @@ static ngx_int_t ngx_http_idem_stats_page(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_stats_accepted(ngx_http_request_t *r);
 
 
-const char  *ngx_http_idem_result_names[] = {
-    "ok", "acquired", "found", "lost", "gone", "full", "error"
-};
-
-const char  *ngx_http_idem_waited_names[] = {
-    "answered", "acquired", "timeout", "gone"
-};
-
-const char  *ngx_http_idem_layer_names[] = {
-    "key", "body", "json"
-};
-
-const char  *ngx_http_idem_conflict_names[] = {
-    "payload", "identity", "duplicate"
-};
-
-const char  *ngx_http_idem_state_names[] = {
-    "", "in_progress", "completed", "unusable"
-};
-
-
 typedef enum {
     NGX_HTTP_IDEM_STATS_BY_ACCEPT = 0,
     NGX_HTTP_IDEM_STATS_PROMETHEUS,
@@ -99,10 +78,14 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t                 *value;
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_str_t                  *value;
+    ngx_http_core_loc_conf_t   *clcf;
+    ngx_http_idem_main_conf_t  *mcf;
 
     value = cf->args->elts;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
+    mcf->stats = 1;
 
     ilcf->stats = NGX_HTTP_IDEM_STATS_BY_ACCEPT;
 
@@ -256,13 +239,16 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
 
     if (format == NGX_HTTP_IDEM_STATS_JSON) {
         ngx_str_set(&r->headers_out.content_type, "application/json");
-        ngx_http_idem_stats_json(&t, mcf);
+        ngx_http_idem_stats_json(&t, mcf,
+              ngx_http_arg(r, (u_char *) "history", 7, &value) == NGX_OK);
 
     } else {
         ngx_str_set(&r->headers_out.content_type,
                     "text/plain; version=0.0.4; charset=utf-8");
         ngx_http_idem_stats_prometheus(&t, mcf);
     }
+
+    ngx_http_idem_scan(mcf);
 
     if (t.failed || t.buf == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

@@ -37,17 +37,24 @@ ngx_uint_t ngx_http_idem_stats_first(
 
 void ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf);
-void ngx_http_idem_stats_prometheus_layers(
-    ngx_http_idem_text_t *t, ngx_http_idem_main_conf_t *mcf);
-void ngx_http_idem_stats_json_layers(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store);
+
+/* "history": with the last hour */
 void ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
+    ngx_http_idem_main_conf_t *mcf, ngx_uint_t history);
+
+/* ..._stats_history.c: of a worker */
+void ngx_http_idem_stats_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_main_conf_t *mcf);
+void ngx_http_idem_stats_exit_process(ngx_http_idem_main_conf_t *mcf);
+
+/* ... the members of a store in JSON that tell what happened lately */
+void ngx_http_idem_stats_lately(ngx_http_idem_text_t *t,
+    ngx_http_idem_metrics_t *m, ngx_uint_t history);
+
+/* ..._scan.c: the records of all stores are counted, if it is time */
+void ngx_http_idem_scan(ngx_http_idem_main_conf_t *mcf);
 
 
-extern const char  *ngx_http_idem_result_names[];
-extern const char  *ngx_http_idem_waited_names[];
-extern const char  *ngx_http_idem_layer_names[];
 extern const char  *ngx_http_idem_conflict_names[];
 extern const char  *ngx_http_idem_state_names[];
 

@@ -4,7 +4,7 @@
  * Prometheus.  Times are in microseconds; histograms are pairs of an upper
  * bound and a count, not cumulative.
  *
- * Called by the status endpoint.
+ * Called by the status endpoint; walks the table of figures.
  */
 
 
@@ -12,54 +12,106 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "admin/ngx_http_idem_stats.h"
-#include "request/ngx_http_idem_request.h"
+#include "admin/ngx_http_idem_admin.h"
+#include "admin/ngx_http_idem_figures.h"
 
 
-static void ngx_http_idem_stats_store(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store);
-static void ngx_http_idem_stats_requests(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store);
-static void ngx_http_idem_stats_operations(
-    ngx_http_idem_text_t *t, ngx_http_idem_store_t *store);
-static void ngx_http_idem_stats_histogram(
-    ngx_http_idem_text_t *t, ngx_http_idem_histogram_t *h,
-    const uint64_t *bounds);
-static void ngx_http_idem_stats_answers(ngx_http_idem_text_t *t,
-    ngx_http_idem_metrics_t *m);
-static void ngx_http_idem_stats_held(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store);
+/* an object that is being written, and one in it that several figures share */
+
+typedef struct {
+    ngx_http_idem_text_t  *text;
+    ngx_str_t              open;                /* its name; empty: none    */
+    ngx_uint_t             comma;               /* before the next member   */
+} ngx_http_idem_object_t;
 
 
-static const char  *ngx_http_idem_count_names[] = {
-    "lock_abandoned", "lease_renewals", "lease_lost", "commit_failures",
-    "breaker_opened", "breaker_rejected", "cache_hits", "cache_misses",
-    "replicas_missed", "expired"
-};
+static void ngx_http_idem_object_store(ngx_http_idem_object_t *j,
+    ngx_http_idem_view_t *v, ngx_http_idem_main_conf_t *mcf,
+    ngx_uint_t history);
+static void ngx_http_idem_object_figures(ngx_http_idem_object_t *j,
+    ngx_http_idem_view_t *v, ngx_http_idem_from_e first,
+    ngx_http_idem_from_e last);
+static void ngx_http_idem_object_path(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f);
+static void ngx_http_idem_object_close(ngx_http_idem_object_t *j);
+static void ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v);
+static void ngx_http_idem_object_by(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v,
+    ngx_uint_t group);
+static void ngx_http_idem_object_value(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f, ngx_http_idem_histogram_t *h);
+static void ngx_http_idem_object_histogram(ngx_http_idem_object_t *j,
+    ngx_http_idem_histogram_t *h, const uint64_t *bounds);
+
+
+static void
+ngx_http_idem_object_member(ngx_http_idem_object_t *j, const char *name)
+{
+    ngx_http_idem_text(j->text, "%s\"%s\":", j->comma ? "," : "", name);
+    j->comma = 1;
+}
+
+
+static void
+ngx_http_idem_object_open(ngx_http_idem_object_t *j)
+{
+    ngx_http_idem_text(j->text, "{");
+    j->comma = 0;
+}
+
+
+static void
+ngx_http_idem_object_end(ngx_http_idem_object_t *j)
+{
+    ngx_http_idem_text(j->text, "}");
+    j->comma = 1;
+}
 
 
 void
 ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
-    ngx_http_idem_main_conf_t *mcf)
+    ngx_http_idem_main_conf_t *mcf, ngx_uint_t history)
 {
+    uint64_t                 started;
+    ngx_str_t                host;
     ngx_uint_t               i;
+    ngx_http_idem_view_t     v;
+    ngx_http_idem_object_t     j;
     ngx_http_idem_store_t  **store;
 
+    ngx_memzero(&j, sizeof(ngx_http_idem_object_t));
+
+    j.text = t;
+    j.comma = 1;
+
     ngx_http_idem_text(t,
-        "{\"version\":\"%s\",\"nginx\":\"%s\",\"pid\":%P,\"time\":%T.%03M,"
-        "\"waiters\":%ui,\"events_dropped\":%uA,\"stores\":[",
+        "{\"version\":\"%s\",\"nginx\":\"%s\",\"pid\":%P,\"time\":%T.%03M",
         NGX_HTTP_IDEM_VERSION, NGINX_VERSION, ngx_pid, ngx_time(),
-        (ngx_msec_t) ngx_timeofday()->msec,
-        mcf->stores.nelts ? ngx_http_idem_waiters_all() : 0,
-        mcf->stores.nelts ? ngx_http_idem_metrics_read()->events_dropped
-                          : 0);
+        (ngx_msec_t) ngx_timeofday()->msec);
+
+    host = ngx_cycle->hostname;
+    ngx_http_idem_admin_string(t, "host", &host);
+
+    if (mcf->stores.nelts) {
+        started = ngx_http_idem_metrics_read()->started;
+        ngx_http_idem_text(t, ",\"uptime\":%uL",
+                       (ngx_http_idem_history_now() - started) / 1000);
+    }
+
+    ngx_http_idem_view_nginx(&v, mcf);
+    ngx_http_idem_object_figures(&j, &v, NGX_HTTP_IDEM_FROM_NGINX,
+                               NGX_HTTP_IDEM_FROM_NGINX);
+
+    ngx_http_idem_text(t, ",\"stores\":[");
 
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
         if (ngx_http_idem_stats_first(mcf, i)) {
             ngx_http_idem_text(t, "%s\n", i ? "," : "");
-            ngx_http_idem_stats_store(t, store[i]);
+            ngx_http_idem_view(&v, store[i]);
+            ngx_http_idem_object_store(&j, &v, mcf, history);
         }
     }
 
@@ -68,201 +120,252 @@ ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
 
 
 static void
-ngx_http_idem_stats_store(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store)
+ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
+    ngx_http_idem_main_conf_t *mcf, ngx_uint_t history)
 {
-    ngx_uint_t  i;
+    ngx_uint_t                     place, some, i;
+    ngx_http_idem_fallback_t     **f;
+    ngx_http_idem_node_figures_t  *node;
 
-    ngx_http_idem_text(t, "{\"name\":\"%*s\",\"backend\":\"%V\",",
-                       store->metrics->len, store->metrics->name,
-                       &store->backend->name);
+    ngx_http_idem_text(j->text, "{\"name\":\"%*s\",\"backend\":\"%V\"",
+                       v->metrics->len, v->metrics->name,
+                       &v->inner->backend->name);
 
-    ngx_http_idem_stats_requests(t, store);
-    ngx_http_idem_stats_operations(t, store);
+    f = mcf->fallbacks.elts;
 
-    ngx_http_idem_text(t, "\"wait\":{");
-
-    for (i = 0; i < NGX_HTTP_IDEM_WAITED_N; i++) {
-        ngx_http_idem_text(t, "%s\"%s\":", i ? "," : "",
-                           ngx_http_idem_waited_names[i]);
-        ngx_http_idem_stats_histogram(t, &store->metrics->wait[i],
-                                      ngx_http_idem_metrics_bounds);
+    for (i = 0; i < mcf->fallbacks.nelts; i++) {
+        if (f[i]->declared == v->store) {
+            ngx_http_idem_admin_string(j->text, "fallback",
+                                       &f[i]->ledger->name);
+            break;
+        }
     }
 
-    ngx_http_idem_text(t, "},\"lock_held\":");
-    ngx_http_idem_stats_histogram(t, &store->metrics->lock_held,
-                                  ngx_http_idem_metrics_bounds);
+    j->comma = 1;
 
-    ngx_http_idem_stats_answers(t, store->metrics);
+    ngx_http_idem_object_figures(j, v, NGX_HTTP_IDEM_FROM_STORE,
+                               NGX_HTTP_IDEM_FROM_OUTBOX);
 
-    ngx_http_idem_text(t, ",\"counts\":{");
+    if (v->store->nodes) {
+        ngx_http_idem_text(j->text, ",\"nodes\":[");
+        some = 0;
 
-    for (i = 0; i < NGX_HTTP_IDEM_COUNT_N; i++) {
-        ngx_http_idem_text(t, "%s\"%s\":%uA", i ? "," : "",
-                           ngx_http_idem_count_names[i],
-                           store->metrics->counts[i]);
+        for (place = 1; place <= NGX_HTTP_IDEM_NODES_MAX; place++) {
+
+            node = ngx_http_idem_view_node(v, place);
+
+            if (node) {
+                ngx_http_idem_text(j->text, "%s{\"name\":\"%*s\"",
+                                   some ? "," : "", node->len, node->name);
+                some = 1;
+                ngx_http_idem_object_figures(j, v, NGX_HTTP_IDEM_FROM_NODE,
+                                           NGX_HTTP_IDEM_FROM_NODE_BREAKER);
+                ngx_http_idem_object_end(j);
+            }
+        }
+
+        ngx_http_idem_text(j->text, "]");
     }
 
-    ngx_http_idem_text(t, "}");
-    ngx_http_idem_stats_held(t, store);
-    ngx_http_idem_stats_json_layers(t, store);
-    ngx_http_idem_text(t, "}");
+    ngx_http_idem_stats_lately(j->text, v->metrics, history);
+    ngx_http_idem_object_end(j);
 }
 
 
 static void
-ngx_http_idem_stats_requests(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store)
+ngx_http_idem_object_figures(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
+    ngx_http_idem_from_e first, ngx_http_idem_from_e last)
 {
-    ngx_str_t          name;
-    ngx_uint_t         g, s, some, any;
-    ngx_atomic_uint_t  n;
+    const ngx_http_idem_figure_t  *f;
 
-    any = 0;
+    for (f = ngx_http_idem_figures; f->from != NGX_HTTP_IDEM_FROM_N; f++) {
 
-    ngx_http_idem_text(t, "\"requests\":{");
+        if (f->json == NULL || f->from < first || f->from > last
+            || v->from[f->from] == NULL)
+        {
+            continue;
+        }
+
+        ngx_http_idem_object_path(j, f);
+
+        if (f->stride && f->type != NGX_HTTP_IDEM_HISTOGRAM) {
+            ngx_http_idem_object_groups(j, f, v);
+
+        } else {
+            ngx_http_idem_object_by(j, f, v, NGX_HTTP_IDEM_ALL_GROUPS);
+        }
+    }
+
+    ngx_http_idem_object_close(j);
+}
+
+
+/* the object that a figure is in, and its member, if it is one */
+
+static void
+ngx_http_idem_object_path(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f)
+{
+    u_char     *dot;
+    ngx_str_t   name;
+
+    name.data = (u_char *) f->json;
+    name.len = 0;
+
+    dot = (u_char *) ngx_strchr(f->json, '.');
+
+    if (dot) {
+        name.len = dot - name.data;
+        dot++;
+    }
+
+    if (name.len != j->open.len
+        || ngx_strncmp(name.data, j->open.data, name.len) != 0)
+    {
+        ngx_http_idem_object_close(j);
+
+        if (name.len) {
+            ngx_http_idem_text(j->text, "%s\"%V\":", j->comma ? "," : "",
+                               &name);
+            ngx_http_idem_object_open(j);
+            j->open = name;
+        }
+    }
+
+    if (dot == NULL) {
+        dot = name.data;
+    }
+
+    if (*dot) {
+        ngx_http_idem_object_member(j, (char *) dot);
+    }
+}
+
+
+static void
+ngx_http_idem_object_close(ngx_http_idem_object_t *j)
+{
+    if (j->open.len) {
+        ngx_http_idem_object_end(j);
+        j->open.len = 0;
+    }
+}
+
+
+static void
+ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v)
+{
+    ngx_str_t   name;
+    ngx_uint_t  g;
+
+    ngx_http_idem_object_open(j);
 
     for (g = 0; g <= NGX_HTTP_IDEM_METRICS_OTHER; g++) {
 
-        name = ngx_http_idem_metrics_group_name(g);
-        some = 0;
-
-        for (s = 1; s < NGX_HTTP_IDEM_METRICS_STATUSES; s++) {
-            n = store->metrics->requests[g][s];
-
-            if (n == 0) {
-                continue;
-            }
-
-            if (!some) {
-                ngx_http_idem_text(t, "%s\"%V\":{", any ? "," : "",
-                                   &name);
-            }
-
-            ngx_http_idem_text(t, "%s\"%V\":%uA", some ? "," : "",
-                               &ngx_http_idem_status_names[s],
-                               n);
-            some = 1;
-            any = 1;
-        }
-
-        if (some) {
-            ngx_http_idem_text(t, "}");
+        if (ngx_http_idem_figure_grouped(f, v, g)) {
+            name = ngx_http_idem_metrics_group_name(g);
+            ngx_http_idem_text(j->text, "%s\"%V\":", j->comma ? "," : "",
+                               &name);
+            ngx_http_idem_object_by(j, f, v, g);
         }
     }
 
-    ngx_http_idem_text(t, "},");
+    ngx_http_idem_object_end(j);
 }
 
 
+/* an object by the first label, of objects by the second */
+
 static void
-ngx_http_idem_stats_operations(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store)
+ngx_http_idem_object_by(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v,
+    ngx_uint_t group)
 {
-    ngx_uint_t  k, r;
+    ngx_uint_t                   i, k, spread;
+    ngx_http_idem_histogram_t    h, *times;
+    const ngx_http_idem_by_t    *by;
 
-    ngx_http_idem_text(t, "\"operations\":{");
+    by = f->by[0];
 
-    for (k = 0; k < NGX_HTTP_IDEM_OP_N; k++) {
-        ngx_http_idem_text(t, "%s\"%s\":{", k ? "," : "",
-                           ngx_http_idem_op_names[k]);
+    if (by == NULL) {
+        ngx_http_idem_figure_read(f, v, group, 0, 0, &h);
+        ngx_http_idem_object_value(j, f, &h);
+        return;
+    }
 
-        for (r = 0; r < NGX_HTTP_IDEM_METRICS_RESULTS; r++) {
-            ngx_http_idem_text(t, "\"%s\":%uA,",
-                               ngx_http_idem_result_names[r],
-                               store->metrics->operations[k][r]);
+    spread = (*f->json == '\0' || f->json[ngx_strlen(f->json) - 1] == '.');
+
+    if (!spread) {
+        ngx_http_idem_object_open(j);
+    }
+
+    for (i = by->first; i < by->n; i++) {
+        ngx_http_idem_figure_read(f, v, group, i, 0, &h);
+
+        if (group < NGX_HTTP_IDEM_ALL_GROUPS && h.sum == 0) {
+            continue;
         }
 
-        ngx_http_idem_text(t, "\"time\":");
-        ngx_http_idem_stats_histogram(t, &store->metrics->operation[k],
-                                      ngx_http_idem_metrics_bounds);
-        ngx_http_idem_text(t, "}");
+        ngx_http_idem_object_member(j, by->members ? by->members[i]
+                                                 : by->names[i]);
+
+        if (f->by[1] == NULL) {
+            ngx_http_idem_object_value(j, f, &h);
+            continue;
+        }
+
+        ngx_http_idem_object_open(j);
+
+        for (k = f->by[1]->first; k < f->by[1]->n; k++) {
+            ngx_http_idem_figure_read(f, v, group, i, k, &h);
+            ngx_http_idem_object_member(j, f->by[1]->names[k]);
+            ngx_http_idem_object_value(j, f, &h);
+        }
+
+        if (f->times) {
+            times = (ngx_http_idem_histogram_t *)
+                                    ((u_char *) v->from[f->from] + f->times);
+            ngx_http_idem_object_member(j, "time");
+            ngx_http_idem_object_histogram(j, &times[i], f->bounds);
+        }
+
+        ngx_http_idem_object_end(j);
     }
 
-    ngx_http_idem_text(t, "},");
+    if (!spread) {
+        ngx_http_idem_object_end(j);
+    }
 }
 
 
-/* how requests were answered without being run, and how long they took */
-
 static void
-ngx_http_idem_stats_answers(ngx_http_idem_text_t *t,
-    ngx_http_idem_metrics_t *m)
+ngx_http_idem_object_value(ngx_http_idem_object_t *j,
+    const ngx_http_idem_figure_t *f, ngx_http_idem_histogram_t *h)
 {
-    ngx_uint_t  i;
+    if (f->type == NGX_HTTP_IDEM_HISTOGRAM) {
+        ngx_http_idem_object_histogram(j, h, f->bounds);
 
-    ngx_http_idem_text(t, ",\"replays\":{");
+    } else if (f->states) {
+        ngx_http_idem_text(j->text, "\"%s\"", f->states[h->sum]);
 
-    for (i = 0; i < NGX_HTTP_IDEM_LAYER_N; i++) {
-        ngx_http_idem_text(t, "%s\"%s\":%uA", i ? "," : "",
-                           ngx_http_idem_layer_names[i], m->replays[i]);
+    } else {
+        ngx_http_idem_text(j->text, "%uA", h->sum);
     }
-
-    ngx_http_idem_text(t, "},\"conflicts\":{");
-
-    for (i = 0; i < NGX_HTTP_IDEM_CONFLICT_N; i++) {
-        ngx_http_idem_text(t, "%s\"%s\":%uA", i ? "," : "",
-                           ngx_http_idem_conflict_names[i], m->conflicts[i]);
-    }
-
-    ngx_http_idem_text(t, "},\"request_duration\":{\"replayed\":");
-    ngx_http_idem_stats_histogram(t, &m->duration[1],
-                                  ngx_http_idem_metrics_bounds);
-
-    ngx_http_idem_text(t, ",\"not_replayed\":");
-    ngx_http_idem_stats_histogram(t, &m->duration[0],
-                                  ngx_http_idem_metrics_bounds);
-
-    ngx_http_idem_text(t, "},\"replay_age\":");
-    ngx_http_idem_stats_histogram(t, &m->replay_age,
-                                  ngx_http_idem_metrics_ages);
 }
 
 
 static void
-ngx_http_idem_stats_histogram(ngx_http_idem_text_t *t,
+ngx_http_idem_object_histogram(ngx_http_idem_object_t *j,
     ngx_http_idem_histogram_t *h, const uint64_t *bounds)
 {
     ngx_uint_t  i;
 
-    ngx_http_idem_text(t, "{\"sum\":%uA,\"buckets\":[", h->sum);
+    ngx_http_idem_text(j->text, "{\"sum\":%uA,\"buckets\":[", h->sum);
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_BUCKETS; i++) {
-        ngx_http_idem_text(t, "[%uL,%uA],",
-                           bounds[i], h->buckets[i]);
+        ngx_http_idem_text(j->text, "[%uL,%uA],", bounds[i], h->buckets[i]);
     }
 
-    ngx_http_idem_text(t, "[null,%uA]]}", h->buckets[i]);
-}
-
-
-static void
-ngx_http_idem_stats_held(ngx_http_idem_text_t *t,
-    ngx_http_idem_store_t *store)
-{
-    ngx_uint_t                   s;
-    ngx_http_idem_store_stats_t  stats;
-
-    if (store->backend->stats == NULL
-        || store->backend->stats(store, &stats) != NGX_OK)
-    {
-        return;
-    }
-
-    ngx_http_idem_text(t, ",\"bytes\":%uz,\"size\":%uz,"
-                       "\"evicted\":%ui,\"records\":{",
-                       stats.bytes, stats.size, stats.evicted);
-
-    for (s = NGX_HTTP_IDEM_IN_PROGRESS;
-         s <= NGX_HTTP_IDEM_UNUSABLE;
-         s++)
-    {
-        ngx_http_idem_text(t, "%s\"%s\":%ui",
-                           s == NGX_HTTP_IDEM_IN_PROGRESS
-                               ? "" : ",",
-                           ngx_http_idem_state_names[s],
-                           stats.records[s]);
-    }
-
-    ngx_http_idem_text(t, "}");
+    ngx_http_idem_text(j->text, "[null,%uA]]}", h->buckets[i]);
 }

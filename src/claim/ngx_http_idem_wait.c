@@ -229,7 +229,8 @@ ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
     if (ctx->wait.counted) {
         ctx->wait.counted = 0;
         ctx->wait.time = ngx_current_msec - ctx->wait.start;
-        ngx_http_idem_metrics_wait(ctx->conf->store->metrics, result,
+        ngx_http_idem_metrics_wait(ctx->conf->store->metrics,
+                                   ngx_http_idem_group(ctx), result,
                                    ctx->wait.time);
         ngx_http_idem_waiters_leave(&ctx->conf->store->name,
                                     ctx->wait.cover->id);

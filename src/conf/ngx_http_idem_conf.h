@@ -190,6 +190,7 @@ typedef struct {
     ngx_int_t                        request_body; /* index of the variable,
                                                     or -1                   */
     ngx_int_t                        request_id; /* ... of $request_id      */
+    ngx_uint_t                       stats;      /* somebody may look       */
 } ngx_http_idem_main_conf_t;
 
 

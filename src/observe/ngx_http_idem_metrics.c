@@ -14,7 +14,7 @@
 
 
 #define NGX_HTTP_IDEM_METRICS_MAGIC    0x49444d31      /* "IDM1" */
-#define NGX_HTTP_IDEM_METRICS_VERSION  3
+#define NGX_HTTP_IDEM_METRICS_VERSION  4
 
 
 static ngx_int_t ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone,
@@ -66,6 +66,9 @@ ngx_http_idem_metrics_zone(ngx_conf_t *cf)
 
     shm_zone = ngx_shared_memory_add(cf, &name,
                                sizeof(ngx_http_idem_metrics_shared_t)
+                               + NGX_HTTP_IDEM_METRICS_STORES
+                                 * (sizeof(ngx_http_idem_metrics_t)
+                                    + ngx_pagesize)
                                + 16 * ngx_pagesize,
                                ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
@@ -96,6 +99,7 @@ ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 
         shared->magic = NGX_HTTP_IDEM_METRICS_MAGIC;
         shared->version = NGX_HTTP_IDEM_METRICS_VERSION;
+        shared->started = ngx_http_idem_history_now();
 
         shpool->data = shared;
     }
@@ -156,9 +160,9 @@ ngx_http_idem_metrics_bind(ngx_str_t *store)
     len = ngx_http_idem_metrics_label(name, store);
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_STORES - 1; i++) {
-        m = &ngx_http_idem_metrics->stores[i];
+        m = ngx_http_idem_metrics->stores[i];
 
-        if (m->len == 0
+        if (m == NULL
             || (m->len == len
                 && ngx_memcmp(m->name, name, len) == 0))
         {
@@ -166,16 +170,28 @@ ngx_http_idem_metrics_bind(ngx_str_t *store)
         }
     }
 
-    m = &ngx_http_idem_metrics->stores[i];
-
     if (i == NGX_HTTP_IDEM_METRICS_STORES - 1) {
         len = sizeof("other") - 1;
         ngx_memcpy(name, "other", len);
     }
 
-    if (m->len == 0) {
+    m = ngx_http_idem_metrics->stores[i];
+
+    if (m == NULL) {
+        m = ngx_slab_alloc(ngx_http_idem_metrics_pool,
+                           sizeof(ngx_http_idem_metrics_t));
+        if (m == NULL) {
+            return NULL;
+        }
+
+        /* rows are not touched before they are written */
+
+        ngx_memzero(m, offsetof(ngx_http_idem_metrics_t, history.rows));
+
         ngx_memcpy(m->name, name, len);
         m->len = len;
+
+        ngx_http_idem_metrics->stores[i] = m;
     }
 
     return m;
@@ -288,19 +304,20 @@ ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m, ngx_uint_t kind,
 
 
 void
-ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
+ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m, ngx_uint_t group,
     ngx_http_idem_waited_e result, ngx_msec_t msec)
 {
-    ngx_http_idem_metrics_observe(&m->wait[result],
+    ngx_http_idem_metrics_observe(&m->wait[group][result],
                                   ngx_http_idem_metrics_bounds,
                                   (uint64_t) msec * 1000);
 }
 
 
 void
-ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m, ngx_msec_t msec)
+ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m, ngx_uint_t group,
+    ngx_msec_t msec)
 {
-    ngx_http_idem_metrics_observe(&m->lock_held,
+    ngx_http_idem_metrics_observe(&m->lock_held[group],
                                   ngx_http_idem_metrics_bounds,
                                   (uint64_t) msec * 1000);
 }

@@ -16,6 +16,8 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "observe/ngx_http_idem_history.h"
+
 #define NGX_HTTP_IDEM_METRICS_STORES   16
 #define NGX_HTTP_IDEM_METRICS_GROUPS   64
 #define NGX_HTTP_IDEM_METRICS_OTHER    64            /* beyond the groups */
@@ -97,13 +99,18 @@ typedef struct {
                                      [NGX_HTTP_IDEM_METRICS_OPERATIONS]
                                      [NGX_HTTP_IDEM_METRICS_RESULTS];
     ngx_http_idem_histogram_t  operation[NGX_HTTP_IDEM_METRICS_OPERATIONS];
-    ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_WAITED_N];
-    ngx_http_idem_histogram_t  lock_held;
+    ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_METRICS_GROUPS + 1]
+                                   [NGX_HTTP_IDEM_WAITED_N];
+    ngx_http_idem_histogram_t  lock_held[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
+    ngx_atomic_t               grouped[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
+                                                /* configured: noughts, too */
 
     ngx_atomic_t               replays[NGX_HTTP_IDEM_LAYER_N];
     ngx_atomic_t               conflicts[NGX_HTTP_IDEM_CONFLICT_N];
     ngx_http_idem_histogram_t  duration[2];     /* ran, or not; replayed    */
     ngx_http_idem_histogram_t  replay_age;      /* buckets: ..._ages        */
+
+    ngx_http_idem_history_t    history;
 } ngx_http_idem_metrics_t;
 
 
@@ -111,7 +118,8 @@ typedef struct {
     uint32_t                   magic;
     uint32_t                   version;
     ngx_atomic_t               events_dropped;
-    ngx_http_idem_metrics_t    stores[NGX_HTTP_IDEM_METRICS_STORES];
+    uint64_t                   started;         /* ms since 1970            */
+    ngx_http_idem_metrics_t   *stores[NGX_HTTP_IDEM_METRICS_STORES];
     struct {
         u_char                 name[NGX_HTTP_IDEM_METRICS_NAME];
         size_t                 len;
@@ -121,7 +129,8 @@ typedef struct {
 
 ngx_int_t ngx_http_idem_metrics_zone(ngx_conf_t *cf);
 
-/* the figures of a store; where its name has been before, those it had */
+/* the figures of a store; where its name has been before, those it had; may
+   be NULL */
 ngx_http_idem_metrics_t *ngx_http_idem_metrics_bind(ngx_str_t *store);
 
 /* a number for a group, the same in all locations that name it */
@@ -139,9 +148,9 @@ void ngx_http_idem_metrics_operation(ngx_http_idem_metrics_t *m,
 void ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m,
     ngx_uint_t kind, uint64_t usec);
 void ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
-    ngx_http_idem_waited_e result, ngx_msec_t msec);
+    ngx_uint_t group, ngx_http_idem_waited_e result, ngx_msec_t msec);
 void ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m,
-    ngx_msec_t msec);
+    ngx_uint_t group, ngx_msec_t msec);
 void ngx_http_idem_metrics_replay(ngx_http_idem_metrics_t *m,
     ngx_http_idem_layer_e layer, uint64_t age);
 void ngx_http_idem_metrics_conflict(ngx_http_idem_metrics_t *m,

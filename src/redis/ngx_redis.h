@@ -488,6 +488,9 @@ ngx_uint_t ngx_redis_transient(redisReply *reply);
 ngx_int_t ngx_redis_call_asking(ngx_redis_call_t *call);
 void ngx_redis_calls_init(ngx_redis_t *redis);
 void ngx_redis_forget(ngx_queue_t *calls);
+
+/* calls that wait for a connection, or to be asked again */
+ngx_uint_t ngx_redis_queued(ngx_redis_t *redis);
 void ngx_redis_calls_exit(ngx_redis_t *redis);
 void ngx_redis_requeue(ngx_redis_conn_t *conn);
 void ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls);

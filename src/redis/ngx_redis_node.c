@@ -413,3 +413,46 @@ ngx_redis_nodes_exit(ngx_redis_t *redis)
         ngx_redis_node_destroy(&node->destroy);
     }
 }
+
+
+static ngx_uint_t
+ngx_redis_count(ngx_queue_t *calls)
+{
+    ngx_uint_t    n;
+    ngx_queue_t  *q;
+
+    n = 0;
+
+    for (q = ngx_queue_head(calls);
+         q != ngx_queue_sentinel(calls);
+         q = ngx_queue_next(q))
+    {
+        n++;
+    }
+
+    return n;
+}
+
+
+ngx_uint_t
+ngx_redis_queued(ngx_redis_t *redis)
+{
+    ngx_uint_t         i, n;
+    ngx_queue_t       *q;
+    ngx_redis_node_t  *node;
+
+    n = ngx_redis_count(&redis->waiting) + ngx_redis_count(&redis->later);
+
+    for (q = ngx_queue_head(&redis->nodes);
+         q != ngx_queue_sentinel(&redis->nodes);
+         q = ngx_queue_next(q))
+    {
+        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+
+        for (i = 0; i < node->total; i++) {
+            n += ngx_redis_count(&node->conns[i].unsent);
+        }
+    }
+
+    return n;
+}

@@ -458,6 +458,7 @@ ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_cover_t    *met;
     ngx_http_idem_layer_e     layer;
     ngx_http_idem_metrics_t  *m;
+    ngx_http_idem_conflict_e  kind;
 
     m = ctx->conf->store->metrics;
 
@@ -496,10 +497,19 @@ ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
         break;
 
     case NGX_HTTP_IDEM_STATUS_CONFLICT:
-        ngx_http_idem_metrics_conflict(m,
-            ngx_http_idem_is_duplicate(ctx) ? NGX_HTTP_IDEM_CONFLICT_DUPLICATE
-            : ctx->answer.foreign ? NGX_HTTP_IDEM_CONFLICT_IDENTITY
-                                  : NGX_HTTP_IDEM_CONFLICT_PAYLOAD);
+        met = ctx->answer.met;
+        kind = ngx_http_idem_is_duplicate(ctx)
+               ? NGX_HTTP_IDEM_CONFLICT_DUPLICATE
+               : ctx->answer.foreign ? NGX_HTTP_IDEM_CONFLICT_IDENTITY
+                                     : NGX_HTTP_IDEM_CONFLICT_PAYLOAD;
+
+        ngx_http_idem_metrics_conflict(m, kind);
+
+        if (met) {
+            ngx_http_idem_history_conflict(&m->history, met->id,
+                                           ngx_http_idem_group(ctx), kind);
+        }
+
         break;
 
     default:

@@ -262,12 +262,22 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
 }
 
 
-/* a store within another has no figures: it is counted where it was asked */
+/*
+ * A store within another has no figures: it is counted where it was asked.
+ * Whether it answers is told by the innermost, whatever stands around it.
+ */
 
 static void
 ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_metrics_t  *m;
+
+    if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_outage(op->store->outage,
+                             op->result != NGX_HTTP_IDEM_ERROR
+                             || op->bad_record ? NULL
+                             : op->error ? op->error : "no answer");
+    }
 
     m = op->store->metrics;
 

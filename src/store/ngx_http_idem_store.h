@@ -293,6 +293,10 @@ typedef struct {
     size_t       bytes;
     size_t       size;
     ngx_uint_t   evicted;
+    ngx_uint_t   expired;
+    ngx_uint_t   queued;                         /* operations of this worker
+                                                    that wait for a
+                                                    connection              */
 } ngx_http_idem_store_stats_t;
 
 
@@ -333,7 +337,10 @@ typedef struct {
     ngx_int_t  (*watch)(ngx_http_idem_op_t *op);
     void       (*cancel)(ngx_http_idem_op_t *op);
 
-    /* what it holds now, if it knows; may be NULL */
+    /*
+     * What it holds now; NGX_DECLINED: that it does not know, only what is
+     * queued.  May be NULL
+     */
     ngx_int_t  (*stats)(ngx_http_idem_store_t *s,
                         ngx_http_idem_store_stats_t *stats);
 
@@ -386,6 +393,7 @@ struct ngx_http_idem_store_s {
                                                          replicas did not have
                                                          */
     ngx_http_idem_metrics_t         *metrics;
+    ngx_http_idem_outage_t          *outage;          /* of a server; or NULL */
     ngx_http_idem_log_t             *log;             /* of its events      */
     ngx_resolver_t                  *resolver;        /* for names that are
                                                          looked up while it

@@ -20,7 +20,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  3
+#define NGX_HTTP_IDEM_STORE_API_VERSION  4
 
 
 typedef struct {

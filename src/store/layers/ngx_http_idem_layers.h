@@ -237,6 +237,10 @@ void ngx_http_idem_layer_exit_process(ngx_cycle_t *cycle,
 #define ngx_http_idem_layer_inner(op)                                         \
     (((ngx_http_idem_layer_t *) (op)->store->conf)->inner)
 
+/* what the layers stand around: the backend itself */
+ngx_http_idem_store_t *ngx_http_idem_layer_innermost(
+    ngx_http_idem_store_t *store);
+
 /* the store answered, whatever it said */
 #define ngx_http_idem_layer_answered(op)                                      \
     ((op)->result != NGX_HTTP_IDEM_ERROR || (op)->bad_record)

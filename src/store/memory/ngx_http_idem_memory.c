@@ -404,6 +404,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
                    - m->z.zone->room.nfree * NGX_HTTP_IDEM_BLOCK_SIZE;
     stats->size = m->z.shm_zone->shm.size;
     stats->evicted = m->z.zone->evicted;
+    stats->expired = m->z.zone->expired;
 
     ngx_http_idem_zone_unlock(&m->z);
 

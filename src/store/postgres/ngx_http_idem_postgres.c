@@ -39,6 +39,8 @@ static ngx_int_t ngx_http_idem_pg_ask(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_watch(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_admin(ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_pg_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats);
 static ngx_http_idem_pg_conn_t *ngx_http_idem_pg_route(
     ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_timeout(ngx_event_t *ev);
@@ -63,7 +65,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_http_idem_pg_ask,                    /* release */
     ngx_http_idem_pg_watch,
     ngx_http_idem_pg_cancel,
-    NULL,                                    /* stats   */
+    ngx_http_idem_pg_stats,
     1,                                       /* remote  */
     ngx_http_idem_pg_admin,
     NGX_HTTP_IDEM_TRAIL_ALL
@@ -626,4 +628,29 @@ ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
     for (i = 0; pg->conns && i < pg->nconns; i++) {
         ngx_http_idem_pg_forget(&pg->conns[i]);
     }
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats)
+{
+    ngx_uint_t           i;
+    ngx_queue_t         *q, *calls;
+    ngx_http_idem_pg_t  *pg;
+
+    pg = store->conf;
+
+    for (i = 0; i < pg->nconns; i++) {
+        calls = &pg->conns[i].unsent;
+
+        for (q = ngx_queue_head(calls);
+             q != ngx_queue_sentinel(calls);
+             q = ngx_queue_next(q))
+        {
+            stats->queued++;
+        }
+    }
+
+    return NGX_DECLINED;
 }

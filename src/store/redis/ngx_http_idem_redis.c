@@ -38,6 +38,8 @@ static void ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
 static ngx_int_t ngx_http_idem_redis_ask_op(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_redis_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_redis_cancel(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_redis_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats);
 static void ngx_http_idem_redis_replied(ngx_redis_call_t *c,
     redisReply *reply);
 static void ngx_http_idem_redis_failed(ngx_redis_call_t *call,
@@ -67,7 +69,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_redis_ask_op,              /* release */
     ngx_http_idem_redis_watch,
     ngx_http_idem_redis_cancel,
-    NULL,                                    /* stats   */
+    ngx_http_idem_redis_stats,
     1,                                       /* remote  */
     ngx_http_idem_redis_ask_op,              /* admin   */
     NGX_HTTP_IDEM_TRAIL_LAST
@@ -593,4 +595,17 @@ ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
     redis = store->conf;
 
     ngx_redis_exit(&redis->client);
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_stats(ngx_http_idem_store_t *store,
+    ngx_http_idem_store_stats_t *stats)
+{
+    ngx_http_idem_redis_t  *redis;
+
+    redis = store->conf;
+    stats->queued = ngx_redis_queued(&redis->client);
+
+    return NGX_DECLINED;
 }

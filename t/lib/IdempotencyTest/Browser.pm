@@ -222,8 +222,10 @@ sub wait_for {
 }
 
 
+# the whole page, or so much of it
+
 sub screenshot {
-    my ($self, $file) = @_;
+    my ($self, $file, $height) = @_;
 
     my $size = $self->call('Page.getLayoutMetrics')->{cssContentSize};
 
@@ -231,7 +233,7 @@ sub screenshot {
                         captureBeyondViewport => JSON::PP::true,
                         clip => { x => 0, y => 0, scale => 1,
                                   width => $size->{width},
-                                  height => $size->{height} });
+                                  height => $height // $size->{height} });
 
     CORE::open my $fh, '>:raw', $file or die "$file: $!\n";
     print $fh MIME::Base64::decode_base64($r->{data});

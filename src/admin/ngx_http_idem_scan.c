@@ -1,0 +1,304 @@
+
+/*
+ * Counts the records of each store: how many there are, what they take, which
+ * locks are held longest.
+ *
+ * A store that is elsewhere can't be asked for that: its server has other
+ * keys, too.  So its records are listed, a slice at a time, with pauses that
+ * are much longer than the slices take.  It begins when somebody reads the
+ * figures, on one worker, and what it finds is told to those who read them
+ * next.  Nobody reads, nothing is asked.
+ *
+ * Called by the status endpoint; calls the stores.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+
+
+/* between two scans, at least; and after one that failed */
+#define NGX_HTTP_IDEM_SCAN_EVERY   10000
+
+/* how long others leave it to a worker that does not go on */
+#define NGX_HTTP_IDEM_SCAN_LEASE   30000
+
+/* between two slices: at least, and as a multiple of what one takes */
+#define NGX_HTTP_IDEM_SCAN_PAUSE   5
+#define NGX_HTTP_IDEM_SCAN_SHARE   20
+
+
+typedef struct {
+    ngx_http_idem_op_t       op;
+    ngx_http_idem_list_t     list;
+    ngx_event_t              timer;
+    ngx_pool_t              *pool;               /* of a slice               */
+    uint64_t                 start;
+    u_char                   cursor[NGX_HTTP_IDEM_CURSOR_MAX];
+    size_t                   cursor_len;
+    ngx_http_idem_tally_t   tally;
+    unsigned                 running:1;
+} ngx_http_idem_scan_t;
+
+
+static void ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
+    ngx_http_idem_store_t *store);
+static void ngx_http_idem_scan_slice(ngx_http_idem_scan_t *s);
+static void ngx_http_idem_scan_timer(ngx_event_t *ev);
+static void ngx_http_idem_scan_handler(ngx_http_idem_op_t *op);
+static void ngx_http_idem_scan_end(ngx_http_idem_scan_t *s, uint64_t now,
+    ngx_uint_t whole);
+static void ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
+    ngx_http_idem_entry_t *entry);
+static void ngx_http_idem_scan_label(u_char *dst, ngx_str_t *label);
+
+
+#define ngx_http_idem_scan_shared(s)                                          \
+    (&(s)->op.store->metrics->history.scanned)
+
+
+/* of this worker, by store */
+static ngx_http_idem_scan_t
+    *ngx_http_idem_scans[NGX_HTTP_IDEM_METRICS_STORES];
+
+
+void
+ngx_http_idem_scan(ngx_http_idem_main_conf_t *mcf)
+{
+    uint64_t                  now;
+    ngx_uint_t                i;
+    ngx_http_idem_scan_t     *s;
+    ngx_http_idem_store_t   **store;
+
+    store = mcf->stores.elts;
+    now = ngx_http_idem_history_now();
+
+    for (i = 0;
+         i < mcf->stores.nelts && i < NGX_HTTP_IDEM_METRICS_STORES;
+         i++)
+    {
+        if (!ngx_http_idem_stats_first(mcf, i)
+            || store[i]->backend->admin == NULL)
+        {
+            continue;
+        }
+
+        s = ngx_http_idem_scans[i];
+
+        if (s == NULL) {
+            s = ngx_calloc(sizeof(ngx_http_idem_scan_t), ngx_cycle->log);
+            if (s == NULL) {
+                return;
+            }
+
+            ngx_http_idem_scans[i] = s;
+        }
+
+        if (!s->running
+            && ngx_http_idem_history_turn(
+                              &store[i]->metrics->history.scanned.next, now,
+                              now + NGX_HTTP_IDEM_SCAN_LEASE))
+        {
+            s->start = now;
+            ngx_http_idem_scan_start(s, store[i]);
+        }
+    }
+}
+
+
+static void
+ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
+    ngx_http_idem_store_t *store)
+{
+    ngx_memzero(&s->tally, sizeof(ngx_http_idem_tally_t));
+    ngx_memzero(&s->timer, sizeof(ngx_event_t));
+
+    s->running = 1;
+    s->cursor_len = 0;
+    s->op.store = store;
+
+    s->timer.handler = ngx_http_idem_scan_timer;
+    s->timer.data = s;
+    s->timer.log = ngx_cycle->log;
+    s->timer.cancelable = 1;
+
+    /* not now: a client waits for its figures */
+
+    ngx_add_timer(&s->timer, 1);
+}
+
+
+static void
+ngx_http_idem_scan_timer(ngx_event_t *ev)
+{
+    ngx_http_idem_scan_slice(ev->data);
+}
+
+
+static void
+ngx_http_idem_scan_slice(ngx_http_idem_scan_t *s)
+{
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_store_t  *store;
+
+    op = &s->op;
+    store = op->store;
+
+    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
+
+    op->kind = NGX_HTTP_IDEM_OP_LIST;
+    op->store = store;
+    op->list = &s->list;
+    op->log = ngx_cycle->log;
+    op->handler = ngx_http_idem_scan_handler;
+    op->data = s;
+
+    s->list.cursor.data = s->cursor;
+    s->list.cursor.len = s->cursor_len;
+
+    s->pool = ngx_create_pool(4096, ngx_cycle->log);
+    op->pool = s->pool;
+
+    if (s->pool == NULL
+        || ngx_exiting
+        || ngx_array_init(&s->list.entries, s->pool, 128,
+                          sizeof(ngx_http_idem_entry_t))
+           != NGX_OK)
+    {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        ngx_http_idem_scan_handler(op);
+        return;
+    }
+
+    if (ngx_http_idem_store_submit(op) == NGX_OK) {
+        ngx_http_idem_scan_handler(op);
+    }
+}
+
+
+static void
+ngx_http_idem_scan_handler(ngx_http_idem_op_t *op)
+{
+    uint64_t                now;
+    ngx_uint_t              i;
+    ngx_msec_t              pause;
+    ngx_http_idem_scan_t   *s;
+    ngx_http_idem_entry_t  *entry;
+
+    s = op->data;
+    now = ngx_http_idem_history_now();
+
+    if (op->result == NGX_HTTP_IDEM_OK) {
+        entry = s->list.entries.elts;
+
+        for (i = 0; i < s->list.entries.nelts; i++) {
+            ngx_http_idem_scan_count(s, &entry[i]);
+        }
+
+        s->cursor_len = ngx_min(s->list.cursor.len, sizeof(s->cursor));
+        ngx_memcpy(s->cursor, s->list.cursor.data, s->cursor_len);
+    }
+
+    if (s->pool) {
+        ngx_destroy_pool(s->pool);
+        s->pool = NULL;
+    }
+
+    if (op->result != NGX_HTTP_IDEM_OK || s->cursor_len == 0) {
+        ngx_http_idem_scan_end(s, now, op->result == NGX_HTTP_IDEM_OK);
+        return;
+    }
+
+    ngx_http_idem_scan_shared(s)->next = now + NGX_HTTP_IDEM_SCAN_LEASE;
+
+    pause = (ngx_msec_t) (ngx_http_idem_metrics_clock() - op->clock)
+            * NGX_HTTP_IDEM_SCAN_SHARE / 1000;
+
+    ngx_add_timer(&s->timer, ngx_min(ngx_max(pause, NGX_HTTP_IDEM_SCAN_PAUSE),
+                                     NGX_HTTP_IDEM_SCAN_LEASE / 2));
+}
+
+
+/* a long scan is followed by a pause as long */
+
+static void
+ngx_http_idem_scan_end(ngx_http_idem_scan_t *s, uint64_t now,
+    ngx_uint_t whole)
+{
+    ngx_http_idem_scanned_t  *shared;
+
+    shared = ngx_http_idem_scan_shared(s);
+
+    if (whole) {
+        shared->tally = s->tally;
+        shared->ended = now;
+    }
+
+    s->running = 0;
+    shared->next = now + ngx_max(now - ngx_min(now, s->start),
+                                 NGX_HTTP_IDEM_SCAN_EVERY);
+}
+
+
+static void
+ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
+    ngx_http_idem_entry_t *entry)
+{
+    ngx_uint_t                     i;
+    ngx_http_idem_tally_t        *tally;
+    ngx_http_idem_longest_t       *longest;
+    ngx_http_idem_admin_labels_t   labels;
+
+    tally = &s->tally;
+
+    tally->records[entry->state & 3]++;
+    tally->bytes += entry->size;
+
+    if (entry->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        return;
+    }
+
+    /* the oldest first */
+
+    i = tally->nlongest;
+
+    while (i > 0 && tally->longest[i - 1].since > entry->claim.time) {
+        i--;
+    }
+
+    if (i == NGX_HTTP_IDEM_HISTORY_LONGEST) {
+        return;
+    }
+
+    longest = &tally->longest[i];
+
+    if (tally->nlongest < NGX_HTTP_IDEM_HISTORY_LONGEST) {
+        tally->nlongest++;
+    }
+
+    ngx_memmove(longest + 1, longest,
+                (tally->nlongest - 1 - i) * sizeof(ngx_http_idem_longest_t));
+
+    ngx_http_idem_admin_labels(entry, &labels);
+
+    ngx_memcpy(longest->id, entry->id, NGX_HTTP_IDEM_HISTORY_ID);
+    longest->since = entry->claim.time;
+
+    ngx_http_idem_scan_label(longest->group, &labels.group);
+    ngx_http_idem_scan_label(longest->host, &labels.host);
+}
+
+
+static void
+ngx_http_idem_scan_label(u_char *dst, ngx_str_t *label)
+{
+    size_t  len;
+
+    len = ngx_min(label->len, NGX_HTTP_IDEM_HISTORY_TEXT - 1);
+
+    ngx_memcpy(dst, label->data, len);
+    dst[len] = '\0';
+}

@@ -1,0 +1,231 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# What happened lately, in the figures: records of any store are counted, the
+# locks held longest and the last conflicts are told by their ids; a store that
+# is away is told with its reason, and forgotten when it is back; rows of the
+# last hour.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use IdempotencyTest::Figures;
+use Test::Nginx::Socket 'no_plan';
+
+our ($server);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $server = start_remote();
+    $ENV{TEST_NGINX_OWN_PORT} = $server->{port};
+}
+
+our $away = <<'_EOC_';
+    idempotency_store shared $TEST_REMOTE {
+        server           127.0.0.1:$TEST_NGINX_OWN_PORT;
+        connect_timeout  400ms;
+        timeout          400ms;
+    }
+_EOC_
+
+sub figures {
+    return parse_prometheus(http_get('/stats', { Accept => 'text/plain' })
+                                ->body);
+}
+
+sub store {
+    return http_get('/stats?format=json' . ($_[0] // ''))->json->{stores}[0];
+}
+
+sub gauge { return sample(figures(), "nginx_idempotency_$_[0]", @_[1 .. $#_]) }
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: records are counted, the oldest lock and the last conflicts are told
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency        $TEST_STORE;
+        idempotency_group  api;
+        idempotency_wait   0;
+        add_header         X-Record $idempotency_record always;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my @keys = map { { 'Idempotency-Key' => new_key() } } 1 .. 6;
+
+http_post('/size?n=2000', 'x', $_) for @keys;
+
+my $conflict = http_post('/size?n=2000', 'y', $keys[2]);
+
+is($conflict->status, 409, 'a conflict');
+
+my $held = { 'Idempotency-Key' => new_key() };
+my $c = send_post('/hold?op=h', 'x', $held);
+
+app_wait_parked('h');
+
+my $record = http_post('/hold?op=h', 'x', $held)->header('X-Record');
+
+select undef, undef, undef, 1.2;
+figures();                                       # begins to count
+
+my $state = sub { gauge('records', state => $_[0]) };
+
+ok(wait_for(sub { ($state->('completed') // 0) == 6 }, 15), 'six are counted');
+is($state->('in_progress'), 1, 'one is in progress');
+cmp_ok(gauge('store_bytes'), '>=', 12000, 'their bytes');
+ok(wait_for(sub { defined gauge('scan_age_seconds') }, 15),
+   'says how old that is');
+cmp_ok(gauge('oldest_lock_seconds'), '>=', 1, 'age of the lock');
+
+my $store = store();
+
+is($store->{backend}, $ENV{IDEMPOTENCY_STORE} || 'memory', 'the true kind');
+is_deeply([ map { $_->{record} } @{ $store->{longest_held} } ], [ $record ],
+          'held longest');
+is_deeply([ map { "$_->{record} $_->{kind} $_->{group}" }
+            @{ $store->{last_conflicts} } ],
+          [ $conflict->header('X-Record') . ' payload api' ],
+          'the last conflict');
+cmp_ok(abs($store->{last_conflicts}[0]{time} - time), '<', 60, 'just now');
+
+my $text = http_get('/stats?format=json&history=1')->body;
+
+unlike($text, qr/\Q$_->{'Idempotency-Key'}\E/, 'never a key')
+    for @keys, $held;
+
+# waits and locks have a group
+
+my $f = figures();
+
+is(sample($f, 'nginx_idempotency_lock_held_seconds_count', group => 'api'), 6,
+   'locks by group');
+is(sample($f, 'nginx_idempotency_wait_seconds_count', group => 'api'), 0,
+   'waits by group, noughts as well');
+
+app_release('h');
+is($c->read_response->status, 200, 'the holder');
+
+# rows: one at once, then one every ten seconds
+
+ok(wait_for(sub { @{ store('&history=1')->{history}{rows} } }, 15),
+   'a row of the last hour');
+
+my $history = store('&history=1')->{history};
+my %row;
+
+@row{ @{ $history->{columns} } } = @{ $history->{rows}[0] };
+
+is($history->{every}, 10, 'every ten seconds');
+is(@{ $history->{columns} }, @{ $history->{rows}[0] }, 'a number each');
+cmp_ok(abs($row{time} / 1000 - time), '<', 60, 'of now');
+cmp_ok($row{EXECUTED}, '<=', 7, 'outcomes');
+
+my $json = http_get('/stats?format=json')->json;
+
+ok(length $json->{host}, 'the host');
+cmp_ok($json->{uptime}, '<', 600, 'and since when');
+
+
+
+=== TEST 2: a store that is away, and why; and that it was, when it is back
+--- http_config eval: $::away
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- store: redis postgres
+--- client
+my $key = sub { return { 'Idempotency-Key' => new_key() } };
+
+is(http_post('/ok', 'x', $key->())->status, 200, 'well');
+is(gauge('store_up'), 1, 'up');
+ok(!store()->{outage} && !store()->{last_outage}, 'no outage');
+
+$::server->kill_it;
+
+my $from = time;
+
+ok(wait_for(sub { http_post('/ok', 'x', $key->())->status == 503 }, 15),
+   'away');
+is(gauge('store_up'), 0, 'not up');
+
+my $outage = store()->{outage};
+
+cmp_ok($outage->{since}, '>=', $from - 1, 'since when');
+cmp_ok($outage->{since}, '<=', time, 'not later than now');
+like($outage->{error}, qr/\w/, "why: $outage->{error}");
+
+select undef, undef, undef, 1.1;
+http_post('/ok', 'x', $key->());
+is(store()->{outage}{since}, $outage->{since}, 'the same outage');
+
+$::server->spawn;
+
+ok(wait_for(sub { http_post('/ok', 'x', $key->())->status == 200 }, 20),
+   'back');
+is(gauge('store_up'), 1, 'up');
+
+my $store = store();
+
+ok(!$store->{outage}, 'it is over');
+is($store->{last_outage}{since}, $outage->{since}, 'and is remembered');
+cmp_ok($store->{last_outage}{until}, '>=', $outage->{since} + 1, 'its end');
+
+# nobody sends a request: whoever looks finds out that it is back
+
+$::server->kill_it;
+ok(wait_for(sub { http_post('/ok', 'x', $key->())->status == 503 }, 15),
+   'away again');
+$::server->spawn;
+ok(wait_for(sub { gauge('store_up') == 1 }, 30), 'up, without a request');
+--- no_check_log
+
+
+
+=== TEST 3: operations that wait for a connection
+--- http_config
+    idempotency_store shared redis {
+        server           127.0.0.1:$TEST_NGINX_OWN_PORT;
+        connections      1;
+        timeout          8s;
+    }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- store: redis
+--- client
+is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
+   'well');
+is(gauge('store_queued'), 0, 'nothing is queued');
+
+# who is connected anew gets no answer, and nothing can be sent
+
+$::server->kill_it;
+
+my $silent = IO::Socket::INET->new(LocalAddr => '127.0.0.1',
+                                   LocalPort => $::server->{port}, Listen => 50,
+                                   ReuseAddr => 1) or die "silent: $!";
+
+my @c = map { send_post('/ok', 'x', { 'Idempotency-Key' => new_key() }) }
+            1 .. 5;
+
+ok(wait_for(sub { gauge('store_queued') >= 5 }, 6), 'five are queued');
+
+close $silent;
+$::server->spawn;
+$_->read_response(20) for @c;
+
+ok(wait_for(sub { gauge('store_queued') == 0 }, 10), 'and are not any more');
+--- no_check_log
