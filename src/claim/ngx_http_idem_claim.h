@@ -200,6 +200,13 @@ ngx_int_t ngx_http_idem_replays_zone(ngx_conf_t *cf);
 ngx_uint_t ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover,
     uint64_t original);
 
+/*
+ * So far; and the time of the response that was replayed, 0: none was.
+ * NGX_DECLINED: nobody counts.
+ */
+ngx_int_t ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count,
+    uint64_t *original);
+
 /* ..._renew.c */
 
 void ngx_http_idem_renew_init(ngx_cycle_t *cycle);

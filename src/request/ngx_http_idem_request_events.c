@@ -156,6 +156,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 {
     uint64_t                now, original;
     ngx_msec_t              ttl;
+    ngx_uint_t              count;
     ngx_http_idem_cover_t  *met;
 
     now = ngx_http_idem_event_now();
@@ -192,6 +193,20 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
         if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
             ngx_http_idem_line_time(line, "expires_at", now + ttl);
+            break;
+        }
+
+        /* of the old one, as far as this nginx has seen it replayed */
+
+        if (ngx_http_idem_replays_look(ctx->claims.primary->id, &count,
+                                       &original)
+            == NGX_OK)
+        {
+            ngx_http_idem_line_number(line, "replay_count", count);
+        }
+
+        if (original && now > original) {
+            ngx_http_idem_line_number(line, "lifetime_ms", now - original);
         }
 
         break;
@@ -227,6 +242,8 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);
         }
 
+        ngx_http_idem_event_original(ctx, line, "lock_holder",
+                                     NGX_HTTP_IDEM_LABEL_HOST);
         break;
 
     default:

@@ -381,6 +381,10 @@ struct ngx_http_idem_store_s {
     ngx_http_idem_layers_t          *layers;          /* or NULL            */
     ngx_http_idem_forget_pt          forget;          /* NULL: nothing is
                                                          kept               */
+    ngx_uint_t                       copies;          /* ... and who asks for
+                                                         a record may not ask
+                                                         the store: it listens
+                                                         all the time       */
     ngx_uint_t                       trail;           /* it keeps events    */
     ngx_http_idem_nodes_t           *nodes;           /* NULL: it is one    */
     ngx_uint_t                       connects;        /* by this worker: a

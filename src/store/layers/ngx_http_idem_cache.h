@@ -30,8 +30,8 @@ typedef struct {
 
 extern const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
 
-/* store->forget: the record was removed, on another host perhaps */
-void ngx_http_idem_cache_forget(ngx_http_idem_store_t *store, u_char *id);
+/* the record was removed, on another host perhaps */
+void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id);
 
 
 #endif /* _NGX_HTTP_IDEM_CACHE_H_INCLUDED_ */

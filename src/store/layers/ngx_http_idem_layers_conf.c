@@ -244,9 +244,8 @@ ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     layers = store->layers;
 
-    if (layers->cache) {
-        store->forget = ngx_http_idem_cache_forget;
-    }
+    store->forget = ngx_http_idem_layers_forget;
+    store->copies = (layers->cache != NULL);
 
     b = layers->breaker;
 

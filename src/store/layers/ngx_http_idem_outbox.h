@@ -155,6 +155,7 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend;
 /* ..._outbox_admin.c */
 
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
+void ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id);
 
 /* what begin tells of the time that is left */
 ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_node_t *node);

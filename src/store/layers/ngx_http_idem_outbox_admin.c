@@ -21,6 +21,8 @@
 
 static ngx_int_t ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op,
     uintptr_t note);
+static void ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_node_t *node);
 static void ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
@@ -62,11 +64,8 @@ ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op, uintptr_t note)
 static void
 ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t       *node;
-    ngx_http_idem_entry_t      *entry;
-    ngx_http_idem_outbox_sh_t  *sh;
-
-    sh = ngx_http_idem_outbox_sh(o);
+    ngx_http_idem_node_t   *node;
+    ngx_http_idem_entry_t  *entry;
 
     ngx_http_idem_outbox_lock(o);
 
@@ -96,13 +95,58 @@ ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-
-        if (sh->unacknowledged) {
-            sh->unacknowledged -= ngx_http_idem_outbox_cause(node);
-        }
-
-        ngx_http_idem_zone_remove(&o->z, node);
+        ngx_http_idem_outbox_take(o, node);
     }
 
     ngx_http_idem_outbox_unlock(o);
+}
+
+
+static void
+ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_node_t *node)
+{
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+
+    if (sh->unacknowledged) {
+        sh->unacknowledged -= ngx_http_idem_outbox_cause(node);
+    }
+
+    ngx_http_idem_zone_remove(&o->z, node);
+}
+
+
+/* of a record that was removed on another host */
+
+void
+ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
+{
+    ngx_http_idem_node_t  *node;
+
+    if (ngx_http_idem_outbox_empty(o)) {
+        return;
+    }
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_zone_find(&o->z, id);
+
+    if (node && node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        ngx_http_idem_outbox_take(o, node);
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+}
+
+
+void
+ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)
+{
+    if (store->layers->cache) {
+        ngx_http_idem_cache_drop(store->layers->cache, id);
+    }
+
+    ngx_http_idem_outbox_drop(&store->layers->outbox, id);
 }

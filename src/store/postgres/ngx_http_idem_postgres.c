@@ -419,7 +419,7 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 
     /* who keeps copies hears of what is removed, as long as the worker lives */
 
-    if (store->forget && pg->conns[0].listens) {
+    if (store->copies && pg->conns[0].listens) {
         ngx_http_idem_pg_flush(&pg->conns[0]);
     }
 

@@ -113,6 +113,18 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
             return;
         }
 
+        if (rc != NGX_OK && op->kind == NGX_HTTP_IDEM_OP_REMOVE
+            && ngx_http_idem_pg_number(call->result, row,
+                                       NGX_HTTP_IDEM_PG_ENTRY_STATE)
+               == 0)
+        {
+            /* deleted before: by this one, if its reply was lost */
+
+            op->result = call->tries > 1 ? NGX_HTTP_IDEM_OK
+                                         : NGX_HTTP_IDEM_GONE;
+            return;
+        }
+
         /* a list leaves out what is none */
 
         if (rc != NGX_OK && op->kind != NGX_HTTP_IDEM_OP_LIST) {

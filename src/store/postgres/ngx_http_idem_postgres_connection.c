@@ -51,7 +51,7 @@ static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
 /* ... or to hear of what is removed, by who keeps copies */
 #define ngx_http_idem_pg_wanted(conn)                                         \
     (ngx_http_idem_pg_needed(conn)                                            \
-     || ((conn)->listens && (conn)->pg->store->forget                         \
+     || ((conn)->listens && (conn)->pg->store->copies                         \
          && !ngx_exiting && !ngx_terminate && !ngx_quit))
 
 

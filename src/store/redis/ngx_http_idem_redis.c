@@ -365,7 +365,7 @@ ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
 
     /* who keeps copies hears of what is removed, as long as the worker lives */
 
-    if (store->forget) {
+    if (store->copies) {
         ngx_redis_listen_enter(&redis->client);
     }
 

@@ -112,7 +112,7 @@ static ngx_http_idem_redis_script_t
       &ngx_http_idem_get_lua_len, 2, "" },
 
     { ngx_http_idem_remove_lua,
-      &ngx_http_idem_remove_lua_len, 4, "" },
+      &ngx_http_idem_remove_lua_len, 6, "" },
 
     { ngx_http_idem_list_lua,
       &ngx_http_idem_list_lua_len, 6, "" },
