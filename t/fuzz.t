@@ -15,7 +15,8 @@ ok(!system('echo "int LLVMFuzzerTestOneInput(void) { return 0; }" '
            . '| clang -w -fsanitize=fuzzer -x c -o /dev/null - 2>/dev/null'),
    'there is clang with its fuzzer: tools/setup test');
 
-my @targets = qw(key multipart record json diff form resp);
+my @targets = (qw(key multipart record json diff form resp),
+               -f 'build/ngx_http_idempotency_postgres_module.so' ? 'rows' : ());
 
 local $ENV{FUZZ_SECONDS} = $ENV{FUZZ_SECONDS} || 2;
 

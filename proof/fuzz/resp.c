@@ -109,6 +109,16 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 }
 
 
+/* events are not read here */
+
+ngx_int_t
+ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
+    u_char code, u_char *p, u_char *last)
+{
+    return NGX_OK;
+}
+
+
 /* as it is when it is sent */
 
 static void
