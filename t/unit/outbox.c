@@ -202,6 +202,11 @@ static const ngx_http_idem_backend_t  inside_backend = {
     inside_cancel, NULL, 1, NULL, 0
 };
 
+/* layers that are not here */
+
+const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
+const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
+
 /* a layer around the outbox, as the cache is */
 
 static const ngx_http_idem_backend_t  outside_backend = {
