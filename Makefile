@@ -27,7 +27,7 @@ export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
 .PHONY: build run check test test-postgres install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
         analyse fresh nginx-tests history sql test-redis test-clients \
-        torture-clients clients outage
+        torture-clients clients test-http3 outage
 
 # a new file each time: an nginx that runs has the old one mapped
 build: setup-build
@@ -66,6 +66,12 @@ test-postgres: setup-test build
 # or valkey-9.1
 test-redis: setup-test build
 	@tools/test redis $(or $(SERVER),redis-7.0)
+
+# the promises over QUIC: an nginx with HTTP/3 is built, a curl with it fetched
+test-http3: setup-test setup-asan
+	@tools/build-http3
+	@prove t/http3.t
+	@IDEMPOTENCY_STORE=redis prove t/http3.t
 
 install:
 	@tools/install install
@@ -174,6 +180,7 @@ help:
 	@echo "make test-postgres  every test on the store postgres (make test runs some)"
 	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
+	@echo "make test-http3     t/http3.t, with an nginx and a curl that have HTTP/3"
 	@echo "make test-asan      every test, on an nginx built with sanitizers"
 	@echo "make test-valgrind  every test under valgrind: uninitialised memory"
 	@echo "make bench          speed, beside others (10 minutes; an idle machine)"

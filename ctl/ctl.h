@@ -10,7 +10,7 @@
  *   idempotencyctl.c  options, and which command it is
  *   ctl_ask.c         asks the location
  *   ctl_records.c     inspect, list, delete, cleanup, purge, stats
- *   ctl_tail.c        tail
+ *   ctl_tail.c        tail, export, and events that are removed
  *   ctl_id.c          id
  *   ctl_health.c      health
  */
@@ -51,9 +51,12 @@ typedef struct {
     const char  *state;
     const char  *older;
     const char  *user;
+    const char  *since;
+    const char  *dir;
     long         limit;
     int          json;
     int          dry_run;
+    int          events;
 } ctl_options_t;
 
 
@@ -69,9 +72,13 @@ int ctl_delete(void);
 int ctl_cleanup(void);
 int ctl_purge(void);
 int ctl_tail(void);
+int ctl_export(void);
 int ctl_stats(void);
 int ctl_id(void);
 int ctl_health(void);
+
+/* cleanup and purge with --events */
+int ctl_forget(void);
 
 
 /* to stderr */

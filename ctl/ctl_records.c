@@ -195,7 +195,12 @@ ctl_cleanup(void)
         return CTL_USAGE;
     }
 
-    return ctl_pages("DELETE");
+    if (o.events && o.older == NULL) {
+        ctl_say("which events? Say --older");
+        return CTL_USAGE;
+    }
+
+    return o.events ? ctl_forget() : ctl_pages("DELETE");
 }
 
 
@@ -207,7 +212,12 @@ ctl_purge(void)
         return CTL_USAGE;
     }
 
-    return ctl_pages("DELETE");
+    if (o.events && o.actor == NULL) {
+        ctl_say("whose events? Say --actor");
+        return CTL_USAGE;
+    }
+
+    return o.events ? ctl_forget() : ctl_pages("DELETE");
 }
 
 

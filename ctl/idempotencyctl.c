@@ -34,6 +34,7 @@ static struct {
     { "cleanup", ctl_cleanup },
     { "purge", ctl_purge },
     { "tail", ctl_tail },
+    { "export", ctl_export },
     { "stats", ctl_stats },
     { "id", ctl_id },
     { "health", ctl_health },
@@ -53,8 +54,12 @@ static const char  ctl_usage[] =
     "            [--tenant <tenant>] [--actor <actor>] [--limit <n>]\n"
     "  delete    --record <id> | --key <key> [--scope <scope>] [--dry-run]\n"
     "  cleanup   --state <state> and/or --older <time> [--dry-run]\n"
+    "            --events --store <store> --older <time> [--dry-run]\n"
     "  purge     --tenant <tenant> | --actor <actor> [--dry-run]\n"
+    "            --events --store <store> --actor <actor> [--dry-run]\n"
     "  tail      [--key <key>] [--record <id>]\n"
+    "            --store <store> [--since <time>] [--actor <actor>] ...\n"
+    "  export    --store <store> --dir <dir> [--since <time>] [--older <time>]\n"
     "  stats     of each store, by state\n"
     "  id        --key <key> --scope <scope>   (asks nobody)\n"
     "  health    of each store\n"
@@ -78,6 +83,8 @@ ctl_options(int argc, char **argv)
         { "actor", 1, NULL, 'a' }, { "group", 1, NULL, 'g' },
         { "state", 1, NULL, 'S' }, { "older", 1, NULL, 'o' },
         { "limit", 1, NULL, 'l' }, { "user", 1, NULL, 'U' },
+        { "since", 1, NULL, 'b' }, { "dir", 1, NULL, 'd' },
+        { "events", 0, NULL, 'e' },
         { "json", 0, NULL, 'j' }, { "dry-run", 0, NULL, 'n' },
         { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 }
     };
@@ -98,6 +105,9 @@ ctl_options(int argc, char **argv)
         case 'o': o.older = optarg; break;
         case 'l': o.limit = atol(optarg); break;
         case 'U': o.user = optarg; break;
+        case 'b': o.since = optarg; break;
+        case 'd': o.dir = optarg; break;
+        case 'e': o.events = 1; break;
         case 'j': o.json = 1; break;
         case 'n': o.dry_run = 1; break;
 

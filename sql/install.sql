@@ -64,6 +64,7 @@ SET LOCAL search_path = :"schema", pg_temp;
 \ir v1/purge.sql
 \ir v1/people.sql
 \ir v1/admin.sql
+\ir v1/trail.sql
 \ir v1/grants.sql
 
 \if :before_1

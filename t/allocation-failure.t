@@ -13,17 +13,17 @@ use IdempotencyTest;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
 
-our $Redis = ($ENV{IDEMPOTENCY_STORE} || '') eq 'redis';
+our $Remote = ($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/;
 
 # "prepare" comes before the failure and "request" is hit by it; both get a key.
 # "answers" are the statuses of a request that nothing happened to, "retry"
 # those of the same once more.  Where the application ran and there was no
 # memory to hold its response, the record says so: 507.
 #
-# A Redis whose connection broke for want of memory is away for a moment, and a
+# A store whose connection broke for want of memory is away for a moment, and a
 # lock that could not be given back to it is tried again soon: then the retry
 # is asked again for as long, which is far less than the lease.  With no memory
-# at all for a while, a lock in Redis ends with its lease: of that there is one
+# at all for a while, a lock in it ends with its lease: of that there is one
 # walk, with a short one.
 
 sub walk
@@ -43,7 +43,7 @@ sub walk
     my (@bad, $balance);
     my $steps = 0;
 
-    for my $all (0, $Redis && !$o{all} ? () : 1) {
+    for my $all (0, $Remote && !$o{all} ? () : 1) {
         for my $n (1 .. $o{most} + 1) {
             my $key = new_key();
 
@@ -82,7 +82,7 @@ sub walk
 
             my $again = eval { $o{again}->($key) };
 
-            if ($Redis) {
+            if ($Remote) {
                 wait_for(sub {
                     !$again || grep({ $_ == $again->status } @{ $o{retry} })
                         or !($again = eval { $o{again}->($key) });
@@ -161,21 +161,21 @@ sub settled
 }
 
 
-# a connection to Redis has its buffers, or has none at the moment
+# a connection to the store has its buffers, or has none at the moment
 
 sub more
 {
     my ($before, $after) = map { [ split ' ' ] } @_;
-    my $some = $Redis ? 8 : 0;
+    my $some = $Remote ? 8 : 0;
 
     return $after->[0] > $before->[0] + $some
-           || $after->[1] > $before->[1] + ($Redis ? 2 : 0);
+           || $after->[1] > $before->[1] + ($Remote ? 2 : 0);
 }
 
 our $Paused;
 
-if ($Redis) {
-    $Paused = start_redis();
+if ($Remote) {
+    $Paused = start_remote();
     $ENV{TEST_NGINX_PAUSED_PORT} = $main::Paused->{port};
 }
 
@@ -212,8 +212,8 @@ walk(name => 'fresh', retry => [200, 507]);
 
 
 
-=== TEST 7: no memory at all for a while, and the lock in Redis
---- store: redis
+=== TEST 7: no memory at all for a while, and the lock in the store
+--- store: redis postgres
 --- config
     location / {
         idempotency        $TEST_STORE;
@@ -654,13 +654,12 @@ for my $page (qw(prom json html)) {
 
 
 
-=== TEST 11: Redis with a cache, and a commit that goes to the outbox
---- store: redis
+=== TEST 11: a store with a cache, and a commit that goes to the outbox
+--- store: redis postgres
 --- http_config
-    idempotency_store cached redis {
-        server   127.0.0.1:$TEST_NGINX_REDIS_PORT;
+    idempotency_store cached $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
         cache    copies:1m ttl=30s;
-        prefix   cached:;
     }
     idempotency_store ledger memory { zone ledger:1m; }
 --- config
@@ -760,12 +759,11 @@ is(app_count($busy), 1, 'and it ran once');
 
 
 === TEST 13: shared memory of the layers is full at every step
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store cached redis {
-        server   127.0.0.1:$TEST_NGINX_REDIS_PORT;
+    idempotency_store cached $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
         cache    copies:1m ttl=30s;
-        prefix   full:;
     }
 --- config
     location / {
@@ -788,9 +786,9 @@ walk(name => 'a full cache', request => $send, arm => { slab => 1 },
 
 
 === TEST 14: a commit that goes to the outbox
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store away redis {
+    idempotency_store away $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
         timeout  100ms;
         cache    copies:1m ttl=30s;
@@ -825,10 +823,10 @@ walk(name => 'outbox', retry => [200, 507],
 
 
 
-=== TEST 15: a connection to Redis that is made anew
---- store: redis
+=== TEST 15: a connection to the store that is made anew
+--- store: redis postgres
 --- http_config
-    idempotency_store away redis { server 127.0.0.1:$TEST_NGINX_PAUSED_PORT; }
+    idempotency_store away $TEST_REMOTE { server 127.0.0.1:$TEST_NGINX_PAUSED_PORT; }
 --- config
     location / {
         idempotency       away;
@@ -838,7 +836,7 @@ walk(name => 'outbox', retry => [200, 507],
 --- client_timeout: 120
 --- client
 walk(name => 'connecting', retry => [200, 507], prepare => sub {
-    $main::Paused->command(qw(CLIENT KILL TYPE normal SKIPME yes));
+    $main::Paused->hang_up;
 });
 
 

@@ -117,6 +117,9 @@ sub run_flapping
 
             my $uri = "/ok?op=$op&ms=" . int rand 60;
 
+            # some of them begin in the ledger
+            $proxy->tell('down') if $n % 3 == 0;
+
             for my $time (1 .. $times) {
                 my $c = send_post($uri, 'x', { 'Idempotency-Key' => $key });
                 flap($proxy) if $flaps++ % 3 == 0;

@@ -360,6 +360,70 @@ unlike($said, qr/ERROR:(?!.*(?:could not serialize|changed 20 times))/,
        'no error but those of serialization') or diag($said);
 $pg->sql('ALTER DATABASE idempotency RESET default_transaction_isolation');
 
+# --- traps: a plan that was made while the table was small, attributes that
+# CREATE OR REPLACE drops, updates that touch the index, a vacuum that locks
+
+ok($pg->install, 'installed once more') or diag($pg->{said});
+
+my $steps = sub {
+    my ($from, $to) = @_;
+
+    return "DO \$\$ BEGIN FOR i IN $from .. $to LOOP "
+           . "PERFORM idempotency.idempotency_begin(sha256(i::text::bytea), "
+           . "${\token(1)}, ${\claim($same)}, NULL, 30000, 86400000, false, 0, "
+           . "false, 0::smallint, 'g', '', '', ''); "
+           . "PERFORM idempotency.idempotency_watch(sha256(i::text::bytea)); "
+           . "PERFORM idempotency.idempotency_commit(sha256(i::text::bytea), "
+           . "${\token(1)}, ${\claim($same)}, 2::smallint, 0::smallint, "
+           . "200::smallint, 86400000, 0, 30000, false, false, 'g', '', '', '', "
+           . "repeat('x', 300)::bytea); "
+           . "PERFORM idempotency.idempotency_release(sha256(i::text::bytea), "
+           . "${\token(2)}); END LOOP; END \$\$; "
+};
+
+$pg->clear;
+$pg->sql($steps->(1, 3));
+$pg->sql('ANALYZE idempotency.idempotency_keys');
+is($pg->sql($steps->(4, 10)
+            . "INSERT INTO idempotency.idempotency_keys (id, token, claim, state, "
+            . "created_at, lease_until, expires_at, forget_at, purge_at) SELECT "
+            . "sha256(('x' || n)::bytea), ${\token(1)}, ${\claim($same)}, 2, now(), "
+            . "now(), now(), now(), now() FROM generate_series(1, 3000) n; "
+            . $steps->(11, 60)
+            . "SELECT seq_scan FROM pg_stat_xact_user_tables "
+            . "WHERE relname = 'idempotency_keys'"), 0,
+   'no step reads the whole table, although it was small at first');
+
+$pg->clear;
+$pg->sql('VACUUM idempotency.idempotency_keys');
+is($pg->sql($steps->(1, 200)
+            . "SELECT n_tup_hot_upd * 10 > n_tup_upd * 6 FROM "
+            . "pg_stat_xact_user_tables WHERE relname = 'idempotency_keys'"),
+   't', 'most updates leave the index alone');
+like($pg->sql("SELECT reloptions FROM pg_class WHERE oid = "
+              . "'idempotency.idempotency_keys'::regclass"),
+     qr/vacuum_truncate=off/, 'vacuum takes no exclusive lock');
+
+# --- what the documents tell people to type into psql
+
+for my $file (qw(docs/postgres.md docs/howto-postgres.md)) {
+    open my $in, '<', $file or die "$file: $!\n";
+    my @typed = grep { /^ +(?:SELECT|INSERT|GRANT|CREATE) .*;$/ } <$in>;
+
+    cmp_ok(scalar @typed, '>', 3, "$file has statements");
+
+    # its roles under other names
+
+    my $sql = join '', map { s/\b(nginx|ann)\b/typed_$1/gr } @typed;
+
+    for my $role (grep { $sql !~ /CREATE ROLE $_/ } qw(typed_nginx typed_ann)) {
+        $sql = "CREATE ROLE $role;\n$sql";
+    }
+
+    ok($pg->psql(user => 'postgres', sql => "BEGIN;\n$sql ROLLBACK"),
+       '... which work') or diag($pg->{said});
+}
+
 # --- installing
 
 ok($pg->install, 'installing again changes nothing') or diag($pg->{said});

@@ -29,6 +29,11 @@
 #include <zlib.h>
 
 
+/* places of a second module, that of PostgreSQL, are told apart by this */
+#ifndef FAULTS_AT
+#define FAULTS_AT       0
+#endif
+
 #define FAULTS_SITES    1024
 
 #define FAULTS_POOL     1       /* memory of the process                    */
@@ -106,7 +111,7 @@ faults_hit(unsigned class, const char *name, void *from)
         return 0;
     }
 
-    address = (uint64_t) (uintptr_t) from - faults_base;
+    address = FAULTS_AT + (uint64_t) (uintptr_t) from - faults_base;
 
     for (i = 0; i < faults->nsites; i++) {
         if (faults->sites[i].address == address) {

@@ -36,6 +36,8 @@ GRANT EXECUTE ON FUNCTION
     idempotency_entries(bytea, integer),
     idempotency_delete(bytea),
     idempotency_remove(bytea),
+    idempotency_trail(bigint, bigint, bigint, text, text, text, integer,
+                      boolean),
     idempotency_forget(text, text, integer)
 TO idempotency_admin;
 

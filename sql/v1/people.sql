@@ -125,6 +125,9 @@ SET search_path FROM CURRENT AS $$
 DECLARE
     c  integer;
 BEGIN
+    -- in order: see trail.sql
+    PERFORM pg_advisory_xact_lock(7305420, hashtext(current_schema()));
+
     INSERT INTO idempotency_events (at, event_id, event, level, host, store,
                 label, tenant, actor, record, data)
     SELECT coalesce((e ->> 'timestamp')::timestamptz, now()),

@@ -9,6 +9,8 @@
  *   DELETE of these
  *   GET    id?key=&scope=                  record id and hash of a key
  *   GET    events                          events as they happen
+ *   GET    events?store=&since=…           events that a store keeps
+ *   DELETE of these
  *   GET    health                          each store is asked
  *
  * It is a location like any other: who may ask is said by allow, auth_basic
@@ -34,8 +36,9 @@ static ngx_uint_t ngx_http_idem_admin_word(ngx_str_t *tail,
     const char *word);
 static ngx_int_t ngx_http_idem_admin_record(ngx_http_request_t *r,
     ngx_str_t *tail);
-static ngx_http_idem_store_t *ngx_http_idem_admin_store(
-    ngx_http_request_t *r, ngx_str_t *name);
+static ngx_int_t ngx_http_idem_admin_stored(ngx_http_request_t *r,
+    ngx_str_t *name);
+static ngx_int_t ngx_http_idem_admin_read_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
 
@@ -84,7 +87,7 @@ static ngx_int_t
 ngx_http_idem_admin_handler(ngx_http_request_t *r)
 {
     ngx_int_t                   rc;
-    ngx_str_t                   tail, value;
+    ngx_str_t                   tail, value, word;
     ngx_http_idem_main_conf_t  *mcf;
 
     rc = ngx_http_discard_request_body(r);
@@ -111,6 +114,14 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
 
     if (ngx_http_idem_admin_word(&tail, "records")) {
         return ngx_http_idem_admin_record(r, &tail);
+    }
+
+    if (ngx_http_idem_admin_arg(r, "store", &value) == NGX_OK) {
+        word = tail;
+
+        if (ngx_http_idem_admin_word(&word, "events") && word.len == 0) {
+            return ngx_http_idem_admin_stored(r, &value);
+        }
     }
 
     if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
@@ -198,6 +209,56 @@ ngx_http_idem_admin_word(ngx_str_t *tail, const char *word)
 }
 
 
+/* events?store= */
+
+static ngx_int_t
+ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *name)
+{
+    ngx_str_t                  value;
+    ngx_http_idem_store_t     *store;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_DELETE))) {
+        ngx_str_set(&value, "GET, DELETE");
+        (void) ngx_http_idem_add_header(r, "Allow", &value);
+
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
+                      "METHOD_NOT_ALLOWED",
+                      "This address takes GET and DELETE.");
+    }
+
+    if (r->method == NGX_HTTP_DELETE
+        && conf->admin == NGX_HTTP_IDEM_ADMIN_READ)
+    {
+        return ngx_http_idem_admin_read_only(r);
+    }
+
+    store = ngx_http_idem_admin_store(r, name);
+
+    if (store == NULL || !store->trail) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
+                      store ? "NO_EVENTS" : "STORE_UNKNOWN",
+                      store ? "This store keeps no events: ask without "
+                              "\"store\" for those of this nginx."
+                            : "There is no such store. GET on the address of "
+                              "the location names those there are.");
+    }
+
+    return ngx_http_idem_admin_trail(r, store);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_read_only(ngx_http_request_t *r)
+{
+    return ngx_http_idem_admin_error(r, NGX_HTTP_FORBIDDEN, "READ_ONLY",
+                      "This location is \"idempotency_admin read\": nothing "
+                      "is deleted here.");
+}
+
+
 static ngx_int_t
 ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
 {
@@ -222,9 +283,7 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
     if (r->method == NGX_HTTP_DELETE
         && conf->admin == NGX_HTTP_IDEM_ADMIN_READ)
     {
-        return ngx_http_idem_admin_error(r, NGX_HTTP_FORBIDDEN, "READ_ONLY",
-                      "This location is \"idempotency_admin read\": nothing "
-                      "is deleted here.");
+        return ngx_http_idem_admin_read_only(r);
     }
 
     name = *tail;
@@ -274,7 +333,7 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
 }
 
 
-static ngx_http_idem_store_t *
+ngx_http_idem_store_t *
 ngx_http_idem_admin_store(ngx_http_request_t *r, ngx_str_t *name)
 {
     ngx_uint_t                   i;

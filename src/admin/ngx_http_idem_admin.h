@@ -8,6 +8,7 @@
  *   ..._admin_print.c    a record as JSON: never its body, headers, key, token
  *   ..._admin_health.c   each store is asked
  *   ..._admin_events.c   events as they happen, as server-sent events
+ *   ..._admin_trail.c    events that a store keeps, of all hosts
  */
 
 
@@ -88,6 +89,9 @@ typedef struct {
 char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
+ngx_http_idem_store_t *ngx_http_idem_admin_store(ngx_http_request_t *r,
+    ngx_str_t *name);
+
 /* an error as JSON, with a text for people; what a handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);
@@ -129,6 +133,12 @@ void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
 
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
+
+/* ..._admin_trail.c */
+
+/* GET and DELETE of events?store= */
+ngx_int_t ngx_http_idem_admin_trail(ngx_http_request_t *r,
+    ngx_http_idem_store_t *store);
 
 
 #endif /* _NGX_HTTP_IDEM_ADMIN_H_INCLUDED_ */

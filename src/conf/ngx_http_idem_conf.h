@@ -296,6 +296,8 @@ ngx_int_t ngx_http_idem_body_options(ngx_conf_t *cf,
 uint32_t ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf);
 
 char *ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf);
+ngx_http_idem_store_t *ngx_http_idem_conf_get_store(ngx_conf_t *cf,
+    ngx_str_t *name);
 char *ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,

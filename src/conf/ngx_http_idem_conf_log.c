@@ -13,6 +13,8 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
+static char *ngx_http_idem_conf_log_store(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
@@ -20,7 +22,10 @@ static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
 static ngx_int_t ngx_http_idem_fraction(u_char *p, u_char *last);
 
 
-/* idempotency_log <file> | syslog:... | off [level=...] [sample=...] */
+/*
+ * idempotency_log <file> | syslog:... | store:<name> | off [level=...]
+ *                 [sample=...] [max=...]
+ */
 
 char *
 ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -57,6 +62,8 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ilcf->log = log;
 
+    log->conf_file = cf->conf_file->file.name.data;
+    log->conf_line = cf->conf_file->line;
     log->level = NGX_HTTP_IDEM_LEVEL_INFO;
 
     for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
@@ -70,6 +77,12 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
+        }
+
+    } else if (ngx_strncmp(value[1].data, "store:", 6) == 0) {
+
+        if (ngx_http_idem_conf_log_store(cf, log, &value[1]) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
 
@@ -102,10 +115,39 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* it may be declared later: whether it keeps events is seen then */
+
+static char *
+ngx_http_idem_conf_log_store(ngx_conf_t *cf, ngx_http_idem_log_t *log,
+    ngx_str_t *value)
+{
+    ngx_str_t               name;
+    ngx_http_idem_store_t  *store;
+
+    name.data = value->data + 6;
+    name.len = value->len - 6;
+
+    if (name.len == 0) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "it is \"store:<name>\", the name of an "
+                             "\"idempotency_store\"");
+    }
+
+    store = ngx_http_idem_conf_get_store(cf, &name);
+
+    if (store == NULL || ngx_http_idem_trail_init(cf, log, store) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 static char *
 ngx_http_idem_conf_log_option(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value)
 {
+    ngx_int_t   n;
     ngx_uint_t  i;
 
     if (value->len > 6 && ngx_strncmp(value->data, "level=", 6) == 0) {
@@ -129,6 +171,20 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
 
     if (value->len > 7 && ngx_strncmp(value->data, "sample=", 7) == 0) {
         return ngx_http_idem_conf_sample(cf, log, value);
+    }
+
+    if (log->send && value->len > 4
+        && ngx_strncmp(value->data, "max=", 4) == 0)
+    {
+        n = ngx_atoi(value->data + 4, value->len - 4);
+
+        if (n < 1) {
+            return ngx_http_idem_conf_invalid(cf, value,
+                             "it is how many events stay, as max=100000");
+        }
+
+        log->max = n;
+        return NGX_CONF_OK;
     }
 
     return ngx_http_idem_conf_invalid(cf, value,

@@ -20,8 +20,11 @@ static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     ngx_command_t *dummy, void *conf);
 static char *ngx_http_idem_conf_store_unknown(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_str_t *name);
-static ngx_http_idem_store_t *ngx_http_idem_conf_get_store(
-    ngx_conf_t *cf, ngx_str_t *name);
+static char *ngx_http_idem_init_trail(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store, ngx_http_idem_log_t *log);
+static ngx_http_idem_log_t *ngx_http_idem_find_log(
+    ngx_http_idem_main_conf_t *mcf, ngx_http_idem_store_t *store,
+    ngx_http_idem_log_t *log);
 static ngx_http_idem_store_t *ngx_http_idem_find_store(
     ngx_http_idem_main_conf_t *mcf, ngx_str_t *name);
 
@@ -164,7 +167,7 @@ ngx_http_idem_conf_store_unknown(ngx_conf_t *cf, ngx_http_idem_store_t *store,
 
 /* a store may be named before it is declared */
 
-static ngx_http_idem_store_t *
+ngx_http_idem_store_t *
 ngx_http_idem_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
 {
     ngx_http_idem_store_t      *store, **p;
@@ -229,6 +232,7 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
     ngx_resolver_t             *resolver;
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_idem_store_t      *store;
+    ngx_http_idem_log_t        *log;
 
     /* of the http block; one that was not configured has no servers */
 
@@ -245,13 +249,19 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
         if (store->backend == NULL) {
 
             if (!ngx_http_idem_conf_is(&store->name, "default")) {
+                log = ngx_http_idem_find_log(mcf, store, NULL);
+
                 ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                              "unknown store \"%V\" in \"idempotency\" "
+                              "unknown store \"%V\" in \"idempotency%s\" "
                               "directive in %s:%ui: declare it with "
                               "\"idempotency_store %V ...\" in the http "
-                              "block, or say \"on\" for the embedded one",
-                              &store->name, store->file, store->line,
-                              &store->name);
+                              "block%s",
+                              &store->name,
+                              log && log->conf_line == store->line ? "_log"
+                                                                   : "",
+                              store->file, store->line, &store->name,
+                              log ? ""
+                              : ", or say \"on\" for the embedded one");
                 return NGX_CONF_ERROR;
             }
 
@@ -264,6 +274,16 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
         }
 
         store->resolver = resolver;
+        store->trail = store->backend->trail;
+
+        for (log = ngx_http_idem_find_log(mcf, store, NULL);
+             log;
+             log = ngx_http_idem_find_log(mcf, store, log))
+        {
+            if (ngx_http_idem_init_trail(cf, store, log) != NGX_CONF_OK) {
+                return NGX_CONF_ERROR;
+            }
+        }
 
         rv = store->backend->init_conf(cf, store);
 
@@ -279,6 +299,59 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
     }
 
     return ngx_http_idem_fallback_init(cf, &mcf->fallbacks);
+}
+
+
+/* the next log whose events go to that store */
+
+static ngx_http_idem_log_t *
+ngx_http_idem_find_log(ngx_http_idem_main_conf_t *mcf,
+    ngx_http_idem_store_t *store, ngx_http_idem_log_t *log)
+{
+    ngx_queue_t  *q;
+
+    for (q = log ? ngx_queue_next(&log->queue) : ngx_queue_head(&mcf->logs);
+         q != ngx_queue_sentinel(&mcf->logs);
+         q = ngx_queue_next(q))
+    {
+        log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
+
+        if (log->send && log->name.len == store->name.len
+            && ngx_strncmp(log->name.data, store->name.data, log->name.len)
+               == 0)
+        {
+            return log;
+        }
+    }
+
+    return NULL;
+}
+
+
+static char *
+ngx_http_idem_init_trail(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    ngx_http_idem_log_t *log)
+{
+    if (store->trail == NGX_HTTP_IDEM_TRAIL_NONE) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "invalid value \"store:%V\" in \"idempotency_log\" "
+                      "directive in %s:%ui: a store of kind \"%V\" keeps no "
+                      "events; take a file, syslog, or a store of kind "
+                      "\"redis\" or \"postgres\"", &store->name,
+                      log->conf_file, log->conf_line, &store->backend->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (log->max && store->trail == NGX_HTTP_IDEM_TRAIL_ALL) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "invalid value \"max=%ui\" in \"idempotency_log\" "
+                      "directive in %s:%ui: a store of kind \"%V\" keeps "
+                      "events until they are purged by their age", log->max,
+                      log->conf_file, log->conf_line, &store->backend->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
 }
 
 

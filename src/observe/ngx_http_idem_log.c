@@ -1,11 +1,14 @@
 
 /*
- * Where events go: a file or syslog, without a request ever waiting for it.
+ * Where events go: a file, syslog or a store, without a request ever waiting
+ * for it.
  *
  * Lines are gathered in a buffer of each worker.  A full one, or one that is
  * a second old, is written by a thread of nginx's pool, where nginx has
  * threads; meanwhile another buffer takes the lines.  If both are full, lines
  * are dropped and counted.  The file is reopened with nginx's others (USR1).
+ * What goes to a store goes by log->send, in the same two buffers: one that
+ * could not be sent is kept and sent again while the other takes the lines.
  *
  * Called by the events; conf/..._conf_log.c sets it up.
  */
@@ -20,6 +23,10 @@
 
 #define NGX_HTTP_IDEM_LOG_BUFFER  65536
 #define NGX_HTTP_IDEM_LOG_FLUSH   1000
+
+/* to a store; and after it failed */
+#define NGX_HTTP_IDEM_LOG_BATCH   200
+#define NGX_HTTP_IDEM_LOG_AGAIN   1000
 
 /* a line of ours, and the header of syslog */
 #define NGX_HTTP_IDEM_SYSLOG_MAX  6400
@@ -57,10 +64,11 @@ static void ngx_http_idem_log_flush_event(ngx_event_t *ev);
 static void ngx_http_idem_log_flush_file(ngx_open_file_t *file,
     ngx_log_t *log);
 static void ngx_http_idem_log_sync(ngx_http_idem_log_t *log);
+static void ngx_http_idem_log_send(ngx_http_idem_log_t *log);
 static ngx_err_t ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p,
     size_t len, ngx_uint_t *dropped);
 static void ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
-    ngx_err_t err, ngx_uint_t dropped);
+    ngx_err_t err, ngx_uint_t dropped, const char *error);
 
 #if (NGX_THREADS)
 static ngx_int_t ngx_http_idem_log_post(ngx_http_idem_log_t *log);
@@ -157,6 +165,11 @@ ngx_http_idem_log_write(ngx_http_idem_log_t *log,
         return;
     }
 
+    if (log->closed) {
+        ngx_http_idem_metrics_dropped(1);
+        return;
+    }
+
     if (log->len + len > NGX_HTTP_IDEM_LOG_BUFFER) {
         ngx_http_idem_log_flush(log);
 
@@ -170,7 +183,8 @@ ngx_http_idem_log_write(ngx_http_idem_log_t *log,
     log->len += len;
 
     if (!log->flush.timer_set) {
-        ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_FLUSH);
+        ngx_add_timer(&log->flush, log->send ? NGX_HTTP_IDEM_LOG_BATCH
+                                             : NGX_HTTP_IDEM_LOG_FLUSH);
     }
 }
 
@@ -210,6 +224,11 @@ ngx_http_idem_log_flush_file(ngx_open_file_t *file, ngx_log_t *dummy)
 static void
 ngx_http_idem_log_flush(ngx_http_idem_log_t *log)
 {
+    if (log->send) {
+        ngx_http_idem_log_send(log);
+        return;
+    }
+
     if (log->len == 0) {
         return;
     }
@@ -237,6 +256,95 @@ ngx_http_idem_log_flush(ngx_http_idem_log_t *log)
 }
 
 
+/* one batch at a time: so they stay in order */
+
+static void
+ngx_http_idem_log_send(ngx_http_idem_log_t *log)
+{
+    if (log->batch == NULL) {
+
+        if (log->len == 0) {
+            return;
+        }
+
+        log->batch = log->buf;
+        log->batch_len = log->len;
+
+        log->buf = log->spare;
+        log->spare = NULL;
+        log->len = 0;
+
+    } else if (!log->failed || log->flush.timer_set) {
+
+        /* under way; or its time has not come, and there are many lines */
+
+        return;
+    }
+
+    log->failed = 0;
+    log->send(log, log->batch, log->batch_len);
+}
+
+
+void
+ngx_http_idem_log_sent(ngx_http_idem_log_t *log, ngx_uint_t dropped,
+    const char *error)
+{
+    if (dropped) {
+        ngx_http_idem_log_failed(log, 0, dropped, error);
+    }
+
+    log->spare = log->batch;
+    log->batch = NULL;
+
+    if (log->len && !log->flush.timer_set) {
+        ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_BATCH);
+    }
+}
+
+
+void
+ngx_http_idem_log_unsent(ngx_http_idem_log_t *log, const char *error)
+{
+    ngx_uint_t  n;
+
+    if (ngx_exiting) {
+        n = ngx_http_idem_log_lines(log->batch, log->batch_len)
+            + ngx_http_idem_log_lines(log->buf, log->len);
+
+        log->closed = 1;
+        log->len = 0;
+
+        ngx_http_idem_log_sent(log, n, error);
+        return;
+    }
+
+    ngx_http_idem_log_failed(log, 0, 0, error);
+
+    log->failed = 1;
+
+    if (log->flush.timer_set) {
+        ngx_del_timer(&log->flush);
+    }
+
+    ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_AGAIN);
+}
+
+
+ngx_uint_t
+ngx_http_idem_log_lines(u_char *p, size_t len)
+{
+    size_t      i;
+    ngx_uint_t  n;
+
+    for (i = 0, n = 0; i < len; i++) {
+        n += (p[i] == '\n');
+    }
+
+    return n;
+}
+
+
 static void
 ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
 {
@@ -248,7 +356,7 @@ ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
     log->len = 0;
 
     if (err) {
-        ngx_http_idem_log_failed(log, err, dropped);
+        ngx_http_idem_log_failed(log, err, dropped, NULL);
     }
 }
 
@@ -280,11 +388,9 @@ ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p, size_t len,
             continue;
         }
 
-        /* each ends so, also one that is there in part */
+        /* also one that is there in part */
 
-        for ( /* void */ ; p < last; p++) {
-            *dropped += (*p == '\n');
-        }
+        *dropped = ngx_http_idem_log_lines(p, last - p);
 
         return err;
     }
@@ -295,7 +401,7 @@ ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p, size_t len,
 
 static void
 ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
-    ngx_err_t err, ngx_uint_t dropped)
+    ngx_err_t err, ngx_uint_t dropped, const char *error)
 {
     ngx_http_idem_metrics_dropped(dropped);
 
@@ -306,6 +412,14 @@ ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
     }
 
     log->complained = ngx_time();
+
+    if (error) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: events could not be written to store "
+                      "\"%V\": %s; it is tried again, and what there is no "
+                      "room for is dropped and counted", &log->name, error);
+        return;
+    }
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
                   "idempotency: events could not be written to \"%V\"",
@@ -373,7 +487,7 @@ ngx_http_idem_log_written(ngx_event_t *ev)
     log->spare = w->data;
 
     if (w->err) {
-        ngx_http_idem_log_failed(log, w->err, w->dropped);
+        ngx_http_idem_log_failed(log, w->err, w->dropped, NULL);
     }
 }
 
@@ -394,7 +508,7 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
     {
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
 
-        if (log->file == NULL) {
+        if (log->file == NULL && log->send == NULL) {
             continue;
         }
 
@@ -416,7 +530,10 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
         log->flush.handler = ngx_http_idem_log_flush_event;
         log->flush.data = log;
         log->flush.log = cycle->log;
-        log->flush.cancelable = 1;
+
+        /* what is to be sent can't be when the process ends: it waits */
+
+        log->flush.cancelable = (log->send == NULL);
     }
 
     return NGX_OK;
@@ -439,6 +556,13 @@ ngx_http_idem_log_exit_process(ngx_queue_t *logs)
 
         if (log->file && log->len) {
             ngx_http_idem_log_sync(log);
+        }
+
+        if (log->send) {
+            ngx_http_idem_metrics_dropped(
+                       ngx_http_idem_log_lines(log->buf, log->len)
+                       + (log->batch ? ngx_http_idem_log_lines(log->batch,
+                                                    log->batch_len) : 0));
         }
     }
 }

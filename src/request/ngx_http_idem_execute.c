@@ -322,9 +322,12 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    /* c->close: the worker is told to end what is not through by now */
+    /*
+     * Both: the worker is told to end what is not through by now.  "close"
+     * alone is a QUIC connection that its client has closed
+     */
 
-    if (!c->close && ctx
+    if (!(c->close && c->error) && ctx
         && (ngx_http_idem_at_work(ctx)
             || ctx->phase == NGX_HTTP_IDEM_COMMIT))
     {

@@ -15,6 +15,7 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
+#include "response/ngx_http_idem_sse.h"
 
 
 static ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
@@ -173,6 +174,12 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         || ngx_http_idem_replay_headers(r, ctx) != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!response->header_only && ngx_http_idem_is_sse(r)
+        && r->headers_out.content_encoding == NULL)
+    {
+        ngx_http_idem_sse_resume(r, body);
     }
 
     if (ctx->conf->replay_json && !response->header_only

@@ -17,12 +17,11 @@
 #include "response/ngx_http_idem_sse.h"
 
 
-#define NGX_HTTP_IDEM_SSE_FIELD  (sizeof("data") - 1)
-
-
 static ngx_int_t ngx_http_idem_sse_data(ngx_pool_t *pool,
     ngx_http_idem_sse_event_t *event, ngx_uint_t nlines);
-static u_char *ngx_http_idem_sse_value(u_char *line, u_char *end);
+static u_char *ngx_http_idem_sse_value(u_char *line, u_char *end,
+    const ngx_str_t *name);
+static ngx_table_elt_t *ngx_http_idem_last_event(ngx_http_request_t *r);
 static u_char *ngx_http_idem_sse_eol(u_char *p, u_char *last);
 static u_char *ngx_http_idem_sse_skip_eol(u_char *p, u_char *last);
 static void *ngx_http_idem_log_alloc(void *data, size_t size);
@@ -54,6 +53,10 @@ static ngx_http_idem_json_options_t  ngx_http_idem_rpc_options = {
     .wanted = ngx_http_idem_rpc_members,
     .nwanted = NGX_HTTP_IDEM_RPC_N
 };
+
+
+static const ngx_str_t  ngx_http_idem_sse_data_name = ngx_string("data");
+static const ngx_str_t  ngx_http_idem_sse_id_name = ngx_string("id");
 
 
 ngx_uint_t
@@ -106,7 +109,10 @@ ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
 
         if (line != eol) {
 
-            if (ngx_http_idem_sse_value(line, eol) == NULL) {
+            if (ngx_http_idem_sse_value(line, eol,
+                                        &ngx_http_idem_sse_data_name)
+                == NULL)
+            {
                 continue;
             }
 
@@ -152,7 +158,8 @@ ngx_http_idem_sse_data(ngx_pool_t *pool, ngx_http_idem_sse_event_t *event,
     last = p + event->lines.len;
 
     if (nlines == 1) {
-        event->data.data = ngx_http_idem_sse_value(p, event->end.data);
+        event->data.data = ngx_http_idem_sse_value(p, event->end.data,
+                                               &ngx_http_idem_sse_data_name);
         event->data.len = event->end.data - event->data.data;
         return NGX_OK;
     }
@@ -166,7 +173,8 @@ ngx_http_idem_sse_data(ngx_pool_t *pool, ngx_http_idem_sse_event_t *event,
 
     while (p < last) {
         eol = ngx_http_idem_sse_eol(p, last);
-        value = ngx_http_idem_sse_value(p, eol);
+        value = ngx_http_idem_sse_value(p, eol,
+                                        &ngx_http_idem_sse_data_name);
 
         dst = ngx_cpymem(dst, value, eol - value);
         *dst++ = '\n';
@@ -180,18 +188,18 @@ ngx_http_idem_sse_data(ngx_pool_t *pool, ngx_http_idem_sse_event_t *event,
 }
 
 
-/* of "data: value", "data:value" or "data"; NULL: another field */
+/* of "name: value", "name:value" or "name"; NULL: another field */
 
 static u_char *
-ngx_http_idem_sse_value(u_char *line, u_char *end)
+ngx_http_idem_sse_value(u_char *line, u_char *end, const ngx_str_t *name)
 {
-    if (end - line < (ssize_t) NGX_HTTP_IDEM_SSE_FIELD
-        || ngx_memcmp(line, "data", NGX_HTTP_IDEM_SSE_FIELD) != 0)
+    if ((size_t) (end - line) < name->len
+        || ngx_memcmp(line, name->data, name->len) != 0)
     {
         return NULL;
     }
 
-    line += NGX_HTTP_IDEM_SSE_FIELD;
+    line += name->len;
 
     if (line == end) {
         return line;
@@ -226,6 +234,80 @@ ngx_http_idem_sse_skip_eol(u_char *p, u_char *last)
     }
 
     return (p < last) ? p + 1 : p;
+}
+
+
+/* an id that is not in it: the client gets the whole */
+
+void
+ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body)
+{
+    u_char           *p, *line, *eol, *last, *id;
+    ngx_uint_t        found;
+    ngx_table_elt_t  *h;
+
+    h = ngx_http_idem_last_event(r);
+
+    if (h == NULL || h->value.len == 0) {
+        return;
+    }
+
+    p = body->data;
+    last = p + body->len;
+
+    found = 0;
+
+    while (p < last) {
+        line = p;
+        eol = ngx_http_idem_sse_eol(p, last);
+        p = ngx_http_idem_sse_skip_eol(eol, last);
+
+        if (line == eol && found) {
+            body->data = p;
+            body->len = last - p;
+            return;
+        }
+
+        id = ngx_http_idem_sse_value(line, eol, &ngx_http_idem_sse_id_name);
+
+        if (id) {
+            found = (size_t) (eol - id) == h->value.len
+                    && ngx_memcmp(id, h->value.data, h->value.len) == 0;
+        }
+    }
+}
+
+
+static ngx_table_elt_t *
+ngx_http_idem_last_event(ngx_http_request_t *r)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return NULL;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == sizeof("Last-Event-ID") - 1
+            && ngx_strncasecmp(h[i].key.data, (u_char *) "Last-Event-ID",
+                               sizeof("Last-Event-ID") - 1)
+               == 0)
+        {
+            return &h[i];
+        }
+    }
 }
 
 

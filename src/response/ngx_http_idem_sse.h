@@ -35,6 +35,12 @@ ngx_uint_t ngx_http_idem_is_sse(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
     ngx_http_idem_sse_event_t *event);
 
+/*
+ * An EventSource that comes back tells the last event it has (Last-Event-ID):
+ * what is before the end of that one is taken out of "body"
+ */
+void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
+
 /* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
 ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
 

@@ -184,9 +184,11 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    /* c->close: the worker is told to end what is not through by now */
+    /* both: the worker is told to end what is not through by now */
 
-    if (c->close || ctx == NULL || ctx->phase != NGX_HTTP_IDEM_STREAM) {
+    if ((c->close && c->error) || ctx == NULL
+        || ctx->phase != NGX_HTTP_IDEM_STREAM)
+    {
         wev->handler = ngx_http_idem_stream_request_handler;
         wev->handler(wev);
         return;

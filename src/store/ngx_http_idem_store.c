@@ -85,7 +85,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
 
 
 const char  *ngx_http_idem_op_names[] = {
-    "begin", "renew", "commit", "release", "watch", "", "get", "remove", "list"
+    "begin", "renew", "commit", "release", "watch", "", "get", "remove", "list",
+    "log", "events"
 };
 
 
@@ -214,9 +215,11 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
         rc = backend->watch(op);
         break;
 
-    default: /* get, remove, list */
+    default: /* get, remove, list; log, events */
 
-        if (backend->admin == NULL) {
+        if (backend->admin == NULL
+            || (op->kind > NGX_HTTP_IDEM_OP_LIST && !op->store->trail))
+        {
             op->result = NGX_HTTP_IDEM_ERROR;
             op->error = ngx_http_idem_no_admin;
             return NGX_OK;

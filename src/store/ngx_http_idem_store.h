@@ -44,7 +44,9 @@ typedef enum {
     NGX_HTTP_IDEM_OP_N,                  /* those of requests, with figures */
     NGX_HTTP_IDEM_OP_GET,                /* of people: ..._admin.c          */
     NGX_HTTP_IDEM_OP_REMOVE,
-    NGX_HTTP_IDEM_OP_LIST
+    NGX_HTTP_IDEM_OP_LIST,
+    NGX_HTTP_IDEM_OP_LOG,                /* of the audit trail: ..._trail.c */
+    NGX_HTTP_IDEM_OP_EVENTS
 } ngx_http_idem_op_e;
 
 #define ngx_http_idem_op_is_admin(op)  ((op)->kind > NGX_HTTP_IDEM_OP_N)
@@ -123,6 +125,43 @@ typedef struct {
                                                    op->pool                 */
 } ngx_http_idem_list_t;
 
+/*
+ * Events that a store keeps for all hosts, in the order in which they came.
+ * They are read, and removed, in slices: "more" says that the end was not
+ * reached.
+ */
+
+typedef struct {
+    /* log */
+    ngx_str_t                lines;             /* each ends with LF        */
+    ngx_uint_t               n;                 /* of them                  */
+    ngx_uint_t               max;               /* about so many stay, where
+                                                   events are in memory     */
+
+    /* events */
+    ngx_str_t                cursor;            /* behind it; empty: "since";
+                                                   asked, then answered: in
+                                                   op->pool                 */
+    uint64_t                 since;             /* ms since the epoch       */
+    uint64_t                 until;             /* 0: no end                */
+    ngx_str_t                name;              /* of a member, and ...     */
+    ngx_str_t                value;             /* its value: those only    */
+    ngx_str_t                other;             /* ... or this one          */
+    ngx_array_t              found;             /* ngx_str_t; the asker's   */
+    ngx_uint_t               matched;
+    unsigned                 remove:1;          /* they are not told        */
+    unsigned                 more:1;
+} ngx_http_idem_trail_t;
+
+/* of a backend: it keeps no events; the last ones, or all */
+#define NGX_HTTP_IDEM_TRAIL_NONE   0
+#define NGX_HTTP_IDEM_TRAIL_LAST   1
+#define NGX_HTTP_IDEM_TRAIL_ALL    2
+
+/* events that a slice looks at */
+#define NGX_HTTP_IDEM_TRAIL_SLICE  100
+
+
 /* of a cursor, with its NUL */
 #define NGX_HTTP_IDEM_CURSOR_MAX  256
 
@@ -195,6 +234,9 @@ struct ngx_http_idem_op_s {
 
     /* get, remove, list */
     ngx_http_idem_list_t    *list;
+
+    /* log, events */
+    ngx_http_idem_trail_t   *trail;
 
     /* all but watch: the request runs although the store did not answer; its
        lock and its outcome are this nginx's own, until the store is back */
@@ -314,8 +356,15 @@ typedef struct {
      *          begin as if nothing were there.  Hosts that keep a copy
      *          (store->forget) are told.
      * list     OK, with the entries of a slice.
+     *
+     * Where it keeps events for all hosts ("trail"), also
+     *
+     * log      OK: they are there, or some of them twice.  bad_record: it is
+     *          no use to try again.
+     * events   OK, with those of a slice.
      */
     ngx_int_t  (*admin)(ngx_http_idem_op_t *op);
+    ngx_uint_t   trail;                          /* ..._TRAIL_...           */
 } ngx_http_idem_backend_t;
 
 
@@ -331,6 +380,7 @@ struct ngx_http_idem_store_s {
     ngx_http_idem_layers_t          *layers;          /* or NULL            */
     ngx_http_idem_forget_pt          forget;          /* NULL: nothing is
                                                          kept               */
+    ngx_uint_t                       trail;           /* it keeps events    */
     ngx_http_idem_nodes_t           *nodes;           /* NULL: it is one    */
     ngx_uint_t                       connects;        /* by this worker: a
                                                          server that was
@@ -389,6 +439,10 @@ ngx_http_idem_entry_t *ngx_http_idem_op_entry(ngx_http_idem_op_t *op);
 /* ... its details, of which it keeps the beginning */
 ngx_int_t ngx_http_idem_entry_details(ngx_http_idem_op_t *op,
     ngx_http_idem_entry_t *entry, u_char *p, size_t len);
+
+/* log->send, of a log whose lines go to a store */
+ngx_int_t ngx_http_idem_trail_init(ngx_conf_t *cf, ngx_http_idem_log_t *log,
+    ngx_http_idem_store_t *store);
 
 /* an event: of the store, or of one of its records ("id", or NULL) */
 void ngx_http_idem_store_event(ngx_http_idem_store_t *store,

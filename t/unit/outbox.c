@@ -199,7 +199,7 @@ inside_exit(ngx_cycle_t *c, ngx_http_idem_store_t *s)
 static const ngx_http_idem_backend_t  inside_backend = {
     ngx_string("inside"), NULL, NULL, NULL, inside_init, inside_exit,
     inside_ask, inside_ask, inside_ask, inside_ask, inside_ask,
-    inside_cancel, NULL, 1, NULL
+    inside_cancel, NULL, 1, NULL, 0
 };
 
 /* a layer around the outbox, as the cache is */
@@ -211,7 +211,7 @@ static const ngx_http_idem_backend_t  outside_backend = {
     ngx_http_idem_layer_pass, ngx_http_idem_layer_pass,
     ngx_http_idem_layer_pass, ngx_http_idem_layer_pass,
     ngx_http_idem_layer_pass, ngx_http_idem_layer_cancel,
-    NULL, 1, NULL
+    NULL, 1, NULL, 0
 };
 
 

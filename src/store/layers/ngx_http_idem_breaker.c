@@ -79,7 +79,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     ngx_http_idem_breaker_cancel,
     NULL,                                  /* stats */
     1,
-    ngx_http_idem_layer_pass                 /* admin   */
+    ngx_http_idem_layer_pass,                /* admin   */
+    NGX_HTTP_IDEM_TRAIL_NONE                 /* store->trail says it */
 };
 
 

@@ -62,7 +62,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
     ngx_http_idem_layer_cancel,
     NULL,                                  /* stats */
     1,
-    ngx_http_idem_cache_admin
+    ngx_http_idem_cache_admin,
+    NGX_HTTP_IDEM_TRAIL_NONE                 /* store->trail says it */
 };
 
 

@@ -93,7 +93,8 @@ const ngx_http_idem_backend_t
     ngx_http_idem_fallback_cancel,
     NULL,                                  /* stats */
     1,
-    NULL                                     /* admin: each by its name */
+    NULL,                                    /* admin: each by its name */
+    NGX_HTTP_IDEM_TRAIL_NONE
 };
 
 

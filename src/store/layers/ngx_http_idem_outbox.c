@@ -79,7 +79,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
     ngx_http_idem_outbox_cancel,
     NULL,                                  /* stats */
     1,
-    ngx_http_idem_outbox_admin
+    ngx_http_idem_outbox_admin,
+    NGX_HTTP_IDEM_TRAIL_NONE                 /* store->trail says it */
 };
 
 

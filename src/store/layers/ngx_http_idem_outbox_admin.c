@@ -29,7 +29,7 @@ ngx_int_t
 ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                   op->kind == NGX_HTTP_IDEM_OP_LIST
+                                   op->kind >= NGX_HTTP_IDEM_OP_LIST
                                    ? NULL : ngx_http_idem_outbox_asked, 0);
 }
 

@@ -90,7 +90,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
     ngx_http_idem_memory_cancel,
     ngx_http_idem_memory_stats,
     0,                                       /* remote */
-    ngx_http_idem_memory_admin
+    ngx_http_idem_memory_admin,
+    NGX_HTTP_IDEM_TRAIL_NONE
 };
 
 

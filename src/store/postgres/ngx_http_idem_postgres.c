@@ -67,7 +67,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_http_idem_pg_cancel,
     ngx_http_idem_pg_stats,
     1,                                       /* remote  */
-    ngx_http_idem_pg_admin
+    ngx_http_idem_pg_admin,
+    NGX_HTTP_IDEM_TRAIL_ALL
 };
 
 
@@ -154,6 +155,12 @@ ngx_http_idem_pg_route(ngx_http_idem_op_t *op)
 
     pg = ngx_http_idem_pg_conf(op);
 
+    /* beside the purge, so that no record waits for them */
+
+    if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
+        return &pg->conns[pg->nconns - 1];
+    }
+
     n = op->id[NGX_HTTP_IDEM_ID_LEN - 1] % pg->connections;
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE
@@ -196,6 +203,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     }
 
     call->op = op;
+    call->single = (op->kind > NGX_HTTP_IDEM_OP_LIST);
     op->state_data = call;
 
     /* not cancelable: a worker that is to quit waits for it */

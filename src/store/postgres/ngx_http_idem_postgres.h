@@ -12,6 +12,7 @@
  *   ..._postgres_step.c        an operation as a statement
  *   ..._postgres_result.c      a row, or an error, as its result
  *   ..._postgres_admin.c       rows as the entries that people see
+ *   ..._postgres_trail.c       events
  *   ..._postgres_watch.c       waiters and notifications
  *   ..._postgres_purge.c       the purge, by one worker of a host
  *
@@ -76,7 +77,7 @@ typedef enum {
     NGX_HTTP_IDEM_PG_STEPS = 0,             /* all but commits; the first one
                                                listens                       */
     NGX_HTTP_IDEM_PG_COMMITS,
-    NGX_HTTP_IDEM_PG_PURGE
+    NGX_HTTP_IDEM_PG_PURGE                  /* ... and events                */
 } ngx_http_idem_pg_role_e;
 
 
@@ -93,7 +94,7 @@ typedef enum {
 /* statements: the operations in their order, with the purge among them */
 
 #define NGX_HTTP_IDEM_PG_STEP_PURGE  NGX_HTTP_IDEM_OP_N
-#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_OP_LIST + 1)
+#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_OP_EVENTS + 1)
 
 /* those of people, behind it, have no name: they may lack a right, or be
    missing in a schema that was installed before there were any */
@@ -290,6 +291,28 @@ void ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn);
 
 /* statements */
+
+#define NGX_HTTP_IDEM_PG_PARAMS      16
+
+/* parameters of one, with room for what is encoded for it */
+
+typedef struct {
+    int              n;
+    const char      *values[NGX_HTTP_IDEM_PG_PARAMS];
+    int              lengths[NGX_HTTP_IDEM_PG_PARAMS];
+    int              formats[NGX_HTTP_IDEM_PG_PARAMS];
+    u_char          *last;
+    u_char           room[256 + NGX_HTTP_IDEM_LABEL_N
+                                * NGX_HTTP_IDEM_LABEL_MAX];
+} ngx_http_idem_pg_args_t;
+
+void ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args, const void *value,
+    size_t len);
+void ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args, int64_t n,
+    size_t bytes);
+ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t step, ngx_http_idem_pg_args_t *args);
+
 ngx_int_t ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
 ngx_int_t ngx_http_idem_pg_prelude_send(
@@ -302,6 +325,11 @@ ngx_int_t ngx_http_idem_pg_count(PGresult *result);
 /* administration */
 ngx_int_t ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id);
 void ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call);
+
+/* events */
+ngx_int_t ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t *call);
+void ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call);
 
 /* what becomes of a statement that failed */
 

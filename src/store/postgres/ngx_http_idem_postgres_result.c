@@ -96,6 +96,11 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
         return;
     }
 
+    if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
+        ngx_http_idem_pg_trail_result(call);
+        return;
+    }
+
     if (ngx_http_idem_op_is_admin(op)) {
         ngx_http_idem_pg_admin_result(call);
         return;
@@ -380,6 +385,10 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 
     } else {
         ngx_http_idem_pg_explain(op, "", error);
+
+        /* events that are no JSON will not be when they are sent again */
+        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_LOG
+                          && ngx_strncmp(state, "22", 2) == 0);
     }
 
     return NGX_HTTP_IDEM_PG_FAILED;

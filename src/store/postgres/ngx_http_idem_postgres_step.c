@@ -15,29 +15,10 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-#define NGX_HTTP_IDEM_PG_PARAMS      16
-
 /* of an encoded response: see record/ */
 #define NGX_HTTP_IDEM_PG_STATUS_AT   8
 
 
-/* parameters of a statement, with room for what is encoded for it */
-
-typedef struct {
-    int              n;
-    const char      *values[NGX_HTTP_IDEM_PG_PARAMS];
-    int              lengths[NGX_HTTP_IDEM_PG_PARAMS];
-    int              formats[NGX_HTTP_IDEM_PG_PARAMS];
-    u_char          *last;
-    u_char           room[256 + NGX_HTTP_IDEM_LABEL_N
-                                * NGX_HTTP_IDEM_LABEL_MAX];
-} ngx_http_idem_pg_args_t;
-
-
-static void ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args,
-    const void *value, size_t len);
-static void ngx_http_idem_pg_arg_number(
-    ngx_http_idem_pg_args_t *args, int64_t n, size_t bytes);
 static void ngx_http_idem_pg_arg_time(
     ngx_http_idem_pg_args_t *args, uint64_t time);
 static void ngx_http_idem_pg_arg_claim(
@@ -49,8 +30,6 @@ static void ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
 static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare);
 static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
-static ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
 
 static const char  *ngx_http_idem_pg_texts[] = {
@@ -78,6 +57,11 @@ static const char  *ngx_http_idem_pg_texts[] = {
     "SELECT * FROM %V.idempotency_delete($1::bytea)",
 
     "SELECT * FROM %V.idempotency_entries($1::bytea,$2::int4)",
+
+    "SELECT %V.idempotency_log($1::text::jsonb)",
+
+    "SELECT * FROM %V.idempotency_trail($1::int8,$2::int8,$3::int8,$4::text,"
+    "$5::text,$6::text,$7::int4,$8::bool)",
 
     "SELECT o_version, o_compatible FROM %V.idempotency_version()",
 
@@ -121,7 +105,7 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 }
 
 
-static void
+void
 ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args,
     const void *value, size_t len)
 {
@@ -132,7 +116,7 @@ ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args,
 }
 
 
-static void
+void
 ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args,
     int64_t n, size_t bytes)
 {
@@ -248,6 +232,10 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_int_t                 rc;
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_args_t   args;
+
+    if (call->step > NGX_HTTP_IDEM_OP_LIST) {
+        return ngx_http_idem_pg_trail_send(conn, call);
+    }
 
     op = call->op;
     gathered = NULL;
@@ -423,7 +411,7 @@ ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size)
 
 /* behind a pooler a statement that has a name is not there in the next lot */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t step, ngx_http_idem_pg_args_t *args)
 {

@@ -71,7 +71,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_redis_cancel,
     ngx_http_idem_redis_stats,
     1,                                       /* remote  */
-    ngx_http_idem_redis_ask_op               /* admin   */
+    ngx_http_idem_redis_ask_op,              /* admin   */
+    NGX_HTTP_IDEM_TRAIL_LAST
 };
 
 
@@ -151,7 +152,9 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     call->call.handler = ngx_http_idem_redis_replied;
     call->call.data = op;
     call->call.key.data = call->key;
-    call->call.key.len = ngx_http_idem_redis_key(redis, op->id, call->key);
+    call->call.key.len = (op->kind > NGX_HTTP_IDEM_OP_LIST)
+                         ? ngx_http_idem_redis_trail_key(redis, call->key)
+                         : ngx_http_idem_redis_key(redis, op->id, call->key);
     call->call.lane = ngx_http_idem_redis_lane(op->id);
     call->call.impatient = ngx_http_idem_redis_impatient(op);
     call->call.urgent = (op->kind == NGX_HTTP_IDEM_OP_RENEW);

@@ -10,6 +10,7 @@
  *   ..._redis_reply.c       its reply as its result
  *   ..._redis_record.c      a record as it is in Redis
  *   ..._redis_admin.c       what people ask: a record, its removal, a list
+ *   ..._redis_trail.c       events, in a stream
  *   ..._redis_watch.c       waiters, and who wakes them
  *   ..._redis_client.c      what the client tells: nodes, lost records,
  *                           replicas that are missing
@@ -57,9 +58,9 @@
 /* conn->flags: the server has that script; it refused the native command */
 #define ngx_http_idem_redis_has(script)  (1 << (script))
 #define ngx_http_idem_redis_scripts_all                                       \
-    (ngx_http_idem_redis_has(NGX_HTTP_IDEM_REDIS_UPGRADE + 1) - 1)
+    (ngx_http_idem_redis_has(NGX_HTTP_IDEM_OP_EVENTS + 1) - 1)
 #define ngx_http_idem_redis_not(kind)                                         \
-    (1 << (NGX_HTTP_IDEM_REDIS_UPGRADE + 1 + (kind)))
+    (1 << (NGX_HTTP_IDEM_OP_EVENTS + 1 + (kind)))
 
 /* how often a waiter looks at a record that it can't mark, ms */
 #define NGX_HTTP_IDEM_REDIS_LOOK         1000
@@ -232,6 +233,17 @@ size_t ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis);
 u_char *ngx_http_idem_redis_put_admin(u_char *p,
     ngx_http_idem_redis_call_t *call);
 ngx_int_t ngx_http_idem_redis_admin_result(
+    ngx_http_idem_redis_call_t *call, u_char code, u_char *p, u_char *last);
+
+/* ..._redis_trail.c */
+
+/* the key of the stream; its size */
+size_t ngx_http_idem_redis_trail_key(ngx_http_idem_redis_t *redis,
+    u_char *key);
+size_t ngx_http_idem_redis_trail_size(ngx_http_idem_op_t *op);
+u_char *ngx_http_idem_redis_put_trail(u_char *p,
+    ngx_http_idem_redis_call_t *call);
+ngx_int_t ngx_http_idem_redis_trail_result(
     ngx_http_idem_redis_call_t *call, u_char code, u_char *p, u_char *last);
 
 /* ..._redis_client.c */

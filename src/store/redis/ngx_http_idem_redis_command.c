@@ -47,6 +47,8 @@
 #include "ngx_http_idem_get_lua.h"
 #include "ngx_http_idem_remove_lua.h"
 #include "ngx_http_idem_list_lua.h"
+#include "ngx_http_idem_log_lua.h"
+#include "ngx_http_idem_events_lua.h"
 
 
 #define NGX_HTTP_IDEM_REDIS_SHA_LEN   40
@@ -113,7 +115,13 @@ static ngx_http_idem_redis_script_t
       &ngx_http_idem_remove_lua_len, 4, "" },
 
     { ngx_http_idem_list_lua,
-      &ngx_http_idem_list_lua_len, 6, "" }
+      &ngx_http_idem_list_lua_len, 6, "" },
+
+    { ngx_http_idem_log_lua,
+      &ngx_http_idem_log_lua_len, 3, "" },
+
+    { ngx_http_idem_events_lua,
+      &ngx_http_idem_events_lua_len, 7, "" }
 };
 
 
@@ -125,7 +133,7 @@ ngx_http_idem_redis_command_init(void)
     ngx_sha1_t                     sha1;
     ngx_http_idem_redis_script_t  *script;
 
-    for (i = 0; i <= NGX_HTTP_IDEM_OP_LIST; i++) {
+    for (i = 0; i <= NGX_HTTP_IDEM_OP_EVENTS; i++) {
         script = &ngx_http_idem_redis_scripts[i];
 
         ngx_sha1_init(&sha1);
@@ -168,6 +176,9 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         size += op->size;
+
+    } else if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
+        size += ngx_http_idem_redis_trail_size(op);
 
     } else if (ngx_http_idem_op_is_admin(op)) {
         size += ngx_http_idem_redis_admin_size(
@@ -351,6 +362,10 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
     }
 
     p = ngx_http_idem_redis_put_eval(p, call, op->kind);
+
+    if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
+        return ngx_http_idem_redis_put_trail(p, call);
+    }
 
     if (ngx_http_idem_op_is_admin(op)) {
         return ngx_http_idem_redis_put_admin(p, call);

@@ -126,6 +126,12 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
                              head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
                              head.data + head.len);
 
+    case NGX_HTTP_IDEM_OP_LOG:
+    case NGX_HTTP_IDEM_OP_EVENTS:
+        return ngx_http_idem_redis_trail_result(call, code,
+                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
+                             head.data + head.len);
+
     case NGX_HTTP_IDEM_OP_WATCH:
 
         if (head.len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8) {

@@ -31,6 +31,7 @@ use Exporter 'import';
 our @EXPORT = qw(faults_arm faults_disarm faults_balance faults_sites
                  faults_calls faults_kill faults_kills);
 
+use constant POSTGRES => 1 << 40;
 use constant { POOL => 1, SLAB => 2, LIBRARY => 4 };
 
 # offsets in the file
@@ -139,12 +140,20 @@ sub faults_calls
 {
     my @calls;
     my $call;
+    my @files = ([ $Module, 0 ]);
 
-    for (qx(objdump -d --no-show-raw-insn $Module)) {
-        my ($address) = /^ *([0-9a-f]+):/ or next;
+    push @files, [ $Module =~ s/idempotency_module/idempotency_postgres_module/r,
+                   POSTGRES ] if ($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres';
 
-        push @calls, hex $address if $call;
-        $call = /\bcall\b.*<__wrap_(?!free|ngx_destroy_pool|ngx_http_idem_mutex)/;
+    for (@files) {
+        my ($file, $at) = @$_;
+
+        for (qx(objdump -d --no-show-raw-insn $file)) {
+            my ($address) = /^ *([0-9a-f]+):/ or next;
+
+            push @calls, $at + hex $address if $call;
+            $call = /\bcall\b.*<__wrap_(?!free|ngx_destroy_pool|ngx_http_idem_mutex)/;
+        }
     }
 
     return @calls;
@@ -158,7 +167,15 @@ sub place
     my $address = shift;
 
     return $Places{$address} ||= do {
-        my $said = sprintf 'addr2line -s -f -e %s 0x%x', $Module, $address - 1;
+        my $file = $Module;
+
+        # of the module of PostgreSQL
+        if ($address >= POSTGRES) {
+            $file =~ s/idempotency_module/idempotency_postgres_module/;
+            $address -= POSTGRES;
+        }
+
+        my $said = sprintf 'addr2line -s -f -e %s 0x%x', $file, $address - 1;
         my ($function, $line) = split /\n/, qx($said);
         "$function at $line";
     };

@@ -429,7 +429,8 @@ sub write_record
 }
 
 # A record that no begin can use; one whose commits the server refuses, until it
-# is accepted again; no room for responses, and room again
+# is accepted again; no room for responses, and room again; all connections of
+# nginx are closed
 
 sub corrupt
 {
@@ -451,6 +452,12 @@ sub accept { $_[0]->sql('DROP FUNCTION idempotency.raise() CASCADE') }
 sub full { $_[0]->raise('NEW.response IS NOT NULL', 'disk_full') }
 
 sub not_full { $_[0]->sql('DROP FUNCTION IF EXISTS idempotency.raise() CASCADE') }
+
+sub hang_up
+{
+    $_[0]->sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+               . "WHERE usename = 'nginx'");
+}
 
 # a row that is written so is an error
 

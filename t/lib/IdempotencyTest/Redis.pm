@@ -205,7 +205,8 @@ sub write_record
 }
 
 # A record that no begin can use; one whose commits the server refuses, until it
-# is accepted again; no room for responses, and room again.  As Postgres.pm has it.
+# is accepted again; no room for responses, and room again; all connections are
+# closed.  As Postgres.pm has it.
 
 sub corrupt
 {
@@ -229,6 +230,8 @@ sub accept
 
     $self->command('DEL', $name);
 }
+
+sub hang_up { $_[0]->command(qw(CLIENT KILL TYPE normal SKIPME yes)) }
 
 sub full { $_[0]->command('CONFIG', 'SET', 'maxmemory', 1) }
 sub not_full { $_[0]->command('CONFIG', 'SET', 'maxmemory', 0) }

@@ -1,0 +1,578 @@
+
+/*
+ * GET events?store=: events that a store keeps, of all hosts, as server-sent
+ * events; DELETE removes them.
+ *
+ *   since=, until=   how long ago, as in nginx.conf, or ISO 8601
+ *   older=           the same as until
+ *   key=, record=, actor=   those only
+ *   after=           behind this one: an id of the stream (or Last-Event-ID)
+ *   follow=0         ends where the events end
+ *   dry_run=1        of DELETE: counts
+ *
+ * A slice is asked for when the client has taken the one before.
+ *
+ * Called by the handler; calls the store.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "admin/ngx_http_idem_admin.h"
+
+
+/* between looks, where all is told */
+#define NGX_HTTP_IDEM_TRAIL_LOOK   300
+#define NGX_HTTP_IDEM_TRAIL_ALIVE  15000
+
+/* while a client reads slowly */
+#define NGX_HTTP_IDEM_TRAIL_SLOW   50
+
+
+typedef struct {
+    ngx_http_request_t     *request;
+    ngx_http_idem_op_t      op;
+    ngx_http_idem_trail_t   trail;
+    ngx_pool_t             *pool;               /* of a slice               */
+    ngx_event_t             event;
+    ngx_msec_t              sent;
+    ngx_uint_t              n;                  /* removed                  */
+    size_t                  cursor_len;
+    u_char                  cursor[NGX_HTTP_IDEM_CURSOR_MAX];
+    u_char                  text[2 * NGX_HTTP_IDEM_HASH_LEN];
+    unsigned                follow:1;
+    unsigned                remove:1;
+    unsigned                dry_run:1;
+    unsigned                begun:1;            /* the header is out        */
+} ngx_http_idem_admin_trail_t;
+
+
+static ngx_int_t ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_time(ngx_http_request_t *r,
+    const char *name, uint64_t *time);
+static void ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t);
+static void ngx_http_idem_trail_look(ngx_event_t *ev);
+static void ngx_http_idem_trail_ask(ngx_http_idem_admin_trail_t *t);
+static void ngx_http_idem_trail_handler(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_tell(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t,
+    u_char *p, u_char *last);
+static void ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t,
+    ngx_int_t rc);
+static void ngx_http_idem_trail_write_handler(ngx_http_request_t *r);
+static void ngx_http_idem_trail_cleanup(void *data);
+
+
+ngx_int_t
+ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
+{
+    ngx_http_cleanup_t           *cln;
+    ngx_http_idem_admin_trail_t  *t;
+
+    t = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_admin_trail_t));
+    cln = ngx_http_cleanup_add(r, 0);
+
+    if (t == NULL || cln == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    t->request = r;
+    t->op.store = store;
+    t->remove = (r->method == NGX_HTTP_DELETE);
+    t->follow = !t->remove;
+
+    if (ngx_http_idem_trail_query(t) != NGX_OK) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "ARGUMENT_INVALID", "\"since\", \"until\" and \"older\" "
+                      "are times as in nginx.conf (30s, 1h, 7d) or "
+                      "2026-01-28T10:00:00Z, and \"record\" is 64 hexadecimal "
+                      "digits.");
+    }
+
+    if (t->remove && t->trail.name.len == 0 && t->trail.until == 0) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "FILTER_MISSING", "Which events are to be deleted? Say "
+                      "older, actor, record or key.");
+    }
+
+    cln->handler = ngx_http_idem_trail_cleanup;
+    cln->data = t;
+
+    t->event.handler = ngx_http_idem_trail_look;
+    t->event.data = t;
+    t->event.log = r->connection->log;
+
+    r->main->count++;
+    r->read_event_handler = ngx_http_test_reading;
+
+    ngx_http_idem_trail_ask(t);
+
+    return NGX_DONE;
+}
+
+
+static ngx_int_t
+ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t)
+{
+    ngx_str_t            value;
+    ngx_http_request_t  *r;
+
+    r = t->request;
+
+    if (ngx_http_idem_trail_time(r, "since", &t->trail.since) != NGX_OK
+        || ngx_http_idem_trail_time(r, "until", &t->trail.until) != NGX_OK
+        || ngx_http_idem_trail_time(r, "older", &t->trail.until) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_idem_admin_arg(r, "record", &value) == NGX_OK
+        && ngx_http_idem_admin_id(&value, t->text) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_trail_choose(t);
+
+    if (t->trail.until
+        || (ngx_http_idem_admin_arg(r, "follow", &value) == NGX_OK
+            && value.len == 1 && value.data[0] == '0'))
+    {
+        t->follow = 0;
+    }
+
+    if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_OK) {
+        t->dry_run = !(value.len == 0
+                       || (value.len == 1 && value.data[0] == '0'));
+    }
+
+    if (ngx_http_idem_admin_arg(r, "after", &value) == NGX_OK
+        && value.len < sizeof(t->cursor))
+    {
+        ngx_memcpy(t->cursor, value.data, value.len);
+        t->cursor_len = value.len;
+    }
+
+    t->trail.remove = (t->remove && !t->dry_run);
+
+    return NGX_OK;
+}
+
+
+/* how long ago, or when: ms since the epoch */
+
+static ngx_int_t
+ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
+    uint64_t *time)
+{
+    int          n;
+    ngx_int_t    ms;
+    ngx_str_t    value;
+    ngx_time_t  *tp;
+    struct tm    tm;
+    char         text[sizeof("2026-01-28T10:00:00")];
+
+    if (ngx_http_idem_admin_arg(r, name, &value) != NGX_OK) {
+        return NGX_OK;
+    }
+
+    ms = ngx_parse_time(&value, 0);
+
+    if (ms != NGX_ERROR) {
+        tp = ngx_timeofday();
+        *time = (uint64_t) tp->sec * 1000 + tp->msec;
+        *time = (uint64_t) ms < *time ? *time - ms : 1;
+
+        return NGX_OK;
+    }
+
+    /* a date, or a date and a time; what follows a second does not count */
+
+    n = (int) ngx_min(value.len, sizeof(text) - 1);
+
+    ngx_memzero(&tm, sizeof(struct tm));
+    ngx_memzero(text, sizeof(text));
+    ngx_memcpy(text, value.data, n);
+
+    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d", &tm.tm_year, &tm.tm_mon,
+               &tm.tm_mday, &tm.tm_hour, &tm.tm_min, &tm.tm_sec)
+        < 3)
+    {
+        return NGX_ERROR;
+    }
+
+    tm.tm_year -= 1900;
+    tm.tm_mon -= 1;
+
+    *time = (uint64_t) timegm(&tm) * 1000;
+
+    return NGX_OK;
+}
+
+
+/* a line that is wanted has this in it */
+
+static void
+ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
+{
+    u_char                  id[NGX_HTTP_IDEM_ID_LEN];
+    u_char                  hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t               scope;
+    ngx_http_request_t     *r;
+    ngx_http_idem_trail_t  *trail;
+
+    r = t->request;
+    trail = &t->trail;
+
+    if (ngx_http_idem_admin_arg(r, "record", &trail->value) == NGX_OK) {
+        ngx_strlow(trail->value.data, trail->value.data, trail->value.len);
+        ngx_str_set(&trail->name, "record");
+        return;
+    }
+
+    if (ngx_http_idem_admin_key(r, id, hash, &scope) == NGX_OK) {
+        ngx_str_set(&trail->name, "key_hash");
+
+    } else if (ngx_http_idem_admin_arg(r, "actor", &trail->other) == NGX_OK
+               && trail->other.len)
+    {
+        /* by name, as a hash or plain, or by the hash */
+
+        ngx_str_set(&trail->name, "actor");
+        ngx_http_idem_digest_plain(hash, trail->other.data,
+                                   trail->other.len);
+    } else {
+        return;
+    }
+
+    trail->value.data = t->text;
+    trail->value.len = ngx_hex_dump(t->text, hash, sizeof(hash)) - t->text;
+}
+
+
+static void
+ngx_http_idem_trail_look(ngx_event_t *ev)
+{
+    ngx_connection_t             *c;
+    ngx_http_request_t           *r;
+    ngx_http_idem_admin_trail_t  *t;
+
+    static u_char  alive[] = ":\n\n";
+
+    t = ev->data;
+    r = t->request;
+    c = r->connection;
+
+    if (ngx_exiting || ngx_terminate) {
+        ngx_http_idem_trail_finish(t, ngx_http_idem_trail_end(t));
+        return;
+    }
+
+    /* what was sent is in the pool of the slice */
+
+    if (t->begun && (r->buffered || c->buffered || r->out)) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_TRAIL_SLOW);
+        return;
+    }
+
+    if (t->begun && ngx_current_msec - t->sent > NGX_HTTP_IDEM_TRAIL_ALIVE
+        && ngx_http_idem_trail_write(t, alive, alive + 3) == NGX_ERROR)
+    {
+        ngx_http_idem_trail_finish(t, NGX_ERROR);
+        return;
+    }
+
+    ngx_http_idem_trail_ask(t);
+}
+
+
+static void
+ngx_http_idem_trail_ask(ngx_http_idem_admin_trail_t *t)
+{
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_store_t  *store;
+
+    if (t->pool) {
+        ngx_destroy_pool(t->pool);
+    }
+
+    t->pool = ngx_create_pool(16384, t->request->connection->log);
+
+    if (t->pool == NULL
+        || ngx_array_init(&t->trail.found, t->pool, NGX_HTTP_IDEM_TRAIL_SLICE,
+                          sizeof(ngx_str_t))
+           != NGX_OK)
+    {
+        ngx_http_idem_trail_finish(t, NGX_ERROR);
+        return;
+    }
+
+    op = &t->op;
+    store = op->store;
+
+    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
+
+    op->kind = NGX_HTTP_IDEM_OP_EVENTS;
+    op->store = store;
+    op->trail = &t->trail;
+    op->pool = t->pool;
+    op->log = t->request->connection->log;
+    op->handler = ngx_http_idem_trail_handler;
+    op->data = t;
+
+    t->trail.cursor.data = t->cursor;
+    t->trail.cursor.len = t->cursor_len;
+    t->trail.matched = 0;
+    t->trail.more = 0;
+
+    if (ngx_http_idem_store_submit(op) == NGX_OK) {
+        ngx_http_idem_trail_handler(op);
+    }
+}
+
+
+static void
+ngx_http_idem_trail_handler(ngx_http_idem_op_t *op)
+{
+    ngx_int_t                     rc;
+    ngx_http_idem_admin_trail_t  *t;
+
+    t = op->data;
+
+    rc = ngx_http_idem_trail_told(t);
+
+    if (rc != NGX_AGAIN) {
+        ngx_http_idem_trail_finish(t, rc);
+    }
+}
+
+
+/* NGX_AGAIN: it goes on */
+
+static ngx_int_t
+ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
+{
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_trail_t  *trail;
+
+    op = &t->op;
+    trail = &t->trail;
+
+    if (op->result != NGX_HTTP_IDEM_OK) {
+
+        /* who follows comes back, with the id of the last one */
+
+        if (t->begun) {
+            return ngx_http_idem_trail_end(t);
+        }
+
+        return ngx_http_idem_admin_error(t->request,
+                      NGX_HTTP_SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE",
+                      "Store \"%V\" does not answer: %s. %ui events were "
+                      "deleted before that.", &op->store->name,
+                      op->error ? op->error : "no reply",
+                      t->dry_run ? 0 : t->n);
+    }
+
+    if (trail->cursor.data != t->cursor) {
+        t->cursor_len = ngx_min(trail->cursor.len, sizeof(t->cursor));
+        ngx_memcpy(t->cursor, trail->cursor.data, t->cursor_len);
+    }
+
+    t->n += trail->matched;
+
+    if (!t->remove && ngx_http_idem_trail_tell(t) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (!trail->more && !t->follow) {
+        return ngx_http_idem_trail_end(t);
+    }
+
+    /* not cancelable: a worker that is to quit ends the request first */
+
+    ngx_add_timer(&t->event, trail->more ? 1 : NGX_HTTP_IDEM_TRAIL_LOOK);
+
+    return NGX_AGAIN;
+}
+
+
+/* "data: <event>" for each, and with the last one where to go on */
+
+static ngx_int_t
+ngx_http_idem_trail_tell(ngx_http_idem_admin_trail_t *t)
+{
+    size_t       size;
+    u_char      *p, *start;
+    ngx_str_t   *line;
+    ngx_uint_t   i;
+
+    if (!t->begun && ngx_http_idem_trail_begin(t) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    line = t->trail.found.elts;
+    size = t->cursor_len + sizeof("id: \n") - 1;
+
+    for (i = 0; i < t->trail.found.nelts; i++) {
+        size += line[i].len + sizeof("data: \n\n") - 1;
+    }
+
+    if (i == 0) {
+        return NGX_OK;
+    }
+
+    start = ngx_pnalloc(t->pool, size);
+    if (start == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (p = start, i = 0; i < t->trail.found.nelts; i++) {
+
+        if (i + 1 == t->trail.found.nelts) {
+            p = ngx_sprintf(p, "id: %*s\n", t->cursor_len, t->cursor);
+        }
+
+        p = ngx_sprintf(p, "data: %V\n\n", &line[i]);
+    }
+
+    return ngx_http_idem_trail_write(t, start, p);
+}
+
+
+static ngx_int_t
+ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
+{
+    ngx_int_t            rc;
+    ngx_http_request_t  *r;
+
+    static u_char  hello[] = ": events of all hosts\n\n";
+
+    r = t->request;
+
+    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = NGX_HTTP_OK;
+    ngx_http_clear_content_length(r);
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return NGX_ERROR;
+    }
+
+    t->begun = 1;
+    r->write_event_handler = ngx_http_idem_trail_write_handler;
+
+    return ngx_http_idem_trail_write(t, hello, hello + sizeof(hello) - 1);
+}
+
+
+static ngx_int_t
+ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
+{
+    ngx_str_t             by;
+    ngx_http_idem_text_t  text;
+
+    if (!t->remove) {
+
+        if (!t->begun && ngx_http_idem_trail_begin(t) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        return ngx_http_send_special(t->request, NGX_HTTP_LAST);
+    }
+
+    by = t->request->headers_in.user.len
+         ? t->request->headers_in.user : t->request->connection->addr_text;
+
+    if (t->n && !t->dry_run) {
+        ngx_log_error(NGX_LOG_NOTICE, t->request->connection->log, 0,
+                      "idempotency: %ui events were deleted from store "
+                      "\"%V\" by %V", t->n, &t->op.store->name, &by);
+    }
+
+    ngx_http_idem_admin_text(t->request, &text);
+
+    ngx_http_idem_text(&text, "{\"deleted\":%ui,\"matched\":%ui,"
+                       "\"dry_run\":%s}\n", t->dry_run ? 0 : t->n, t->n,
+                       t->dry_run ? "true" : "false");
+
+    return ngx_http_idem_admin_send(t->request, NGX_HTTP_OK, &text);
+}
+
+
+static ngx_int_t
+ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t, u_char *p,
+    u_char *last)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t   out;
+
+    b = ngx_calloc_buf(t->request->pool);
+    if (b == NULL) {
+        return NGX_ERROR;
+    }
+
+    b->pos = p;
+    b->last = last;
+    b->memory = 1;
+    b->flush = 1;
+
+    out.buf = b;
+    out.next = NULL;
+
+    t->sent = ngx_current_msec;
+
+    return ngx_http_output_filter(t->request, &out) == NGX_ERROR ? NGX_ERROR
+                                                                 : NGX_OK;
+}
+
+
+static void
+ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t, ngx_int_t rc)
+{
+    ngx_connection_t  *c;
+
+    c = t->request->connection;
+
+    ngx_http_finalize_request(t->request, rc);
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_idem_trail_write_handler(ngx_http_request_t *r)
+{
+    if (ngx_http_output_filter(r, NULL) == NGX_ERROR
+        || ngx_handle_write_event(r->connection->write, 0) != NGX_OK)
+    {
+        ngx_http_finalize_request(r, NGX_ERROR);
+    }
+}
+
+
+/* the request ends, perhaps since its client is gone */
+
+static void
+ngx_http_idem_trail_cleanup(void *data)
+{
+    ngx_http_idem_admin_trail_t  *t = data;
+
+    ngx_http_idem_store_cancel(&t->op);
+
+    if (t->event.timer_set) {
+        ngx_del_timer(&t->event);
+    }
+
+    if (t->pool) {
+        ngx_destroy_pool(t->pool);
+        t->pool = NULL;
+    }
+}

@@ -1,0 +1,214 @@
+
+/*
+ * Events in PostgreSQL: rows of idempotency_events, for all hosts.
+ *
+ * A batch is one call of idempotency_log(), and a slice of what is read or
+ * removed one of idempotency_trail(), both on the connection of the purge.  A
+ * cursor is the number of the last row.
+ *
+ * Called by the statement of an operation, and with its rows.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/postgres/ngx_http_idem_postgres.h"
+
+
+/* columns of a row */
+
+enum {
+    NGX_HTTP_IDEM_PG_TRAIL_SEQ = 0,
+    NGX_HTTP_IDEM_PG_TRAIL_AT,
+    NGX_HTTP_IDEM_PG_TRAIL_LINE,
+    NGX_HTTP_IDEM_PG_TRAIL_N
+};
+
+
+static ngx_int_t ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_trail_t *t);
+static ngx_int_t ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op,
+    PGresult *result, int row);
+
+
+ngx_int_t
+ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_call_t *call)
+{
+    ngx_int_t                 after;
+    ngx_http_idem_trail_t    *t;
+    ngx_http_idem_pg_args_t   args;
+
+    t = call->op->trail;
+
+    if (call->step == NGX_HTTP_IDEM_OP_LOG) {
+        return ngx_http_idem_pg_trail_log(conn, t);
+    }
+
+    args.n = 0;
+    args.last = args.room;
+
+    if (t->cursor.len) {
+
+        /* somebody else's: from the end, where nothing is */
+
+        after = ngx_atoi(t->cursor.data, t->cursor.len);
+
+        ngx_http_idem_pg_arg_number(&args,
+                                    after == NGX_ERROR ? NGX_MAX_INT_T_VALUE
+                                                       : after, 8);
+    } else {
+        ngx_http_idem_pg_arg(&args, NULL, 0);
+    }
+
+    ngx_http_idem_pg_arg_number(&args, (int64_t) t->since, 8);
+    ngx_http_idem_pg_arg_number(&args, (int64_t) t->until, 8);
+    ngx_http_idem_pg_arg(&args, t->name.len ? t->name.data : NULL,
+                         t->name.len);
+    ngx_http_idem_pg_arg(&args, t->name.len ? t->value.data : NULL,
+                         t->value.len);
+    ngx_http_idem_pg_arg(&args, t->other.len ? t->other.data : NULL,
+                         t->other.len);
+    ngx_http_idem_pg_arg_number(&args, NGX_HTTP_IDEM_TRAIL_SLICE, 4);
+    ngx_http_idem_pg_arg_number(&args, t->remove, 1);
+
+    return ngx_http_idem_pg_send(conn, call->step, &args);
+}
+
+
+/* lines as an array: "[", commas in place of line feeds, "]" at the end */
+
+static ngx_int_t
+ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_trail_t *t)
+{
+    u_char                   *p;
+    size_t                    i;
+    ngx_int_t                 rc;
+    ngx_http_idem_pg_args_t   args;
+
+    p = ngx_alloc(t->lines.len + 1, ngx_cycle->log);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    p[0] = '[';
+
+    for (i = 0; i < t->lines.len; i++) {
+        p[i + 1] = (t->lines.data[i] == LF) ? ',' : t->lines.data[i];
+    }
+
+    p[t->lines.len] = ']';
+
+    args.n = 0;
+    args.last = args.room;
+
+    ngx_http_idem_pg_arg(&args, p, t->lines.len + 1);
+
+    rc = ngx_http_idem_pg_send(conn, NGX_HTTP_IDEM_OP_LOG, &args);
+
+    ngx_free(p);
+
+    return rc;
+}
+
+
+void
+ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
+{
+    int                     row, rows;
+    u_char                 *p;
+    ngx_uint_t              late;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_trail_t  *t;
+
+    op = call->op;
+    t = op->trail;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LOG) {
+        op->result = NGX_HTTP_IDEM_OK;
+        op->error = NULL;
+        return;
+    }
+
+    if (PQnfields(call->result) != NGX_HTTP_IDEM_PG_TRAIL_N) {
+        return;
+    }
+
+    rows = PQntuples(call->result);
+    late = 0;
+
+    for (row = 0; row < rows; row++) {
+
+        late += (t->until
+                 && ngx_http_idem_pg_number(call->result, row,
+                                            NGX_HTTP_IDEM_PG_TRAIL_AT)
+                    >= (int64_t) t->until);
+
+        if (ngx_http_idem_pg_trail_line(op, call->result, row) != NGX_OK) {
+            op->error = "no memory for events";
+            return;
+        }
+    }
+
+    if (rows) {
+        p = ngx_pnalloc(op->pool, NGX_INT64_LEN);
+        if (p == NULL) {
+            op->error = "no memory for events";
+            return;
+        }
+
+        t->cursor.data = p;
+        t->cursor.len = ngx_sprintf(p, "%L",
+                                    ngx_http_idem_pg_number(call->result,
+                                              rows - 1,
+                                              NGX_HTTP_IDEM_PG_TRAIL_SEQ))
+                        - p;
+    }
+
+    /* events come about in the order of their time: that will do */
+
+    t->more = (rows == NGX_HTTP_IDEM_TRAIL_SLICE
+               && late < (ngx_uint_t) rows);
+
+    op->result = NGX_HTTP_IDEM_OK;
+    op->error = NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op, PGresult *result,
+    int row)
+{
+    size_t      len;
+    ngx_str_t  *line;
+
+    if (PQgetisnull(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE)) {
+        return NGX_OK;
+    }
+
+    op->trail->matched++;
+
+    if (op->trail->remove) {
+        return NGX_OK;
+    }
+
+    len = (size_t) PQgetlength(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE);
+
+    line = ngx_array_push(&op->trail->found);
+    if (line == NULL) {
+        return NGX_ERROR;
+    }
+
+    line->data = ngx_pnalloc(op->pool, len);
+    if (line->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(line->data,
+               PQgetvalue(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE), len);
+    line->len = len;
+
+    return NGX_OK;
+}

@@ -1,0 +1,17 @@
+-- log: events behind the others in the stream of all hosts.
+--
+-- KEYS[1]  the stream
+-- ARGV     1 tag of this call   2 about how many stay   3 lines
+--
+-- Returns  tag "1"
+
+-- before 7.0: what XADD makes of "*" is what replicas get
+if redis.replicate_commands then
+    redis.replicate_commands()
+end
+
+for line in string.gmatch(ARGV[3], '[^\n]+') do
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', 'event', line)
+end
+
+return ARGV[1] .. '1'

@@ -1,0 +1,236 @@
+
+/*
+ * Events in Redis: a stream under "<prefix>events", for all hosts.
+ *
+ * A batch is one script, and so is a slice of what is read or removed; both go
+ * the way of all operations, to the server that has the key.  A cursor is the
+ * id of the last entry; ids are the server's time, so nothing comes before one
+ * that was read.
+ *
+ * Called by the command and the reply of an operation.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_idem_number.h"
+#include "store/redis/ngx_http_idem_redis.h"
+
+
+#define NGX_HTTP_IDEM_REDIS_TRAIL_ID    41          /* "<ms>-<n>"           */
+#define NGX_HTTP_IDEM_REDIS_TRAIL_NAME  "events"
+
+
+static u_char *ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name,
+    ngx_str_t *value);
+static ngx_int_t ngx_http_idem_redis_trail_after(ngx_str_t *cursor,
+    u_char **last);
+static ngx_int_t ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op,
+    u_char *p, u_char *last);
+
+
+size_t
+ngx_http_idem_redis_trail_key(ngx_http_idem_redis_t *redis, u_char *key)
+{
+    u_char  *p;
+
+    p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
+    p = ngx_cpymem(p, NGX_HTTP_IDEM_REDIS_TRAIL_NAME,
+                   sizeof(NGX_HTTP_IDEM_REDIS_TRAIL_NAME) - 1);
+
+    return p - key;
+}
+
+
+size_t
+ngx_http_idem_redis_trail_size(ngx_http_idem_op_t *op)
+{
+    return op->trail->lines.len + 2 * op->trail->name.len
+           + op->trail->value.len + op->trail->other.len
+           + 2 * NGX_HTTP_IDEM_REDIS_TRAIL_ID + 32;
+}
+
+
+/* the arguments behind the tag */
+
+u_char *
+ngx_http_idem_redis_put_trail(u_char *p, ngx_http_idem_redis_call_t *call)
+{
+    u_char                 *q, id[2 * NGX_HTTP_IDEM_REDIS_TRAIL_ID];
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_trail_t  *t;
+
+    op = call->call.data;
+    t = op->trail;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LOG) {
+        p = ngx_redis_put_number(p, t->max);
+        return ngx_redis_put(p, t->lines.data, t->lines.len);
+    }
+
+    q = id;
+
+    if (t->cursor.len == 0) {
+        q = ngx_sprintf(id, "%uL", t->since);
+
+    } else if (ngx_http_idem_redis_trail_after(&t->cursor, &q) != NGX_OK) {
+
+        /* somebody else's: from the end, where nothing is */
+
+        *q++ = '+';
+    }
+
+    p = ngx_redis_put(p, id, q - id);
+
+    q = t->until ? ngx_sprintf(id, "%uL", t->until - 1) : id;
+
+    if (q == id) {
+        *q++ = '+';
+    }
+
+    p = ngx_redis_put(p, id, q - id);
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_TRAIL_SLICE);
+
+    p = ngx_http_idem_redis_put_member(p, &t->name, &t->value);
+    p = ngx_http_idem_redis_put_member(p, &t->name, &t->other);
+
+    return ngx_redis_put_number(p, t->remove);
+}
+
+
+/* "name":"value", as a line has it; or nothing */
+
+static u_char *
+ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name, ngx_str_t *value)
+{
+    if (name->len == 0 || value->len == 0) {
+        return ngx_redis_put(p, "", 0);
+    }
+
+    p = ngx_redis_put_line(p, '$', name->len + value->len + 5);
+
+    return ngx_sprintf(p, "\"%V\":\"%V\"\r\n", name, value);
+}
+
+
+/* "(" is not known before 6.2: the next id that there could be */
+
+static ngx_int_t
+ngx_http_idem_redis_trail_after(ngx_str_t *cursor, u_char **last)
+{
+    u_char     *dash;
+    ngx_int_t   ms, n;
+
+    dash = ngx_strlchr(cursor->data, cursor->data + cursor->len, '-');
+
+    if (dash == NULL) {
+        return NGX_ERROR;
+    }
+
+    ms = ngx_atoi(cursor->data, dash - cursor->data);
+    n = ngx_atoi(dash + 1, cursor->data + cursor->len - dash - 1);
+
+    if (ms == NGX_ERROR || n == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    *last = ngx_sprintf(*last, "%i-%i", ms, n + 1);
+
+    return NGX_OK;
+}
+
+
+/* "p" is behind the code of the reply; NGX_ERROR: that is not a reply to it */
+
+ngx_int_t
+ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
+    u_char code, u_char *p, u_char *last)
+{
+    size_t                  len;
+    u_char                 *id;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_trail_t  *t;
+
+    op = call->call.data;
+    t = op->trail;
+
+    op->result = NGX_HTTP_IDEM_OK;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LOG) {
+        return NGX_OK;
+    }
+
+    if (last - p < 2) {
+        return NGX_ERROR;
+    }
+
+    len = ((size_t) p[0] << 8) + p[1];
+    p += 2;
+
+    if (len > NGX_HTTP_IDEM_REDIS_TRAIL_ID || (size_t) (last - p) < len + 4) {
+        return NGX_ERROR;
+    }
+
+    if (len) {
+        id = ngx_pnalloc(op->pool, len);
+
+        if (id == NULL) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "no memory for events";
+            return NGX_OK;
+        }
+
+        ngx_memcpy(id, p, len);
+
+        t->cursor.data = id;
+        t->cursor.len = len;
+    }
+
+    t->more = (code == '1');
+    t->matched = ngx_http_idem_get32(p + len);
+
+    return ngx_http_idem_redis_trail_found(op, p + len + 4, last);
+}
+
+
+static ngx_int_t
+ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op, u_char *p,
+    u_char *last)
+{
+    size_t      len;
+    ngx_str_t  *line;
+
+    while (p < last) {
+
+        if (last - p < 4) {
+            return NGX_ERROR;
+        }
+
+        len = ngx_http_idem_get32(p);
+        p += 4;
+
+        if ((size_t) (last - p) < len) {
+            return NGX_ERROR;
+        }
+
+        line = ngx_array_push(&op->trail->found);
+
+        if (line) {
+            line->data = ngx_pnalloc(op->pool, len);
+        }
+
+        if (line == NULL || line->data == NULL) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "no memory for events";
+            return NGX_OK;
+        }
+
+        ngx_memcpy(line->data, p, len);
+        line->len = len;
+
+        p += len;
+    }
+
+    return NGX_OK;
+}

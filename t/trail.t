@@ -1,0 +1,312 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# The audit trail in a store: idempotency_log store:<name>.  Events of all hosts
+# are in one place, in batches, off the request path; while the store is away
+# they are kept as far as there is room, then dropped and counted; they are
+# read, exported and removed through idempotency_admin.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use IdempotencyTest::Figures;
+use Test::Nginx::Socket 'no_plan';
+use File::Temp qw(tempdir);
+use Time::HiRes qw(sleep);
+use JSON::PP;
+use Digest::SHA qw(sha256_hex);
+
+our $kind = $ENV{IDEMPOTENCY_STORE} || 'memory';
+our ($redis, $pg, $cluster, $sentinels, $own);
+
+if ($kind eq 'redis') {
+    $redis = start_redis();
+    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
+    $cluster = start_cluster(masters => 3, replicas => 0);
+    $ENV{TEST_NGINX_CLUSTER} = join ' ', $cluster->servers;
+    $own = "redis { server 127.0.0.1:$redis->{port}; prefix t:; timeout 500ms; }";
+
+} elsif ($kind eq 'postgres') {
+    $pg = start_postgres('max_connections=60');
+    $own = "postgres { server 127.0.0.1:$pg->{port}; database idempotency; "
+           . "user nginx; timeout 2s; }";
+}
+
+our $api = <<'_EOC_';
+    location / {
+        idempotency           trail;
+        idempotency_scope     api;
+        idempotency_identity  off;
+        idempotency_actor     $http_x_actor;
+        idempotency_log       store:trail;
+        add_header            X-Record $idempotency_record always;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/  { idempotency_admin; }
+    location /look/ { idempotency_admin read; }
+    location /stats { idempotency_stats json; }
+_EOC_
+
+sub own { return "    idempotency_store trail " . ($own || "") . "\n" }
+
+sub post {
+    my ($uri, $key, $actor, @o) = @_;
+
+    return http_post($uri, 'body', { 'Idempotency-Key' => $key,
+                                     'X-Actor' => $actor || 'ann' }, @o);
+}
+
+# events of the store, as JSON
+sub trail {
+    my ($more, @o) = @_;
+
+    my $r = http_get('/ops/events?store=trail&follow=0' . ($more || ''), {},
+                     @o);
+    return map { decode_json($_) } $r->body =~ /^data: (.*)$/mg;
+}
+
+sub wait_trail {
+    my ($n, $more, @o) = @_;
+
+    my @found;
+    wait_for(sub { (@found = trail($more, @o)) >= $n || (sleep(0.05), 0)[1] },
+             10);
+    return @found;
+}
+
+sub ctl {
+    my $command = join ' ', map { "'$_'" } 'build/idempotencyctl', '--url',
+                  "http://127.0.0.1:$port/ops/", @_;
+    my $out = qx($command 2>&1);
+
+    return wantarray ? ($out, $? >> 8) : $out;
+}
+
+sub dropped { return http_get('/stats')->json->{events_dropped} }
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a store that keeps no events is refused
+--- store: memory
+--- config
+    location / {
+        idempotency      on;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /logged {
+        idempotency      on;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/ { idempotency_admin; }
+--- provokes: idempotency_log
+--- client
+for ([ 'store:default', qr/"store:default" in "idempotency_log" directive in .*nginx\.conf:\d+: a store of kind "memory" keeps no events; take a file, syslog/ ],
+     [ 'store:nowhere', qr/unknown store "nowhere" in "idempotency_log" directive in/ ],
+     [ 'store:', qr/it is "store:<name>"/ ],
+     [ 'logs/e.json max=5', qr/it is "level=\.\.\." or "sample=\.\.\."/ ])
+{
+    my ($value, $message) = @$_;
+
+    edit_config(sub { s{(location /logged \{)}{$1 idempotency_log $value;} });
+    ok(!nginx_reload(), "$value is refused");
+    error_log_like($message, 'and why');
+    edit_config(sub { s{ idempotency_log \Q$value\E;}{} });
+}
+
+is(http_get('/ops/events?store=default')->json->{error}{code}, 'NO_EVENTS',
+   'and nobody asks it for events');
+
+
+
+=== TEST 2: events of all hosts are in one place
+--- store: redis postgres
+--- http_config eval: ::own()
+--- config eval: $::api
+--- client
+my $other = start_host(free_port());
+my @there = (port => $other->{port});
+my $key = new_key();
+my $id = post('/ok?op=a', $key)->header('X-Record');
+post('/ok?op=a', $key, 'bob', @there);
+
+my @found = wait_trail(3, "&record=$id");
+
+is(join(' ', sort map { $_->{event} } @found), 'idempotency.key.created '
+   . 'idempotency.processed idempotency.replay', 'all events of the record');
+
+my ($replay) = grep { $_->{event} eq 'idempotency.replay' } @found;
+
+is($replay->{level}, 'info', 'a level');
+is($replay->{record}, $id, 'the record');
+is($replay->{actor}, sha256_hex('bob'), 'who');
+like($replay->{timestamp}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/, 'when');
+like($replay->{event_id}, qr/^\S{16,}$/, 'its id');
+is($replay->{status}, 200, 'and the rest');
+
+is(scalar(trail("&record=$id", @there)), 3, 'every host can tell');
+is(scalar(trail("&key=$key&scope=api")), 3, 'by the key');
+is(scalar(trail("&actor=bob")), 1, 'by an actor');
+is(scalar(trail('&since=1h')), scalar(trail('')), 'since an hour');
+is(scalar(trail('&since=2000-01-01&until=2000-01-02')), 0, 'of a day');
+is(http_get('/ops/events?store=trail&since=ever')->status, 400, 'or not');
+
+# tail of the other host's events, from here
+my $pid = open my $tail, '-|', 'build/idempotencyctl', '--url',
+               "http://127.0.0.1:$port/ops/", 'tail', '--store', 'trail',
+               '--record', $id, '--since', '1h' or die $!;
+is(decode_json(scalar <$tail>)->{record}, $id, 'tail tells what was') for 1 .. 3;
+post('/ok?op=a', $key, 'eve', @there);
+is(decode_json(scalar <$tail>)->{actor}, sha256_hex('eve'), 'and what is');
+kill 'TERM', $pid;
+close $tail;
+
+ok($other->stop, 'it left in order');
+is(dropped(), 0, 'nothing was dropped');
+
+
+
+=== TEST 3: a worker that leaves flushes what it has
+--- store: redis postgres
+--- http_config eval: ::own()
+--- config eval: $::api
+--- client
+my @ids = map { post("/ok?op=l$_", new_key(), 'leaver')->header('X-Record') } 1 .. 20;
+my $old = (nginx_workers())[0];
+kill 'QUIT', $old;
+ok(wait_for(sub { !kill 0, $old }, 10), 'it left');
+
+my %seen = map { $_->{record} => 1 } wait_trail(40, '&actor=leaver');
+is(scalar(grep { $seen{$_} } @ids), 20, 'of all requests');
+is(scalar(trail('&actor=leaver')), 40, 'each event once');
+is(dropped(), 0, 'nothing was dropped');
+
+
+
+=== TEST 4: retention, export and deletion by actor
+--- store: redis postgres
+--- http_config eval: ::own()
+--- config eval: $::api
+--- client
+my $dir = tempdir(CLEANUP => 1);
+post("/ok?op=e$_", new_key(), $_ % 2 ? 'odd' : 'even') for 1 .. 6;
+is(scalar(wait_trail(6, '&actor=odd')), 6, 'two events of each of three');
+wait_trail(6, '&actor=even');
+
+my ($out, $code) = ctl('export', '--store', 'trail', '--dir', $dir);
+my $all = trail('');
+is("$out$code", "exported $all events\n0", 'exported');
+
+my @files = glob "$dir/events-????-??-??.json";
+ok(@files >= 1, 'a file for each day');
+is(`cat @files | wc -l` + 0, $all, 'with a line for each event');
+is(`cat @files | grep -c @{[ sha256_hex('odd') ]}` + 0, 6, 'those of one actor');
+
+is((ctl('export', '--store', 'trail', '--dir', $dir, '--older', '90d'))[0],
+   "exported 0 events\n", 'none is older than 90 days');
+is((ctl('cleanup', '--events', '--store', 'trail', '--older', '90d'))[0],
+   "deleted 0 events\n", 'and none is deleted');
+is((ctl('purge', '--events', '--store', 'trail', '--actor', 'odd', '--dry-run'))[0],
+   "would delete 6 events\n", 'a dry run');
+is((ctl('purge', '--events', '--store', 'trail', '--actor', 'odd'))[0],
+   "deleted 6 events\n", 'deleted by actor');
+is(scalar(trail('&actor=odd')), 0, 'they are gone');
+is(scalar(trail('&actor=even')), 6, 'the others are there');
+
+is(http_request('DELETE', '/look/events?store=trail&older=1s', '', {})->status,
+   403, 'not where it is read only');
+is(http_request('DELETE', '/ops/events?store=trail', '', {})->json->{error}{code},
+   'FILTER_MISSING', 'not all');
+is((ctl('tail', '--since', '1h'))[1], 2, 'tail wants a store');
+
+sleep 1.1;
+is((ctl('cleanup', '--events', '--store', 'trail', '--older', '1s'))[0],
+   'deleted ' . ($all - 6) . " events\n", 'deleted by age');
+is(scalar(trail('')), 0, 'none is left');
+
+
+
+=== TEST 5: a store that is away: kept, then dropped and counted; no request waits
+--- store: redis
+--- http_config
+    idempotency_store trail redis {
+        server           127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix           away:;
+        timeout          300ms;
+        connect_timeout  300ms;
+    }
+--- config
+    location / {
+        idempotency           on;
+        idempotency_identity  off;
+        idempotency_log       store:trail max=50;
+        idempotency_actor     $http_x_actor;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/  { idempotency_admin; }
+    location /stats { idempotency_stats json; }
+--- provokes: events could not be written to store "trail"
+--- client
+post('/ok?op=w', new_key());
+wait_trail(2);
+
+$::redis->pause;
+my $key = new_key();
+post('/ok?op=k', $key, 'kept');
+post('/ok?op=k', $key, 'kept') for 1 .. 20;
+error_log_like(qr/events could not be written to store "trail"/, 'it is told');
+is(dropped(), 0, 'nothing is dropped yet');
+is(http_get('/ops/events?store=trail&follow=0')->status, 503, 'nobody can read');
+
+$::redis->resume;
+is(scalar(wait_trail(22, '&actor=kept')), 22, 'all came in the end');
+
+$::redis->pause;
+my $n = 0;
+ok(wait_for(sub { post('/ok?op=k', $key, 'lost'); ++$n; dropped() > 0 }, 30),
+   'at last they are dropped, and counted');
+cmp_ok($n, '>', 100, 'not before there were many');
+$::redis->resume;
+
+is((grep { $_->{actor} eq sha256_hex('after') }
+         wait_for(sub { post('/ok?op=k', $key, 'after'); trail('&actor=after') },
+                  10) ? trail('&actor=after') : ())[0]{event},
+   'idempotency.replay', 'and it goes on');
+ok(wait_for(sub { my $l = $::redis->command('XLEN', 'away:events');
+                  $l >= 50 && $l < 400 }, 10), 'about "max" of them stay');
+
+
+
+=== TEST 6: in a cluster, one server has the stream
+--- store: redis
+--- http_config
+    idempotency_store trail redis {
+        server   $TEST_NGINX_CLUSTER;
+        cluster  on;
+    }
+--- config eval: $::api
+--- client
+post("/ok?op=c$_", new_key(), 'clu') for 1 .. 10;
+is(scalar(wait_trail(20, '&actor=clu')), 20, 'all of them');
+is(scalar(grep { eval { $_->command('XLEN', 'idempotency:events') } } $::cluster->nodes), 1,
+   'on one server');
+
+
+
+=== TEST 7: native commands are used after people asked
+--- store: redis
+--- http_config eval: ::own()
+--- config eval: $::api
+--- client
+my $id = post('/ok?op=n', new_key())->header('X-Record');
+http_get("/ops/records/trail/$id") for 1 .. 2;
+http_get('/ops/records/trail') for 1 .. 2;
+wait_trail(2, "&record=$id");
+
+$::redis->reset_calls;
+post("/ok?op=n$_", new_key()) for 1 .. 3;
+my $commands = $::redis->commands;
+cmp_ok($commands->{SET} || $commands->{set} || 0, '>=', 3, 'SET begins');
