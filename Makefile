@@ -150,9 +150,10 @@ fresh: setup-fresh
 history: setup-test build
 	@proof/history/run
 
-# half an hour: a real outage under a real Prometheus
+# an hour: a real outage under a real Prometheus
 outage: setup-outage build
-	@tools/outage
+	@tools/outage redis
+	@tools/outage zone
 
 # the schema of the PostgreSQL store: printed, or applied where DATABASE says
 sql:
@@ -202,7 +203,7 @@ help:
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
-	@echo "make outage         36 minutes: a real outage under a real Prometheus, and the alerts it fired"
+	@echo "make outage         54 minutes: a real outage under a real Prometheus, and the alerts it fired"
 	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
 	@echo "make clients        packages of the clients, in build/clients"
 	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"
