@@ -1,12 +1,18 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * How often a record was replayed by this nginx: $idempotency_replay_count, and
  * the member of that name in events.
  *
  * A table in shared memory, of all workers and whatever the store, which is
- * there only if the variable is used or events are logged.  A record has its place in one of the
- * sets; where all ways of the set are taken, the one that was used least lately
- * gives way, and is counted from the beginning if it comes again.
+ * there only if the variable is used or events are logged.  A record has its
+ * place in one of the sets; where all ways of the set are taken, the one that
+ * was used least lately gives way, and is counted from the beginning if it
+ * comes again.
  *
  * Called by the replay.
  */
