@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A record as JSON: its state and its times, who it is of, what it costs; never
  * its body, headers, key or token.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * One record or many, shown or removed.
  *
  * Many are taken from the store slice by slice.  After some slices that were

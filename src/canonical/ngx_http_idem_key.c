@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The syntax of a key.
  *
  * Admission calls ngx_http_idem_key_parse() with what the client sent

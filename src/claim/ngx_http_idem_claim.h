@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The room of claims: the records that cover a request, and their life.  They
  * are derived, begun, waited for, renewed and settled here, and nowhere else.
  *

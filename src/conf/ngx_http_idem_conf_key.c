@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Where a key comes from, and what it may look like: idempotency_key and
  * idempotency_key_format.
  *

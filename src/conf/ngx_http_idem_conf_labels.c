@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people see of a request: labels and fields of its events, a dry run,
  * and how much of a conflict is told (idempotency_actor,
  * idempotency_log_field, idempotency_dry_run, idempotency_conflict_detail).

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The stored form of a claim and of a response.
  *
  * Stores and the response side call it, to make the bytes of a record and to

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A client for Redis and Valkey, for nginx: connections, their set-up and TLS,
  * calls, and which server has which key.  It knows bytes, calls and keys; what
  * is asked, and what the replies mean, is its user's own.

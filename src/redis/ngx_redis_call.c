@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Calls: to which connection one goes, and to which it goes instead when its
  * node breaks, leaves or refuses it.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A connection: calls that wait to be sent, calls that wait for their reply,
  * and what becomes of both when it breaks.
  *

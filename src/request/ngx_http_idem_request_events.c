@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The events of requests: which is told when, and what stands in it.
  *
  * Called from wherever the thing happens; calls the lines of observe.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The table of stores, and what is the same for every backend: handing an
  * operation over, its end, and operations that outlive whoever asked.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The interface of a store: what the core may ask of one, whichever it is.
  *
  * Every question is an operation object.  The backend either completes it

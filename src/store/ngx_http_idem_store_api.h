@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * For backends that are modules of their own: the functions of this module
  * that they may call, in a table that the ngx_module_t of this module leads to.
  *

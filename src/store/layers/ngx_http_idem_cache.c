@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The cache: completed records of a store that is elsewhere, in shared memory
  * of this nginx for a while.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The fallback: a store of two.  The first is asked; when it does not answer,
  * the ledger is asked in its place, mostly the embedded store.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The fallback, as locations name it: "idempotency <store> fallback=<store>".
  *
  * Called while the configuration is read.

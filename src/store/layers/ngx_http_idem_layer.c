@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * An operation that a layer hands down to the store inside.
  *
  * It is an operation of its own (the asker's has one timer and one place in a

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The layers in the configuration: their directives, which stand in the block
  * of the store itself, and the order in which they are put around it.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Locks of this nginx only: of requests that run although the store does not
  * answer (idempotency_on_store_error pass).
  *

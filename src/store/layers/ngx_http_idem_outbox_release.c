@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Locks that could not be given back: tried again by this worker alone, while
  * their lease may last.  Then they end by themselves.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Trying again: commits that wait in the outbox.
  *
  * Of all workers one at a time does it.  It passes through what waits in the

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The backend of the embedded store: the block of directives that declares
  * one, and the operations, each one short stay under the zone's mutex.  All
  * but watch are answered at once.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The PostgreSQL store: what its files share.
  *
  *   ..._postgres_conf*.c       the block of directives

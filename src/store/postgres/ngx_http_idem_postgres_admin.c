@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people ask of a PostgreSQL store: a record, its removal, a list.
  *
  * The functions are those of sql/v1/admin.sql.  A list goes through the records

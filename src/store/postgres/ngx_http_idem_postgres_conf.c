@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The block of directives that declares a PostgreSQL store.
  *
  * Every value that is wrong is named, with what would be right; a password is

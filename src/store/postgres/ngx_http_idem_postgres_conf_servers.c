@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The servers of a PostgreSQL store, and TLS to them.
  *
  * A name is looked up here, by the master, if it can be; where a resolver is

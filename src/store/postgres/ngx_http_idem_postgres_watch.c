@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Waiters.  A begin or a watch says in the record that somebody waits; then a
  * commit or a release notifies, with the record's id, and the first connection
  * of each worker, which listens, wakes those of its own that wait for it: the

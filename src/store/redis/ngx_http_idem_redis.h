@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The Redis store: one truth for many nginx hosts, on Redis or Valkey.
  *
  *   ..._redis.c             the backend: operations, their time, their end

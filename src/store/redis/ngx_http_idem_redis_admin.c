@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people ask of a Redis store: a record, its removal, a list.
  *
  * Each is a script, so that one question is one round trip, and goes the way

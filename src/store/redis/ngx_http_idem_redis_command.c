@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * An operation as the command that does it; ..._redis_reply.c reads the answer.
  *
  * Each step is one native command where the server knows one, which is told

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * TLS of a Redis store: what is checked of a server, and what is shown to it.
  *
  * Called when the block of the store has been read.

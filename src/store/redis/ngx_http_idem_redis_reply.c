@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A reply to the commands of ..._redis_command.c as the result of the
  * operation; or that it is to be asked once more, by its script.
  *

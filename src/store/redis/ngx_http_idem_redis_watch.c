@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Waiters.  A watch says in the record that somebody waits; then the script of
  * a commit or a release publishes the record's key, or the backend does behind
  * a commit that was a native command; and the one subscriber of each worker

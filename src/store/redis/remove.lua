@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- remove: a record is taken away by hand.  Wakes who waits for it, and tells
 -- those who keep a copy: the message is the key, with "-" behind it.
 --

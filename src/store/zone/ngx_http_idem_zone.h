@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A shared memory zone of records: the embedded store is one, and what is
  * kept in this nginx of a store that is elsewhere:
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A zone of records in the configuration: its name and size, and its making
  * when nginx starts.  A reload finds it again, as long as its size is the
  * same; another size is refused, since it would forget every record.
