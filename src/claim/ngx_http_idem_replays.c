@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * How often a record was replayed by this nginx: $idempotency_replay_count, the
  * member of that name in events, and "replays" of idempotency_admin.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The checksum of what leaves the process: Adler-32, as zlib's adler32() makes
  * it, in a third of its time.  For a megabyte that is the largest part of what
  * a worker does with a response, after copying it.

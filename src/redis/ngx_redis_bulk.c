@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Large strings: sent from where they are, and received into the memory in
  * which they stay.  A copy of either would cost a large part of what the
  * kernel takes to carry it.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Replies as they come: to the calls that were sent, in their order.  One that
  * nobody asked for, or that is none, ends the connection.
  *
