@@ -50,7 +50,5 @@ extern ngx_http_idem_store_command_t  ngx_http_idem_layers_commands[];
 /* puts the layers around a store whose own conf is done */
 char *ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store);
 
-/* store->forget: the record was removed, on another host perhaps */
-void ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id);
 
 #endif /* _NGX_HTTP_IDEM_LAYERS_H_INCLUDED_ */

@@ -43,6 +43,8 @@ static char *ngx_http_idem_layers_invalid(ngx_conf_t *cf,
 static char *ngx_http_idem_layers_put(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_http_idem_layer_t *layer,
     const ngx_http_idem_backend_t *backend);
+static void ngx_http_idem_layers_forget(ngx_http_idem_store_t *store,
+    u_char *id);
 
 
 #define NGX_HTTP_IDEM_BREAKER_SYNTAX  "\"breaker [fails=5] [reset=60s]\""
@@ -325,4 +327,17 @@ ngx_http_idem_layers_put(ngx_conf_t *cf, ngx_http_idem_store_t *store,
     store->conf = layer;
 
     return NGX_CONF_OK;
+}
+
+
+/* store->forget: the record was removed, on another host perhaps */
+
+static void
+ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)
+{
+    if (store->layers->cache) {
+        ngx_http_idem_cache_drop(store->layers->cache, id);
+    }
+
+    ngx_http_idem_outbox_drop(&store->layers->outbox, id);
 }

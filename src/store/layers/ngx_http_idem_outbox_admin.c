@@ -144,14 +144,3 @@ ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
 
     ngx_http_idem_outbox_unlock(o);
 }
-
-
-void
-ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)
-{
-    if (store->layers->cache) {
-        ngx_http_idem_cache_drop(store->layers->cache, id);
-    }
-
-    ngx_http_idem_outbox_drop(&store->layers->outbox, id);
-}
