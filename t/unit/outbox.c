@@ -123,6 +123,9 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     events++;
 }
 
+const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
+const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
+
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
     { return NGX_OK; }
 ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *c,
