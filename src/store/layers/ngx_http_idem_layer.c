@@ -226,20 +226,6 @@ ngx_http_idem_layer_pass(ngx_http_idem_op_t *op)
 }
 
 
-ngx_http_idem_store_t *
-ngx_http_idem_layer_innermost(ngx_http_idem_store_t *store)
-{
-    while (store->backend == &ngx_http_idem_cache_backend
-           || store->backend == &ngx_http_idem_outbox_backend
-           || store->backend == &ngx_http_idem_breaker_backend)
-    {
-        store = ((ngx_http_idem_layer_t *) store->conf)->inner;
-    }
-
-    return store;
-}
-
-
 ngx_int_t
 ngx_http_idem_layer_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)

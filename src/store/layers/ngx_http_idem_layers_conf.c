@@ -341,3 +341,17 @@ ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)
 
     ngx_http_idem_outbox_drop(&store->layers->outbox, id);
 }
+
+
+ngx_http_idem_store_t *
+ngx_http_idem_layer_innermost(ngx_http_idem_store_t *store)
+{
+    while (store->backend == &ngx_http_idem_cache_backend
+           || store->backend == &ngx_http_idem_outbox_backend
+           || store->backend == &ngx_http_idem_breaker_backend)
+    {
+        store = ((ngx_http_idem_layer_t *) store->conf)->inner;
+    }
+
+    return store;
+}
