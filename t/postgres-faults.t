@@ -269,6 +269,33 @@ is(main::until_answered('/ok?op=a', $key)->body, "run 1\n", 'its retry does');
 
 
 
+=== TEST 18: a missing standby does not use up the connections of the server
+--- store: postgres
+--- http_config eval: main::store('OWN') =~ s/1s;/400ms;/gr
+--- config eval: $::location
+--- client_timeout: 120
+--- client
+is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+$::pg->sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+$::pg->sql('SELECT pg_reload_conf()');
+
+my @key = map { main::key() } 1 .. 12;
+my $n = 0;
+
+for (@key) {
+    is(http_post('/ok?op=q' . $n++, 'x', $_)->status, 200, 'ran, and is kept');
+}
+
+cmp_ok($::pg->sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"),
+       '<=', 4, 'few processes of the server wait for the standby');
+
+$::pg->sql('ALTER SYSTEM RESET synchronous_standby_names');
+$::pg->sql('SELECT pg_reload_conf()');
+ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys '
+                             . 'WHERE state = 2') == 13 }, 20), 'all of them land');
+
+
+
 === TEST 4: the reply to a begin is lost, and that to a commit
 --- store: postgres
 --- http_config eval: main::store('PROXY', 'purge off; wake poll;')

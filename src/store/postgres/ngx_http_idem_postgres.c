@@ -302,7 +302,8 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
     if (!ngx_queue_empty(&conn->lots)) {
         since = call->sent && (ngx_msec_int_t) (conn->heard - call->time) < 0
                 ? call->time : conn->heard;
-        silent = (ngx_current_msec - since >= pg->timeout / 2);
+        silent = (ngx_current_msec - since >= pg->timeout / 2
+                  && !ngx_http_idem_pg_awaits(conn));
     }
 
     if (ngx_http_idem_pg_remote->over(op) != NGX_OK) {

@@ -279,6 +279,7 @@ void ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn,
 ngx_int_t ngx_http_idem_pg_watch_socket(
     ngx_http_idem_pg_conn_t *conn, ngx_uint_t read, ngx_uint_t write);
 ngx_uint_t ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn);
+ngx_uint_t ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn);
 
 /* from an address to a connection that is ready */
 void ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn);

@@ -35,6 +35,9 @@
 /* ... while something waits that has to get there before its lease ends */
 #define NGX_HTTP_IDEM_PG_BACKOFF_WAITED  100
 
+/* times "timeout" for which commits may wait in a server that talks to us */
+#define NGX_HTTP_IDEM_PG_AWAITS          10
+
 /* times "connect_timeout" for a server that accepted and says nothing */
 #define NGX_HTTP_IDEM_PG_PATIENCE        4
 
@@ -611,6 +614,39 @@ ngx_http_idem_pg_stay(ngx_http_idem_pg_conn_t *conn)
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * Commits wait in a server that talks to us elsewhere: for a synchronous
+ * standby that is gone.  To come anew would leave a process of the server
+ * behind, each time; its answer comes when the standby does.
+ */
+
+ngx_uint_t
+ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_uint_t           i;
+    ngx_http_idem_pg_t  *pg;
+
+    pg = conn->pg;
+
+    if (conn->role != NGX_HTTP_IDEM_PG_COMMITS
+        || ngx_current_msec - conn->heard
+           >= NGX_HTTP_IDEM_PG_AWAITS * pg->timeout)
+    {
+        return 0;
+    }
+
+    for (i = 0; i < (ngx_uint_t) pg->connections; i++) {
+        if (pg->conns[i].state == NGX_HTTP_IDEM_PG_READY
+            && ngx_current_msec - pg->conns[i].heard < 2 * pg->timeout)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
