@@ -238,7 +238,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
             op->result = NGX_HTTP_IDEM_ERROR;
             op->error = "its lock was not seen before the lease was over";
 
-            ngx_http_idem_pg_undo(op);
+            ngx_http_idem_pg_remote->undo(op);
             break;
         }
 
