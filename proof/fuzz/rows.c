@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/store/postgres/ngx_http_idem_postgres_result.c src/record/ngx_http_idem_record.c ; libs: -lpq -lz */
+/* sources: src/store/postgres/ngx_http_idem_postgres_result.c src/record/ngx_http_idem_record.c src/record/ngx_http_idem_sum.c ; libs: -lpq -lz */
 
 /*
  * What a PostgreSQL says, as it is read: a first byte chooses the operation, a
