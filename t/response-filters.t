@@ -511,3 +511,25 @@ for my $i (1, 2) {
 }
 --- no_error_log
 [alert]
+
+
+
+=== TEST 7: a response that a filter makes in place of another is sent, too
+--- modules: lua
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET POST;
+    location / {
+        content_by_lua_block {
+            ngx.header["ETag"] = '"abc"'
+            ngx.header["Last-Modified"] = "Tue, 17 Nov 2026 09:00:00 GMT"
+            ngx.say("x")
+        }
+    }
+--- client
+for my $method (qw(GET POST)) {
+    my %headers = ('If-Match' => '"other"', 'Idempotency-Key' => new_key());
+
+    is(http_request($method, '/', '', \%headers)->status, 412, "$method: $_")
+        for 'the first', 'the same again';
+}

@@ -86,6 +86,13 @@ ngx_http_idem_commit_block(ngx_http_request_t *r)
 
     r->main->blocked++;
     r->aio = 1;
+
+    /*
+     * A response that a filter made in place of another (412) is taken for
+     * sent when its handler is through, and nginx closes the connection.
+     */
+
+    r->filter_finalize = 0;
 }
 
 
