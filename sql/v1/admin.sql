@@ -154,7 +154,7 @@ END $$;
 CREATE OR REPLACE FUNCTION idempotency_remove(p_id bytea) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
-    SELECT count(*) > 0 FROM idempotency_delete(p_id)
+    SELECT count(*) > 0 FROM idempotency_delete(p_id) WHERE o_state > 0
 $$;
 
 
