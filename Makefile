@@ -22,12 +22,12 @@ NGINX_BIN ?= nginx
 prefix    ?= /usr/local
 
 # the tools read these
-export JOBS PORT DEMO STORE TESTS NGINX_SRC NGINX_BIN DESTDIR prefix
+export JOBS PORT DEMO STORE TESTS IDEMPOT_JS NGINX_SRC NGINX_BIN DESTDIR prefix
 
 .PHONY: build run check test test-postgres install uninstall deb test-deb docs docs-look lint unit test-asan test-valgrind check-style setup clean \
         help bench bench-quick bench-scale bench-instructions model fuzz torture \
-        analyse fresh nginx-tests history sql test-redis test-clients \
-        torture-clients clients test-http3 outage
+        analyse fresh nginx-tests test-idempot history sql test-redis \
+        test-clients torture-clients clients test-http3 outage
 
 # a new file each time: an nginx that runs has the old one mapped
 build: setup-build
@@ -137,15 +137,23 @@ torture: setup-test build
 nginx-tests: setup-test setup-suite build
 	@proof/nginx-tests/run
 
+# the specification of idempot-js, from a checkout: t/dialect-ietf-spec.t
+test-idempot: setup-test build
+	@test -e "$${IDEMPOT_JS:-build/idempot-js}/tests/spec/idempotency.feature" || { \
+	    echo "test-idempot: IDEMPOT_JS=<checkout of idempot-dev/idempot-js>" >&2; \
+	    exit 1; }
+	@prove t/dialect-ietf-spec.t
+
 fresh: setup-fresh
 	@tools/fresh $(or $(SUITE),trixie)
 
 history: setup-test build
 	@proof/history/run
 
-# half an hour: a real outage under a real Prometheus
+# an hour: a real outage under a real Prometheus
 outage: setup-outage build
-	@tools/outage
+	@tools/outage redis
+	@tools/outage zone
 
 # the schema of the PostgreSQL store: printed, or applied where DATABASE says
 sql:
@@ -191,10 +199,11 @@ help:
 	@echo "make analyse        gcc -fanalyzer, clang-tidy, cppcheck"
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
+	@echo "make test-idempot   the specification of idempot-js, IDEMPOT_JS=<its checkout>"
 	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
-	@echo "make outage         36 minutes: a real outage under a real Prometheus, and the alerts it fired"
+	@echo "make outage         54 minutes: a real outage under a real Prometheus, and the alerts it fired"
 	@echo "make sql            the schema for PostgreSQL, for psql; DATABASE=<name or URI>: applies it"
 	@echo "make clients        packages of the clients, in build/clients"
 	@echo "make test-clients   the reference clients: every scenario, on memory and Redis"

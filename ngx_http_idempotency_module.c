@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * ngx_http_idempotency_module: an HTTP API that is safe to retry.
  *
  * The table of directives, and where the module hooks into nginx; nothing

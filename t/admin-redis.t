@@ -12,11 +12,12 @@ use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
 
-our ($redis, $cluster);
+our ($redis, $cluster, $proxy);
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
     $redis = start_redis();
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
+    $proxy = start_redis_proxy($redis);
     $cluster = start_cluster(masters => 3, replicas => 0);
     $ENV{TEST_NGINX_CLUSTER} = join ' ', $cluster->servers;
 }
@@ -139,3 +140,80 @@ my $list = http_get('/ops/records/shared');
 
 is($list->status, 503, 'no list');
 is($list->json->{error}{code}, 'STORE_UNAVAILABLE', 'but a clear word');
+
+
+
+=== TEST 4: a deletion reaches an outbox of another host
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server   127.0.0.1:$TEST_NGINX_OWN_PORT;
+        timeout  500ms;
+    }
+--- config eval: $::api . "\n    location /stats { idempotency_stats json; }\n"
+--- client
+my $other = start_host(free_port());
+my @there = (port => $other->{port});
+
+# this host is behind a proxy from now on, the other is not
+my $proxy = start_redis_proxy($::redis);
+edit_config(sub { s/127\.0\.0\.1:$::redis->{port}/127.0.0.1:$proxy->{port}/ });
+ok(nginx_reload(), 'behind a proxy');
+
+my $key = new_key();
+my $c = send_post('/hold?op=o', 'body', { 'Idempotency-Key' => $key });
+app_wait_parked('o');
+$proxy->tell('silent');
+app_release('o');
+my $r = $c->read_response;
+is($r->body, "run 1\n", 'it ran, and its commit is kept here');
+my $id = $r->header('X-Record');
+
+my $outbox = sub { http_get('/stats')->json->{stores}[0]{outbox} };
+
+ok(wait_for(sub { $outbox->()->{kept} }, 10), 'in the outbox');
+$::redis->command('FLUSHALL');
+
+is(http_request('DELETE', "/ops/records/shared/$id", '', {}, @there)->status,
+   404, 'the other host knows of none');
+
+$proxy->tell('cut');
+ok(wait_for(sub { my $o = $outbox->(); $o->{lost} + $o->{landed} }, 20),
+   'this host is back, and has tried');
+is($outbox->()->{lost}, 1, 'its commit is lost');
+
+is(post('/ok?op=o', $key, @there)->body, "run 2\n", 'the key runs again');
+is(post('/ok?op=o', $key)->body, "run 2\n", 'and this host replays that');
+is(app_count('o'), 2, 'it ran once more, and no more');
+ok($other->stop, 'the other left in order');
+
+
+
+=== TEST 5: a lost reply to a removal, and a reload with one under way
+--- store: redis
+--- http_config eval
+"    idempotency_store shared redis {
+        server   127.0.0.1:" . ($::proxy ? $::proxy->{port} : 1) . ";
+        timeout  30s;
+    }
+"
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $id = post('/ok?op=d', $key)->header('X-Record');
+
+$::proxy->tell('lose');
+is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
+   1, 'deleted, although its reply was lost');
+is(http_get("/ops/records/shared/$id")->status, 404, 'it is gone');
+is(http_request('DELETE', "/ops/records/shared/$id", '', {})->status, 404,
+   'there is none to be deleted twice');
+is(post('/ok?op=d', $key)->body, "run 2\n", 'it runs again');
+
+$::proxy->tell('hold');
+my $c = send_request('DELETE', "/ops/records/shared/$id", '', {});
+ok(nginx_reload(), 'a reload');
+$::proxy->tell('cut');
+is(($c->read_response(40) or die 'no answer')->json->{deleted}, 1,
+   'the old worker answers');
+is(post('/ok?op=d', $key)->body, "run 3\n", 'it runs again');

@@ -99,6 +99,10 @@ cmp_ok($record->{ttl_left_ms}, '>', 86_000_000, 'how long from now');
 cmp_ok($record->{age_ms}, '<', 60_000, 'how old it is');
 cmp_ok($record->{size}, '>', 100, 'its size');
 like($record->{fingerprint}, qr/^[0-9a-f]{64}$/, 'its fingerprint');
+is($record->{replays}, 0, 'not replayed yet');
+
+post('/headers?op=a', $key) for 1 .. 2;
+is(admin('GET', "records/STORE/$id")->json->{replays}, 2, 'replayed twice');
 
 my $same = admin('GET', "records/STORE?key=$key&scope=api");
 

@@ -152,7 +152,8 @@ error_log_unlike(qr/breaker/, 'no word of it');
 --- store: redis postgres
 --- workers: 4
 --- http_config eval: main::store('breaker fails=3 reset=1s;')
---- config eval: $::location
+--- config eval
+$::location . 'location = /stats { idempotency_stats prometheus; }'
 --- client
 $::redis->pause;
 main::open_it();
@@ -172,6 +173,30 @@ my $told = sub {
 
 wait_for(sub { $told->() >= 3 + 1 }, 10);
 is($told->(), 3 + 1, 'three opened it, and one was let through');
+
+# its state, as a number: open, half open while the probe is under way, closed
+
+my $state = sub {
+    my ($n) = http_get('/stats')->body
+              =~ /^nginx_idempotency_breaker_state\{[^}]*\} (\d)$/m;
+    return $n;
+};
+
+is($state->(), 1, 'open');
+
+ok(wait_for(sub {
+    my $probe = send_post('/ok?op=p', 'x', main::key());
+    my $half = 0;
+
+    $half ||= $state->() == 2 for 1 .. 5;
+    $probe->read_response;
+
+    return $half;
+}, 20), 'half open');
+
+$::redis->resume;
+ok(main::answered(10), 'it answers');
+is($state->(), 0, 'closed');
 
 
 

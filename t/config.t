@@ -168,6 +168,22 @@ refuses('location', 'idempotency_key_format token min=5 max=4;', 0,
 refuses('location', 'idempotency_key_format token min=256;', 0,
         'min=256 max=255', '"idempotency_key_format" directive');
 
+# what no key can be
+
+refuses('location', 'idempotency_key_format uuid max=10;', 0,
+        'min=1 max=10', 'a UUID has 36 characters');
+refuses('location', 'idempotency_key_format uuid4 min=37;', 0,
+        'min=37 max=255', 'a UUID has 36 characters');
+
+for my $key (qw($http_Idempotency-Key $http_x-request-id)) {
+    refuses('location', "idempotency on; idempotency_key $key;", 0,
+            "invalid value \"$key\" in \"idempotency_key\" directive",
+            'a variable ends before a hyphen');
+}
+
+takes('location', "idempotency on; idempotency_key $_;")
+    for '${http_a}-b', '$http_a-$http_b', '$http_x_request_id';
+
 # variables that nobody has
 for my $directive (qw(key bypass scope identity ttl lease wait retry_after
                       max_response documentation))

@@ -841,3 +841,31 @@ like($r[0]->body, qr/\A(?:\{"item":\d,"run":1\}\n){3}\z/, 'all of it');
 is($r[1]->body, $r[0]->body, 'a retry gets the same');
 is($r[1]->header('Idempotent-Replayed'), 'true', 'which is a replay');
 is(app_count($BATCH), 1, 'ran once');
+
+
+
+=== TEST 21: a renewed token is the same user, if the access check says so
+--- http_config eval
+main::example('share-sheet', sub {
+    s/map \$http_authorization \$share_user \{\n +default +\$http_authorization;/map \$http_x_checked_user \$share_user {\n    default \$http_x_checked_user;/
+        or die })
+--- config
+    location /unused { }
+--- client
+# what an access check would have set, in place of a header
+
+shares();
+
+my @ann = ('X-Checked-User' => 'ann');
+my @key = key();
+
+is(id(share($BODY, headers(@key, @ann))), 1, 'a share');
+
+my $r = share($BODY, headers(@key, @ann, Authorization => 'Bearer renewed'));
+is($r->status, 202, 'its retry with a new token');
+is(id($r), 1, 'is the same share');
+is(id(share('{"url":"https://example.com/","title":"B"}',
+            headers(key(), @ann, Authorization => 'Bearer renewed'))), 1,
+   'and so is the same link');
+is(id(share($BODY, headers(@key, 'X-Checked-User' => 'bob'))), 2,
+   'another user has their own, whatever the token');

@@ -479,7 +479,8 @@ unlike(join('', map { JSON::PP->new->encode($_) } @events), qr/bookings-hold:a1b
 --- store: postgres
 --- http_config eval
 "idempotency_store ledger postgres { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }\n"
-. main::example('thorbis', sub { s/\$TEST_STORE/ledger/g })
+. main::example('thorbis', sub {
+    s/\$TEST_STORE/ledger/g && s/(idempotency_log +)\S+;/${1}store:ledger;/ or die })
 --- config
     location /unused { }
 --- client
@@ -487,6 +488,7 @@ booked();
 
 example_post($HOLD, $BOOKING, headers(key($KEY))) for 1, 2;
 example_post($HOLD, "{\"n\":$_}", headers()) for 1, 2;
+example_post($HOLD, "{\"other\":$_}", headers(key($KEY))) for 1 .. 3;
 example_post($DRAFT, '{}', headers('X-Tenant-Id' => $TWO));
 
 my $c = example_send('/api/hold?op=hold', '{}', headers());
@@ -530,6 +532,21 @@ is($usage{"$TWO POST:estimates-draft"}[2], 1, 'the other tenant');
 
 app_release('hold');
 $c->read_response;
+
+# conflicts by hour, from the audit log
+
+my $conflicts = "SELECT date_trunc('hour', at) AS hour, count(*) AS conflicts "
+                . "FROM idempotency.idempotency_events "
+                . "WHERE event = 'idempotency.conflict' "
+                . "AND at > now() - interval '24 hours' "
+                . "GROUP BY hour ORDER BY hour";
+my $hours;
+
+ok(wait_for(sub { my $n = 0;
+                  $hours = $ask->($conflicts, 'one');
+                  $n += $_->[1] for @$hours;
+                  $n == 3 }, 10), 'three conflicts');
+cmp_ok(scalar @$hours, '<=', 2, 'in this hour, or over its end');
 
 # what became of their TTLs
 

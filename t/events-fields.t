@@ -202,17 +202,20 @@ is($retry->read_response->status, 200, 'answered');
 === TEST 3: a record that expired
 --- store: memory redis
 --- config eval
-$::api =~ s/1h;/500ms; idempotency_expired_grace 1m;/r
+$::api =~ s/1h;/1500ms; idempotency_expired_grace 1m;/r
 --- client
 my %h = ('Idempotency-Key' => new_key());
 
 is(http_post('/ok', 'x', \%h)->status, 200, 'ran');
-sleep 0.8;
+is(http_post('/ok', 'x', \%h)->status, 200, 'replayed');
+sleep 1.8;
 is(http_post('/ok', 'x', \%h)->status, 200, 'ran again');
 
 my ($e) = wait_events('key.expired', 1);
+is($e->{replay_count}, 1, 'how often it was replayed');
+cmp_ok($e->{lifetime_ms}, '>=', 1500, 'and how long it was there');
 
-is($e->{ttl_ms}, 500, 'ttl_ms');
+is($e->{ttl_ms}, 1500, 'ttl_ms');
 
 
 

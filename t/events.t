@@ -217,7 +217,7 @@ is($expired->{record}, $created->{record}, 'the same record');
 === TEST 5: a lock that was abandoned
 --- provokes: exited on signal 9
 --- config eval
-$::api . <<'_EOC_';
+$::stats . $::api . <<'_EOC_';
     idempotency_lease  500ms;
 _EOC_
 --- client
@@ -238,6 +238,8 @@ my ($e) = wait_events('lock.abandoned', 1);
 is($e->{level}, 'warn', 'a warning');
 like($e->{record}, qr/^[0-9a-f]{64}$/, 'says which record');
 is($e->{outcome}, undef, 'it goes on');
+is(sample(parse_prometheus(http_get('/stats')->body),
+          'nginx_idempotency_lock_abandoned_total'), 1, 'and is counted');
 
 
 
@@ -332,6 +334,8 @@ my ($e) = wait_events('response.too_large', 1);
 
 is($e->{level}, 'error', 'an error');
 is($e->{status}, 200, 'the one that ran');
+is($e->{response_size_bytes}, 5000, 'how large it is');
+is($e->{max_size_bytes}, 1024, 'and how large it may be');
 is_deeply([ map { $_->{status} } wait_events('processed', 2) ], [ 200, 507 ],
           'and both are processed');
 

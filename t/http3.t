@@ -100,7 +100,9 @@ sub h3_some
 
 sub h3 { return h3_read(h3_send(@_)) }
 
-# leaves in order (curl gives up, and says so to the server), or vanishes
+# It leaves in order (curl gives up, and says so to the server), or vanishes.
+# Then nginx waits for keepalive_timeout before it leaves, with the module and
+# without.
 
 sub h3_vanish { my $c = shift; kill KILL => $c->{pid}; close $c->{out} }
 
@@ -176,6 +178,7 @@ is(app_count('wait'), 1, 'ran once');
     listen                  127.0.0.1:$TEST_NGINX_H3_PORT quic;
     ssl_certificate         $TEST_NGINX_H3_DIR/cert.pem;
     ssl_certificate_key     $TEST_NGINX_H3_DIR/key.pem;
+    keepalive_timeout       8s;
 
     idempotency             $TEST_STORE;
     idempotency_wait        20s;
@@ -248,5 +251,44 @@ for my $at ('', '/off') {
     is(length main::h3($uri, $key)->{body}, 1_200_000, "$uri: whole");
     is(main::h3($uri, $key)->{code}, 'RESPONSE_TOO_LARGE', "$uri: not kept");
     is(app_count('large'), 1, "$uri: ran once");
+    app_reset();
+}
+
+
+
+=== TEST 3: a client that takes nothing does not hold it up
+--- config
+    listen                  127.0.0.1:$TEST_NGINX_H3_PORT quic;
+    ssl_certificate         $TEST_NGINX_H3_DIR/cert.pem;
+    ssl_certificate_key     $TEST_NGINX_H3_DIR/key.pem;
+    keepalive_timeout       8s;
+
+    idempotency               $TEST_STORE;
+    idempotency_wait          20s;
+    idempotency_max_response  4m;
+    send_timeout              3s;
+
+    location / {
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /off/ {
+        proxy_buffering     off;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+for my $at ('', '/off') {
+    my $key = new_key();
+    my $uri = "$at/size?n=3500000&chunked=1&type=text/event-stream&op=still";
+
+    # nobody reads what curl writes, so it stops to read, too
+
+    my $c = main::h3_send($uri, $key);
+    app_wait('still', 1, 20);
+    my $again = main::h3($uri, $key);
+    ok($again->{replayed}, "$uri: the retry gets it");
+    is(length $again->{body}, 3_500_000, "$uri: all of it");
+    is(app_count('still'), 1, "$uri: ran once");
+    main::h3_vanish($c);
     app_reset();
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 # Each file says whose it is and under which licence: those that are code, a
-# configuration or a script.  Documents, data and src/ have it elsewhere.
+# configuration or a script.  Documents and data have it elsewhere.
 
 use strict;
 use warnings;
@@ -19,7 +19,7 @@ my @files = split /\n/, `git ls-files 2>/dev/null`;
 my @bare;
 
 for my $file (@files) {
-    next if $file =~ m{^src/|^debian/|^ngx_http_idempotency_module\.c$};
+    next if $file =~ m{^debian/};
     next if !-f $file;
 
     open my $fh, '<', $file or die "$file: $!\n";

@@ -125,17 +125,22 @@ shift @alerts;
 
 cmp_ok(scalar @alerts, '>=', 10, scalar(@alerts) . ' alerts');
 
-# each of them fires, and clears
+# each of them fired, and cleared, in a real outage: tools/outage recorded what
+# Prometheus saw
 
-my $tests = slurp("$::monitoring/alerts_test.yml");
+my $tests = '';
 
-$verdict = `$promtool test rules $::monitoring/alerts_test.yml 2>&1`;
-is($?, 0, 'promtool: the alerts fire and clear') or diag($verdict);
+for my $file (<$::monitoring/*_test.yml>) {
+    $verdict = `$promtool test rules $file 2>&1`;
+    is($?, 0, "promtool: the alerts of $file fire and clear")
+        or diag($verdict);
+    $tests .= slurp($file);
+}
 
 for my $name (map { /^(\w+)/ } @alerts) {
-    like($tests, qr/="$name",.*\n.*\n +exp_samples: \[\{/, "$name: fires");
-    like($tests, qr/="$name",.*\n.*: (?:16|80|90)m\n +exp_samples: \[\]/,
-         "$name: clears");
+    like($tests, qr/ ="$name", .* \n .* \n \s+ exp_samples: \s \[ \{ .* \n
+                     .* ="$name", .* \n .* \n \s+ exp_samples: \s \[\]/x,
+         "$name: fires, and clears");
 }
 
 my %runbooks;

@@ -191,7 +191,16 @@ $::cluster->reset_calls;
 is(post("/ok?op=$key", $key)->header('Idempotent-Replayed'), 'true', 'replayed');
 is($from->errors('MOVED'), 0, 'without a detour');
 
+# a large commit, and the slot has moved since its begin
+$to->command('DEL', $record);
+my $c = send_post('/size?op=m&n=300000&hold=1', 'x', { 'Idempotency-Key' => $key });
+is(app_wait_parked('m'), 1, 'runs');
 $::cluster->move($slot, $to, $from);
+app_release('m');
+is(length(my $body = $c->read_response->body), 300_000, 'answered');
+ok(post('/size?op=m&n=300000&hold=1', $key)->body eq $body, 'replayed, whole');
+is(($from->keys($record))[0], $record, 'from where it is now');
+is(app_count('m'), 1, 'ran once');
 $::cluster->wait_ready;
 
 
@@ -221,10 +230,10 @@ $to->command('CLUSTER', 'SETSLOT', $slot, 'STABLE');
 $to->command('FLUSHALL');
 $::cluster->begin_move($slot, $from, $to);
 
-my $new = send_post("/hold?op=n&hold=1", 'x', { 'Idempotency-Key' => $key });
+my $new = send_post("/size?op=n&n=300000&hold=1", 'x', { 'Idempotency-Key' => $key });
 is(app_wait_parked('n'), 1, 'runs');
 app_release('n');
-is($new->read_response->body, "run 1\n", 'answered');
+is(length(my $body = $new->read_response->body), 300_000, 'answered');
 
 is(scalar @{ $from->command('CLUSTER', 'GETKEYSINSLOT', $slot, 10) }, 0,
    'nothing is left behind');
@@ -232,7 +241,8 @@ is_deeply($to->command('CLUSTER', 'GETKEYSINSLOT', $slot, 10), [ $record ],
           'it is there');
 
 $::cluster->end_move($slot, $from, $to);
-is(post("/hold?op=n&hold=1", $key)->body, "run 1\n", 'and stays there');
+ok(post("/size?op=n&n=300000&hold=1", $key)->body eq $body,
+   'and stays there, whole');
 is(app_count('n'), 1, 'ran once');
 
 $::cluster->move($slot, $to, $from);

@@ -36,6 +36,8 @@ our $stores = <<'_EOC_';
     idempotency_store own redis { server 127.0.0.1:$TEST_NGINX_OWN_PORT; }
     idempotency_store kept redis { server 127.0.0.1:$TEST_NGINX_KEPT_PORT; }
     idempotency_store far redis { server 127.0.0.1:$TEST_NGINX_PROXY_PORT; }
+    idempotency_store slow redis { server 127.0.0.1:$TEST_NGINX_PROXY_PORT;
+                                   timeout 3s; }
 _EOC_
 
 our $locations = <<'_EOC_';
@@ -68,12 +70,46 @@ our $locations = <<'_EOC_';
         idempotency_lease  1s;
         proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /slow/ {
+        idempotency               slow;
+        idempotency_max_response  32m;
+        proxy_pass                http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /plain/ {
+        client_max_body_size     8m;
+        client_body_buffer_size  8m;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 _EOC_
 
 sub key { return { 'Idempotency-Key' => new_key() } }
+
+# a request whose commit meets a proxy that was told so: its response
+
+sub run_told
+{
+    my ($mode, $uri, $key) = @_;
+
+    my ($op) = $uri =~ /op=(\w+)/;
+    my $c = send_post("$uri&hold=1", 'x', $key);
+    app_wait_parked($op)
+        or die "$uri does not run: " . $c->read_response->status . "\n";
+
+    $proxy->tell($mode);
+    app_release($op);
+
+    return $c->read_response(20);
+}
+
+# what the application makes
+
+sub body_of
+{
+    my $n = shift;
+
+    return substr 'run 1 ' . (join('', 'a' .. 'z', 0 .. 9) . "\n")
+                             x (1 + $n / 37), 0, $n;
+}
 
 # the only record there is
 
@@ -1047,3 +1083,72 @@ is(app_count('a'), 0, 'did not run');
 is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
 sleep 1;
 is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'others are not touched');
+
+
+
+=== TEST 39: a large commit that is never taken: given up in the middle of it
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $n = 12_000_000;
+my $key = key();
+my $r = run_told('deaf', "/slow/size?op=a&n=$n", $key);
+
+ok($r->body eq body_of($n), 'the client has its response, whole');
+error_log_like(qr/commit in store "slow" failed: no reply in time/,
+               'the commit had its time');
+is(http_post("/slow/size?op=a&n=$n&hold=1", 'x', $key)->status, 503,
+   'a retry does not run: the store does not answer');
+
+$::proxy->tell('cut');
+is(http_post('/slow/ok?op=b', 'x', key())->body, "run 1\n",
+   'others run again');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 40: a large commit is answered before it is sent: what is left of it is
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+for my $n (60_000, map { 500_000 * $_ } 2 .. 8) {
+    my $key = key();
+    my $r = run_told('early', "/slow/size?op=a$n&n=$n", $key);
+    ok($r->body eq body_of($n), "$n: the client has its response, whole");
+
+    # the memory of that response is somebody else's now
+    http_post('/plain/ok', 'z' x $_) for $n, $n + 200;
+    $::proxy->tell('pass');
+
+    # by what is left of the command; where that is long, by the outbox only
+    ok(wait_for(sub {
+        my $log = error_log();
+        (() = $log =~ /kept here and tried again/g)
+            == (() = $log =~ /that was kept is in store/g)
+    }, 40), 'it is in the store');
+
+    my $again = http_post("/slow/size?op=a$n&n=$n&hold=1", 'x', $key);
+    is($again->header('Idempotent-Replayed'), 'true', 'replayed');
+    ok($again->body eq body_of($n), 'whole');
+    is(app_count("a$n"), 1, 'ran once');
+}
+
+
+
+=== TEST 41: many large ones at a time, each with its own bytes
+--- store: redis
+--- http_config eval: $::stores =~ s/(PROXY_PORT;)/$1 timeout 20s;/r
+--- config eval: $::locations
+--- client
+my @n = map { 20_000 + 150_001 * $_ } 0 .. 12;
+my %key = map { $_ => key() } @n;
+
+for my $what ('ran', 'replayed') {
+    my @c = map { [ $_, send_post("/far/size?op=a$_&n=$_", 'x', $key{$_}) ] } @n;
+    my @wrong = grep { $_->[1]->read_response(30)->body ne body_of($_->[0]) } @c;
+    is(join(' ', map { $_->[0] } @wrong), '', "$what, whole");
+}
+
+is(scalar(grep { app_count("a$_") != 1 } @n), 0, 'once each');

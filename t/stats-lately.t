@@ -229,3 +229,27 @@ $_->read_response(20) for @c;
 
 ok(wait_for(sub { gauge('store_queued') == 0 }, 10), 'and are not any more');
 --- no_check_log
+
+
+
+=== TEST 4: a store that nobody uses any more is not full of what has expired
+--- http_config
+    idempotency_store default memory { zone orders:128k; }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency      on;
+        idempotency_ttl  300ms;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- store: memory
+--- client
+my $empty = gauge('store_bytes');
+
+http_post('/size?n=2000', 'x', { 'Idempotency-Key' => new_key() })
+    for 1 .. 20;
+cmp_ok(gauge('store_bytes'), '>', $empty + 20000, 'it filled up');
+ok(wait_for(sub { gauge('store_bytes') == $empty }, 15), 'and is empty again');
+is(gauge('records'), 0, 'without a record');
+cmp_ok(gauge('records_expired_total'), '>=', 20, 'which expired');

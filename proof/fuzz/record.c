@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/record/ngx_http_idem_record.c ; libs: -lz */
+/* sources: src/record/ngx_http_idem_record.c src/record/ngx_http_idem_sum.c ; libs: -lz */
 
 /*
  * The decoder of a stored response, of bytes that anybody may have written.

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/redis/ngx_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c ; libs: -lhiredis -lz */
+/* sources: src/redis/ngx_redis_codec.c src/store/redis/ngx_http_idem_redis_reply.c src/store/redis/ngx_http_idem_redis_record.c src/record/ngx_http_idem_record.c src/record/ngx_http_idem_sum.c ; libs: -lhiredis -lz */
 
 /*
  * What a Redis says, as it is read: a first byte chooses the operation, and

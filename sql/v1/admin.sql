@@ -91,8 +91,9 @@ $$;
 
 -- remove: the key may run again.  Tells what it was.  Something stays of it,
 -- under nobody's token: a holder that still runs, or a commit that is sent
--- again, would write it anew if it found nothing.  Whoever waits is woken, and
--- all hosts are told ("-" and the id) that a cached response is not to be
+-- again, would write it anew if it found nothing.  So it does where nothing is:
+-- a host whose outbox has the record writes it when it is back.  A row of state
+-- 0: it was deleted before.  Whoever waits is woken, and all hosts are told ("-" and the id) that a cached response is not to be
 -- replayed.
 
 CREATE OR REPLACE FUNCTION idempotency_delete(p_id bytea)
@@ -106,13 +107,30 @@ DECLARE
 BEGIN
     PERFORM FROM idempotency_keys k WHERE k.id = p_id FOR UPDATE;
 
+    n := clock_timestamp();
+
     RETURN QUERY SELECT * FROM idempotency_entry(p_id);
 
     IF NOT FOUND THEN
+        INSERT INTO idempotency_keys (id, token, claim, state, reason,
+                    created_at, lease_until, completed_at, expires_at,
+                    forget_at, purge_at)
+        VALUES (p_id, '\x00000000000000000000000000000000',
+                '\x01' || decode(repeat('00', 68), 'hex'), 3, 6, n, n, n, n,
+                n + interval '1 day',
+                date_bin('5 min', n + interval '1 day 5 min',
+                         '2000-01-01Z'))
+        ON CONFLICT (id) DO NOTHING;
+
+        IF FOUND THEN
+            PERFORM pg_notify(current_schema(), '-' || encode(p_id, 'hex'));
+        ELSE
+            RETURN QUERY SELECT e.* FROM idempotency_between(p_id, p_id, 1) e
+                          WHERE e.o_reason = 6;
+        END IF;
+
         RETURN;
     END IF;
-
-    n := clock_timestamp();
 
     UPDATE idempotency_keys k
        SET token = '\x00000000000000000000000000000000', reason = 6,

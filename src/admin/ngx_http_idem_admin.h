@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * idempotency_admin: records for people, over HTTP.
  *
  *   ..._admin.c          the directive, which address is what, small answers

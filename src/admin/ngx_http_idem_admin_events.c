@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * GET events: the events of this nginx as they happen, as server-sent events.
  *
  * The request looks into the tap some times a second, while it is there; what

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * GET health: every store is asked for a record that nobody has.  200 if all
  * answer, 503 if one does not; what a breaker, a cache or an outbox does in
  * the meantime is told beside it.

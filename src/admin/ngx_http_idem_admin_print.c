@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A record as JSON: its state and its times, who it is of, what it costs; never
  * its body, headers, key or token.
  *
@@ -12,6 +17,7 @@
 #include <ngx_http.h>
 
 #include "admin/ngx_http_idem_admin.h"
+#include "request/ngx_http_idem_request.h"
 
 
 /* of a string in an answer */
@@ -32,7 +38,8 @@ void
 ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
 {
-    uint64_t                       now;
+    uint64_t                       now, original;
+    ngx_uint_t                     replays;
     ngx_time_t                    *tp;
     ngx_http_idem_admin_labels_t   labels;
 
@@ -72,6 +79,15 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     } else {
         ngx_http_idem_text(t, ",\"ttl_left_ms\":%M", entry->left);
         ngx_http_idem_admin_time(t, "expires", now + entry->left);
+    }
+
+    if (entry->state == NGX_HTTP_IDEM_COMPLETED) {
+        (void) ngx_http_idem_replays_look(entry->id, &replays, &original);
+
+        /* of an earlier response: those do not count */
+
+        ngx_http_idem_text(t, ",\"replays\":%ui",
+                           original >= entry->claim.time ? replays : 0);
     }
 
     ngx_http_idem_text(t, ",\"size\":%uz,\"hold\":%s,\"kept_here\":%s,"

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The arguments of a question about records: which ones are meant.
  *
  * Called by the handler with a request, and for each record of a slice.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * One record or many, shown or removed.
  *
  * Many are taken from the store slice by slice.  After some slices that were
@@ -449,13 +454,17 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     if (a->op.result == NGX_HTTP_IDEM_GONE) {
         return ngx_http_idem_admin_error(a->request, NGX_HTTP_NOT_FOUND,
                       "RECORD_UNKNOWN", "There is no such record in store "
-                      "\"%V\": it never was, it expired, or it was deleted.",
-                      &a->store->name);
+                      "\"%V\": it never was, it expired, or it was deleted.%s",
+                      &a->store->name,
+                      removes ? " A host that still has to store it will not."
+                              : "");
     }
 
     entry = a->list.entries.elts;
 
-    if (a->op.result == NGX_HTTP_IDEM_ERROR || a->list.entries.nelts == 0) {
+    if (a->op.result == NGX_HTTP_IDEM_ERROR
+        || (a->list.entries.nelts == 0 && !removes))
+    {
         return ngx_http_idem_admin_failed(a);
     }
 
@@ -470,7 +479,14 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
         ngx_http_idem_admin_deleted(a, a->query.id);
     }
 
-    ngx_http_idem_admin_tell(a, entry);
+    if (a->list.entries.nelts) {
+        ngx_http_idem_admin_tell(a, entry);
+
+    } else {
+        /* the reply was lost, and with it what the record was */
+        ngx_http_idem_text(&a->text, "{\"records\":[");
+        a->n = 1;
+    }
 
     return ngx_http_idem_admin_end(a, NULL);
 }

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * GET events?store=: events that a store keeps, of all hosts, as server-sent
  * events; DELETE removes them.
  *

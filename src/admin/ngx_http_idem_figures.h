@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The table of figures: what each is called in Prometheus and in JSON, what it
  * counts, by which labels, and where it is.  The printers walk it; a figure
  * more is a line more.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * idempotency_stats: the figures, as a page, as JSON, or for Prometheus.
  *
  * Which one is said by the directive, by the argument "format", or by what

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The status endpoint's two writers of figures.  Both walk the same shared
  * memory; a text that grows is a chain of buffers.
  */

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What the page shows of the time before it was opened: a row of figures every
  * ten seconds, written by whichever worker's timer comes first; and the rest
  * of what happened lately, as JSON.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The figures as JSON: for the page, and for whoever does not speak
  * Prometheus.  Times are in microseconds; histograms are pairs of an upper
  * bound and a count, not cumulative.

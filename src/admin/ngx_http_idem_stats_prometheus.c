@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The figures in the text format of Prometheus: a family after the other,
  * each with its help and type, all of its samples together.
  *

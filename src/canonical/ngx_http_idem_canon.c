@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The canonical encoding: a stack of self-delimiting values.  Called by the
  * JSON walker and the form reader; calls OpenSSL's SHA-256, and what sorts
  * the children of a container (canon_close.c).  See the header.

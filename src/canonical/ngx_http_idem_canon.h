@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The canonical encoding: what a parsed body comes down to before it is
  * hashed.  Used by the JSON walker and by the form reader, which push values
  * as they stream by; one stack of bytes, no tree, no recursion.

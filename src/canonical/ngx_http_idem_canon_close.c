@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * How a container whose children are in any order is sorted and folded into
  * one value of the canonical stack (canon.c).
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * SHA-256, and the one way in which several strings go into one: each with
  * its length before it, so that "a" + "bc" is not "ab" + "c".
  *

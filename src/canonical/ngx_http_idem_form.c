@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Reads a form as it streams by, field by field, and pushes each on the
  * canonical stack (canon.c) as three values: its group, by which fields are
  * sorted, its name, and its value.  Called by the body reader.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A form (application/x-www-form-urlencoded) as it counts for the
  * fingerprint: how a character is escaped does not matter, nor does the order
  * of fields with different names; everything else does.

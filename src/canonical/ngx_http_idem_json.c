@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The bytes of a JSON body on their way to yajl: the limit on size, the check
  * that is stricter than yajl's, and yajl's memory.  Called by the body
  * reader; yajl's events go to json_walk.c.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A JSON body as it counts for the fingerprint: key order, white space and
  * string escapes do not matter, everything else does.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The end of a container.  Its children are sorted, if they may come in any
  * order, and folded into one value (canon_close.c).  With many of them that is
  * left to steps, between which a worker can serve others: yajl has nothing to

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What differs between two lists of paths: a merge of two sorted lists, which
  * are read as they lie in the records, without memory of its own.  Called by
  * whoever answers a conflict.  The lists come from a store: each is checked

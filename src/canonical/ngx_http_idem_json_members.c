@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Values of a JSON document that are kept apart: those that keys come from,
  * and those that alone count where a fingerprint says what is included.
  * Called by the walker.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Collects the paths of a JSON document and writes their stored form, which
  * json_paths.h describes.  Called by json_walk.c; json_diff.c reads it.
  */

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The paths of a JSON document: what is kept of a request so that a conflict
  * can name what differs (idempotency_conflict_detail).
  *

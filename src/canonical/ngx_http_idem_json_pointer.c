@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The tokens of a JSON Pointer, compared where they stand: they are few and
  * short, and nothing is made of them beforehand.  A track knows how many
  * tokens of each pointer of a list have been met on the way to where the

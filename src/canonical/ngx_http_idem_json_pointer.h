@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * JSON Pointers (RFC 6901): "/a/0/b" is a way from the document to a value in
  * it, by names and places.  In a name "~1" stands for "/", "~0" for "~".
  *

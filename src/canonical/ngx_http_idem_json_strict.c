@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A state machine over the bytes of a JSON body that finds what yajl lets
  * through and RFC 8259 does not.  Called by the JSON walker for each piece
  * of a body before yajl sees it; calls nothing.  See the header.

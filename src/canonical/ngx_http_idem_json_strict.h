@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What yajl lets through and RFC 8259 does not, looked for in the bytes on
  * their way to the parser:
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * yajl's events, one after the other: values are pushed on the canonical
  * stack (canon.c), wanted members are kept, leaves go into the list of paths
  * (json_paths.c).  Called by yajl, which json.c feeds.  Each open container

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What becomes of yajl's events: the canonical encoding, the wanted members,
  * the paths.  Inside of the JSON walker: json.c owns one of these, and yajl
  * calls it.

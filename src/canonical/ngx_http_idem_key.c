@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The syntax of a key.
  *
  * Admission calls ngx_http_idem_key_parse() with what the client sent
@@ -25,7 +30,6 @@
 #define NGX_HTTP_IDEM_KEY_DECIMAL_DIGITS   12
 #define NGX_HTTP_IDEM_KEY_FRACTION_DIGITS  3
 
-#define NGX_HTTP_IDEM_KEY_UUID_LEN         36
 #define NGX_HTTP_IDEM_KEY_UUID_VERSION     14            /* position */
 #define NGX_HTTP_IDEM_KEY_UUID_VARIANT     19
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The syntax of a key: what the client may send, and what it then means.
  *
  * A key comes bare (abc-123) or as an RFC 8941 Item ("abc-123"); both name
@@ -16,6 +21,7 @@
 #include <ngx_core.h>
 
 
+#define NGX_HTTP_IDEM_KEY_UUID_LEN  36
 #define NGX_HTTP_IDEM_KEY_MIN  1
 #define NGX_HTTP_IDEM_KEY_MAX  255
 

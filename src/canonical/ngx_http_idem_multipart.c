@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A multipart body without its boundary.
  *
  * The fingerprint asks ngx_http_idem_multipart_boundary() for the

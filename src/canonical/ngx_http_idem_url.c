@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * URLs that mean the same, as the same text.  Called for derived keys; calls
  * nothing outside of this file.
  */

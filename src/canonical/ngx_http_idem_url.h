@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * URLs that mean the same, as the same text (RFC 3986, 6.2): for derived keys
  * that are made of a URL (idempotency_dedupe ... normalize=url).
  *

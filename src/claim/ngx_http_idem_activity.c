@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Activity: how often a client of a scope has had something executed lately,
  * and when it was for the last time (idempotency_activity), for windows of
  * derived keys that adapt.

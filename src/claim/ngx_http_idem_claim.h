@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The room of claims: the records that cover a request, and their life.  They
  * are derived, begun, waited for, renewed and settled here, and nowhere else.
  *
@@ -199,6 +204,13 @@ void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 ngx_int_t ngx_http_idem_replays_zone(ngx_conf_t *cf);
 ngx_uint_t ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover,
     uint64_t original);
+
+/*
+ * So far; and the time of the response that was replayed, 0: none was.
+ * NGX_DECLINED: nobody counts.
+ */
+ngx_int_t ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count,
+    uint64_t *original);
 
 /* ..._renew.c */
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Which records cover a request: that of its key, and those that are derived
  * from what it is (idempotency_dedupe).
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The labels of the records of a request: group, tenant, actor, and this host,
  * which holds them.  Only where idempotency_tenant or idempotency_actor says
  * so, or in a store that people read: elsewhere a record has no byte for them.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The leases of the requests that run: renewed at a third of their time.
  *
  * There is one timer for all holders of a worker and not one for each: most

@@ -1,14 +1,20 @@
 
 /*
- * How often a record was replayed by this nginx: $idempotency_replay_count, and
- * the member of that name in events.
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * How often a record was replayed by this nginx: $idempotency_replay_count, the
+ * member of that name in events, and "replays" of idempotency_admin.
  *
  * A table in shared memory, of all workers and whatever the store, which is
- * there only if the variable is used or events are logged.  A record has its place in one of the
- * sets; where all ways of the set are taken, the one that was used least lately
- * gives way, and is counted from the beginning if it comes again.
+ * there only if the variable is used, events are logged, or people can ask.  A
+ * record has its place in one of the sets; where all ways of the set are taken,
+ * the one that was used least lately gives way, and is counted from the
+ * beginning if it comes again.
  *
- * Called by the replay.
+ * Called by the replay, and by who tells of a record.
  */
 
 
@@ -73,7 +79,9 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
         }
     }
 
-    if (i == cmcf->variables.nelts && ngx_queue_empty(&mcf->logs)) {
+    if (i == cmcf->variables.nelts && ngx_queue_empty(&mcf->logs)
+        && mcf->tap == NULL)
+    {
         return NGX_OK;
     }
 
@@ -158,4 +166,39 @@ ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
     ngx_http_idem_mutex_unlock(ngx_http_idem_replays_pool);
 
     return n;
+}
+
+
+ngx_int_t
+ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count, uint64_t *original)
+{
+    uint32_t                        set;
+    ngx_uint_t                      i;
+    ngx_http_idem_replays_entry_t  *e;
+
+    *count = 0;
+    *original = 0;
+
+    if (ngx_http_idem_replays == NULL) {
+        return NGX_DECLINED;
+    }
+
+    ngx_memcpy(&set, id + 16, sizeof(uint32_t));
+
+    e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_replays_pool);
+
+    for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
+
+        if (e[i].count && ngx_memcmp(e[i].id, id, 16) == 0) {
+            *count = e[i].count;
+            *original = e[i].original;
+            break;
+        }
+    }
+
+    ngx_http_idem_mutex_unlock(ngx_http_idem_replays_pool);
+
+    return NGX_OK;
 }

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The end of the records that a request has locked: the response is committed
  * to each of them, or they say that there is none, or they are given back.
  *

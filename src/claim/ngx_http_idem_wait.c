@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Waiters: requests that came while the holder runs.
  *
  * Those of one record hang on one watch in each worker, however many they

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A small table in shared memory: record, number of waiters, and the time by
  * which the last of them has given up.  That time is what mends the count
  * after a worker was killed with waiters in it.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The configuration: defaults, inheritance, and the stores by name.
  *
  * Called by nginx while it reads the configuration.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What of a body counts, and what in it is wanted: idempotency_fingerprint,
  * idempotency_replay_json and idempotency_compress.
  *

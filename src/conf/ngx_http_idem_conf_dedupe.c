@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Derived keys, and what their windows may depend on: idempotency_dedupe and
  * idempotency_activity.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Where a key comes from, and what it may look like: idempotency_key and
  * idempotency_key_format.
  *
@@ -15,6 +20,7 @@
 #include "canonical/ngx_http_idem_json_pointer.h"
 
 
+static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
 static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value);
 static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
@@ -68,6 +74,14 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             source->value.text = name;
             source->member = 0;
             continue;
+        }
+
+        if (ngx_http_idem_conf_key_hyphen(&name)) {
+            return ngx_http_idem_conf_invalid(cf, &name,
+                             "a variable ends before a hyphen: a header has "
+                             "underscores in its name there, as in "
+                             "$http_idempotency_key; ${http_a}-b is for what "
+                             "follows it");
         }
 
         if (ngx_http_script_variables_count(&name) == 0) {
@@ -150,6 +164,42 @@ ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
+/* $http_idempotency-key: of all requests without that header it is "-key" */
+
+static ngx_uint_t
+ngx_http_idem_conf_key_hyphen(ngx_str_t *value)
+{
+    u_char  *p, *last;
+
+    last = value->data + value->len;
+
+    for (p = value->data; last - p > 6; p++) {
+
+        if (ngx_strncmp(p, "$http_", 6) != 0) {
+            continue;
+        }
+
+        p += 6;
+
+        while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
+                            || ((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))
+        {
+            p++;
+        }
+
+        if (last - p > 1 && p[0] == '-'
+            && (p[1] | 0x20) >= 'a' && (p[1] | 0x20) <= 'z')
+        {
+            return 1;
+        }
+
+        p--;
+    }
+
+    return 0;
+}
+
+
 /* idempotency_key_format <kind> [min=n] [max=n] [quoted=...] */
 
 char *
@@ -208,6 +258,18 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                            "invalid min=%uz max=%uz in \"%V\" directive: "
                            "no key is that long", format->min, format->max,
                            &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    if ((format->kind == NGX_HTTP_IDEM_KEY_UUID
+         || format->kind == NGX_HTTP_IDEM_KEY_UUID4)
+        && (format->min > NGX_HTTP_IDEM_KEY_UUID_LEN
+            || format->max < NGX_HTTP_IDEM_KEY_UUID_LEN))
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid min=%uz max=%uz in \"%V\" directive: "
+                           "a UUID has %d characters", format->min,
+                           format->max, &value[0], NGX_HTTP_IDEM_KEY_UUID_LEN);
         return NGX_CONF_ERROR;
     }
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people see of a request: labels and fields of its events, a dry run,
  * and how much of a conflict is told (idempotency_actor,
  * idempotency_log_field, idempotency_dry_run, idempotency_conflict_detail).
@@ -28,7 +33,8 @@ static const char  *ngx_http_idem_event_members[] = {
     "reason", "replay_count", "original_timestamp",
     "time_since_original_ms", "original_actor", "conflict_type",
     "original_fingerprint", "fingerprint", "ttl_ms", "expires_at",
-    "lifetime_ms", "queue_depth", "lock_holder", "lock_age_ms", NULL
+    "lifetime_ms", "queue_depth", "lock_holder", "lock_age_ms",
+    "response_size_bytes", "max_size_bytes", NULL
 };
 
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * idempotency_log: where events go, which, and how many of them.
  *
  * Called by nginx while it reads the configuration.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Values of directives that may differ by request.
  *
  * Most are one variable: a header of the request, $host.  Such a one is read

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The events, their levels, and the line that each of them makes.
  *
  * Called by request/..._request_events.c and by the stores; calls the log.

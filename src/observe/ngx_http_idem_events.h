@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Events: what happened, one JSON object a line (idempotency_log).
  *
  * A line never has a key, a body or a credential in it: hashes and words of

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What happened to a store lately: see the header.
  *
  * Called by the table of stores for each operation, by requests that end in a

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What happened to a store lately, in shared memory: since when it does not
  * answer, the last conflicts, the locks that are held longest, and a row of
  * figures every ten seconds, for an hour.

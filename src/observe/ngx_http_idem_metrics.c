@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The figures of all workers.  The zone keeps them by the names of stores and
  * groups, so that a reload with another order of them goes on counting where
  * it was.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The tap: lines in a ring of shared memory, for those who follow events.
  *
  * Called by the events with lines, and by who follows them.

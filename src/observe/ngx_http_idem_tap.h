@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The tap: events for who follows them now (GET events of idempotency_admin),
  * whichever worker they happen in.  Where nobody can follow there is no tap,
  * and where nobody does, an event looks at one number.

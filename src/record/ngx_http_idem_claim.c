@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Claims compared: whether what a record was begun for is what is asked now.
  *
  * The core asks before it replays, and the stores before a lock whose lease

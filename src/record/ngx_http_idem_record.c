@@ -1,9 +1,14 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The stored form of a claim and of a response.
  *
  * Stores and the response side call it, to make the bytes of a record and to
- * read them back; it calls zlib's adler32() and nothing else.  What it reads
+ * read them back; it calls the checksum and nothing else.  What it reads
  * may come from a shared zone, from a server on the network or from a host
  * with another release, so every length is checked against what is there
  * before it is used, and a header that could not have come from an HTTP
@@ -38,8 +43,6 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include <zlib.h>
-
 #include "ngx_http_idem_number.h"
 #include "record/ngx_http_idem_record.h"
 
@@ -68,9 +71,6 @@
 
 /* kind, name length, value length */
 #define NGX_HTTP_IDEM_RECORD_HEADER_MIN   (1 + 2 + 4)
-
-/* adler32() takes an unsigned int, which may be less than a size_t */
-#define NGX_HTTP_IDEM_RECORD_SUM_PIECE    0x40000000
 
 
 static size_t ngx_http_idem_record_status_line(
@@ -262,26 +262,6 @@ ngx_http_idem_record_status_line(const ngx_http_idem_response_t *response)
     }
 
     return line->len;
-}
-
-
-uint32_t
-ngx_http_idem_body_sum(uint32_t sum, const u_char *p, size_t len)
-{
-    size_t  n;
-
-    /* no call for an empty piece: with NULL, adler32() would begin anew */
-
-    while (len) {
-        n = ngx_min(len, NGX_HTTP_IDEM_RECORD_SUM_PIECE);
-
-        sum = (uint32_t) adler32(sum, p, (uInt) n);
-
-        p += n;
-        len -= n;
-    }
-
-    return sum;
 }
 
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The stored form: what a store keeps of a request and of its response.
  *
  * A claim says what a request is (its fingerprint and who asks); it stands in

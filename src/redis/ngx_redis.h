@@ -1,13 +1,19 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A client for Redis and Valkey, for nginx: connections, their set-up and TLS,
  * calls, and which server has which key.  It knows bytes, calls and keys; what
  * is asked, and what the replies mean, is its user's own.
  *
  *   ..._codec.c        bytes of commands and replies; hiredis reads
+ *   ..._bulk.c         large strings, which are not copied
  *   ..._call.c         calls: to which connection, and to which instead
  *   ..._connection.c   a connection: calls in flight, and their fate when it
- *                      breaks
+ *                      breaks; _receive.c: their replies
  *   ..._setup.c        from a socket to a connection that is ready; _knock.c:
  *                      more sockets, while the first gets no answer
  *   ..._replicas.c     calls that wait for replicas to have what they wrote
@@ -53,11 +59,22 @@
 /* connect attempts in vain after which an impatient call does not wait */
 #define NGX_REDIS_GIVE_UP      3
 
+/* from so many bytes on a string is sent from where it is, and received into
+   the memory in which it stays */
+#define NGX_REDIS_BULK_MIN     16384
+
+/* of one connection in one turn of the event loop */
+#define NGX_REDIS_TURN_SIZE    (2 * 1024 * 1024)
+
+/* as Redis itself has it */
+#define NGX_REDIS_REPLY_MAX    (512 * 1024 * 1024)
+
 
 typedef struct ngx_redis_s           ngx_redis_t;
 typedef struct ngx_redis_node_s      ngx_redis_node_t;
 typedef struct ngx_redis_conn_s      ngx_redis_conn_t;
 typedef struct ngx_redis_call_s      ngx_redis_call_t;
+typedef struct ngx_redis_bulk_s      ngx_redis_bulk_t;
 typedef struct ngx_redis_topology_s  ngx_redis_topology_t;
 typedef struct ngx_redis_asker_s     ngx_redis_asker_t;
 
@@ -162,6 +179,8 @@ struct ngx_redis_call_s {
                                                         replies             */
     void                        *memory;             /* of malloc(): goes with
                                                         it                  */
+    ngx_redis_bulk_t            *bulk;               /* what of it is not sent
+                                                        yet, or NULL        */
     unsigned                     due:1;              /* two replies         */
     unsigned                     sent:1;
     unsigned                     replied:1;
@@ -209,6 +228,10 @@ struct ngx_redis_conn_s {
                                                         be asked            */
     ngx_queue_t                  covered;            /* ... and was         */
     ngx_buf_t                    out;                /* commands to be sent */
+    ngx_queue_t                  bulks;              /* ... the strings that
+                                                        stand between them  */
+    size_t                       bulk;               /* ... their bytes     */
+    ngx_buf_t                    in;                 /* a string that comes */
 
     ngx_event_t                  flush;              /* posted: send, or
                                                         connect             */
@@ -239,6 +262,8 @@ struct ngx_redis_conn_s {
                                                         speaks for        */
     unsigned                     answered:1;         /* since it connected */
     unsigned                     told:1;             /* it is in the log  */
+    unsigned                     cut:1;              /* the rest of a command
+                                                        is lost           */
 };
 
 
@@ -445,6 +470,22 @@ ngx_int_t ngx_redis_field(redisReply *reply, ngx_uint_t n, ngx_str_t *value);
 #define ngx_redis_put_size(len)                                     \
     (sizeof("$\r\n\r\n") - 1 + NGX_INT64_LEN + (len))
 
+/* ..._bulk.c */
+
+/*
+ * For encode(): the call is to have a string that is not copied; then, in the
+ * place of its bytes, which they are.  They are only read, and not any more
+ * once the call is replied to or cancelled.
+ */
+ngx_int_t ngx_redis_bulk(ngx_redis_call_t *call);
+u_char *ngx_redis_put_bulk(u_char *p, ngx_redis_call_t *call, ngx_chain_t *in,
+    size_t size);
+void ngx_redis_bulk_leave(ngx_redis_call_t *call);
+ssize_t ngx_redis_bulk_send(ngx_redis_conn_t *conn, size_t max);
+void ngx_redis_bulk_close(ngx_redis_conn_t *conn);
+ngx_int_t ngx_redis_bulk_expect(ngx_redis_conn_t *conn);
+redisReply *ngx_redis_bulk_reply(ngx_redis_conn_t *conn);
+
 /* ..._call.c */
 
 /* the connection for a call; NULL: its node is not known yet */
@@ -520,8 +561,11 @@ void ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...);
 void ngx_redis_close(ngx_redis_conn_t *conn);
 void ngx_redis_works(ngx_redis_conn_t *conn);
 void ngx_redis_idle(ngx_redis_conn_t *conn);
-void ngx_redis_read_handler(ngx_event_t *rev);
 void ngx_redis_write_handler(ngx_event_t *wev);
+
+/* ..._receive.c */
+
+void ngx_redis_read_handler(ngx_event_t *rev);
 
 /* ..._setup.c */
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Calls: to which connection one goes, and to which it goes instead when its
  * node breaks, leaves or refuses it.
  *
@@ -241,7 +246,10 @@ ngx_redis_call_cancel(ngx_redis_call_t *call)
 
     if (!call->sent || call->replied) {
         ngx_redis_call_free(call);
+        return;
     }
+
+    ngx_redis_bulk_leave(call);
 }
 
 
@@ -322,6 +330,8 @@ ngx_redis_call_unsent(ngx_redis_call_t *call)
         freeReplyObject(call->before);
         call->before = NULL;
     }
+
+    ngx_redis_bulk_leave(call);
 
     call->sent = 0;
     call->replied = 0;

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The topology of a cluster: a key has a slot, a slot has a node.
  *
  * Which, is told by CLUSTER SLOTS of any node that answers: those of the

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Bytes: commands as they go out, replies as they come in.
  *
  * Replies are read by hiredis, bounded: a reply of ours is a flat array of a

@@ -1,17 +1,20 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A connection: calls that wait to be sent, calls that wait for their reply,
  * and what becomes of both when it breaks.
  *
  * Sending is put off to the end of the turn of the event loop: one write for
- * all that was asked in it.  Replies come in the order of the commands; one
- * that nobody asked for, or that does not fit, ends the connection.  Then
- * operations that still have time are asked again on a new one; all of them
- * may be repeated.  A connection is made when somebody needs it; attempts that
- * fail come ever more rarely, and never two at a time.
+ * all that was asked in it.  When a connection ends, operations that still
+ * have time are asked again on a new one; all of them may be repeated.  A
+ * connection is made when somebody needs it; attempts that fail come ever more
+ * rarely, and never two at a time.
  *
- * Called with calls, and by nginx's events; calls the set-up
- * to connect, and the owner of a call with its reply.
+ * Called with calls, and by nginx's events; calls the set-up to connect.
  */
 
 
@@ -29,21 +32,15 @@
 /* ... while something waits that is not to be late */
 #define NGX_REDIS_BACKOFF_WAITED  100
 
-#define NGX_REDIS_READ_SIZE    65536
-
 /* commands are written up to this before what there is of them is sent */
 #define NGX_REDIS_OUT_SIZE     65536
 
 /* ... of calls that wait for replicas together */
 #define NGX_REDIS_LOT_SIZE     (16 * 65536)
 
-/* as Redis itself has it */
-#define NGX_REDIS_REPLY_MAX    (512 * 1024 * 1024)
-
 
 static void ngx_redis_flush_handler(ngx_event_t *ev);
 static ngx_int_t ngx_redis_encode(ngx_redis_conn_t *conn);
-static ngx_int_t ngx_redis_replies(ngx_redis_conn_t *conn);
 static void ngx_redis_backoff(ngx_redis_conn_t *conn);
 static void ngx_redis_timer_handler(ngx_event_t *ev);
 
@@ -60,6 +57,7 @@ ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     ngx_queue_init(&conn->held);
     ngx_queue_init(&conn->early);
     ngx_queue_init(&conn->covered);
+    ngx_queue_init(&conn->bulks);
 
     conn->flush.handler = ngx_redis_flush_handler;
     conn->flush.data = conn;
@@ -127,6 +125,7 @@ ngx_redis_flush_handler(ngx_event_t *ev)
 void
 ngx_redis_send(ngx_redis_conn_t *conn)
 {
+    size_t             max;
     ssize_t            n;
     ngx_buf_t         *b;
     ngx_connection_t  *c;
@@ -136,7 +135,12 @@ ngx_redis_send(ngx_redis_conn_t *conn)
 
     c->idle = 0;
 
-    for ( ;; ) {
+    for (max = NGX_REDIS_TURN_SIZE; /* void */ ; max -= n) {
+
+        if (conn->cut) {
+            ngx_redis_drop(conn, "a long command was given up");
+            return;
+        }
 
         if (conn->state == NGX_REDIS_READY
             && ngx_redis_encode(conn) != NGX_OK)
@@ -153,7 +157,21 @@ ngx_redis_send(ngx_redis_conn_t *conn)
             break;
         }
 
-        n = c->send(c, b->pos, b->last - b->pos);
+        if (max == 0) {
+
+            /* others are to have their turn */
+
+            ngx_post_event(&conn->flush, &ngx_posted_next_events);
+            break;
+        }
+
+        if (conn->bulk) {
+            n = ngx_redis_bulk_send(conn, max);
+
+        } else {
+            n = c->send(c, b->pos, ngx_min((size_t) (b->last - b->pos), max));
+            b->pos += ngx_max(n, 0);
+        }
 
         if (n == NGX_ERROR) {
             ngx_redis_drop(conn, "sending failed");
@@ -163,8 +181,6 @@ ngx_redis_send(ngx_redis_conn_t *conn)
         if (n == NGX_AGAIN) {
             break;
         }
-
-        b->pos += n;
     }
 
     if (b->pos == b->last) {
@@ -216,7 +232,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
                         : NGX_REDIS_OUT_SIZE;
 
     while (!ngx_queue_empty(&conn->unsent)
-           && conn->out.last - conn->out.pos < max)
+           && conn->out.last - conn->out.pos + (ssize_t) conn->bulk < max)
     {
         q = ngx_queue_head(&conn->unsent);
         call = ngx_queue_data(q, ngx_redis_call_t, queue);
@@ -273,160 +289,6 @@ ngx_redis_write_handler(ngx_event_t *wev)
 }
 
 
-void
-ngx_redis_read_handler(ngx_event_t *rev)
-{
-    ssize_t            n;
-    ngx_connection_t  *c;
-    ngx_redis_conn_t  *conn;
-
-    static u_char  buffer[NGX_REDIS_READ_SIZE];
-
-    c = rev->data;
-    conn = c->data;
-
-    if (c->close) {
-        ngx_redis_close(conn);
-        return;
-    }
-
-    do {
-        n = c->recv(c, buffer, sizeof(buffer));
-
-        if (n == NGX_AGAIN) {
-            break;
-        }
-
-        if (n == 0) {
-            ngx_redis_drop(conn, "the server closed it");
-            return;
-        }
-
-        if (n == NGX_ERROR) {
-            ngx_redis_drop(conn, "receiving failed");
-            return;
-        }
-
-        conn->heard = ngx_current_msec;
-
-        if (conn->reader->len > NGX_REDIS_REPLY_MAX
-            || redisReaderFeed(conn->reader, (char *) buffer, (size_t) n)
-               != REDIS_OK)
-        {
-            ngx_redis_drop(conn, "a reply is too large");
-            return;
-        }
-
-        if (ngx_redis_replies(conn) != NGX_OK) {
-            return;
-        }
-
-    } while (rev->ready);
-
-    if (ngx_handle_read_event(rev, 0) != NGX_OK) {
-        ngx_redis_drop(conn, "no event for reading");
-        return;
-    }
-
-    ngx_redis_idle(conn);
-}
-
-
-/* NGX_DONE: the connection is gone */
-
-static ngx_int_t
-ngx_redis_replies(ngx_redis_conn_t *conn)
-{
-    void              *reply;
-    ngx_int_t          rc;
-    ngx_queue_t       *q;
-    ngx_connection_t  *c;
-    ngx_redis_call_t  *call;
-
-    c = conn->connection;
-
-    for ( ;; ) {
-        reply = NULL;
-
-        if (redisReaderGetReply(conn->reader, &reply) != REDIS_OK) {
-            ngx_redis_drop(conn,
-                                     "it does not speak the protocol");
-            return NGX_DONE;
-        }
-
-        if (reply == NULL) {
-            return NGX_OK;
-        }
-
-        if (conn->subscriber
-            && conn->state == NGX_REDIS_READY)
-        {
-            rc = conn->owner
-                 ? conn->owner->message(conn, reply)
-                 : ngx_redis_message(conn, reply);
-
-            freeReplyObject(reply);
-
-            if (conn->connection != c) {
-                return NGX_DONE;
-            }
-
-            if (rc != NGX_OK) {
-                ngx_redis_drop(conn,
-                                         "not a message of ours");
-                return NGX_DONE;
-            }
-
-            continue;
-        }
-
-        if (ngx_queue_empty(&conn->sent)) {
-            freeReplyObject(reply);
-            ngx_redis_drop(conn, "an unasked reply came");
-            return NGX_DONE;
-        }
-
-        q = ngx_queue_head(&conn->sent);
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
-
-        if (conn->state == NGX_REDIS_READY
-            && !conn->answered && !conn->owner)
-        {
-            ngx_redis_works(conn);
-        }
-
-        if (call->due && call->before == NULL) {
-            call->before = reply;
-            continue;
-        }
-
-        /*
-         * There are more replies than commands: one before was astray, and
-         * perhaps it is this one, which can't always be told by itself
-         */
-
-        if (ngx_queue_next(q) == ngx_queue_sentinel(&conn->sent)
-            && conn->reader->pos < conn->reader->len)
-        {
-            freeReplyObject(reply);
-            ngx_redis_drop(conn, "an unasked reply came");
-            return NGX_DONE;
-        }
-
-        /* the handler frees the call, or asks it once more */
-
-        call->replied = 1;
-        ngx_redis_call_replied(call, reply);
-
-        freeReplyObject(reply);
-
-        if (conn->connection != c) {
-            return NGX_DONE;
-        }
-    }
-}
-
-
 /* it is more than a port that is open */
 
 void
@@ -469,6 +331,8 @@ ngx_redis_close(ngx_redis_conn_t *conn)
     if (conn->flush.posted) {
         ngx_delete_posted_event(&conn->flush);
     }
+
+    ngx_redis_bulk_close(conn);
 
     if (conn->reader) {
         redisReaderFree(conn->reader);

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * More attempts to connect, while the first gets no answer.
  *
  * Where packets are dropped, an attempt to connect hears nothing, and the

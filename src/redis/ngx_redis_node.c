@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Nodes: a server, and this worker's connections to it.
  *
  * A node is made when the topology first names it, and retired when the

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Calls that count once so many replicas have what they wrote.
  *
  * They have connections of their own, since WAIT holds up what is behind it.

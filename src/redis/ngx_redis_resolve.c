@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Names of servers: looked up by nginx's resolver while it runs.
  *
  * A name of the configuration has addresses from the start, if the master

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What sentinels publish.  Each worker listens to all of them: one may be away
  * or cut off, and the one that leads a failover publishes it when it is
  * through, seconds after the others.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * From an address to a connection that is ready: the socket, TLS, and what
  * the server is told first (AUTH, SELECT; SUBSCRIBE on the connection of the
  * wake-ups) and asked (HELLO: which commands it knows).

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Admission: is this request covered, and what is its key?
  *
  * No store is touched, and no access granted.  Called in the access phase

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The body as it counts: hashed while it streams in, by a filter on the
  * request body, so that what was spooled to a file is not read again.  Where
  * another module had read the body before, it is hashed from there.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The context of a request: made at admission, found again after an internal
  * redirect, settled when the request ends however it ends.
  */

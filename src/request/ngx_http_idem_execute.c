@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The holder at work: its content handler, those of the subrequests that it
  * makes, and what nginx must not do to them meanwhile.
  *

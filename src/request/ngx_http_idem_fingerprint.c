@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What a request is, in hashes: its fingerprint, and who asks.  Every string
  * goes in with its length.
  *

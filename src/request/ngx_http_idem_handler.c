@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The way of a request from its arrival to the content handler.
  *
  * Before the access phase its context is made, and in it it is admitted: no

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Requests that move on to another location after they have begun.
  *
  * "index", an error_page, X-Accel-Redirect, ngx.exec() and the like lead a

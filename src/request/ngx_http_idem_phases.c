@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Where the handlers of a request stand among nginx's phases.
  *
  * Called once by the module when the configuration was read.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The room of the request: its context, its way through nginx's phases, its
  * body and fingerprint, and its execution.
  *

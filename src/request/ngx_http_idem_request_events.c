@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The events of requests: which is told when, and what stands in it.
  *
  * Called from wherever the thing happens; calls the lines of observe.
@@ -156,6 +161,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 {
     uint64_t                now, original;
     ngx_msec_t              ttl;
+    ngx_uint_t              count;
     ngx_http_idem_cover_t  *met;
 
     now = ngx_http_idem_event_now();
@@ -192,6 +198,20 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
         if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
             ngx_http_idem_line_time(line, "expires_at", now + ttl);
+            break;
+        }
+
+        /* of the old one, as far as this nginx has seen it replayed */
+
+        if (ngx_http_idem_replays_look(ctx->claims.primary->id, &count,
+                                       &original)
+            == NGX_OK)
+        {
+            ngx_http_idem_line_number(line, "replay_count", count);
+        }
+
+        if (original && now > original) {
+            ngx_http_idem_line_number(line, "lifetime_ms", now - original);
         }
 
         break;
@@ -208,6 +228,17 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                      NGX_HTTP_IDEM_LABEL_HOST);
         break;
 
+    case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
+
+        if (ctx->request->headers_out.content_length_n >= 0) {
+            ngx_http_idem_line_number(line, "response_size_bytes",
+                             ctx->request->headers_out.content_length_n);
+        }
+
+        ngx_http_idem_line_number(line, "max_size_bytes",
+                                  ctx->capture.max_response);
+        break;
+
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
 
         /* it waited for that one, or does not know of it */
@@ -216,6 +247,8 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);
         }
 
+        ngx_http_idem_event_original(ctx, line, "lock_holder",
+                                     NGX_HTTP_IDEM_LABEL_HOST);
         break;
 
     default:

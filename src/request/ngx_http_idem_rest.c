@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The rest of a large body, parsed in turns.
  *
  * To parse 1 MB of JSON can take tens of milliseconds, in which a worker would

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The upstreams of an execution, watched: when one starts, answers, and ends.
  *
  * An upstream may start later than its content handler returns, as when it

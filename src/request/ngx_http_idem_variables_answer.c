@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The variables of an answer that is not the application's: what was refused
  * and why, what the original was, what differs.  With them an error body of
  * any shape is an error_page and a "return".  Those that end in _json are JSON

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Capture and hold: the header and body of the holder's response are kept
  * back, bounded, until the record is stored; then they go out.  So a client
  * that has seen a response can get it again.

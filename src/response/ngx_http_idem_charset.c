@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The charset that a held response will have.
  *
  * autoindex looks at it once its header is sent: names in UTF-8 are cut where

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Bodies that are stored compressed (idempotency_compress), with zlib.
  *
  * Called by the commit and by the replay.  What comes from a store is not

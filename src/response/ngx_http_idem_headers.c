@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The header of a response: what of it is kept, and how it is set again.
  *
  * nginx has a response's headers in a list, and beside it pointers and fields

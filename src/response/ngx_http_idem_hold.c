@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The bytes of a response that is held: pieces of memory, bounded, until the
  * record is stored; and the range of them that goes out.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Whether a response is kept, by what its JSON says (idempotency_keep_json):
  * an API that answers 200 and means an error.
  *

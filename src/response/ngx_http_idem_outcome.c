@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What an execution does to its record: the table of outcomes.
  *
  * Judged by what was sent to which upstream, not by the status that comes

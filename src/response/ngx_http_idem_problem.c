@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Refusals: one JSON body that is at once an RFC 9457 problem and the
  * envelope that API clients know.
  *

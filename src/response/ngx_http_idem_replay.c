@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Replay: a stored response, byte for byte, to a client that was let in.
  *
  * It goes out through all of nginx's filters, so add_header, gzip and the

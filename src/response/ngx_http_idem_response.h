@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The room of responses: what the outcome of an execution is, and what a client
  * gets: the response that was captured and committed, a replay, a refusal.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Event streams as they are stored: the lines of their events, and which of
  * these are a JSON-RPC response, as MCP has them.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The events of a stored text/event-stream, and the JSON-RPC responses among
  * them: what idempotency_replay_json and idempotency_keep_json are about.
  */

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Subrequests that run while the main response is held.
  *
  * Mostly nobody sees their output: ngx.location.capture() of Lua, njs and

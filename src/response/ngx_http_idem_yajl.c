@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * yajl's memory: blocks in a list, so that all of them can be freed when there
  * is no more to be had.  Called by yajl, for the members that a replay sets
  * and for the details of a conflict.

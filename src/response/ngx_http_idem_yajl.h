@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * yajl's memory, for those who write JSON into a response.
  *
  * yajl does not look whether it got the memory it asked for.  So it gets it

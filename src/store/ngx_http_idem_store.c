@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The table of stores, and what is the same for every backend: handing an
  * operation over, its end, and operations that outlive whoever asked.
  *
@@ -72,12 +77,12 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     sizeof(ngx_http_idem_op_t),
     sizeof(ngx_http_idem_store_t),
     ngx_http_idem_backend_add,
+    ngx_http_idem_store_wrong,
+    ngx_http_idem_store_not_found,
     ngx_http_idem_store_password,
     ngx_http_idem_store_password_file,
-    ngx_http_idem_store_complete,
     ngx_http_idem_store_doubt,
-    ngx_http_idem_op_detached,
-    ngx_http_idem_op_detach,
+    &ngx_http_idem_remote_functions,
     ngx_http_idem_claim_encode,
     ngx_http_idem_claim_decode,
     ngx_http_idem_label
@@ -272,7 +277,12 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_metrics_t  *m;
 
-    if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH) {
+    /* what people ask may be refused for want of a right: it is not away */
+
+    if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH
+        && !(ngx_http_idem_op_is_admin(op)
+             && op->result == NGX_HTTP_IDEM_ERROR))
+    {
         ngx_http_idem_outage(op->store->outage,
                              op->result != NGX_HTTP_IDEM_ERROR
                              || op->bad_record ? NULL

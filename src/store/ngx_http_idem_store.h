@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The interface of a store: what the core may ask of one, whichever it is.
  *
  * Every question is an operation object.  The backend either completes it
@@ -25,11 +30,12 @@
 #include "observe/ngx_http_idem_metrics.h"
 #include "record/ngx_http_idem_record.h"
 #include "store/ngx_http_idem_nodes.h"
-#include "store/ngx_http_idem_store_conf.h"
 
 
 typedef struct ngx_http_idem_store_s  ngx_http_idem_store_t;
 typedef struct ngx_http_idem_op_s     ngx_http_idem_op_t;
+
+#include "store/ngx_http_idem_store_conf.h"
 
 /* what stands around one that is elsewhere: layers/..._layers.h */
 typedef struct ngx_http_idem_layers_s  ngx_http_idem_layers_t;
@@ -380,6 +386,10 @@ struct ngx_http_idem_store_s {
     ngx_http_idem_layers_t          *layers;          /* or NULL            */
     ngx_http_idem_forget_pt          forget;          /* NULL: nothing is
                                                          kept               */
+    ngx_uint_t                       copies;          /* ... and who asks for
+                                                         a record may not ask
+                                                         the store: it listens
+                                                         all the time       */
     ngx_uint_t                       trail;           /* it keeps events    */
     ngx_http_idem_nodes_t           *nodes;           /* NULL: it is one    */
     ngx_uint_t                       connects;        /* by this worker: a
@@ -483,6 +493,7 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 extern const char  *ngx_http_idem_op_names[];
 
 
+#include "store/ngx_http_idem_remote.h"
 #include "store/ngx_http_idem_store_api.h"
 
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * For backends that are modules of their own: the functions of this module
  * that they may call, in a table that the ngx_module_t of this module leads to.
  *
@@ -20,7 +25,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  4
+#define NGX_HTTP_IDEM_STORE_API_VERSION  5
 
 
 typedef struct {
@@ -31,19 +36,22 @@ typedef struct {
     /* a backend more; one of the same name takes the place of the old one */
     ngx_int_t    (*add)(const ngx_http_idem_backend_t *backend);
 
-    /* slots of its commands */
+    /* for its block: messages, and slots of its commands */
+    char        *(*wrong)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+                          const char *wrong);
+    char        *(*not_found)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+                              const char *directive, ngx_str_t *name,
+                              u_char *file, ngx_uint_t line);
     char        *(*password)(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
     char        *(*password_file)(ngx_conf_t *cf, ngx_command_t *cmd,
                                   void *conf);
 
-    void         (*complete)(ngx_http_idem_op_t *op);
     void         (*doubt)(ngx_http_idem_store_t *store, ngx_uint_t now,
                           ngx_http_idem_concerns_pt concerns, void *data);
-    ngx_http_idem_op_t
-                *(*detached)(ngx_http_idem_store_t *store,
-                             ngx_http_idem_op_e kind, u_char *id,
-                             u_char *token);
-    void         (*detach)(ngx_http_idem_op_t *op);
+
+    /* what it has in common with others that are elsewhere */
+    const ngx_http_idem_remote_functions_t
+                  *remote;
 
     void         (*claim_encode)(u_char *p,
                                  const ngx_http_idem_claim_t *claim);

@@ -161,6 +161,36 @@ ngx_http_idem_store_is_word(ngx_command_t *cmd, ngx_str_t *value)
 
 
 char *
+ngx_http_idem_store_wrong(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    const char *wrong)
+{
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
+                  &store->name, store->file, store->line, wrong);
+
+    return NGX_CONF_ERROR;
+}
+
+
+char *
+ngx_http_idem_store_not_found(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    const char *directive, ngx_str_t *name, u_char *file, ngx_uint_t line)
+{
+    ngx_uint_t  level;
+
+    level = store->resolver ? NGX_LOG_WARN : NGX_LOG_EMERG;
+
+    ngx_log_error(level, cf->log, 0,
+                  "host not found in \"%s %V\" of store \"%V\" in %s:%ui%s",
+                  directive, name, &store->name, file, line,
+                  store->resolver ? "; workers will look for it"
+                      : "; with a \"resolver\" in the http block, workers "
+                        "would look for it");
+
+    return store->resolver ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+char *
 ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;

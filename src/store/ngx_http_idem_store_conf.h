@@ -45,6 +45,15 @@ ngx_http_idem_store_command_t *ngx_http_idem_store_command(
 char *ngx_http_idem_store_set(ngx_conf_t *cf,
     ngx_http_idem_store_command_t *c, void *conf);
 
+/* what is wrong with the block as a whole; returns NGX_CONF_ERROR */
+char *ngx_http_idem_store_wrong(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    const char *wrong);
+
+/* the name in a "server" was not found: workers look for it, if they can */
+char *ngx_http_idem_store_not_found(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store, const char *directive, ngx_str_t *name,
+    u_char *file, ngx_uint_t line);
+
 /* slots for a ngx_str_t: its value, or the name of the file that holds it */
 char *ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The audit trail in a store: lines of a log, sent to it in batches.
  *
  * A batch is one operation, which outlives every request.  While the store is

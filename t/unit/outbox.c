@@ -123,6 +123,9 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     events++;
 }
 
+const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
+const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
+
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
     { return NGX_OK; }
 ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *c,
@@ -201,6 +204,11 @@ static const ngx_http_idem_backend_t  inside_backend = {
     inside_ask, inside_ask, inside_ask, inside_ask, inside_ask,
     inside_cancel, NULL, 1, NULL, 0
 };
+
+/* layers that are not here */
+
+const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
+const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
 
 /* a layer around the outbox, as the cache is */
 

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/record/ngx_http_idem_record.c ; libs: -lz */
+/* sources: src/record/ngx_http_idem_record.c src/record/ngx_http_idem_sum.c ; libs: -lz */
 
 /*
  * The stored form: what is encoded comes back, and what was cut, flipped,
@@ -25,6 +25,7 @@
 #define RANDOM_STRINGS   1000000
 #define RANDOM_MUTANTS   300000
 #define RANDOM_RECORDS   3000
+#define RANDOM_SUMS      20000
 
 #define text_set(s, text)                                                     \
     (s)->data = (u_char *) text; (s)->len = sizeof(text) - 1
@@ -968,10 +969,49 @@ test_mutants(void)
 }
 
 
+/* the checksum is zlib's, whatever is summed, from wherever it goes on */
+
+static void
+test_sum(void)
+{
+    int        n, wrong;
+    size_t     len, size;
+    u_char    *p;
+    uint32_t   sum;
+
+    size = 17 * 1024 * 1024;
+    p = malloc(size);
+    wrong = 0;
+
+    memset(p, 0xff, size);
+
+    ok(ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM, p, size)
+       == adler32(1, p, size), "the sum of %d MB of the largest bytes",
+       (int) (size / 1024 / 1024));
+
+    for (len = 0; len < 65536; len++) {
+        p[len] = unit_random();
+    }
+
+    for (n = 0; n < RANDOM_SUMS; n++) {
+        len = unit_below(unit_below(2) ? 400 : 60000);
+        sum = (uint32_t) unit_below(65521) << 16 | unit_below(65521);
+
+        wrong += ngx_http_idem_body_sum(sum, p + unit_below(1000), 0) != sum;
+        wrong += ngx_http_idem_body_sum(sum, p + n % 64, len)
+                 != adler32(sum, p + n % 64, len);
+    }
+
+    ok(wrong == 0, "%d sums, of which %d are not zlib's", n, wrong);
+
+    free(p);
+}
+
+
 int
 main(void)
 {
-    plan(6 + 3 + 13 + 1 + 10 + 5 + 41 + 2 + 1);
+    plan(6 + 3 + 13 + 1 + 10 + 5 + 41 + 2 + 1 + 2);
 
     unit_seed();
 
@@ -984,6 +1024,7 @@ main(void)
     test_forged();
     test_random_strings();
     test_mutants();
+    test_sum();
 
     return done();
 }

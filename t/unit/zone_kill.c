@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_room.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c */
+/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_room.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c */
 /* flags: -O2 -fno-sanitize=all */
 
 /*
@@ -35,14 +35,25 @@
 #include "unit.h"
 
 
-/* get, remove and list are not stepped through here */
+/* what get, remove and list tell: where it goes does not matter here */
 
-ngx_int_t
-ngx_http_idem_memory_admin(ngx_http_idem_op_t *op)
+static ngx_http_idem_entry_t  an_entry;
+
+ngx_http_idem_entry_t *
+ngx_http_idem_op_entry(ngx_http_idem_op_t *op)
 {
-    return NGX_OK;
+    op->list->entries.nelts++;
+    ngx_memzero(&an_entry, sizeof(ngx_http_idem_entry_t));
+
+    return &an_entry;
 }
 
+ngx_uint_t ngx_http_idem_response_status(const u_char *p, size_t len)
+{
+    return 200;
+}
+
+ngx_int_t ngx_atoi(u_char *line, size_t n) { return 0; }
 
 
 #define SIZE      (16 * 4096)
@@ -475,7 +486,8 @@ look(ngx_http_idem_node_t *node, image_t *image)
     }
 
     if (node->details) {
-        ngx_http_idem_zone_copy_details(&m.z, node, NULL, &details);
+        ngx_http_idem_zone_copy_details(&m.z, node, NULL,
+                                        NGX_MAX_SIZE_T_VALUE, &details);
 
         image->details = details.len;
 
@@ -1338,6 +1350,27 @@ unknown(void)
 }
 
 static void
+asked(ngx_http_idem_op_e kind, ngx_uint_t key)
+{
+    ngx_http_idem_op_t  *op;
+
+    static ngx_http_idem_list_t  list;
+
+    ngx_memzero(&list, sizeof(ngx_http_idem_list_t));
+
+    op = make_op(key, 99, 0, 0);
+    op->kind = kind;
+    op->list = &list;
+
+    (void) ngx_http_idem_memory_backend.admin(op);
+}
+
+static void op_get(void) { asked(NGX_HTTP_IDEM_OP_GET, 9); }
+static void op_list(void) { asked(NGX_HTTP_IDEM_OP_LIST, 9); }
+static void op_remove(void) { asked(NGX_HTTP_IDEM_OP_REMOVE, 9); }
+static void op_remove_lock(void) { asked(NGX_HTTP_IDEM_OP_REMOVE, 13); }
+
+static void
 op_watch(void)
 {
     (void) ngx_http_idem_memory_backend.watch(make_op(13, 23, 0, 0));
@@ -1487,6 +1520,10 @@ static scenario_t  scenarios[] = {
       0 },
     { "begin: an unknown outcome", EVICT, 13, unknown, op_take_over, 0 },
     { "watch", EVICT, 13, some, op_watch, 0 },
+    { "get", EVICT, 9, some, op_get, 0 },
+    { "list", EVICT, 9, some, op_list, 0 },
+    { "remove", EVICT, 9, some, op_remove, 1 },
+    { "remove: its holder runs", EVICT, 13, waited_for, op_remove_lock, 1 },
     { "commit: others lose their response", EVICT, 13, full_of_responses,
       op_commit_evicts, 1 },
     { "begin: others lose their response", EVICT, 17, full_of_responses,

@@ -282,3 +282,14 @@ test('an error says what is known', async () => {
     assert.strictEqual((await e.response.json()).error.code, e.code);
     assert.strictEqual(e.key, seen[0].key);
 });
+
+
+test('keys are UUIDs of version 4, and each another one', () => {
+    const keys = Array.from({ length: 1000 }, () => randomKey());
+
+    for (const key of keys) {
+        assert.match(key, /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+    }
+
+    assert.strictEqual(new Set(keys).size, 1000);
+});

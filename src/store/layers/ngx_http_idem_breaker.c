@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The breaker: a store that failed some times in a row is asked only now and
  * then, so that requests need not wait for a store that does not answer.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The cache: completed records of a store that is elsewhere, in shared memory
  * of this nginx for a while.
  *
@@ -43,8 +48,6 @@ static void ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
 static ngx_int_t ngx_http_idem_cache_admin(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_cache_removed(
     ngx_http_idem_op_t *op, uintptr_t note);
-static void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache,
-    u_char *id);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
@@ -234,13 +237,6 @@ ngx_http_idem_cache_removed(ngx_http_idem_op_t *op, uintptr_t note)
 
 
 void
-ngx_http_idem_cache_forget(ngx_http_idem_store_t *store, u_char *id)
-{
-    ngx_http_idem_cache_drop(store->layers->cache, id);
-}
-
-
-static void
 ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id)
 {
     ngx_http_idem_node_t  *node;

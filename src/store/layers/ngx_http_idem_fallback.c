@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The fallback: a store of two.  The first is asked; when it does not answer,
  * the ledger is asked in its place, mostly the embedded store.
  *
@@ -30,7 +35,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_fallback.h"
 
 
 /* notes of a begin: what is known of the ledger by then */

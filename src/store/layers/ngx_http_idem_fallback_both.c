@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Of a holder in both stores of a fallback: its renewals, its commit, its
  * release.  What the first store says is what counts; the ledger has its part
  * before or after that.
@@ -12,7 +17,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_fallback.h"
 
 
 /* note of the copy of a commit: the first store does not have it yet */

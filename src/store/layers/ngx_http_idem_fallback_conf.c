@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The fallback, as locations name it: "idempotency <store> fallback=<store>".
  *
  * Called while the configuration is read.
@@ -11,7 +16,8 @@
 #include <ngx_event.h>
 
 #include "ngx_http_idem.h"
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_fallback.h"
+#include "store/zone/ngx_http_idem_zone.h"
 
 
 #define NGX_HTTP_IDEM_FALLBACK_PREFIX  "idempotency_fallback"
@@ -140,31 +146,23 @@ ngx_http_idem_fallback_left(ngx_conf_t *cf)
     len = sizeof(NGX_HTTP_IDEM_FALLBACK_PREFIX "_") - 1;
 
     part = &cf->cycle->old_cycle->shared_memory.part;
-    zone = part->elts;
+    i = 0;
 
-    for (i = 0; /* void */ ; i++) {
+    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
 
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                return NGX_OK;
-            }
-
-            part = part->next;
-            zone = part->elts;
-            i = 0;
-        }
-
-        if (zone[i].tag == ngx_http_idem_zone_tag
-            && zone[i].shm.name.len > len
-            && ngx_strncmp(zone[i].shm.name.data,
+        if (zone->tag == ngx_http_idem_zone_tag
+            && zone->shm.name.len > len
+            && ngx_strncmp(zone->shm.name.data,
                            NGX_HTTP_IDEM_FALLBACK_PREFIX "_", len)
                == 0
-            && !ngx_http_idem_zone_declared(cf, &zone[i].shm.name)
-            && ngx_http_idem_fallback_dropped(cf, &zone[i]) != NGX_OK)
+            && !ngx_http_idem_zone_declared(cf, &zone->shm.name)
+            && ngx_http_idem_fallback_dropped(cf, zone) != NGX_OK)
         {
             return NGX_ERROR;
         }
     }
+
+    return NGX_OK;
 }
 
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * An operation that a layer hands down to the store inside.
  *
  * It is an operation of its own (the asker's has one timer and one place in a
@@ -218,20 +223,6 @@ ngx_http_idem_layer_pass(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op), NULL,
                                    0);
-}
-
-
-ngx_http_idem_store_t *
-ngx_http_idem_layer_innermost(ngx_http_idem_store_t *store)
-{
-    while (store->backend == &ngx_http_idem_cache_backend
-           || store->backend == &ngx_http_idem_outbox_backend
-           || store->backend == &ngx_http_idem_breaker_backend)
-    {
-        store = ((ngx_http_idem_layer_t *) store->conf)->inner;
-    }
-
-    return store;
 }
 
 

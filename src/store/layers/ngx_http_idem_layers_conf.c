@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The layers in the configuration: their directives, which stand in the block
  * of the store itself, and the order in which they are put around it.
  *
@@ -38,6 +43,8 @@ static char *ngx_http_idem_layers_invalid(ngx_conf_t *cf,
 static char *ngx_http_idem_layers_put(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_http_idem_layer_t *layer,
     const ngx_http_idem_backend_t *backend);
+static void ngx_http_idem_layers_forget(ngx_http_idem_store_t *store,
+    u_char *id);
 
 
 #define NGX_HTTP_IDEM_BREAKER_SYNTAX  "\"breaker [fails=5] [reset=60s]\""
@@ -244,9 +251,8 @@ ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     layers = store->layers;
 
-    if (layers->cache) {
-        store->forget = ngx_http_idem_cache_forget;
-    }
+    store->forget = ngx_http_idem_layers_forget;
+    store->copies = (layers->cache != NULL);
 
     b = layers->breaker;
 
@@ -321,4 +327,31 @@ ngx_http_idem_layers_put(ngx_conf_t *cf, ngx_http_idem_store_t *store,
     store->conf = layer;
 
     return NGX_CONF_OK;
+}
+
+
+/* store->forget: the record was removed, on another host perhaps */
+
+static void
+ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)
+{
+    if (store->layers->cache) {
+        ngx_http_idem_cache_drop(store->layers->cache, id);
+    }
+
+    ngx_http_idem_outbox_drop(&store->layers->outbox, id);
+}
+
+
+ngx_http_idem_store_t *
+ngx_http_idem_layer_innermost(ngx_http_idem_store_t *store)
+{
+    while (store->backend == &ngx_http_idem_cache_backend
+           || store->backend == &ngx_http_idem_outbox_backend
+           || store->backend == &ngx_http_idem_breaker_backend)
+    {
+        store = ((ngx_http_idem_layer_t *) store->conf)->inner;
+    }
+
+    return store;
 }

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The outbox: commits that could not reach the store after the application
  * ran.
  *
@@ -29,7 +34,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 /* what there is of a record */

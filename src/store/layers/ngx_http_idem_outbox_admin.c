@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people ask of the outbox: a record that waits here is shown and
  * removed, too.
  *
@@ -16,11 +21,13 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 static ngx_int_t ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op,
     uintptr_t note);
+static void ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_node_t *node);
 static void ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
@@ -62,11 +69,8 @@ ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op, uintptr_t note)
 static void
 ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t       *node;
-    ngx_http_idem_entry_t      *entry;
-    ngx_http_idem_outbox_sh_t  *sh;
-
-    sh = ngx_http_idem_outbox_sh(o);
+    ngx_http_idem_node_t   *node;
+    ngx_http_idem_entry_t  *entry;
 
     ngx_http_idem_outbox_lock(o);
 
@@ -96,12 +100,46 @@ ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
+        ngx_http_idem_outbox_take(o, node);
+    }
 
-        if (sh->unacknowledged) {
-            sh->unacknowledged -= ngx_http_idem_outbox_cause(node);
-        }
+    ngx_http_idem_outbox_unlock(o);
+}
 
-        ngx_http_idem_zone_remove(&o->z, node);
+
+static void
+ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_node_t *node)
+{
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+
+    if (sh->unacknowledged) {
+        sh->unacknowledged -= ngx_http_idem_outbox_cause(node);
+    }
+
+    ngx_http_idem_zone_remove(&o->z, node);
+}
+
+
+/* of a record that was removed on another host */
+
+void
+ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
+{
+    ngx_http_idem_node_t  *node;
+
+    if (ngx_http_idem_outbox_empty(o)) {
+        return;
+    }
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_zone_find(&o->z, id);
+
+    if (node && node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        ngx_http_idem_outbox_take(o, node);
     }
 
     ngx_http_idem_outbox_unlock(o);

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Before it is told too late: what is kept in the outbox, once the lease of
  * its execution may be over.
  *
@@ -26,7 +31,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 typedef struct {

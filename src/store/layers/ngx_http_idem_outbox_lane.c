@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Lanes of the outbox: the commits of one node that are kept for one cause.
  *
  * A lane is closed while its node does not answer: one commit is tried after
@@ -23,7 +28,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 /* tries of a lane that are under way, and the bytes they have in memory */

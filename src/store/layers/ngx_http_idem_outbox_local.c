@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Locks of this nginx only: of requests that run although the store does not
  * answer (idempotency_on_store_error pass).
  *
@@ -19,7 +24,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 /* between looks of a request that waits for one of these */

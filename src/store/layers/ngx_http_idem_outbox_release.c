@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Locks that could not be given back: tried again by this worker alone, while
  * their lease may last.  Then they end by themselves.
  *
@@ -11,7 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_layers.h"
+#include "store/layers/ngx_http_idem_outbox.h"
 
 
 /* releases that may wait in a worker; beyond, leases end by themselves */

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The backend of the embedded store: the block of directives that declares
  * one, and the operations, each one short stay under the zone's mutex.  All
  * but watch are answered at once.
@@ -20,6 +25,9 @@
  * one, which comes up a few times before it expires.
  */
 #define NGX_HTTP_IDEM_PURGE_N       8
+
+/* ... and whoever reads the figures: some ten microseconds */
+#define NGX_HTTP_IDEM_MEMORY_STATS_PURGE  128
 
 #define NGX_HTTP_IDEM_DEFAULT_SIZE  (32 * 1024 * 1024)
 
@@ -397,6 +405,10 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     m = store->conf;
 
     ngx_http_idem_zone_lock(&m->z);
+
+    /* a store that nobody uses any more is not full of what has expired */
+
+    ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_MEMORY_STATS_PURGE);
 
     ngx_memcpy(stats->records, m->z.zone->states, sizeof(stats->records));
 

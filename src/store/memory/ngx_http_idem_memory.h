@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The embedded store: records in a shared memory zone, one for all workers of
  * an nginx.  Beside the zone (..._zone.h):
  *

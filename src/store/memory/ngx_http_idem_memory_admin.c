@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people ask of the embedded store: a record, its removal, a list.
  *
  * A record that is over is taken out.  Of one in progress something has to

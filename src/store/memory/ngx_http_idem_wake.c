@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Telling a waiter that its record changed.
  *
  * nginx's channel between processes has no hook for modules.  So each worker

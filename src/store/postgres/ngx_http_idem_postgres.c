@@ -1,19 +1,23 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The backend of the PostgreSQL store: operations, the time they have, and how
  * they end.
  *
  * An operation is handed to the connection of its record as a call, and has
- * "timeout" for all of it, connecting included.  All of them may be asked
- * twice: the token says whose a lock is.  A begin that is given up after it was
- * sent is followed by a release of its token on the same connection, for as
- * long as its lease could last.
+ * "timeout" for all of it, connecting included.  The release that follows a
+ * begin that was given up (..._remote.c) goes by the same connection.
  *
  * While no server can be reached, a begin and a watch fail at once after a few
  * attempts; a renewal, a commit and a release use the time they have, since
  * the application ran.
  *
- * Called through the table of stores; calls the connections, and the watches.
+ * Called through the table of stores and by ..._remote.c; calls the
+ * connections.
  */
 
 
@@ -22,13 +26,6 @@
 #include <ngx_event.h>
 
 #include "store/postgres/ngx_http_idem_postgres.h"
-
-
-/* releases of given-up begins that may be outstanding; beyond, leases end */
-#define NGX_HTTP_IDEM_PG_CLEANUPS  4096
-
-/* how often such a release is sent, if the lock would not end by itself */
-#define NGX_HTTP_IDEM_PG_UNDO_N    4
 
 
 static ngx_int_t ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
@@ -43,13 +40,9 @@ static ngx_int_t ngx_http_idem_pg_stats(ngx_http_idem_store_t *store,
     ngx_http_idem_store_stats_t *stats);
 static ngx_http_idem_pg_conn_t *ngx_http_idem_pg_route(
     ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_pg_submit(ngx_http_idem_op_t *op);
+static ngx_uint_t ngx_http_idem_pg_leave(void *data);
 static void ngx_http_idem_pg_timeout(ngx_event_t *ev);
-static void ngx_http_idem_pg_fail(ngx_http_idem_op_t *op, const char *error);
-static void ngx_http_idem_pg_leave(ngx_http_idem_op_t *op);
-static void ngx_http_idem_pg_complete(ngx_http_idem_op_t *op);
-static void ngx_http_idem_pg_undo(ngx_http_idem_op_t *begin);
-static ngx_int_t ngx_http_idem_pg_undo_again(ngx_http_idem_op_t *op);
-static void ngx_http_idem_pg_undo_handler(ngx_event_t *ev);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
@@ -72,15 +65,13 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
 };
 
 
-/* a release of our own, after a begin that was given up */
-#define ngx_http_idem_pg_is_undo(op)                                          \
-    ((op)->data == (op)->store->conf)
+static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
+    ngx_http_idem_pg_submit,
+    ngx_http_idem_pg_leave,
+    ngx_http_idem_pg_listen,
+    ngx_http_idem_pg_unlisten
+};
 
-/* the application did not run yet: nothing is lost by failing soon */
-#define ngx_http_idem_pg_impatient(op)                                        \
-    ((op)->kind == NGX_HTTP_IDEM_OP_BEGIN                                     \
-     || (op)->kind == NGX_HTTP_IDEM_OP_WATCH                                  \
-     || ngx_http_idem_op_is_admin(op))
 
 /* it was tried often enough, and will be tried again soon */
 #define ngx_http_idem_pg_hopeless(conn)                                       \
@@ -90,35 +81,26 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
      && (conn)->state != NGX_HTTP_IDEM_PG_CLOSED)
 
 
+/* the first module's functions, for the table of the backend */
+
 static ngx_int_t
 ngx_http_idem_pg_ask(ngx_http_idem_op_t *op)
 {
-    if (ngx_http_idem_pg_submit(op)) {
-        return NGX_AGAIN;
-    }
-
-    if (ngx_http_idem_pg_is_undo(op)) {
-        ngx_http_idem_pg_conf(op)->cleanups--;
-    }
-
-    return NGX_OK;
+    return ngx_http_idem_pg_remote->ask(op);
 }
 
 
 static ngx_int_t
 ngx_http_idem_pg_watch(ngx_http_idem_op_t *op)
 {
-    /* before it is asked: a wake-up may be faster than the answer */
+    return ngx_http_idem_pg_remote->watch(op);
+}
 
-    ngx_http_idem_pg_watch_enter(op);
 
-    if (ngx_http_idem_pg_submit(op)) {
-        return NGX_AGAIN;
-    }
-
-    ngx_http_idem_pg_watch_leave(op);
-
-    return NGX_OK;
+static void
+ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_remote->cancel(op);
 }
 
 
@@ -174,9 +156,7 @@ ngx_http_idem_pg_route(ngx_http_idem_op_t *op)
 }
 
 
-/* NULL: the operation failed already, op->result says so */
-
-ngx_http_idem_pg_call_t *
+static ngx_int_t
 ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_pg_t       *pg;
@@ -189,34 +169,27 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     op->result = NGX_HTTP_IDEM_ERROR;
     op->state_data = NULL;
 
-    if (ngx_http_idem_pg_impatient(op)
+    if (ngx_http_idem_remote_impatient(op)
         && ngx_http_idem_pg_hopeless(conn))
     {
         op->error = (char *) conn->error;
-        return NULL;
+        return NGX_ERROR;
     }
 
     call = ngx_http_idem_pg_call(conn, op->kind, op->id);
     if (call == NULL) {
         op->error = "no memory for a call";
-        return NULL;
+        return NGX_ERROR;
     }
 
     call->op = op;
     call->single = (op->kind > NGX_HTTP_IDEM_OP_LIST);
     op->state_data = call;
 
-    /* not cancelable: a worker that is to quit waits for it */
+    ngx_http_idem_pg_remote->start(op, ngx_http_idem_pg_timeout,
+                                   pg->timeout);
 
-    ngx_memzero(&op->timer, sizeof(ngx_event_t));
-
-    op->timer.handler = ngx_http_idem_pg_timeout;
-    op->timer.data = op;
-    op->timer.log = ngx_cycle->log;
-
-    ngx_add_timer(&op->timer, pg->timeout);
-
-    return call;
+    return NGX_OK;
 }
 
 
@@ -251,7 +224,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
     /* the call is not under way any more, and goes */
 
     call->sent = 0;
-    ngx_http_idem_pg_leave(op);
+    (void) ngx_http_idem_pg_remote->leave(op);
 
     switch (op->kind) {
 
@@ -265,7 +238,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
             op->result = NGX_HTTP_IDEM_ERROR;
             op->error = "its lock was not seen before the lease was over";
 
-            ngx_http_idem_pg_undo(op);
+            ngx_http_idem_pg_remote->undo(op);
             break;
         }
 
@@ -273,7 +246,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
                          || op->result == NGX_HTTP_IDEM_FULL))
         {
             /* refused now; the first try may have got through */
-            ngx_http_idem_pg_undo(op);
+            ngx_http_idem_pg_remote->undo(op);
         }
 
         break;
@@ -281,7 +254,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
     case NGX_HTTP_IDEM_OP_WATCH:
 
         if (op->result == NGX_HTTP_IDEM_OK && op->found.left) {
-            ngx_http_idem_pg_watch_wait(op);
+            ngx_http_idem_pg_wait(op);
             return;
         }
 
@@ -293,7 +266,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
         if (!failed) {
             /* faster than the notification, and without it */
-            ngx_http_idem_pg_wake(ngx_http_idem_pg_conf(op), op->id);
+            ngx_http_idem_pg_remote->wake(ngx_http_idem_remote(op), op->id);
         }
 
         break;
@@ -302,7 +275,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
         break;
     }
 
-    ngx_http_idem_pg_complete(op);
+    ngx_http_idem_pg_remote->complete(op);
 }
 
 
@@ -310,7 +283,7 @@ static void
 ngx_http_idem_pg_timeout(ngx_event_t *ev)
 {
     char                     *error;
-    ngx_msec_t                since, over;
+    ngx_msec_t                since;
     ngx_uint_t                silent;
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_t       *pg;
@@ -333,14 +306,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
                   && !ngx_http_idem_pg_awaits(conn));
     }
 
-    over = ngx_current_msec - op->start;
-
-    if (ngx_http_idem_pg_is_undo(op) && over < op->lease) {
-
-        /* nobody waits for it: it may take longer, but keeps no worker */
-
-        ev->cancelable = 1;
-        ngx_add_timer(ev, ngx_min(op->lease - over, pg->timeout));
+    if (ngx_http_idem_pg_remote->over(op) != NGX_OK) {
 
         if (silent) {
             ngx_http_idem_pg_drop(conn, "no reply within %M ms",
@@ -358,14 +324,14 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
         error = "no reply in time";
     }
 
-    ngx_http_idem_pg_fail(op, error);
+    ngx_http_idem_pg_remote->fail(op, error);
 
     if (silent) {
         ngx_http_idem_pg_drop(conn, "no reply within %M ms",
                               pg->timeout);
     }
 
-    ngx_http_idem_pg_complete(op);
+    ngx_http_idem_pg_remote->complete(op);
 }
 
 
@@ -391,9 +357,9 @@ again:
         call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
         op = call->op;
 
-        if (op && ngx_http_idem_pg_impatient(op)) {
-            ngx_http_idem_pg_fail(op, error);
-            ngx_http_idem_pg_complete(op);
+        if (op && ngx_http_idem_remote_impatient(op)) {
+            ngx_http_idem_pg_remote->fail(op, error);
+            ngx_http_idem_pg_remote->complete(op);
 
             /* whoever that was may have changed the queue */
             goto again;
@@ -402,181 +368,22 @@ again:
 }
 
 
-static void
-ngx_http_idem_pg_fail(ngx_http_idem_op_t *op, const char *error)
+static ngx_uint_t
+ngx_http_idem_pg_leave(void *data)
 {
-    ngx_uint_t                tried;
-    ngx_http_idem_pg_call_t  *call;
+    ngx_http_idem_pg_call_t  *call = data;
 
-    call = op->state_data;
-    tried = call->tries;
+    ngx_uint_t  tries;
 
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = error;
+    tries = call->tries;
 
-    ngx_http_idem_pg_leave(op);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
-        ngx_http_idem_pg_undo(op);
-    }
-}
-
-
-static void
-ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op)
-{
-    ngx_uint_t                tried;
-    ngx_http_idem_pg_call_t  *call;
-
-    call = op->state_data;
-    tried = call ? call->tries : 0;
-
-    ngx_http_idem_pg_leave(op);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
-        ngx_http_idem_pg_watch_leave(op);
-
-    } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
-        ngx_http_idem_pg_undo(op);
-    }
-}
-
-
-/*
- * An operation and its call part.  A call that is under way stays, since its
- * result will come; one that is not is freed.
- */
-
-static void
-ngx_http_idem_pg_leave(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_pg_call_t  *call;
-
-    if (op->timer.timer_set) {
-        ngx_del_timer(&op->timer);
-    }
-
-    if (op->timer.posted) {
-        ngx_delete_posted_event(&op->timer);
-    }
-
-    call = op->state_data;
-
-    if (call == NULL) {
-        return;
-    }
-
-    op->state_data = NULL;
     call->op = NULL;
 
     if (!call->sent) {
         ngx_http_idem_pg_call_free(call);
     }
-}
 
-
-static void
-ngx_http_idem_pg_complete(ngx_http_idem_op_t *op)
-{
-    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
-        ngx_http_idem_pg_watch_leave(op);
-    }
-
-    if (ngx_http_idem_pg_is_undo(op)) {
-
-        if (ngx_http_idem_pg_undo_again(op) == NGX_OK) {
-            return;
-        }
-
-        ngx_http_idem_pg_conf(op)->cleanups--;
-
-        /* somebody else's record, or the lease is over: nothing to tell */
-        op->result = NGX_HTTP_IDEM_OK;
-    }
-
-    ngx_http_idem_pg_api->complete(op);
-}
-
-
-/* the begin may have taken the lock, and nobody will use it */
-
-static void
-ngx_http_idem_pg_undo(ngx_http_idem_op_t *begin)
-{
-    ngx_http_idem_op_t  *op;
-    ngx_http_idem_pg_t  *pg;
-
-    pg = ngx_http_idem_pg_conf(begin);
-
-    if (pg->cleanups >= NGX_HTTP_IDEM_PG_CLEANUPS) {
-        return;
-    }
-
-    op = ngx_http_idem_pg_api->detached(begin->store,
-                                          NGX_HTTP_IDEM_OP_RELEASE,
-                                          begin->id, begin->token);
-    if (op == NULL) {
-        return;
-    }
-
-    pg->cleanups++;
-
-    op->data = pg;
-
-    /* as long as the lock may last: under hold it does not end by itself */
-
-    op->lease = begin->hold ? ngx_http_idem_lock_life(begin)
-                            : begin->lease;
-    op->hold = begin->hold;
-
-    ngx_http_idem_pg_api->detach(op);
-}
-
-
-/*
- * The begin may be behind its own release: in the buffer of a connection that
- * was closed, while the server stood still, and the release came by another.
- * Then it takes its lock after all.  Mostly that ends with its lease; under
- * hold it does not, and the release is sent again, later and later.
- */
-
-static ngx_int_t
-ngx_http_idem_pg_undo_again(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_pg_t  *pg;
-
-    pg = ngx_http_idem_pg_conf(op);
-
-    if (!op->hold || ngx_exiting
-        || op->result == NGX_HTTP_IDEM_ERROR
-        || ++op->attempt >= NGX_HTTP_IDEM_PG_UNDO_N)
-    {
-        return NGX_DECLINED;
-    }
-
-    ngx_memzero(&op->timer, sizeof(ngx_event_t));
-
-    op->timer.handler = ngx_http_idem_pg_undo_handler;
-    op->timer.data = op;
-    op->timer.log = ngx_cycle->log;
-    op->timer.cancelable = 1;
-
-    ngx_add_timer(&op->timer, pg->timeout << (2 * op->attempt - 2));
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_http_idem_pg_undo_handler(ngx_event_t *ev)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = ev->data;
-
-    if (ngx_http_idem_pg_submit(op) == NULL) {
-        ngx_http_idem_pg_complete(op);
-    }
+    return tries;
 }
 
 
@@ -611,15 +418,14 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 
     pg->conns[0].listens = (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY);
 
-    for (i = 0; i < NGX_HTTP_IDEM_PG_WATCHES; i++) {
-        ngx_queue_init(&pg->watches[i]);
-    }
+    ngx_http_idem_pg_remote->init(&pg->remote, &ngx_http_idem_pg_remote_type,
+                                  pg->timeout);
 
     ngx_http_idem_pg_purge_init(pg);
 
     /* who keeps copies hears of what is removed, as long as the worker lives */
 
-    if (store->forget && pg->conns[0].listens) {
+    if (store->copies && pg->conns[0].listens) {
         ngx_http_idem_pg_flush(&pg->conns[0]);
     }
 

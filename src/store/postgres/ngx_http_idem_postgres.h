@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The PostgreSQL store: what its files share.
  *
  *   ..._postgres_conf*.c       the block of directives
@@ -43,7 +48,6 @@
 #define NGX_HTTP_IDEM_PG_SCHEMA     1
 
 #define NGX_HTTP_IDEM_PG_ERROR_LEN  256
-#define NGX_HTTP_IDEM_PG_WATCHES    256
 
 /* attempts to connect in vain, per server, before what can fail at once does */
 #define NGX_HTTP_IDEM_PG_GIVE_UP    2
@@ -174,6 +178,7 @@ struct ngx_http_idem_pg_conn_s {
 
 
 struct ngx_http_idem_pg_s {
+    ngx_http_idem_remote_t     remote;              /* first                 */
     ngx_http_idem_store_t     *store;
 
     /* the configuration */
@@ -212,10 +217,6 @@ struct ngx_http_idem_pg_s {
     ngx_uint_t                 nconns;
     ngx_uint_t                 server;              /* that takes writes, as
                                                        far as we know        */
-    ngx_uint_t                 cleanups;            /* releases of begins that
-                                                       were given up         */
-    ngx_uint_t                 nwatches;
-    ngx_queue_t                watches[NGX_HTTP_IDEM_PG_WATCHES];
     ngx_event_t                purge_timer;
 };
 
@@ -238,6 +239,8 @@ struct ngx_http_idem_pg_s {
 /* the first module's functions */
 extern const ngx_http_idem_store_api_t  *ngx_http_idem_pg_api;
 
+#define ngx_http_idem_pg_remote  (ngx_http_idem_pg_api->remote)
+
 extern const ngx_http_idem_backend_t  ngx_http_idem_pg_backend;
 
 
@@ -255,7 +258,6 @@ char *ngx_http_idem_pg_init_servers(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 char *ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 
 /* operations */
-ngx_http_idem_pg_call_t *ngx_http_idem_pg_submit(ngx_http_idem_op_t *op);
 void ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call,
     ngx_uint_t failed);
 void ngx_http_idem_pg_refuse_waiting(
@@ -346,10 +348,9 @@ ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
     ngx_http_idem_pg_call_t *call, PGresult *error);
 
 /* waiters */
-void ngx_http_idem_pg_watch_enter(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_watch_leave(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_watch_wait(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_wake(ngx_http_idem_pg_t *pg, u_char *id);
+void ngx_http_idem_pg_listen(ngx_http_idem_op_t *op);
+void ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op);
+void ngx_http_idem_pg_wait(ngx_http_idem_op_t *op);
 void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
 
 /* purge */

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people ask of a PostgreSQL store: a record, its removal, a list.
  *
  * The functions are those of sql/v1/admin.sql.  A list goes through the records
@@ -110,6 +115,18 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 
         if (rc == NGX_ERROR) {
             ngx_http_idem_pg_no_memory(op);
+            return;
+        }
+
+        if (rc != NGX_OK && op->kind == NGX_HTTP_IDEM_OP_REMOVE
+            && ngx_http_idem_pg_number(call->result, row,
+                                       NGX_HTTP_IDEM_PG_ENTRY_STATE)
+               == 0)
+        {
+            /* deleted before: by this one, if its reply was lost */
+
+            op->result = call->tries > 1 ? NGX_HTTP_IDEM_OK
+                                         : NGX_HTTP_IDEM_GONE;
             return;
         }
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The block of directives that declares a PostgreSQL store.
  *
  * Every value that is wrong is named, with what would be right; a password is
@@ -236,12 +241,9 @@ ngx_http_idem_pg_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
         /* LISTEN seems to work, on a connection that is somebody else's next */
 
         if (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "store \"%V\" in %s:%ui has \"pooler on\" and "
-                          "\"wake notify\": behind a pooler there is "
-                          "\"wake poll\" only", &store->name, store->file,
-                          store->line);
-            return NGX_CONF_ERROR;
+            return ngx_http_idem_pg_api->wrong(cf, store,
+                          "has \"pooler on\" and \"wake notify\": behind a "
+                          "pooler there is \"wake poll\" only");
         }
 
         pg->wake = NGX_HTTP_IDEM_PG_WAKE_POLL;

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The servers of a PostgreSQL store, and TLS to them.
  *
  * A name is looked up here, by the master, if it can be; where a resolver is
@@ -196,40 +201,26 @@ ngx_http_idem_pg_copy(ngx_conf_t *cf, ngx_str_t *to, u_char *data, size_t len)
 char *
 ngx_http_idem_pg_init_servers(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 {
-    ngx_uint_t                  i, level;
-    ngx_http_idem_store_t      *store;
+    ngx_uint_t                  i;
     ngx_http_idem_pg_server_t  *server;
 
-    store = pg->store;
-
     if (pg->servers.nelts == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "store \"%V\" in %s:%ui has no \"server\": it needs "
-                      "one, for example \"server 127.0.0.1:5432\" or \"server "
-                      "unix:/run/postgresql\"", &store->name, store->file,
-                      store->line);
-        return NGX_CONF_ERROR;
+        return ngx_http_idem_pg_api->wrong(cf, pg->store,
+                      "has no \"server\": it needs one, for example \"server "
+                      "127.0.0.1:5432\" or \"server unix:/run/postgresql\"");
     }
 
     server = pg->servers.elts;
 
     for (i = 0; i < pg->servers.nelts; i++) {
 
-        if (server[i].dir.len || server[i].url.naddrs) {
-            continue;
-        }
-
-        level = store->resolver ? NGX_LOG_WARN : NGX_LOG_EMERG;
-
-        ngx_log_error(level, cf->log, 0,
-                      "host not found in \"server %V\" of store \"%V\" in "
-                      "%s:%ui%s", &server[i].url.url, &store->name,
-                      server[i].file, server[i].line,
-                      store->resolver ? "; workers will look for it"
-                          : "; with a \"resolver\" in the http block, workers "
-                            "would look for it");
-
-        if (store->resolver == NULL) {
+        if (server[i].dir.len == 0 && server[i].url.naddrs == 0
+            && ngx_http_idem_pg_api->not_found(cf, pg->store, "server",
+                                               &server[i].url.url,
+                                               server[i].file,
+                                               server[i].line)
+               != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
     }
@@ -308,8 +299,5 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 
 invalid:
 
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
-                  &pg->store->name, pg->store->file, pg->store->line, wrong);
-
-    return NGX_CONF_ERROR;
+    return ngx_http_idem_pg_api->wrong(cf, pg->store, wrong);
 }

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * From an address to a session: the name, and libpq's connect.
  *
  * libpq gets one numeric address at a time: its own look-up would block, and

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A connection: calls that wait to be sent, lots that wait for their results,
  * and what becomes of both when it breaks.
  *
@@ -49,12 +54,12 @@ static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
 
 #define ngx_http_idem_pg_needed(conn)                                         \
     (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->lots)     \
-     || ((conn)->listens && (conn)->pg->nwatches))
+     || ((conn)->listens && (conn)->pg->remote.nwatches))
 
 /* ... or to hear of what is removed, by who keeps copies */
 #define ngx_http_idem_pg_wanted(conn)                                         \
     (ngx_http_idem_pg_needed(conn)                                            \
-     || ((conn)->listens && (conn)->pg->store->forget                         \
+     || ((conn)->listens && (conn)->pg->store->copies                         \
          && !ngx_exiting && !ngx_terminate && !ngx_quit))
 
 

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Lots: what there is to be sent in one turn of the event loop goes out as one
  * transaction, in the order of the record ids, with one Sync.
  *

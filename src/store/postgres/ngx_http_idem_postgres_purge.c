@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The purge: one worker of each host asks for it now and then, on a connection
  * of its own; in the database an advisory lock lets one host through.  A batch
  * that was full is followed by another soon.  No record depends on it: what has

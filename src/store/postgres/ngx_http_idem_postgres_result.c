@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A row, or an error, as the result of an operation.
  *
  * Rows are in binary form, as ..._postgres_step.c asks for them.  What is read

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Events in PostgreSQL: rows of idempotency_events, for all hosts.
  *
  * A batch is one call of idempotency_log(), and a slice of what is read or

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- begin: takes the lock on a record, or tells what is there.  For what
 -- SET ... NX GET can't decide: see ..._redis_command.c.
 --

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- commit: it ran.  Writes if the record is in progress under the holder's own
 -- token, or is gone, or is of another one that is gone; wakes the waiters, if
 -- there are any.  For what SET ... IFEQ can't decide, or where the server does

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- events: a slice of the stream of all hosts.  So many entries are looked at,
 -- and those that have a text in them are told, or removed.
 --

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- list: a slice of the records of this server.  SCAN looks at so many keys,
 -- whatever they are, and so the work is bounded.
 --

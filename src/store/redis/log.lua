@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- log: events behind the others in the stream of all hosts.
 --
 -- KEYS[1]  the stream

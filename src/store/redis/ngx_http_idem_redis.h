@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The Redis store: one truth for many nginx hosts, on Redis or Valkey.
  *
  *   ..._redis.c             the backend: operations, their time, their end
@@ -65,18 +70,15 @@
 /* how often a waiter looks at a record that it can't mark, ms */
 #define NGX_HTTP_IDEM_REDIS_LOOK         1000
 
-#define NGX_HTTP_IDEM_REDIS_WATCHES      256
-
 
 typedef struct {
+    ngx_http_idem_remote_t       remote;             /* first               */
     ngx_redis_t                  client;
     ngx_http_idem_store_t       *store;
     ngx_str_t                    prefix;
     ngx_http_idem_shared_t       newest;             /* of sentinels        */
 
     /* this worker */
-    ngx_queue_t                  watches[NGX_HTTP_IDEM_REDIS_WATCHES];
-    ngx_uint_t                   cleanups;           /* of given-up begins  */
     time_t                       missed;             /* replicas, last told */
 } ngx_http_idem_redis_t;
 
@@ -122,9 +124,6 @@ extern const ngx_redis_user_t  ngx_http_idem_redis_hooks;
 
 
 /* ..._redis.c */
-
-ngx_http_idem_redis_call_t *ngx_http_idem_redis_submit(
-    ngx_http_idem_op_t *op);
 
 /* it is done: whoever asked is told, and who waits for the record */
 void ngx_http_idem_redis_committed(ngx_http_idem_op_t *op);
@@ -261,11 +260,9 @@ void ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn);
 
 /* ..._redis_watch.c */
 
-void ngx_http_idem_redis_watch_init(ngx_http_idem_redis_t *redis);
-void ngx_http_idem_redis_watch_enter(ngx_http_idem_op_t *op);
-void ngx_http_idem_redis_watch_leave(ngx_http_idem_op_t *op);
-void ngx_http_idem_redis_watch_wait(ngx_http_idem_op_t *op);
-void ngx_http_idem_redis_wake(ngx_http_idem_redis_t *redis, u_char *id);
+void ngx_http_idem_redis_listen(ngx_http_idem_op_t *op);
+void ngx_http_idem_redis_unlisten(ngx_http_idem_op_t *op);
+void ngx_http_idem_redis_wait(ngx_http_idem_op_t *op);
 void ngx_http_idem_redis_wake_all(ngx_redis_t *client);
 void ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key);
 

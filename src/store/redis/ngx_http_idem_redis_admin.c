@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What people ask of a Redis store: a record, its removal, a list.
  *
  * Each is a script, so that one question is one round trip, and goes the way
@@ -30,6 +35,12 @@
 
 /* how long something stays of a record that was over: ms */
 #define NGX_HTTP_IDEM_REDIS_BURIED    600000
+
+/* ... and where nothing was: another host may have it, and be away */
+#define NGX_HTTP_IDEM_REDIS_ABSENT    (24 * 3600 * 1000)
+
+/* version, beginning of the id, claim */
+#define NGX_HTTP_IDEM_REDIS_EMPTY_LEN (1 + 8 + NGX_HTTP_IDEM_CLAIM_LEN)
 
 /* of a record in the reply of a list, before its first bytes */
 #define NGX_HTTP_IDEM_REDIS_ITEM_LEN  (2 * NGX_HTTP_IDEM_ID_LEN + 8 + 4 + 2)
@@ -117,7 +128,8 @@ ngx_http_idem_redis_list_cursor(ngx_str_t *cursor, ngx_str_t *name,
 size_t
 ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
 {
-    return 2 * redis->prefix.len + NGX_HTTP_IDEM_CURSOR_MAX;
+    return 2 * redis->prefix.len + NGX_HTTP_IDEM_CURSOR_MAX
+           + NGX_HTTP_IDEM_REDIS_EMPTY_LEN;
 }
 
 
@@ -126,7 +138,9 @@ ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
 u_char *
 ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    ngx_str_t  *channel;
+    u_char                  empty[NGX_HTTP_IDEM_REDIS_EMPTY_LEN];
+    ngx_str_t              *channel;
+    ngx_http_idem_claim_t   claim;
 
     if (ngx_http_idem_redis_op(call)->kind == NGX_HTTP_IDEM_OP_LIST) {
         return ngx_http_idem_redis_put_list(p, call);
@@ -142,7 +156,16 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 
     p = ngx_redis_put(p, channel->data, channel->len);
 
-    return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_BURIED);
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_BURIED);
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_ABSENT);
+
+    ngx_memzero(&claim, sizeof(ngx_http_idem_claim_t));
+
+    empty[0] = NGX_HTTP_IDEM_REDIS_VERSION;
+    ngx_memcpy(&empty[1], ngx_http_idem_redis_op(call)->id, 8);
+    ngx_http_idem_claim_encode(&empty[9], &claim);
+
+    return ngx_redis_put(p, empty, sizeof(empty));
 }
 
 
@@ -216,6 +239,17 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
         return NGX_OK;
     }
 
+    if (code == '2') {
+
+        /* it was this one, and its reply was lost */
+
+        if (call->call.tries > (call->eval ? 2 : 1)) {
+            op->result = NGX_HTTP_IDEM_OK;
+        }
+
+        return NGX_OK;
+    }
+
     if (last - p < 12) {
         return NGX_ERROR;
     }
@@ -239,7 +273,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_redis_wake(ngx_http_idem_redis_conf(op), op->id);
+        ngx_http_idem_remote_wake(ngx_http_idem_remote(op), op->id);
     }
 
     return NGX_OK;

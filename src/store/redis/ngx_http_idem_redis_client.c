@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * What the client of ngx_redis.h tells the store: nodes and their figures,
  * records that may be lost, replicas that do not have a commit.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * An operation as the command that does it; ..._redis_reply.c reads the answer.
  *
  * Each step is one native command where the server knows one, which is told
@@ -112,7 +117,7 @@ static ngx_http_idem_redis_script_t
       &ngx_http_idem_get_lua_len, 2, "" },
 
     { ngx_http_idem_remove_lua,
-      &ngx_http_idem_remove_lua_len, 4, "" },
+      &ngx_http_idem_remove_lua_len, 6, "" },
 
     { ngx_http_idem_list_lua,
       &ngx_http_idem_list_lua_len, 6, "" },
@@ -175,7 +180,15 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
            + 8 * NGX_INT64_LEN;
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-        size += op->size;
+
+        if (op->state != NGX_HTTP_IDEM_COMPLETED
+            || op->size < NGX_REDIS_BULK_MIN)
+        {
+            size += op->size;
+
+        } else if (ngx_redis_bulk(c) != NGX_OK) {
+            return NGX_ERROR;
+        }
 
     } else if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
         size += ngx_http_idem_redis_trail_size(op);
@@ -492,7 +505,10 @@ ngx_http_idem_redis_put_outcome(u_char *p, ngx_http_idem_redis_call_t *call)
 
     p = ngx_http_idem_redis_record_outcome(p, op, &details, size);
     p = ngx_cpymem(p, details.data, details.len);
-    p = ngx_redis_put_chain(p, op->response, size);
+
+    p = call->call.bulk
+        ? ngx_redis_put_bulk(p, &call->call, op->response, size)
+        : ngx_redis_put_chain(p, op->response, size);
 
     *p++ = CR; *p++ = LF;
 

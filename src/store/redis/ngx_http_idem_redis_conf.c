@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The block of directives that declares a Redis store.
  *
  * Every value that is wrong is named, with what would be right; a password is
@@ -208,11 +213,9 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
     }
 
     if (redis->client.user.len && redis->client.password.len == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "store \"%V\" in %s:%ui has a \"user\" without a "
-                      "\"password\" or \"password_file\"",
-                      &store->name, store->file, store->line);
-        return NGX_CONF_ERROR;
+        return ngx_http_idem_store_wrong(cf, store,
+                                         "has a \"user\" without a \"password"
+                                         "\" or \"password_file\"");
     }
 
     ngx_conf_init_value(redis->client.db, 0);

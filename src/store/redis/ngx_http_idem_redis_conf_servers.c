@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The addresses of a Redis store: "server", "sentinel", and what of both goes
  * together.
  *
@@ -28,8 +33,8 @@ static char *ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs,
     ngx_str_t *value, in_port_t port, const char *what);
 static const char *ngx_http_idem_redis_check_servers(
     ngx_http_idem_redis_t *redis);
-static ngx_int_t ngx_http_idem_redis_check_names(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis, ngx_array_t *addrs);
+static char *ngx_http_idem_redis_check_names(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store, const char *directive, ngx_array_t *addrs);
 
 
 /* server <address> ... */
@@ -163,21 +168,18 @@ ngx_http_idem_redis_init_servers(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     wrong = ngx_http_idem_redis_check_servers(redis);
 
     if (wrong) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
-                      &redis->store->name, redis->store->file,
-                      redis->store->line, wrong);
-        return NGX_CONF_ERROR;
+        return ngx_http_idem_store_wrong(cf, redis->store, wrong);
     }
 
-    if (ngx_http_idem_redis_check_names(cf, redis, &redis->client.servers)
-        != NGX_OK
-        || ngx_http_idem_redis_check_names(cf, redis, &redis->client.sentinels)
-           != NGX_OK)
+    if (ngx_http_idem_redis_check_names(cf, redis->store, "server",
+                                        &redis->client.servers)
+        != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    return NGX_CONF_OK;
+    return ngx_http_idem_redis_check_names(cf, redis->store, "sentinel",
+                                           &redis->client.sentinels);
 }
 
 
@@ -268,40 +270,27 @@ ngx_http_idem_redis_check_servers(ngx_http_idem_redis_t *redis)
 }
 
 
-/* a name that was not found: workers look for it, if they can */
-
-static ngx_int_t
-ngx_http_idem_redis_check_names(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
-    ngx_array_t *addrs)
+static char *
+ngx_http_idem_redis_check_names(ngx_conf_t *cf, ngx_http_idem_store_t *store,
+    const char *directive, ngx_array_t *addrs)
 {
-    ngx_uint_t         i, level;
+    ngx_uint_t         i;
     ngx_redis_addr_t  *addr;
 
     addr = addrs->elts;
 
     for (i = 0; i < addrs->nelts; i++) {
-
-        if (addr[i].url.naddrs) {
-            continue;
-        }
-
-        level = redis->store->resolver ? NGX_LOG_WARN : NGX_LOG_EMERG;
-
-        ngx_log_error(level, cf->log, 0,
-                      "host not found in \"%s %V\" of store \"%V\" in %s:%ui%s",
-                      addrs == &redis->client.servers ? "server" : "sentinel",
-                      &addr[i].url.url, &redis->store->name, addr[i].file,
-                      addr[i].line,
-                      redis->store->resolver ? "; workers will look for it"
-                          : "; with a \"resolver\" in the http block, workers "
-                            "would look for it");
-
-        if (redis->store->resolver == NULL) {
-            return NGX_ERROR;
+        if (addr[i].url.naddrs == 0
+            && ngx_http_idem_store_not_found(cf, store, directive,
+                                             &addr[i].url.url, addr[i].file,
+                                             addr[i].line)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
         }
     }
 
-    return NGX_OK;
+    return NGX_CONF_OK;
 }
 
 

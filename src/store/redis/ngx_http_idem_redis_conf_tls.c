@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * TLS of a Redis store: what is checked of a server, and what is shown to it.
  *
  * Called when the block of the store has been read.
@@ -141,9 +146,5 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 
 invalid:
 
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "store \"%V\" in %s:%ui %s",
-                  &redis->store->name, redis->store->file,
-                  redis->store->line, wrong);
-
-    return NGX_CONF_ERROR;
+    return ngx_http_idem_store_wrong(cf, redis->store, wrong);
 }

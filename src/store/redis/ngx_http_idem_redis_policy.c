@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Whether the server may forget records before their time: its
  * maxmemory-policy, asked once for each node by one of the workers.
  *

@@ -1,12 +1,17 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A reply to the commands of ..._redis_command.c as the result of the
  * operation; or that it is to be asked once more, by its script.
  *
  * A reply of a script whose tag is not that of its call is not ours, nor is a
  * record with the id of another.  Where nothing was there, a native begin has
  * nil for its reply: one that is another's is seen by one too many in the
- * stream, see ngx_redis_connection.c.  Of an error nothing is trusted but that
+ * stream, see ngx_redis_receive.c.  Of an error nothing is trusted but that
  * it is one; of a record nothing before it is checked, see ..._redis_record.c.
  *
  * Called by the backend when a reply is there.

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Events in Redis: a stream under "<prefix>events", for all hosts.
  *
  * A batch is one script, and so is a slice of what is read or removed; both go

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- policy: whether the server may evict records, as far as the user may know.
 -- To ask without the right would be an error in the server's statistics and a
 -- line in its ACL LOG.

@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- release: it did not run, or may run again.  Wakes the waiters, if there are
 -- any; then a lock whose lease is over and whose token is zeros stays for a
 -- while, so that they can tell a record that was given back from one that this

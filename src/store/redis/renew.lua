@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- renew: the holder still runs.  For what SET ... IFEQ can't decide, or where
 -- the server does not know it: see ..._redis_command.c.
 --

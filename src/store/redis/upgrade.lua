@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- upgrade: a record in the form of the version before this one, which was a
 -- list.  One that is over becomes a string, and so does a lock whose lease is
 -- over; one whose holder may still run is told and left as it is, since a host

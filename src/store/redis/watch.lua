@@ -1,3 +1,6 @@
+-- Copyright (C) the contributors of ngx_http_idempotency_module
+-- SPDX-License-Identifier: BSD-2-Clause
+
 -- watch: somebody waits for a record.  Says so in the record, in the same step
 -- that looks whether it is still in progress, so that no wake-up is missed: a
 -- commit or a release that compares the lock with its own does not find it, and

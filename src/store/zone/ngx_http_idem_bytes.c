@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The bytes of a record: its response, and what stands beside its claim.  Both
  * are chains of chunks; a response begins in the record itself.
  *

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The records of a zone by the time of their expiry: a wheel of queues, as
  * kernels have it for their timers, so that a record takes two pointers and a
  * few instructions, however many there are.

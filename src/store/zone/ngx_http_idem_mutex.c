@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Waiting for the lock of a zone, without ngx_shmtx_lock(): that sleeps on a
  * semaphore and has to be woken, and a worker that was killed may wake nobody.
  *

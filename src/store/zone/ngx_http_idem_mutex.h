@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The lock of a shared memory zone: its slab pool's, the one that nginx's
  * master frees after a worker was killed.
  */

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A zone whose lock was held by a worker that was killed: whoever takes the
  * lock next makes everything anew from the buckets, whose records are whole at
  * any instruction (see the header).

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * Blocks and slots of a zone: see the header.
  *
  * A block has a bit for each of its slots.  Those of one kind that have a free

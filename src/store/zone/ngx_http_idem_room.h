@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The memory of a zone: blocks of 4k, each cut into slots of one size.
  *
  * nginx's slab allocator is used once, for all of it: a worker that is killed

@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * The records of a zone as people see them: one, or a slice of all.
  *
  * A slice is some buckets.  The lock is held for one slice only, and the work

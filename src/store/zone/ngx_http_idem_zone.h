@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A shared memory zone of records: the embedded store is one, and what is
  * kept in this nginx of a store that is elsewhere:
  *
@@ -235,6 +240,10 @@ char *ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z);
 /* with those of the configuration before */
 ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf);
 ngx_uint_t ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name);
+
+/* one after the other, of a cycle's shared_memory.part; "i" is 0 at first */
+ngx_shm_zone_t *ngx_http_idem_zone_next(ngx_list_part_t **part,
+    ngx_uint_t *i);
 
 /* of an outbox: "<prefix>_<store>" */
 #define NGX_HTTP_IDEM_OUTBOX_PREFIX  "idempotency_outbox"

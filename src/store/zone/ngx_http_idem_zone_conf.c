@@ -1,5 +1,10 @@
 
 /*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
  * A zone of records in the configuration: its name and size, and its making
  * when nginx starts.  A reload finds it again, as long as its size is the
  * same; another size is refused, since it would forget every record.
@@ -106,33 +111,23 @@ ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z)
      */
 
     part = &cf->cycle->old_cycle->shared_memory.part;
-    zone = part->elts;
+    i = 0;
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            zone = part->elts;
-            i = 0;
-        }
+    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
 
         if (z->full != NGX_HTTP_IDEM_FULL_FORGET
-            && zone[i].tag == ngx_http_idem_zone_tag
-            && zone[i].shm.name.len == z->name.len
-            && ngx_strncmp(zone[i].shm.name.data, z->name.data, z->name.len)
+            && zone->tag == ngx_http_idem_zone_tag
+            && zone->shm.name.len == z->name.len
+            && ngx_strncmp(zone->shm.name.data, z->name.data, z->name.len)
                == 0
-            && zone[i].shm.size != (size_t) z->size)
+            && zone->shm.size != (size_t) z->size)
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "the size of zone \"%V\" was changed from %uz "
                                "to %z bytes; a reload would forget every "
                                "record in it: keep the size, give the zone "
                                "a new name, or restart nginx",
-                               &z->name, zone[i].shm.size, z->size);
+                               &z->name, zone->shm.size, z->size);
             return NGX_CONF_ERROR;
         }
     }
@@ -281,24 +276,14 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
     ngx_list_part_t  *part;
 
     part = &cf->cycle->old_cycle->shared_memory.part;
-    zone = part->elts;
+    i = 0;
 
-    for (i = 0; /* void */ ; i++) {
+    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
 
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            zone = part->elts;
-            i = 0;
-        }
-
-        if (zone[i].tag == ngx_http_idem_zone_tag
-            && zone[i].shm.addr
-            && !ngx_http_idem_zone_declared(cf, &zone[i].shm.name)
-            && ngx_http_idem_zone_left(cf, &zone[i]) != NGX_OK)
+        if (zone->tag == ngx_http_idem_zone_tag
+            && zone->shm.addr
+            && !ngx_http_idem_zone_declared(cf, &zone->shm.name)
+            && ngx_http_idem_zone_left(cf, zone) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -316,26 +301,37 @@ ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
     ngx_list_part_t  *part;
 
     part = &cf->cycle->shared_memory.part;
-    zone = part->elts;
+    i = 0;
 
-    for (i = 0; /* void */ ; i++) {
+    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
 
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                return 0;
-            }
-
-            part = part->next;
-            zone = part->elts;
-            i = 0;
-        }
-
-        if (zone[i].shm.name.len == name->len
-            && ngx_strncmp(zone[i].shm.name.data, name->data, name->len) == 0)
+        if (zone->shm.name.len == name->len
+            && ngx_strncmp(zone->shm.name.data, name->data, name->len) == 0)
         {
             return 1;
         }
     }
+
+    return 0;
+}
+
+
+/* NULL: that was the last */
+
+ngx_shm_zone_t *
+ngx_http_idem_zone_next(ngx_list_part_t **part, ngx_uint_t *i)
+{
+    ngx_shm_zone_t  *zone;
+
+    for ( /* void */ ; *part; *part = (*part)->next, *i = 0) {
+
+        if (*i < (*part)->nelts) {
+            zone = (*part)->elts;
+            return &zone[(*i)++];
+        }
+    }
+
+    return NULL;
 }
 
 

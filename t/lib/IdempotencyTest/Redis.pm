@@ -437,6 +437,10 @@ package IdempotencyTest::RedisProxy;
 #   after n   the next n replies, and no other before a message has passed; then
 #             those, and pass
 #   kept      no other way than before; returns when "after" has kept a reply
+#   deaf      reads nothing that comes next from nginx, until "pass" or "cut"
+#   early     answers the next command with an error as soon as it begins, then
+#             is deaf; when it passes again the server gets the rest, and what
+#             it answers to that command is dropped
 #   refuse    closes every new connection as soon as it is there
 #   old       as they are, but the server says that it is Redis 6.2
 #   cut       closes all connections now, then pass
@@ -503,7 +507,7 @@ sub run
     my $mode = 'pass';
     my $last = '';
     my $select = IO::Select->new($listen, $control);
-    my (%peer, %is_client, $passing, $asked, @kept, @full);
+    my (%peer, %is_client, $passing, $asked, @kept, @full, @deaf, %answered);
 
     my $close = sub {
         for my $s (@_) {
@@ -511,6 +515,8 @@ sub run
             $select->remove($s);
             delete $is_client{$s};
             delete $peer{$s};
+            delete $answered{$s};
+            @deaf = grep { $_ != $s } @deaf;
             close $s;
         }
     };
@@ -529,6 +535,15 @@ sub run
 
                 ($mode, $passing) = $text =~ /^(\w+)(?: (\d+))?/;
                 ($asked, @kept) = (0);
+
+                if ($mode eq 'deaf') {
+                    @deaf = map { $_->[1] }
+                            grep { $is_client{ $_->[1] } } values %peer;
+                    $select->remove(@deaf);
+
+                } elsif ($mode eq 'pass') {
+                    $select->add(splice @deaf);
+                }
 
                 if ($mode eq 'silent') {
                     $select->remove($listen, map { $_->[1] } values %peer);
@@ -590,7 +605,21 @@ sub run
             $data =~ s/(\$7\r\nversion\r\n)\$\d+\r\n[\d.]+/$1\$6\r\n6.2.14/
                 if $mode eq 'old' && !$is_client{$s};
 
-            if ($is_client{$s} || $mode =~ /^(?:pass|old|refuse)$/) {
+            if (!$is_client{$s} && delete $answered{$s}) {
+                $data =~ s/^([^\r]*)\r\n//;
+                substr $data, 0, $1 + 2, '' if $1 =~ /^\$(\d+)/;
+                next if $data eq '';
+            }
+
+            if ($is_client{$s} && $mode eq 'early') {
+                write_all($s, "-ERR before its time\r\n");
+                write_all($other, $data);
+                $answered{$other} = 1;
+                push @deaf, $s;
+                $select->remove($s);
+                $mode = 'deaf';
+
+            } elsif ($is_client{$s} || $mode =~ /^(?:pass|old|refuse|deaf)$/) {
                 write_all($other, $data);
 
             } elsif ($mode eq 'tear') {

@@ -1,0 +1,79 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * The fallback: a store of two, one that is asked, and one for when it fails.
+ *
+ *   ..._fallback.c        who of both is asked
+ *   ..._fallback_both.c   who holds both
+ *   ..._fallback_conf.c   "fallback=" in the configuration
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_FALLBACK_H_INCLUDED_
+#define _NGX_HTTP_IDEM_FALLBACK_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/layers/ngx_http_idem_layer.h"
+#include "store/zone/ngx_http_idem_shared.h"
+
+
+/* a store of two */
+
+typedef struct {
+    ngx_atomic_t                    until;      /* of the ledger's last record,
+                                                   0: there is none         */
+} ngx_http_idem_fallback_sh_t;
+
+
+typedef struct {
+    ngx_http_idem_store_t    store;             /* of both                  */
+    ngx_http_idem_store_t    primary;           /* as declared, but without
+                                                   its figures: the whole has
+                                                   them                     */
+    ngx_http_idem_store_t   *declared;
+    ngx_http_idem_store_t   *ledger;
+    ngx_http_idem_store_t    both;              /* only a name for op->where */
+    ngx_http_idem_shared_t   shared;
+    time_t                   logged;            /* by this worker           */
+} ngx_http_idem_fallback_t;
+
+
+/* ..._fallback.c */
+
+extern const ngx_http_idem_backend_t  ngx_http_idem_fallback_backend;
+
+#define ngx_http_idem_fallback_conf(op)                                       \
+    ((ngx_http_idem_fallback_t *) (op)->store->conf)
+
+/* the lock of a begin or a commit, in one of both */
+void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store);
+
+/* the ledger has a record for so long */
+void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
+    ngx_msec_t life);
+
+/* ..._fallback_both.c */
+
+ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
+
+/* ..._fallback_conf.c */
+
+/* a store of two, the same for the same two */
+ngx_http_idem_store_t *ngx_http_idem_fallback(ngx_conf_t *cf,
+    ngx_array_t *all, ngx_http_idem_store_t *primary,
+    ngx_http_idem_store_t *ledger);
+ngx_int_t ngx_http_idem_fallback_left(ngx_conf_t *cf);
+char *ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
+void ngx_http_idem_fallback_bind(ngx_array_t *all);
+
+
+#endif /* _NGX_HTTP_IDEM_FALLBACK_H_INCLUDED_ */

@@ -1,0 +1,255 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * What becomes of a commit that waits in the outbox: it is made from its
+ * record, and when it was tried, or its time is over, the record goes or
+ * stays, and that is counted and logged.
+ *
+ * Called by whoever tries one: ..._outbox_try.c and ..._outbox_check.c.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/layers/ngx_http_idem_outbox.h"
+
+
+/*
+ * It is decided what becomes of it.  One that is lost to somebody who still
+ * runs is not: a lock that was taken over may be given back, and then this
+ * is the only response there is.
+ */
+#define ngx_http_idem_outbox_decided(op)                                      \
+    ((op)->result != NGX_HTTP_IDEM_ERROR && !(op)->running)
+
+
+static void ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op);
+
+
+/* the commit once more, with what is left of its time */
+
+ngx_http_idem_op_t *
+ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
+{
+    ngx_buf_t           *b;
+    ngx_chain_t         *cl;
+    ngx_msec_int_t       left;
+    ngx_http_idem_op_t  *op;
+
+    op = ngx_http_idem_op_detached(o->layer.inner, NGX_HTTP_IDEM_OP_COMMIT,
+                                   node->id, node->token);
+    if (op == NULL) {
+        return NULL;
+    }
+
+    b = ngx_create_temp_buf(op->pool, ngx_max(node->size, 1));
+    cl = ngx_alloc_chain_link(op->pool);
+
+    if (b == NULL || cl == NULL
+        || ngx_http_idem_zone_copy(&o->z, node, b->last) != NGX_OK)
+    {
+        ngx_destroy_pool(op->pool);
+        return NULL;
+    }
+
+    ngx_http_idem_zone_copy_details(&o->z, node, op->pool,
+                                    NGX_MAX_SIZE_T_VALUE, &op->details);
+
+    *op->claim = node->claim;
+
+    b->last += node->size;
+
+    cl->buf = b;
+    cl->next = NULL;
+
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    op->ttl = ngx_max(left, 0);
+    op->lease = op->ttl;
+    op->grace = node->expires - ngx_current_msec - op->ttl;
+    op->hold = node->hold;
+    op->known = (ngx_http_idem_outbox_cause(node)
+                 == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);
+    op->state = node->state;
+    op->reason = node->reason;
+
+    if (ngx_http_idem_op_retryable(op)) {
+
+        /* what is left of the lease: then the same request may run */
+
+        left = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec);
+        op->lease = ngx_max(left, 1);
+    }
+
+    op->response = cl;
+    op->size = node->size;
+
+    return op;
+}
+
+
+ngx_uint_t
+ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
+{
+    ngx_uint_t                  here, waited;
+    ngx_http_idem_node_t       *node;
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+    waited = 0;
+
+    ngx_http_idem_outbox_lock(o);
+
+    node = ngx_http_idem_zone_find(&o->z, op->id);
+
+    /* it may have been tried twice at the same time: who is second is late */
+
+    here = node
+           && ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
+              == 0;
+
+    if (here) {
+        waited = (ngx_http_idem_outbox_cause(node)
+                  == NGX_HTTP_IDEM_OUTBOX_FAILED);
+
+        if (!ngx_http_idem_outbox_decided(op)) {
+            /* it stays */
+
+        } else if (!op->unacknowledged) {
+            ngx_http_idem_zone_remove(&o->z, node);
+
+            if (!waited && sh->unacknowledged) {
+                sh->unacknowledged--;
+            }
+
+        } else if (waited) {
+
+            /* it is there, as long as its server is */
+
+            node->again = NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
+            sh->unacknowledged++;
+
+            ngx_http_idem_outbox_lane_use(o,
+                ngx_http_idem_outbox_lane(o, node->id,
+                                 NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED));
+        }
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    if (here && (waited || op->result == NGX_HTTP_IDEM_LOST)) {
+        ngx_http_idem_outbox_report(o, op);
+    }
+
+    return here;
+}
+
+
+static void
+ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+
+    if (op->running) {
+        ngx_log_error(NGX_LOG_INFO, op->log, 0,
+                      "idempotency: a commit that is kept has to wait, "
+                      "another request has taken over in store \"%V\" and "
+                      "still runs, record %*xs",
+                      &o->layer.named->name, (size_t) 8, op->id);
+        return;
+    }
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_OK:
+        (void) ngx_atomic_fetch_add(&sh->figures.landed, 1);
+
+        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
+                      "idempotency: a commit that was kept is in store "
+                      "\"%V\" now, record %*xs",
+                      &o->layer.named->name, (size_t) 8, op->id);
+        break;
+
+    case NGX_HTTP_IDEM_FULL:
+        (void) ngx_atomic_fetch_add(&sh->figures.landed, 1);
+
+        ngx_http_idem_store_event(o->layer.named,
+                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                                  "no room for the response");
+
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: there is no room in store \"%V\" for a "
+                      "response that was kept, its retry is refused, "
+                      "record %*xs",
+                      &o->layer.named->name, (size_t) 8, op->id);
+        break;
+
+    case NGX_HTTP_IDEM_LOST:
+        (void) ngx_atomic_fetch_add(&sh->figures.lost, 1);
+
+        ngx_http_idem_metrics_count(o->layer.named->metrics,
+                                    NGX_HTTP_IDEM_COUNT_LEASE_LOST);
+        ngx_http_idem_store_event(o->layer.named,
+                                  NGX_HTTP_IDEM_EVENT_LOCK_LOST, op->id,
+                                  "outbox");
+
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: a commit that was kept is dropped, "
+                      "another request had taken over in store \"%V\" "
+                      "meanwhile, record %*xs",
+                      &o->layer.named->name, (size_t) 8, op->id);
+        break;
+
+    default:
+        ngx_log_error(NGX_LOG_INFO, op->log, 0,
+                      "idempotency: a commit that is kept failed again in "
+                      "store \"%V\": %s, record %*xs",
+                      &o->layer.named->name,
+                      op->error ? op->error : "no answer",
+                      (size_t) 8, op->id);
+        break;
+    }
+}
+
+
+/* what the store has, and only replicas may lack, did reach it */
+
+void
+ngx_http_idem_outbox_expired(ngx_http_idem_outbox_t *o)
+{
+    ngx_uint_t                  n, known;
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+
+    ngx_http_idem_outbox_lock(o);
+
+    n = o->z.zone->expired - sh->expired;
+    sh->expired += n;
+
+    known = ngx_min(n, sh->unacknowledged);
+    sh->unacknowledged -= known;
+    n -= known;
+
+    if (o->z.zone->records == 0) {
+        sh->unacknowledged = 0;
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    if (n) {
+        ngx_log_error(NGX_LOG_WARN, o->tick.log, 0,
+                      "idempotency: %ui commits that were kept never reached "
+                      "store \"%V\", their time is over",
+                      n, &o->layer.named->name);
+    }
+}

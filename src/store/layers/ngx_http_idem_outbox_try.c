@@ -1,0 +1,243 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * One record of the outbox that is being tried, and those that have a pause
+ * of their own since the store refused them, or too few replicas had them:
+ * only this worker knows of that.
+ *
+ * Called by ..._outbox_retry.c; calls the store inside the outbox.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/layers/ngx_http_idem_outbox.h"
+
+
+/* before a record is tried again that was refused by itself, or that too few
+   replicas had */
+#define NGX_HTTP_IDEM_OUTBOX_REFUSED   2000
+#define NGX_HTTP_IDEM_OUTBOX_MISSED    5000
+
+
+/* a record that is being tried, or is not to be before its time */
+
+typedef struct {
+    ngx_queue_t              queue;             /* in its bucket            */
+    ngx_http_idem_outbox_t  *outbox;
+    ngx_http_idem_op_t      *op;         /* NULL: not before "until" */
+    ngx_msec_t               until;
+    ngx_uint_t               lane;
+    u_char                   id[NGX_HTTP_IDEM_ID_LEN];
+} ngx_http_idem_outbox_try_t;
+
+
+static void ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op);
+static ngx_http_idem_outbox_try_t *ngx_http_idem_outbox_try_find(
+    ngx_http_idem_outbox_t *o, u_char *id);
+
+
+ngx_int_t
+ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
+{
+    ngx_uint_t  i;
+
+    o->tries = ngx_palloc(cycle->pool,
+                          NGX_HTTP_IDEM_OUTBOX_BUCKETS * sizeof(ngx_queue_t));
+    if (o->tries == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
+        ngx_queue_init(&o->tries[i]);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_http_idem_op_t *
+ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_node_t *node)
+{
+    ngx_uint_t                   lane;
+    ngx_http_idem_op_t          *op;
+    ngx_http_idem_outbox_try_t  *try;
+
+    lane = ngx_http_idem_outbox_lane(o, node->id,
+                                     ngx_http_idem_outbox_cause(node));
+
+    o->work[lane].seen = 1;
+
+    if (ngx_http_idem_outbox_lane_room(o, lane) == 0) {
+        return NULL;
+    }
+
+    try = ngx_http_idem_outbox_try_find(o, node->id);
+
+    if (try) {
+
+        if (try->op
+            || (try->lane == lane
+                && (ngx_msec_int_t) (try->until - ngx_current_msec) > 0))
+        {
+            return NULL;
+        }
+
+        ngx_queue_remove(&try->queue);
+
+    } else {
+        try = ngx_alloc(sizeof(ngx_http_idem_outbox_try_t), ngx_cycle->log);
+        if (try == NULL) {
+            return NULL;
+        }
+    }
+
+    op = ngx_http_idem_outbox_op(o, node);
+
+    if (op == NULL) {
+        ngx_free(try);
+        return NULL;
+    }
+
+    try->outbox = o;
+    try->op = op;
+    try->lane = lane;
+    ngx_memcpy(try->id, node->id, NGX_HTTP_IDEM_ID_LEN);
+
+    ngx_queue_insert_tail(&o->tries[try->id[0]], &try->queue);
+
+    op->handler = ngx_http_idem_outbox_try_done;
+    op->data = try;
+
+    ngx_http_idem_outbox_lane_take(o, lane, op->size);
+
+    /* of a node that may be away: soon told whether it is back */
+
+    op->hasty = (ngx_http_idem_outbox_cause(node)
+                 == NGX_HTTP_IDEM_OUTBOX_FAILED
+                 && !ngx_http_idem_outbox_sh(o)->lanes[lane].open);
+
+    return op;
+}
+
+
+void
+ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op)
+{
+    if (ngx_http_idem_store_submit(op) == NGX_OK) {
+        ngx_http_idem_outbox_try_done(op);
+    }
+}
+
+
+static void
+ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
+{
+    ngx_msec_t                   wait;
+    ngx_uint_t                   answered, missed;
+    ngx_http_idem_outbox_t      *o;
+    ngx_http_idem_outbox_try_t  *try;
+
+    try = op->data;
+    o = try->outbox;
+
+    (void) ngx_http_idem_outbox_tried(o, op);
+
+    answered = ngx_http_idem_layer_answered(op);
+    missed = (op->unacknowledged && !op->hasty);
+
+    ngx_http_idem_outbox_lock(o);
+
+    ngx_http_idem_outbox_lane_done(o, try->lane, op->size);
+
+    if (!answered) {
+        ngx_http_idem_outbox_lane_failed(o, try->lane);
+
+    } else if (missed) {
+        ngx_http_idem_outbox_lane_missed(o, try->lane);
+
+    } else {
+        ngx_http_idem_outbox_lane_opened(o, try->lane);
+    }
+
+    wait = ngx_http_idem_outbox_lanes_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
+
+    ngx_http_idem_outbox_unlock(o);
+
+    ngx_http_idem_outbox_arm(o, wait);
+
+    if (op->running || op->bad_record || missed) {
+
+        /* others need not wait for it */
+
+        try->op = NULL;
+        try->until = ngx_current_msec
+                     + (missed ? NGX_HTTP_IDEM_OUTBOX_MISSED
+                               : NGX_HTTP_IDEM_OUTBOX_REFUSED);
+
+    } else {
+        ngx_queue_remove(&try->queue);
+        ngx_free(try);
+    }
+
+    ngx_destroy_pool(op->pool);
+}
+
+
+static ngx_http_idem_outbox_try_t *
+ngx_http_idem_outbox_try_find(ngx_http_idem_outbox_t *o, u_char *id)
+{
+    ngx_queue_t                 *q, *bucket;
+    ngx_http_idem_outbox_try_t  *try;
+
+    bucket = &o->tries[id[0]];
+
+    for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
+        try = ngx_queue_data(q, ngx_http_idem_outbox_try_t, queue);
+
+        if (ngx_memcmp(try->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
+            return try;
+        }
+    }
+
+    return NULL;
+}
+
+
+void
+ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o, ngx_uint_t all)
+{
+    ngx_uint_t                   i;
+    ngx_queue_t                 *q, *next;
+    ngx_http_idem_outbox_try_t  *try;
+
+    for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
+
+        for (q = ngx_queue_head(&o->tries[i]);
+             q != ngx_queue_sentinel(&o->tries[i]);
+             q = next)
+        {
+            next = ngx_queue_next(q);
+            try = ngx_queue_data(q, ngx_http_idem_outbox_try_t, queue);
+
+            if (try->op && !all) {
+                continue;
+            }
+
+            if (try->op) {
+                ngx_http_idem_store_cancel(try->op);
+                ngx_destroy_pool(try->op->pool);
+            }
+
+            ngx_queue_remove(q);
+            ngx_free(try);
+        }
+    }
+}

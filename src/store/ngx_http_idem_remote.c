@@ -1,0 +1,449 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Operations of a store that is elsewhere, whichever it is: how they end, and
+ * the waiters of this worker.
+ *
+ * All of them may be asked twice: the token says whose a lock is.  A begin that
+ * is given up after it was sent is followed by a release of its token, for as
+ * long as its lease could last.
+ *
+ * A watch is entered before it is asked, so that a message that is faster than
+ * the reply finds it.  A message may get lost, or be forged: a watch also looks
+ * by itself now and then, more often while nobody listens, and to be woken for
+ * nothing does no harm.
+ *
+ * Called by the backends, which call their connections.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/ngx_http_idem_store.h"
+
+
+/* releases of given-up begins that may be outstanding; beyond, leases end */
+#define NGX_HTTP_IDEM_UNDOS     4096
+
+/* how often such a release is sent, if the lock would not end by itself */
+#define NGX_HTTP_IDEM_UNDO_N    4
+
+/* how often to look when nobody can tell, and when somebody should, ms */
+#define NGX_HTTP_IDEM_POLL_MIN  10
+#define NGX_HTTP_IDEM_POLL_MAX  1000
+
+
+static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
+static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_post(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_watch_handler(ngx_event_t *ev);
+
+
+const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
+    ngx_http_idem_remote_init,
+    ngx_http_idem_remote_ask,
+    ngx_http_idem_remote_watch,
+    ngx_http_idem_remote_cancel,
+    ngx_http_idem_remote_start,
+    ngx_http_idem_remote_over,
+    ngx_http_idem_remote_leave,
+    ngx_http_idem_remote_wait,
+    ngx_http_idem_remote_complete,
+    ngx_http_idem_remote_fail,
+    ngx_http_idem_remote_undo,
+    ngx_http_idem_remote_wake,
+    ngx_http_idem_remote_message
+};
+
+
+void
+ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
+    const ngx_http_idem_remote_type_t *type, ngx_msec_t timeout)
+{
+    ngx_uint_t  i;
+
+    remote->type = type;
+    remote->timeout = timeout;
+
+    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
+        ngx_queue_init(&remote->watches[i]);
+    }
+}
+
+
+ngx_int_t
+ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(op);
+
+    if (remote->type->submit(op) == NGX_OK) {
+        return NGX_AGAIN;
+    }
+
+    if (ngx_http_idem_remote_is_undo(op)) {
+        remote->undos--;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_remote_watch(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(op);
+
+    /* before it is asked: a wake-up may be faster than the reply */
+
+    op->woken = 0;
+
+    ngx_queue_insert_tail(&remote->watches[op->id[0]], &op->queue);
+
+    remote->nwatches++;
+    remote->type->listen(op);
+
+    if (remote->type->submit(op) == NGX_OK) {
+        return NGX_AGAIN;
+    }
+
+    ngx_http_idem_remote_unwatch(op);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(op);
+
+    ngx_queue_remove(&op->queue);
+
+    remote->nwatches--;
+    remote->type->unlisten(op);
+}
+
+
+void
+ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t  tried;
+
+    tried = ngx_http_idem_remote_leave(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_remote_unwatch(op);
+
+    } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
+        ngx_http_idem_remote_undo(op);
+    }
+}
+
+
+void
+ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
+    ngx_event_handler_pt timeout, ngx_msec_t time)
+{
+    /* not cancelable: a worker that is to quit waits for it */
+
+    ngx_memzero(&op->timer, sizeof(ngx_event_t));
+
+    op->timer.handler = timeout;
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+
+    ngx_add_timer(&op->timer, time);
+}
+
+
+ngx_int_t
+ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
+{
+    ngx_msec_t  over;
+
+    over = ngx_current_msec - op->start;
+
+    if (!ngx_http_idem_remote_is_undo(op) || over >= op->lease) {
+        return NGX_OK;
+    }
+
+    /* it may take longer, but keeps no worker */
+
+    op->timer.cancelable = 1;
+
+    ngx_add_timer(&op->timer, ngx_min(op->lease - over,
+                                      ngx_http_idem_remote(op)->timeout));
+
+    return NGX_DECLINED;
+}
+
+
+ngx_uint_t
+ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
+{
+    void  *call;
+
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+
+    if (op->timer.posted) {
+        ngx_delete_posted_event(&op->timer);
+    }
+
+    call = op->state_data;
+    op->state_data = NULL;
+
+    return call ? ngx_http_idem_remote(op)->type->leave(call) : 0;
+}
+
+
+void
+ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
+{
+    ngx_uint_t  tried;
+
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = error;
+
+    tried = ngx_http_idem_remote_leave(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
+        ngx_http_idem_remote_undo(op);
+    }
+}
+
+
+void
+ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
+{
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_remote_unwatch(op);
+    }
+
+    if (ngx_http_idem_remote_is_undo(op)) {
+
+        if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
+            return;
+        }
+
+        ngx_http_idem_remote(op)->undos--;
+
+        /* somebody else's record, or the lease is over: nothing to tell */
+        op->result = NGX_HTTP_IDEM_OK;
+    }
+
+    ngx_http_idem_store_complete(op);
+}
+
+
+void
+ngx_http_idem_remote_undo(ngx_http_idem_op_t *begin)
+{
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(begin);
+
+    if (remote->undos >= NGX_HTTP_IDEM_UNDOS) {
+        return;
+    }
+
+    op = ngx_http_idem_op_detached(begin->store, NGX_HTTP_IDEM_OP_RELEASE,
+                                   begin->id, begin->token);
+    if (op == NULL) {
+        return;
+    }
+
+    remote->undos++;
+
+    op->data = remote;
+
+    /* as long as the lock may last: under hold it does not end by itself */
+
+    op->lease = begin->hold ? ngx_http_idem_lock_life(begin)
+                            : begin->lease;
+    op->hold = begin->hold;
+
+    ngx_http_idem_op_detach(op);
+}
+
+
+/*
+ * The begin may be behind its own release: in the buffer of a connection that
+ * was closed, while the server stood still, and the release came by another.
+ * Then it takes its lock after all.  Mostly that ends with its lease; under
+ * hold it does not, and the release is sent again, later and later.
+ */
+
+static ngx_int_t
+ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
+{
+    if (!op->hold || ngx_exiting
+        || op->result == NGX_HTTP_IDEM_ERROR
+        || ++op->attempt >= NGX_HTTP_IDEM_UNDO_N)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler,
+                               ngx_http_idem_remote(op)->timeout
+                               << (2 * op->attempt - 2));
+    op->timer.cancelable = 1;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_remote_undo_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ev->data;
+
+    if (ngx_http_idem_remote(op)->type->submit(op) != NGX_OK) {
+        ngx_http_idem_remote_complete(op);
+    }
+}
+
+
+void
+ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll)
+{
+    ngx_msec_t  next;
+
+    if (op->woken) {
+
+        /*
+         * The message was read before this reply, in the same turn of the
+         * event loop, and what was posted then went with the question
+         */
+
+        ngx_http_idem_remote_post(op);
+        return;
+    }
+
+    next = NGX_HTTP_IDEM_POLL_MAX;
+
+    if (poll) {
+        next = NGX_HTTP_IDEM_POLL_MIN << ngx_min(op->attempt, 8);
+        next = ngx_min(next, poll);
+    }
+
+    next = next - next / 4 + ngx_random() % (next / 4 + 1);
+    next = ngx_min(next, op->found.left + 1);
+
+    op->timer.handler = ngx_http_idem_remote_watch_handler;
+    op->timer.cancelable = 1;
+
+    ngx_add_timer(&op->timer, next);
+}
+
+
+/* posted: whoever wakes may be in the middle of a request */
+
+static void
+ngx_http_idem_remote_post(ngx_http_idem_op_t *op)
+{
+    op->woken = 1;
+    op->timer.handler = ngx_http_idem_remote_watch_handler;
+
+    ngx_post_event(&op->timer, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_idem_remote_watch_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ev->data;
+
+    op->result = NGX_HTTP_IDEM_OK;
+
+    /* if it is still being asked, the reply is nobody's */
+
+    ngx_http_idem_remote_cancel(op);
+
+    ngx_http_idem_store_complete(op);
+}
+
+
+void
+ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id)
+{
+    ngx_queue_t         *q, *head;
+    ngx_http_idem_op_t  *op;
+
+    head = &remote->watches[id[0]];
+
+    for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        if (ngx_memcmp(op->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
+            ngx_http_idem_remote_post(op);
+        }
+    }
+}
+
+
+void
+ngx_http_idem_remote_wake_all(ngx_http_idem_remote_t *remote)
+{
+    ngx_uint_t    i;
+    ngx_queue_t  *q, *head;
+
+    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
+        head = &remote->watches[i];
+
+        for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
+            ngx_http_idem_remote_post(
+                       ngx_queue_data(q, ngx_http_idem_op_t, queue));
+        }
+    }
+}
+
+
+void
+ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
+    ngx_http_idem_store_t *store, u_char *hex, size_t len,
+    ngx_uint_t removed)
+{
+    u_char      id[NGX_HTTP_IDEM_ID_LEN];
+    ngx_int_t   n;
+    ngx_uint_t  i;
+
+    if (len != 2 * NGX_HTTP_IDEM_ID_LEN) {
+        return;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
+        n = ngx_hextoi(hex + 2 * i, 2);
+
+        if (n == NGX_ERROR) {
+            return;
+        }
+
+        id[i] = (u_char) n;
+    }
+
+    ngx_http_idem_remote_wake(remote, id);
+
+    if (removed && store->forget) {
+        store->forget(store, id);
+    }
+}
