@@ -12,6 +12,7 @@ use warnings;
 use parent 'PostgresStore';
 use File::Path qw(remove_tree);
 use POSIX ();
+use Time::HiRes qw(time);
 
 use IdempotencyTest::Postgres;
 
@@ -101,13 +102,15 @@ sub kill_primary
     return (sub { $s->away($away); $self->{node}->kill_it('KILL'); 0.5 * $d[0] }, $self->promote($s, $away, 1, @d));
 }
 
+# to be killed it goes on for a moment, and answers what it can
+
 sub freeze_primary
 {
     my ($self, $s, @d) = @_;
     my $away = $s->outage(shard => 0);
 
     return (sub { $s->away($away); $self->{node}->pause; 0.2 + 2 * $d[0] },
-            sub { $self->{node}->kill_it('KILL'); 0 }, $self->promote($s, $away, 1, @d));
+            sub { $away->{mute} = time - ($away->{since} || 0); $self->{node}->kill_it('KILL'); 0 }, $self->promote($s, $away, 1, @d));
 }
 
 # it leaves when the standby has all of it: nothing is lost, no lock either
@@ -131,7 +134,8 @@ sub promote
                   $new->sql('SELECT pg_promote(false)', db => 'postgres'); 0 },
             sub { $self->answers($new) or return 'again';
                   @$self{qw(node standby)} = ($new, $old);
-                  $s->failover(shard => 0, since => $away->{since}, has => $self->responses($new), mute => 9e9) if $loses;
+                  $s->failover(shard => 0, since => $away->{since}, has => $self->responses($new),
+                                mute => $away->{mute} || 9e9) if $loses;
                   $s->back($away);
                   1 + 2 * $d[1] },
             sub { remove_tree($old->{dir}); $copy = $self->copy($old, $new); 0 },
