@@ -103,7 +103,8 @@ sub note_answer
         # it may run for the first time then, and be cut off as it is to be
 
         $self->broken("$op: $t->{status} when asked once more")
-            if $kind eq 'more' && !($t->{status} eq 'gone' && $self->{operation}($t->{op})->{what} eq 'truncate');
+            if $kind eq 'more' && !($t->{status} eq 'gone' && grep { ($_->{how} || '') eq 'truncated' }
+                                    App::executions("$self->{site}{dir}/executions", $op));
         return;
     }
 
