@@ -926,7 +926,7 @@ for my $n (10, 20000) {
     app_wait_parked("a$n");
 
     # replies to connections that are being made are not the ones to lose
-    nap(0.5);
+    sleep 0.5;
 
     $::redis->reset_calls;
     $::proxy->tell('lose');
