@@ -1155,32 +1155,3 @@ for my $what ('ran', 'replayed') {
 }
 
 is(scalar(grep { app_count("a$_") != 1 } @n), 0, 'once each');
-
-
-
-=== TEST 42: a worker that stood still for a lease does not trust in its lock
---- store: redis
---- http_config
-    idempotency_store own redis { server 127.0.0.1:$TEST_NGINX_OWN_PORT;
-                                  timeout 20s; }
---- config eval: "idempotency_lease 1s;\n$::locations" =~ s/idempotency +(?:far|kept|slow);/idempotency own;/gr
---- client
-is(http_post('/ok?op=z', 'x', key())->status, 200, 'it works');
-$::redis->command('FLUSHALL');
-
-my $key = key();
-my ($worker) = nginx_workers();
-$::redis->pause;
-my $c = send_post('/ok?op=a', 'x', $key);
-sleep 0.2;
-kill STOP => $worker;
-$::redis->resume;
-
-ok(wait_for(sub { record() }), 'its begin is through');
-sleep 1.3;
-kill CONT => $worker;
-
-is($c->read_response->error_code, 'STORE_UNAVAILABLE', 'it does not run');
-is(app_count('a'), 0, 'not at all');
-ok(wait_for(sub { http_post('/ok?op=a', 'x', $key)->body eq "run 1\n" }),
-   'its retry does');

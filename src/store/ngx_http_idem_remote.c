@@ -234,18 +234,6 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
         ngx_http_idem_remote_unwatch(op);
     }
 
-    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
-        && op->result == NGX_HTTP_IDEM_ACQUIRED
-        && ngx_current_msec - op->start >= op->lease)
-    {
-        /* this worker stood still, and others may have taken over */
-
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "its lock was not seen before the lease was over";
-
-        ngx_http_idem_remote_undo(op);
-    }
-
     if (ngx_http_idem_remote_is_undo(op)) {
 
         if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
