@@ -108,6 +108,7 @@ int ctl_records(ctl_text_t *path);
 int ctl_one(ctl_text_t *path);
 
 yajl_val ctl_parse(ctl_text_t *body);
+int ctl_answer(const char *method, ctl_text_t *path, yajl_val *v);
 yajl_val ctl_get(yajl_val v, const char *a, const char *b);
 const char *ctl_string(yajl_val v, const char *name, const char *none);
 long long ctl_number(yajl_val v, const char *name);

@@ -213,6 +213,41 @@ ctl_number(yajl_val v, const char *name)
 }
 
 
+/*
+ * Asks for what is told at once: refused, or, with --json, printed as it is,
+ * and *v is NULL then.
+ */
+
+int
+ctl_answer(const char *method, ctl_text_t *path, yajl_val *v)
+{
+    int         rc;
+    long        status;
+    ctl_text_t  body;
+
+    *v = NULL;
+
+    rc = ctl_ask(method, path->data, &body, &status);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    if (status != 200) {
+        return ctl_refused(status, &body);
+    }
+
+    if (o.json) {
+        fwrite(body.data, 1, body.len, stdout);
+        return CTL_OK;
+    }
+
+    *v = ctl_parse(&body);
+
+    return CTL_OK;
+}
+
+
 int
 ctl_refused(long status, ctl_text_t *body)
 {

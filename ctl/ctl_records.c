@@ -90,10 +90,9 @@ int
 ctl_inspect(void)
 {
     int         rc;
-    long        status;
     size_t      i;
     yajl_val    v, m;
-    ctl_text_t  path, body;
+    ctl_text_t  path;
 
     rc = ctl_one(&path);
 
@@ -101,22 +100,11 @@ ctl_inspect(void)
         return rc;
     }
 
-    rc = ctl_ask("GET", path.data, &body, &status);
+    rc = ctl_answer("GET", &path, &v);
 
-    if (rc != CTL_OK) {
+    if (rc != CTL_OK || o.json) {
         return rc;
     }
-
-    if (status != 200) {
-        return ctl_refused(status, &body);
-    }
-
-    if (o.json) {
-        fwrite(body.data, 1, body.len, stdout);
-        return CTL_OK;
-    }
-
-    v = ctl_parse(&body);
 
     if (!YAJL_IS_OBJECT(v)) {
         ctl_say("%s does not answer with JSON", o.url);
@@ -149,9 +137,8 @@ int
 ctl_delete(void)
 {
     int         rc;
-    long        status;
     yajl_val    v;
-    ctl_text_t  path, body;
+    ctl_text_t  path;
 
     rc = ctl_one(&path);
 
@@ -161,22 +148,11 @@ ctl_delete(void)
 
     ctl_arg(&path, "dry_run", o.dry_run ? "1" : NULL);
 
-    rc = ctl_ask("DELETE", path.data, &body, &status);
+    rc = ctl_answer("DELETE", &path, &v);
 
-    if (rc != CTL_OK) {
+    if (rc != CTL_OK || o.json) {
         return rc;
     }
-
-    if (status != 200) {
-        return ctl_refused(status, &body);
-    }
-
-    if (o.json) {
-        fwrite(body.data, 1, body.len, stdout);
-        return CTL_OK;
-    }
-
-    v = ctl_parse(&body);
 
     printf("%s %lld record\n", o.dry_run ? "would delete" : "deleted",
            ctl_number(v, o.dry_run ? "matched" : "deleted"));

@@ -242,10 +242,9 @@ int
 ctl_forget(void)
 {
     int         rc;
-    long        status;
     yajl_val    v;
     long long   n;
-    ctl_text_t  path = { NULL, 0 }, body;
+    ctl_text_t  path = { NULL, 0 };
 
     if (o.store == NULL) {
         ctl_say("the events of which store? Say --store");
@@ -257,22 +256,11 @@ ctl_forget(void)
 
     /* slice after slice: it may take long */
 
-    rc = ctl_ask("DELETE", path.data, &body, &status);
+    rc = ctl_answer("DELETE", &path, &v);
 
-    if (rc != CTL_OK) {
+    if (rc != CTL_OK || o.json) {
         return rc;
     }
-
-    if (status != 200) {
-        return ctl_refused(status, &body);
-    }
-
-    if (o.json) {
-        fwrite(body.data, 1, body.len, stdout);
-        return CTL_OK;
-    }
-
-    v = ctl_parse(&body);
     n = ctl_number(v, "matched");
 
     printf("%s %lld event%s\n", o.dry_run ? "would delete" : "deleted", n,

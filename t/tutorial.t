@@ -74,7 +74,7 @@ sub tutorial {
         my $block = $blocks[$n][1];
 
         $block =~ s/\b(8080|8081|6390)\b/$port{$1}/g;
-        $block =~ s{\bbuild/tutorial\b}{build/tutorial-test.$$/work}g;
+        $block =~ s{\bbuild/tutorial\b}{build/tutorial-test.$$/place}g;
         $block =~ s{\.\./(ngx_http_idem)}{../../$1}g;
         $block =~ s{cd \.\./\.\. }{cd ../../.. }g;
 
@@ -92,7 +92,7 @@ sub tutorial {
 leave() {
     kill -9 $(jobs -p) 2> /dev/null
     for f in redis.pid nginx.pid; do
-        [ ! -s $DIR/work/$f ] || kill $(cat $DIR/work/$f) 2> /dev/null
+        [ ! -s $DIR/place/$f ] || kill $(cat $DIR/place/$f) 2> /dev/null
     done
 }
 trap leave EXIT
@@ -121,7 +121,7 @@ END
         }
     }
 
-    ok(!-d "$dir/work", 'the tutorial cleans up');
+    ok(!-d "$dir/place", 'the tutorial cleans up');
     remove_tree($dir);
 }
 

@@ -139,6 +139,9 @@ void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
 
+/* r->write_event_handler of events that go on */
+void ngx_http_idem_follow_write(ngx_http_request_t *r);
+
 /* ..._admin_trail.c */
 
 /* GET and DELETE of events?store= */

@@ -46,7 +46,6 @@ static void ngx_http_idem_follow_look(ngx_event_t *ev);
 static u_char *ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f);
 static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_follow_t *f,
     u_char *last);
-static void ngx_http_idem_follow_write(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f);
 static void ngx_http_idem_follow_cleanup(void *data);
 
@@ -269,7 +268,7 @@ ngx_http_idem_follow_send(ngx_http_idem_follow_t *f, u_char *last)
 }
 
 
-static void
+void
 ngx_http_idem_follow_write(ngx_http_request_t *r)
 {
     if (ngx_http_output_filter(r, NULL) == NGX_ERROR

@@ -69,7 +69,6 @@ static ngx_int_t ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t,
     u_char *p, u_char *last);
 static void ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t,
     ngx_int_t rc);
-static void ngx_http_idem_trail_write_handler(ngx_http_request_t *r);
 static void ngx_http_idem_trail_cleanup(void *data);
 
 
@@ -473,7 +472,7 @@ ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
     }
 
     t->begun = 1;
-    r->write_event_handler = ngx_http_idem_trail_write_handler;
+    r->write_event_handler = ngx_http_idem_follow_write;
 
     return ngx_http_idem_trail_write(t, hello, hello + sizeof(hello) - 1);
 }
@@ -549,17 +548,6 @@ ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t, ngx_int_t rc)
 
     ngx_http_finalize_request(t->request, rc);
     ngx_http_run_posted_requests(c);
-}
-
-
-static void
-ngx_http_idem_trail_write_handler(ngx_http_request_t *r)
-{
-    if (ngx_http_output_filter(r, NULL) == NGX_ERROR
-        || ngx_handle_write_event(r->connection->write, 0) != NGX_OK)
-    {
-        ngx_http_finalize_request(r, NGX_ERROR);
-    }
 }
 
 
