@@ -285,6 +285,9 @@ struct ngx_http_idem_op_s {
     void                    *data;              /* the asker's              */
     ngx_msec_t               start;
     uint64_t                 clock;             /* the same, microseconds   */
+    ngx_msec_t               asked;             /* the same, of the store that
+                                                   answered: a lease began not
+                                                   before                   */
     unsigned                 pending:1;         /* the handler will be called */
 
     /* the backend's own, while it is pending */

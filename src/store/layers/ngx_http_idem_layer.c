@@ -172,6 +172,10 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
     op->unacknowledged = child->unacknowledged;
     op->laid = child->laid;
 
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        op->asked = child->asked;
+    }
+
     if (child->result == NGX_HTTP_IDEM_FOUND) {
         op->found = child->found;
     }

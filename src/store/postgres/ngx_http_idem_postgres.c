@@ -230,18 +230,6 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
     case NGX_HTTP_IDEM_OP_BEGIN:
 
-        if (op->result == NGX_HTTP_IDEM_ACQUIRED
-            && ngx_current_msec - op->start >= op->lease)
-        {
-            /* this worker stood still, and others may have taken over */
-
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "its lock was not seen before the lease was over";
-
-            ngx_http_idem_pg_remote->undo(op);
-            break;
-        }
-
         if (repeated && (op->result == NGX_HTTP_IDEM_ERROR
                          || op->result == NGX_HTTP_IDEM_FULL))
         {
