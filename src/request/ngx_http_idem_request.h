@@ -302,6 +302,9 @@ ngx_int_t ngx_http_idem_execute(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_execute_part(ngx_http_request_t *r);
 void ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_guard(ngx_http_request_t *r);
+
+/* the worker is told to end what is not through by now; nginx's handler does */
+ngx_uint_t ngx_http_idem_cut_off(ngx_http_request_t *r);
 void ngx_http_idem_execute_let_go(ngx_http_request_t *r);
 
 /* ..._upstream.c */

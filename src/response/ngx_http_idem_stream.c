@@ -189,9 +189,7 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    /* both: the worker is told to end what is not through by now */
-
-    if ((c->close && c->error) || ctx == NULL
+    if (ngx_http_idem_cut_off(r) || ctx == NULL
         || ctx->phase != NGX_HTTP_IDEM_STREAM)
     {
         wev->handler = ngx_http_idem_stream_request_handler;
