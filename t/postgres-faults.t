@@ -297,6 +297,37 @@ ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys 
 
 
 
+=== TEST 19: a lock under hold that is laid after its begin was given up
+A begin waits for a standby that is away, its client is told that the store does
+not answer, and then the standby is back.
+--- store: postgres
+--- http_config eval: main::store('OWN', 'purge off;') =~ s/1s;/200ms;/gr
+--- config eval: "idempotency_unknown_outcome hold;\n" . $::location =~ s/(idempotency_wait) +\w+;/$1 0;/r
+--- client_timeout: 120
+--- client
+is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+$::pg->sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+$::pg->sql('SELECT pg_reload_conf()');
+
+my $key = main::key();
+is(http_post('/ok?op=a', 'x', $key)->error_code, 'STORE_UNAVAILABLE', 'the begin fails');
+
+# longer than the first releases that follow it
+
+sleep 7;
+is($::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys WHERE state = 1'), 0, 'there is no lock');
+$::pg->sql('ALTER SYSTEM RESET synchronous_standby_names');
+$::pg->sql('SELECT pg_reload_conf()');
+ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys '
+                             . 'WHERE state = 1') == 1 }, 10), 'now there is one');
+
+my $r;
+ok(wait_for(sub { ($r = http_post('/ok?op=a', 'x', $key))->status == 200 || (sleep 0.5) && 0 }, 30),
+   'it is given back');
+is($r->body, "run 1\n", 'and the next one runs');
+
+
+
 === TEST 4: the reply to a begin is lost, and that to a commit
 --- store: postgres
 --- http_config eval: main::store('PROXY', 'purge off; wake poll;')
