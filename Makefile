@@ -6,7 +6,6 @@
 
 NGINX_SRC ?= /usr/share/nginx/src
 PORT      ?= 8080
-JOBS      ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS    ?= -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 \
              -Wformat -Werror=format-security
@@ -184,7 +183,7 @@ help:
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
-	@echo "make test-postgres  every test on the store postgres (make test runs some)"
+	@echo "make test-postgres  every test on the store postgres, with the long form of some"
 	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-http3     t/http3.t, with an nginx and a curl that have HTTP/3"
