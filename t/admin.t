@@ -335,8 +335,8 @@ my $mine = connect_client();
 
 $all->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
 $mine->send_part("GET /ops/events?key=$key HTTP/1.1\r\nHost: localhost\r\n\r\n");
-like($all->read_some(200, 2) || '', qr{200 OK.*text/event-stream}s, 'a stream');
-$mine->read_some(200, 2);
+like($all->read_some(200, 10) || '', qr{200 OK.*text/event-stream}s, 'a stream');
+$mine->read_some(200, 10);
 
 my $id = post('/ok?op=ev', $key)->header('X-Record');
 post('/ok?op=ev', $key);
@@ -377,7 +377,7 @@ qr/\[emerg\] .*invalid value "write" in .*idempotency_admin.*nginx\.conf:\d+|inv
 my $c = connect_client();
 
 $c->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-$c->read_some(100, 2);
+$c->read_some(100, 10);
 ok(nginx_reload(), 'reloaded while somebody follows');
 ok(wait_for(sub { $c->closed(0.1) }, 5), 'the old worker lets go of him');
 is(http_get('/ops/')->status, 200, 'and the new one serves');

@@ -1115,6 +1115,7 @@ is(app_count('a'), 1, 'ran once');
 --- store: redis
 --- http_config eval: $::stores
 --- config eval: $::locations
+--- client_timeout: 120
 --- client
 for my $n (60_000, map { 500_000 * $_ } 2 .. 8) {
     my $key = key();

@@ -57,6 +57,7 @@ sub demonstration {
     });
 
     ok($up, "$what: it listens");
+    until_true(60, sub { slurp($said) =~ /Ctrl-C ends it/ });
     $sub->($port, slurp($said)) if $up;
 
     kill 'TERM', $pid;

@@ -26,12 +26,12 @@ if ($kind eq 'redis') {
     $cluster = start_cluster(masters => 3, replicas => 0);
     $ENV{TEST_NGINX_CLUSTER} = join ' ', $cluster->servers;
     $sentinels = start_sentinels(replicas => 1, sentinels => 3, timeout => 1000);
-    $own = "redis { server 127.0.0.1:$redis->{port}; prefix t:; timeout 500ms; }";
+    $own = "redis { server 127.0.0.1:$redis->{port}; prefix t:; timeout 10s; }";
 
 } elsif ($kind eq 'postgres') {
     $pg = start_postgres('max_connections=60');
     $own = "postgres { server 127.0.0.1:$pg->{port}; database idempotency; "
-           . "user nginx; timeout 2s; }";
+           . "user nginx; timeout 10s; }";
 }
 
 our $api = <<'_EOC_';
@@ -59,8 +59,11 @@ sub post {
                                      'X-Actor' => $actor || 'ann' }, @o);
 }
 
-# events of the store, as JSON
-sub trail {
+# events of the store, as JSON; less those that a busy machine makes, by being
+# slow
+sub trail { return grep { $_->{event} !~ /storage\.slow/ } whole_trail(@_) }
+
+sub whole_trail {
     my ($more, @o) = @_;
 
     my $r = http_get('/ops/events?store=trail&follow=0' . ($more || ''), {},
@@ -75,6 +78,12 @@ sub wait_trail {
     wait_for(sub { (@found = trail($more, @o)) >= $n || (sleep(0.05), 0)[1] },
              10);
     return @found;
+}
+
+# after a lost reply an event may be there twice, under one id
+sub each_once {
+    my %seen;
+    return grep { !$seen{ $_->{event_id} }++ } @_;
 }
 
 sub ctl {
@@ -198,7 +207,7 @@ is(scalar(wait_trail(6, '&actor=odd')), 6, 'two events of each of three');
 wait_trail(6, '&actor=even');
 
 my ($out, $code) = ctl('export', '--store', 'trail', '--dir', $dir);
-my $all = trail('');
+my $all = whole_trail('');
 is("$out$code", "exported $all events\n0", 'exported');
 
 my @files = glob "$dir/events-????-??-??.json";
@@ -226,7 +235,7 @@ is((ctl('tail', '--since', '1h'))[1], 2, 'tail wants a store');
 sleep 1.1;
 is((ctl('cleanup', '--events', '--store', 'trail', '--older', '1s'))[0],
    'deleted ' . ($all - 6) . " events\n", 'deleted by age');
-is(scalar(trail('')), 0, 'none is left');
+is(scalar(whole_trail('')), 0, 'none is left');
 
 
 
@@ -263,7 +272,9 @@ is(dropped(), 0, 'nothing is dropped yet');
 is(http_get('/ops/events?store=trail&follow=0')->status, 503, 'nobody can read');
 
 $::redis->resume;
-is(scalar(wait_trail(22, '&actor=kept')), 22, 'all came in the end');
+ok(wait_for(sub { each_once(trail('&actor=kept')) >= 22
+                  || (sleep(0.05), 0)[1] }, 30), 'all came in the end');
+is(scalar(each_once(trail('&actor=kept'))), 22, 'and no other');
 
 $::redis->pause;
 my $n = 0;

@@ -6,7 +6,7 @@ package IdempotencyTest::Postgres;
 # A PostgreSQL server of a test's own: start, stop, freeze, crash, promote, ask.
 # It is Debian's, run by an unprivileged user where the tests are root's, on
 # a port of the loopback address and a unix socket, with its data in a directory
-# below /tmp (that user may not see the tree).  The data directory is a copy of
+# below /dev/shm or /tmp (that user may not see the tree).  The data directory is a copy of
 # one that was made once, with the schema of sql/ installed in the database
 # "idempotency" by its owner, and the login "nginx" that may call it.
 #
@@ -48,7 +48,7 @@ sub start
     push @All, $self;
 
     $self->{base} = $o{base} || File::Temp::tempdir('idempotency-pg-XXXXXX',
-                                                    DIR => '/tmp');
+                                                    DIR => place());
     $self->{dir} = "$self->{base}/data";
 
     if ($> == 0) {
@@ -71,6 +71,17 @@ sub start
     $self->spawn if !$o{lazy};
 
     return $self;
+}
+
+
+# In memory where there is room: a thousand files are made, and removed, for each
+# server, at a second of processor time on a disk.
+
+sub place
+{
+    my ($free) = `df -Pk /dev/shm 2>/dev/null` =~ /(\d+) +\d+%/;
+
+    return ($free // 0) > 1_000_000 ? '/dev/shm' : '/tmp';
 }
 
 
@@ -125,7 +136,7 @@ sub template
     unlink glob "$dir/*.tar";
 
     my $self = bless {
-        base => File::Temp::tempdir('idempotency-pg-XXXXXX', DIR => '/tmp'),
+        base => File::Temp::tempdir('idempotency-pg-XXXXXX', DIR => place()),
         port => IdempotencyTest::Process::free_port(), host => '127.0.0.1',
     }, __PACKAGE__;
 
