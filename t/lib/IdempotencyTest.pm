@@ -257,17 +257,14 @@ sub prepare_block
                    : "listen 127.0.0.1:$h2_port http2;\n") . $config;
     }
 
+    $main = load_stock(value($block, 'modules_after')) . $main;
+
     if ($Module ne 'static') {
         $main = "load_module $PostgresModule;\n$main" if -e $PostgresModule;
         $main = "load_module $Module;\n$main";
     }
 
-    for my $module (split ' ', value($block, 'modules')) {
-        my @files = $module eq 'lua' ? qw(ndk_http ngx_http_lua)
-                                     : "ngx_http_$module";
-        $main = join('', map { "load_module $StockModules/${_}_module.so;\n" }
-                         @files) . $main;
-    }
+    $main = load_stock(value($block, 'modules')) . $main;
 
     $block->set_value('main_config', $main);
     $block->set_value('http_config', $http);
@@ -304,6 +301,19 @@ sub prepare_block
 }
 
 
+# lines that load modules of the distribution
+
+sub load_stock
+{
+    my ($modules) = @_;
+
+    return join '', map { "load_module $StockModules/${_}_module.so;\n" }
+                    map { $_ eq 'lua' ? qw(ndk_http ngx_http_lua)
+                                      : "ngx_http_$_" }
+                    reverse split ' ', $modules;
+}
+
+
 sub reason_to_skip
 {
     my $block = shift;
@@ -314,7 +324,8 @@ sub reason_to_skip
         return "not for the store $Store";
     }
 
-    if (value($block, 'modules') && $ENV{TEST_NGINX_BINARY} ne '/usr/sbin/nginx')
+    if ((value($block, 'modules') || value($block, 'modules_after'))
+        && $ENV{TEST_NGINX_BINARY} ne '/usr/sbin/nginx')
     {
         return "the distribution's modules fit its own nginx only";
     }
