@@ -105,6 +105,7 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r,
     hcln->data = ctx;
 
     ctx->conf = conf;
+    ctx->place.led = r->internal;
 
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
