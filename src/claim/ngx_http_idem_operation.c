@@ -55,6 +55,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->key_alone = ngx_http_idem_key_alone(cover);
     op->abandoned = 0;
     op->expired = 0;
+    op->original = 0;
     op->pool = ctx->request->pool;
     op->log = ctx->request->connection->log;
     op->data = cover;

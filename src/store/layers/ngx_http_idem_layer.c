@@ -165,6 +165,11 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
     op->error = child->error;
     op->abandoned = child->abandoned;
     op->expired = child->expired;
+
+    if (child->original) {
+        op->original = child->original;
+    }
+
     op->turned_away = child->turned_away;
     op->bad_record = child->bad_record;
     op->running = child->running;

@@ -205,10 +205,9 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
     if (op == NULL) {
 
-        if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+        if (ngx_http_idem_pg_purges(call->step)) {
             ngx_http_idem_pg_purged(call->conn->pg, failed ? NGX_ERROR
-                                    : ngx_http_idem_pg_count(
-                                                 call->result));
+                                    : ngx_http_idem_pg_removed(call));
         }
 
         ngx_http_idem_pg_call_free(call);
