@@ -43,9 +43,10 @@ build: setup-build
 	else rm -f $(POSTGRES); fi
 	@$(MAKE) -s build/idempotencyctl
 
-build/idempotencyctl: $(wildcard ctl/*.[ch])
+build/idempotencyctl: $(wildcard ctl/*.[ch]) VERSION
 	@mkdir -p build
 	@$(or $(CC),cc) -O2 -W -Wall -Werror $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) \
+	    -DIDEMPOTENCY_VERSION='"$(shell cat VERSION)"' \
 	    -o $@ $(filter %.c,$^) -lcurl -lcrypto -lyajl
 	@echo "built $@"
 

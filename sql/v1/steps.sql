@@ -198,14 +198,14 @@ BEGIN
         END IF;
 
         -- what had expired, for who tells of it: before the purge, or within
-        -- its grace; o_left is its ttl
+        -- its grace, o_left is its ttl; and a lock whose holder was gone
 
         IF was THEN
             o_left := 1000 * extract(epoch FROM k_expires - k_done);
         ELSE
             o_details := NULL;
 
-            IF o_how <> 2 THEN
+            IF o_how = 0 THEN
                 o_claim := NULL;
             END IF;
         END IF;

@@ -245,7 +245,11 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
 
-        /* it waited for that one, or does not know of it */
+        /* it waited for that one, or the store told */
+
+        if (original == 0) {
+            original = ctx->claims.primary->op.original;
+        }
 
         if (original && now > original) {
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);

@@ -377,6 +377,28 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 }
 
 
+static void
+ngx_http_idem_op_slow(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_line_t  line;
+
+    if (ngx_http_idem_line_start(&line, op->store->log,
+                                 NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
+                                 &op->store->name)
+        != NGX_OK)
+    {
+        return;
+    }
+
+    ngx_http_idem_line_hex(&line, "record", op->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_http_idem_line_number(&line, "duration_ms",
+                              ngx_current_msec - op->start);
+    ngx_http_idem_line_word(&line, "reason", ngx_http_idem_op_names[op->kind]);
+
+    ngx_http_idem_line_write(&line);
+}
+
+
 void
 ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
 {
@@ -387,8 +409,7 @@ ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
     if (op->kind < NGX_HTTP_IDEM_OP_WATCH
         && ngx_current_msec - op->start >= NGX_HTTP_IDEM_SLOW)
     {
-        ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
-                                  NULL, ngx_http_idem_op_names[op->kind]);
+        ngx_http_idem_op_slow(op);
     }
 
     op->handler(op);

@@ -129,6 +129,10 @@ typedef struct {
     ngx_array_t              entries;           /* ..._entry_t; the asker's */
     ngx_str_t                cursor;            /* asked, then answered: in
                                                    op->pool                 */
+
+    /* of servers that this slice is the first of, in bytes; 0: not known */
+    size_t                   used;              /* memory, by all there is  */
+    size_t                   size;              /* ... that there may be    */
 } ngx_http_idem_list_t;
 
 /*
@@ -152,7 +156,8 @@ typedef struct {
     uint64_t                 until;             /* 0: no end                */
     ngx_str_t                name;              /* of a member, and ...     */
     ngx_str_t                value;             /* its value: those only    */
-    ngx_str_t                other;             /* ... or this one          */
+    ngx_str_t                other_name;        /* ... or this member, and  */
+    ngx_str_t                other;             /* its value                */
     ngx_array_t              found;             /* ngx_str_t; the asker's   */
     ngx_uint_t               matched;
     unsigned                 remove:1;          /* they are not told        */
@@ -266,7 +271,9 @@ struct ngx_http_idem_op_s {
     unsigned                 expired:1;         /* acquired; there was one, and
                                                    it expired within grace  */
     uint64_t                 original;          /* ... when the request of
-                                                   that came; 0: not known  */
+                                                   that came, or of a holder
+                                                   that is gone; 0: not
+                                                   known                    */
     unsigned                 turned_away:1;     /* error: a breaker did not
                                                    let it through           */
     unsigned                 bad_record:1;        /* error: the store answers,

@@ -143,8 +143,8 @@ ngx_http_idem_memory_begin(ngx_http_idem_op_t *op)
 
     } else if (ngx_http_idem_memory_free(node, op)) {
 
-        if (op->expired) {
-            m->z.zone->expired++;
+        if (op->expired || op->abandoned) {
+            m->z.zone->expired += op->expired;
             op->original = node->claim.time;
         }
 

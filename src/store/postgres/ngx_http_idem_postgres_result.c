@@ -203,7 +203,7 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
         op->abandoned = (how == NGX_HTTP_IDEM_PG_HOW_ABANDONED);
         op->expired = (how == NGX_HTTP_IDEM_PG_HOW_EXPIRED);
 
-        if (op->expired
+        if ((op->expired || op->abandoned)
             && ngx_http_idem_pg_claim(call->result, 0, NGX_HTTP_IDEM_PG_CLAIM,
                                       &claim)
                == NGX_OK)

@@ -11,8 +11,8 @@
 --          progress; "3": ... and its lease can't be over
 --
 -- Returns  tag "1" how: the lock is ours; "0": nothing was there, or it was
---          ours already, "1": its holder was gone, "2" time: it had expired;
---          8 bytes of when the request of that came
+--          ours already, "1" time: its holder was gone, "2" time: it had
+--          expired; 8 bytes of when the request of that came
 --          { tag "2" ms to live, record }: what is there, as it is; who asks
 --          judges it, and refuses what it does not know
 --          tag "3": it was in progress, and is gone; nobody gave it back
@@ -104,7 +104,7 @@ then
                 return ARGV[1] .. '3'
             end
 
-            return take('1', '\2', waited)
+            return take('1' .. string.sub(old, 46, 53), '\2', waited)
         end
 
         -- who will wait says so at once: the next step of the holder may be
