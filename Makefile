@@ -50,7 +50,8 @@ build/idempotencyctl: $(wildcard ctl/*.[ch]) VERSION
 	    -o $@ $(filter %.c,$^) -lcurl -lcrypto -lyajl
 	@echo "built $@"
 
-run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
+run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) \
+     $(if $(filter postgres,$(STORE)),setup-postgres) build
 	@tools/run
 
 check: setup-check build
@@ -180,7 +181,7 @@ help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
-	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey"
+	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey|postgres"
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
