@@ -315,6 +315,11 @@ sub syntax_agrees {
 
     like($doc->{text}, qr/^```nginx\n(?:.*\n)*?[^#\n]*\b$name\b/m,
          "$name: has an example");
+
+    # as on nginx.org: "Sets ...", "Refuses ..."
+
+    like($doc->{text}, qr/^- \*\*context\*\*: .*\n\n[A-Z][a-z]+s\b/m,
+         "$name: opens with a verb");
 }
 
 
