@@ -16,6 +16,17 @@ BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
 
+# Tests need an nginx that runs.  Debian has one; of another tree it is built
+# beside the module, with what the tests want of it.
+ifneq ($(NGINX_SRC),/usr/share/nginx/src)
+check test: BUILD += --with-binary --with-pcre-jit \
+             --with-http_realip_module --with-http_auth_request_module \
+             --with-http_dav_module --with-http_slice_module \
+             --with-http_addition_module --with-http_gunzip_module \
+             --with-http_gzip_static_module --with-http_stub_status_module \
+             --with-http_sub_module
+endif
+
 # where "make install" puts things; the modules go where nginx looks for them
 NGINX_BIN ?= nginx
 prefix    ?= /usr/local
@@ -184,6 +195,7 @@ help:
 	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey|postgres"
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
+	@echo "make check NGINX_SRC=<tree>   on an nginx that is built from that tree; test likewise"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
 	@echo "make test-postgres  every test on the store postgres, with the long form of some"
 	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
