@@ -643,10 +643,16 @@ sub try {
         $conf = "${load}events { }\nhttp {\n$conf}\n";
 
     } else {
-        $conf =~ s/^load_module .*\n/$load/m;
+        $conf =~ s/^(?:load_module .*\n)+/$load/m;
     }
 
-    # no port of the machine, no directory of its nginx
+    # no port of the machine, no directory of its nginx, a secret of ours
+
+    if ($conf =~ s{(password_file\s+)[^;]+;}{$1$dir/password;}g) {
+        open my $f, '>', "$dir/password" or die "$dir/password: $!";
+        print {$f} "secret\n";
+        close $f;
+    }
 
     my $n = 0;
     $conf =~ s/^\s*listen\s[^;]+;\n//mg;
