@@ -481,6 +481,21 @@ sub statuses_agree {
     is_deeply([ map { $_->[0] } rows($reference, 'status') ],
               [ map { "`$_`" } $body =~ /ngx_string\("(\w+)"\)/g ],
               'every $idempotency_status, and no other');
+
+    # also as labels of a figure, in documents and rules
+
+    my %status = map { $_ => 1 } $body =~ /ngx_string\("(\w+)"\)/g;
+
+    for my $file ('README.md', map { s{^\Q$root\E/}{}r }
+                  files("$root/docs", qr/\.md$/),
+                  files("$root/examples/monitoring", qr/alerts\.yml$/))
+    {
+        my @wrong = grep { !$status{$_} }
+                    map { split /\|/ }
+                    text($file) =~ /\boutcome=~?"([\w|]+)"/g;
+
+        is_deeply(\@wrong, [], "$file: outcomes are statuses");
+    }
 }
 
 
