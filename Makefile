@@ -157,7 +157,7 @@ test-idempot: setup-test build
 	@prove t/dialect-ietf-spec.t
 
 fresh: setup-fresh
-	@tools/fresh $(or $(SUITE),trixie)
+	@tools/fresh $(or $(SUITE),trixie) run 'make check' test
 
 history: setup-test build
 	@proof/history/run
@@ -213,7 +213,7 @@ help:
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make test-idempot   the specification of idempot-js, IDEMPOT_JS=<its checkout>"
-	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
+	@echo "make fresh          run, check and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
 	@echo "make outage         54 minutes: a real outage under a real Prometheus, and the alerts it fired"
