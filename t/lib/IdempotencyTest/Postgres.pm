@@ -64,7 +64,8 @@ sub start
             and die "pg_basebackup failed\n";
     } else {
         my $template = template();
-        $self->as_user('tar', '-xf', $template, '-C', $self->{base})
+        local $self->{stdin} = $template;
+        $self->as_user('tar', '-xf', '-', '-C', $self->{base})
             and die "tar -xf $template failed\n";
     }
 
@@ -85,7 +86,8 @@ sub place
 }
 
 
-# runs a program as the user of the server; its exit status
+# runs a program as the user of the server, who may have no way to this tree;
+# its exit status
 
 sub as_user
 {
@@ -96,7 +98,7 @@ sub as_user
 
     if ($pid == 0) {
         chdir $self->{base};
-        open STDIN, '<', '/dev/null';
+        open STDIN, '<', $self->{stdin} // '/dev/null';
         open STDOUT, '>>', "$self->{base}/log";
         open STDERR, '>&', \*STDOUT;
         exec become(), @command or POSIX::_exit(127);
