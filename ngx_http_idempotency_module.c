@@ -422,6 +422,7 @@ ngx_http_idem_init(ngx_conf_t *cf)
      */
 
     ngx_http_idem_capture_init();
+    ngx_http_idem_hints_init();
     ngx_http_idem_body_init();
 
     if (ngx_http_idem_zones_left(cf) != NGX_OK
