@@ -305,9 +305,14 @@ not answer, and then the standby is back.
 --- config eval: "idempotency_unknown_outcome hold;\n" . $::location =~ s/(idempotency_wait) +\w+;/$1 0;/r
 --- client_timeout: 120
 --- client
-is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+is(main::until_answered('/ok?op=z', main::key())->status, 200, 'it works');
 $::pg->sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
 $::pg->sql('SELECT pg_reload_conf()');
+
+# each process of the server learns it by itself
+
+ok(wait_for(sub { $::pg->sql('SHOW synchronous_standby_names') eq 'nobody' }), 'it waits for a standby');
+sleep 1;
 
 my $key = main::key();
 is(http_post('/ok?op=a', 'x', $key)->error_code, 'STORE_UNAVAILABLE', 'the begin fails');
