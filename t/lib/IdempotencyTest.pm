@@ -108,7 +108,7 @@ BEGIN {
     # leaks they do see, and the stock nginx leaves some of its own at exit
 
     if (my $logs = $ENV{IDEMPOTENCY_VALGRIND}) {
-        $ENV{TEST_NGINX_USE_VALGRIND} = '--tool=memcheck --leak-check=no '
+        $ENV{TEST_NGINX_USE_VALGRIND} = '--tool=memcheck --leak-check=no --vgdb=no '
             . '--num-callers=30 '
             . "--log-file=$logs/$Name.%p";
     }
