@@ -636,7 +636,8 @@ sub app_wait_for
     my ($for, $op, $n, $timeout) = @_;
 
     my $got = app_control('wait', for => $for, op => $op, n => $n || 1,
-                          ms => 1000 * $Slow * ($timeout || 5));
+                          ms => 1000 * IdempotencyTest::Client::patience(
+                              $timeout || 5));
 
     return $got eq 'timeout' ? 0 : $got;
 }
