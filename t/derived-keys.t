@@ -406,7 +406,8 @@ for my $what (qw(linger long)) {
         die 'no end' if $end > $committed + 30;
 
         my $c = send_post($uri{$what}, 'x');
-        my $r = $c->read_response(0.3);
+        my $r;
+        wait_for(sub { app_parked($what) || ($r = $c->read_response(0.05)) });
 
         if (!$r) {
             $c{$what} = $c;
