@@ -342,3 +342,76 @@ $::sentinels->fail_over;
 ok(wait_for(sub { post('/ok?op=t', new_key(), 'ter')->status == 200
                   && trail('&actor=ter') >= 2 || (sleep(0.2), 0)[1] }, 30),
    'and of the next one');
+
+
+
+=== TEST 9: a deletion of events that the store does not answer
+--- store: redis postgres
+--- http_config eval: ::own()
+--- config eval: $::api
+--- provokes: timed out|did not answer|could not be written
+--- client
+my $server = $::redis || $::pg;
+
+post("/ok?op=f$_", new_key(), 'fail') for 1 .. 3;
+is(scalar(wait_trail(6, '&actor=fail')), 6, 'events');
+
+$server->pause;
+my $r = http_request('DELETE', '/ops/events?store=trail&actor=fail', '', {});
+$server->resume;
+
+is($r->status, 503, 'the store is away');
+is($r->json->{ok}, JSON::PP::false, 'and that is said');
+
+# what the server has read by then it does when it goes on
+
+ok(wait_for(sub { http_request('DELETE', '/ops/events?store=trail&actor=fail',
+                               '', {})->status == 200 }, 10),
+   'it is deleted when it is asked again');
+is(scalar(trail('&actor=fail')), 0, 'all of it');
+is(scalar(trail('')) > 0, 1, 'and nothing else')
+    if post('/ok?op=g', new_key(), 'other') && wait_trail(2, '&actor=other');
+--- no_check_log
+
+
+
+=== TEST 10: a worker leaves while its log is full and the store away
+--- store: redis
+--- http_config
+    idempotency_store trail redis {
+        server           127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix           leave:;
+        timeout          300ms;
+        connect_timeout  300ms;
+    }
+--- config
+    location / {
+        idempotency           on;
+        idempotency_identity  off;
+        idempotency_log       store:trail;
+        idempotency_actor     $http_x_actor;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/  { idempotency_admin; }
+    location /stats { idempotency_stats json; }
+--- client
+my $key = new_key();
+
+post('/ok?op=k', $key, 'first');
+wait_trail(2, '&actor=first');
+
+$::redis->pause;
+ok(wait_for(sub { post('/ok?op=k', $key, 'lost'); dropped() > 0 }, 40),
+   'the log is full');
+
+my $before = dropped();
+my $old = (nginx_workers())[0];
+kill 'QUIT', $old;
+ok(wait_for(sub { !kill 0, $old }, 20), 'the worker leaves all the same');
+my $n = dropped() - $before;
+$::redis->resume;
+
+ok(wait_for(sub { post('/ok?op=k', $key, 'next'); trail('&actor=next') }, 15),
+   'the next one goes on');
+cmp_ok($n, '>', 50, 'what the old one could not send is counted');
+--- no_check_log

@@ -390,7 +390,6 @@ ngx_http_idem_op_slow(ngx_http_idem_op_t *op)
         return;
     }
 
-    ngx_http_idem_line_hex(&line, "record", op->id, NGX_HTTP_IDEM_ID_LEN);
     ngx_http_idem_line_number(&line, "duration_ms",
                               ngx_current_msec - op->start);
     ngx_http_idem_line_word(&line, "reason", ngx_http_idem_op_names[op->kind]);
