@@ -285,6 +285,8 @@ typedef struct {
                                                             empty           */
     ngx_uint_t                    stats;                 /* how to serve them */
     ngx_uint_t                    admin;                 /* 0: it is none   */
+    void                        **no_post_action;        /* of nginx, made when
+                                                            it is wanted    */
 } ngx_http_idem_loc_conf_t;
 
 
