@@ -259,6 +259,7 @@ is(scalar(whole_trail('')), 0, 'none is left');
     location /ops/  { idempotency_admin; }
     location /stats { idempotency_stats json; }
 --- provokes: events could not be written to store "trail"
+--- client_timeout: 120
 --- client
 post('/ok?op=w', new_key());
 wait_trail(2);
@@ -278,7 +279,7 @@ is(scalar(each_once(trail('&actor=kept'))), 22, 'and no other');
 
 $::redis->pause;
 my $n = 0;
-ok(wait_for(sub { post('/ok?op=k', $key, 'lost'); ++$n; dropped() > 0 }, 30),
+ok(wait_for(sub { post('/ok?op=k', $key, 'lost'); ++$n; dropped() > 0 }, 120),
    'at last they are dropped, and counted');
 cmp_ok($n, '>', 50, 'not before there were many');
 $::redis->resume;
