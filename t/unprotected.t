@@ -305,7 +305,7 @@ is(app_count('a'), 4, 'each ran once');
 
 === TEST 9: ... and in the store, if that is back
 --- store: redis
---- http_config eval: main::stores('')
+--- http_config eval: main::stores('') =~ s/300ms/10s/gr
 --- config eval: $::location =~ s/_wait +8s/_wait 60s/r
 --- client_timeout: 60
 --- client
