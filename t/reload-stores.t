@@ -129,8 +129,8 @@ is(post('/ok?op=a', $key)->body, "run 2\n", 'made anew');
 --- http_config
     idempotency_store shared $TEST_REMOTE {
         server           127.0.0.1:$TEST_NGINX_PROXY_PORT;
-        connect_timeout  300ms;
-        timeout          300ms;
+        connect_timeout  2s;
+        timeout          2s;
     }
 --- config
     location / {

@@ -45,6 +45,11 @@ __DATA__
 my %key = ('Idempotency-Key' => new_key());
 my %short = ('Idempotency-Key' => new_key());
 
+# a connection to the store takes its time, and may take a short lease's
+
+wait_for(sub { http_post('/ok?op=warm', 'a',
+                         { 'Idempotency-Key' => new_key() })->status == 200 });
+
 is(http_post('/close', 'a', \%key)->status, 502, 'the connection is closed');
 is(http_post('/short/close', 'a', \%short)->status, 502, 'with a short TTL');
 
