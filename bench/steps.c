@@ -82,7 +82,7 @@ fill(u_char *p, const char *open, const char *close, const char *unit,
 
 static int
 step(ngx_http_idem_json_t *j, ngx_http_idem_form_t *f, u_char *body,
-    size_t len, size_t *pos, u_char *digest, ngx_int_t *rc)
+    size_t len, size_t *pos, int *last, u_char *digest, ngx_int_t *rc)
 {
     size_t  n;
 
@@ -91,6 +91,12 @@ step(ngx_http_idem_json_t *j, ngx_http_idem_form_t *f, u_char *body,
     }
 
     n = len - *pos;
+
+    if (n == 0 && j && !*last) {
+        *last = 1;
+        (void) ngx_http_idem_json_last(j);
+        return 1;
+    }
 
     if (n == 0) {
         if (f && ngx_http_idem_form_close(f, WORK) == NGX_AGAIN) {
@@ -130,7 +136,7 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
     u_char                 digest[32];
     double                 start, took, longest, total, best, all;
     size_t                 i;
-    int                    more;
+    int                    more, last;
     ngx_int_t              rc;
     ngx_uint_t             turn;
     ngx_http_idem_json_t  *j;
@@ -146,10 +152,11 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
         longest = total = 0;
 
         i = 0;
+        last = 0;
 
         do {
             start = now();
-            more = step(j, f, body, len, &i, digest, &rc);
+            more = step(j, f, body, len, &i, &last, digest, &rc);
             took = now() - start;
 
             total += took;

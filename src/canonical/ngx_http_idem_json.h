@@ -8,7 +8,7 @@
  * A JSON body as it counts for the fingerprint: key order, white space and
  * string escapes do not matter, everything else does.
  *
- * A walker over the body as it streams by (yajl parses).  It gives one digest
+ * A walker over the body (json_parser.h says who parses).  It gives one digest
  * for the document, the values of wanted top-level members (for keys and
  * derived keys that come from the body), and, if asked, the list of paths
  * from which a conflict can tell what differs.
@@ -30,7 +30,7 @@
  *
  * Memory is bounded by the size limit (t/unit/json.c measures how much) and
  * freed by json_destroy().  Pure: no request, no pool.  Called by the body
- * reader; calls yajl, and canon.h for the encoding that is hashed.
+ * reader; calls the parser, and canon.h for the encoding that is hashed.
  */
 
 
@@ -136,11 +136,14 @@ ngx_int_t ngx_http_idem_json_flush(ngx_http_idem_json_t *j);
  * For those who must not be busy for long.  What is left to do of what was
  * fed, a step of it: NGX_AGAIN, there is more; otherwise the same answers.
  * And how many of the next "len" bytes to feed before that is asked again.
+ * After the last byte json_last() says so, and there may be more to do again.
  * None has to: all is done in the end.
  */
 ngx_int_t ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work);
 size_t ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p,
     size_t len);
+
+ngx_int_t ngx_http_idem_json_last(ngx_http_idem_json_t *j);
 
 /* once, at the end of the body; the same answers */
 

@@ -7,11 +7,11 @@
 /*
  * The end of a container.  Its children are sorted, if they may come in any
  * order, and folded into one value (canon_close.c).  With many of them that is
- * left to steps, between which a worker can serve others: yajl has nothing to
- * say meanwhile, if the piece that it was fed ends there.  If it has, all
- * steps are made at once.
+ * left to steps, between which a worker can serve others: the parser has
+ * nothing to say meanwhile, if the piece that it was fed ends there.  If it
+ * has, all steps are made at once.
  *
- * Called by yajl, by the walker, and by json.c.
+ * Called by the parser, by the walker, and by json.c.
  */
 
 

@@ -5,10 +5,11 @@
  */
 
 /*
- * yajl's events, one after the other: values are pushed on the canonical
+ * The parser's events, one after the other: values are pushed on the canonical
  * stack (canon.c), wanted members are kept, leaves go into the list of paths
- * (json_paths.c).  Called by yajl, which json.c feeds.  Each open container
- * has a frame (its end: json_close.c); there is no tree and no recursion.
+ * (json_paths.c).  Called by the parser, which json.c feeds.  Each open
+ * container has a frame (its end: json_close.c); there is no tree and no
+ * recursion.
  *
  * An excluded member is read like any other and taken off the stack again
  * when its value is complete, since it may be a wanted one.
@@ -55,16 +56,13 @@ static const u_char  ngx_http_idem_json_tags[] = {
 };
 
 
-const yajl_callbacks  ngx_http_idem_json_walk_callbacks = {
+const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events = {
     ngx_http_idem_json_null,
     ngx_http_idem_json_boolean,
-    NULL,                                  /* integers and doubles: with  */
-    NULL,                                  /* "number" all come as text   */
     ngx_http_idem_json_number,
     ngx_http_idem_json_string,
     ngx_http_idem_json_start_object,
     ngx_http_idem_json_name,
-    ngx_http_idem_json_end,
     ngx_http_idem_json_start_array,
     ngx_http_idem_json_end
 };

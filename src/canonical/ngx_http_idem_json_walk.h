@@ -5,9 +5,9 @@
  */
 
 /*
- * What becomes of yajl's events: the canonical encoding, the wanted members,
- * the paths.  Inside of the JSON walker: json.c owns one of these, and yajl
- * calls it.
+ * What becomes of the parser's events: the canonical encoding, the wanted
+ * members, the paths.  Inside of the JSON walker: json.c owns one of these, and
+ * the parser calls it.
  */
 
 
@@ -18,10 +18,9 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include <yajl/yajl_parse.h>
-
 #include "canonical/ngx_http_idem_canon.h"
 #include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_json_parser.h"
 #include "canonical/ngx_http_idem_json_paths.h"
 #include "canonical/ngx_http_idem_json_pointer.h"
 
@@ -83,7 +82,10 @@ typedef struct {
      && ((w)->parts == NULL || (w)->inside))
 
 
-extern const yajl_callbacks  ngx_http_idem_json_walk_callbacks;
+extern const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events;
+
+/* the one that is used */
+extern const ngx_http_idem_json_parser_t  *ngx_http_idem_json_parser;
 
 
 /* to be destroyed even if this fails */
@@ -118,7 +120,7 @@ ngx_int_t ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base);
 int ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc);
 
 
-/* json_close.c: the end of a container, yajl's event */
+/* json_close.c: the end of a container, an event */
 
 int ngx_http_idem_json_end(void *data);
 

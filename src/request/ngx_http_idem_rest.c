@@ -48,6 +48,7 @@ struct ngx_http_idem_rest_s {
     size_t        size;
     size_t        pos;
     ngx_event_t   event;
+    unsigned      last:1;                        /* the parser knows its end */
 };
 
 
@@ -195,6 +196,13 @@ ngx_http_idem_rest_turn(ngx_http_idem_body_t *body)
 
     p = rest->data + rest->pos;
     n = rest->len - rest->pos;
+
+    if (n == 0 && !rest->last && body->json
+        && ngx_http_idem_json_last(body->json) == NGX_OK)
+    {
+        rest->last = 1;
+        return NGX_AGAIN;
+    }
 
     if (n == 0) {
         return body->form

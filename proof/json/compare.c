@@ -1,0 +1,238 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Both JSON parsers on the same texts: the answer and the digest have to be
+ * the same, in one piece and in pieces of a byte.  Texts are those of the
+ * files that are named, and what random changes make of them.  Prints TAP;
+ * built and run by t/json-parsers.t.
+ *
+ *     compare <seed> <changes of each> <file> ...
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_json_walk.h"
+
+
+#define SIZE_MAX_OF_TEXT  65536
+
+
+volatile ngx_cycle_t  *ngx_cycle;
+
+static uint64_t        state;
+static unsigned long   texts, accepted, different;
+
+
+static void *
+get(void *data, size_t size)
+{
+    return malloc(size);
+}
+
+
+static void
+put(void *data, void *p)
+{
+    free(p);
+}
+
+
+static ngx_http_idem_canon_mem_t  mem = { get, put, NULL };
+
+
+static unsigned
+random_below(unsigned n)
+{
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+
+    return (unsigned) (state >> 33) % n;
+}
+
+
+static ngx_int_t
+parse(const ngx_http_idem_json_parser_t *parser, const u_char *p, size_t len,
+    size_t piece, u_char *digest)
+{
+    size_t                         n;
+    u_char                        *copy;
+    ngx_int_t                      rc;
+    ngx_http_idem_json_t          *j;
+    ngx_http_idem_json_options_t   options;
+
+    ngx_memzero(&options, sizeof(options));
+    options.size = NGX_HTTP_IDEM_JSON_SIZE;
+    options.depth = NGX_HTTP_IDEM_JSON_DEPTH;
+
+    ngx_http_idem_json_parser = parser;
+
+    j = ngx_http_idem_json_create(&options, &mem);
+
+    while (len) {
+        n = ngx_min(piece, len);
+
+        /* memory of its own size: what is read beyond is seen */
+
+        copy = malloc(n);
+        ngx_memcpy(copy, p, n);
+        (void) ngx_http_idem_json_feed(j, copy, n);
+        free(copy);
+
+        p += n;
+        len -= n;
+    }
+
+    rc = ngx_http_idem_json_done(j, digest);
+
+    ngx_http_idem_json_destroy(j);
+
+    return rc;
+}
+
+
+static void
+compare(const u_char *p, size_t len)
+{
+    u_char     one[32], two[32];
+    size_t     i, piece;
+    ngx_int_t  rc;
+
+    texts++;
+
+    rc = parse(&ngx_http_idem_json_yajl, p, len, len, one);
+    accepted += (rc == NGX_OK);
+
+    for (piece = len; piece; piece = (piece > 1) ? 1 : 0) {
+
+        if (parse(&ngx_http_idem_json_yyjson, p, len, piece, two) == rc
+            && (rc != NGX_OK || ngx_memcmp(one, two, 32) == 0))
+        {
+            continue;
+        }
+
+        if (different++ < 10) {
+            printf("# yajl says %d of", (int) rc);
+
+            for (i = 0; i < len && i < 200; i++) {
+                printf(" %02x", p[i]);
+            }
+
+            printf("\n");
+        }
+    }
+}
+
+
+/* bytes that matter to JSON, more often than others */
+
+static u_char
+byte(void)
+{
+    static const char  words[] = "{}[]\",:\\/u0123456789abcdefDn.eE+- \t\n\r";
+
+    return random_below(4) ? (u_char) words[random_below(sizeof(words) - 1)]
+                           : (u_char) random_below(256);
+}
+
+
+static void
+change(u_char *p, size_t *len)
+{
+    size_t  at, n;
+
+    at = random_below((unsigned) *len + 1);
+
+    switch (random_below(4)) {
+
+    case 0:
+        if (at < *len) {
+            p[at] = byte();
+        }
+
+        break;
+
+    case 1:
+        if (*len < SIZE_MAX_OF_TEXT) {
+            memmove(p + at + 1, p + at, *len - at);
+            p[at] = byte();
+            (*len)++;
+        }
+
+        break;
+
+    case 2:
+        n = 1 + random_below(4);
+        n = ngx_min(*len - at, n);
+        memmove(p + at, p + at + n, *len - at - n);
+        *len -= n;
+        break;
+
+    default:
+        n = 1 + random_below(16);
+        n = ngx_min(*len - at, n);
+
+        if (*len + n <= SIZE_MAX_OF_TEXT) {
+            memmove(p + at + n, p + at, *len - at);
+            *len += n;
+        }
+    }
+}
+
+
+int
+main(int argc, char **argv)
+{
+    FILE           *f;
+    int             i;
+    size_t          len, n;
+    unsigned long   changes, c, times;
+
+    static u_char  text[SIZE_MAX_OF_TEXT], changed[SIZE_MAX_OF_TEXT];
+
+    state = strtoull(argv[1], NULL, 10);
+    changes = strtoul(argv[2], NULL, 10);
+
+    for (i = 3; i < argc; i++) {
+        f = fopen(argv[i], "r");
+
+        if (f == NULL) {
+            perror(argv[i]);
+            return 1;
+        }
+
+        len = fread(text, 1, SIZE_MAX_OF_TEXT, f);
+        fclose(f);
+
+        compare(text, len);
+
+        for (c = 0; c < changes; c++) {
+            ngx_memcpy(changed, text, len);
+            n = len;
+
+            for (times = 1 + random_below(3); times; times--) {
+                change(changed, &n);
+            }
+
+            compare(changed, n);
+        }
+    }
+
+    printf("1..3\n");
+    printf("%s 1 - both say the same of each text\n",
+           different ? "not ok" : "ok");
+    printf("%s 2 - of %lu texts some are JSON: %lu\n",
+           accepted > texts / 20 ? "ok" : "not ok", texts, accepted);
+    printf("%s 3 - and some are not\n",
+           texts - accepted > texts / 20 ? "ok" : "not ok");
+
+    return 0;
+}

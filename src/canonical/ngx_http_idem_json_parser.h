@@ -1,0 +1,84 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * A JSON parser, whichever library it is: bytes go in, events come out.
+ *
+ * Two stand behind it: yajl, which parses a text as it comes, and yyjson, which
+ * wants all of it and is faster; the build says which.  Both take exactly what
+ * RFC 8259 calls JSON, without halves of surrogate pairs and without a byte
+ * order mark; numbers come as text, names that come twice come twice.  So hosts
+ * with different libraries have the same fingerprints: t/json-parsers.t holds
+ * one against the other.
+ *
+ * Pure.  Called by json.c; calls the library, and the events.
+ */
+
+
+#ifndef _NGX_HTTP_IDEM_JSON_PARSER_H_INCLUDED_
+#define _NGX_HTTP_IDEM_JSON_PARSER_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "canonical/ngx_http_idem_canon.h"
+
+
+/* each returns 1, or 0: no more of this text */
+
+typedef struct {
+    int  (*null)(void *data);
+    int  (*boolean)(void *data, int value);
+    int  (*number)(void *data, const char *p, size_t len);
+    int  (*string)(void *data, const u_char *p, size_t len);
+    int  (*start_object)(void *data);
+    int  (*name)(void *data, const u_char *p, size_t len);
+    int  (*start_array)(void *data);
+    int  (*end)(void *data);
+} ngx_http_idem_json_events_t;
+
+
+/*
+ * Answers: NGX_OK; NGX_DECLINED, it is no JSON; NGX_ABORT, an event said 0;
+ * NGX_ERROR, there is no memory.  After anything but NGX_OK and NGX_AGAIN
+ * nothing may be asked of a parser any more but to be destroyed.
+ */
+
+typedef struct {
+    const char   *name;
+
+    /* "depth": of nesting that the events go on with; NULL: no memory */
+    void       *(*create)(const ngx_http_idem_json_events_t *events,
+                          void *data, ngx_uint_t depth,
+                          const ngx_http_idem_canon_mem_t *mem);
+
+    ngx_int_t   (*feed)(void *parser, const u_char *p, size_t len);
+
+    /* events of all that was fed, as far as the library can tell them */
+    ngx_int_t   (*flush)(void *parser);
+
+    /* how many of the next bytes come up to the end of the container that
+       is "large" levels deep, where "depth" are open */
+    size_t      (*cut)(void *parser, ngx_uint_t large, ngx_uint_t depth,
+                       const u_char *p, size_t len);
+
+    /* no byte follows */
+    ngx_int_t   (*last)(void *parser);
+
+    /* events after that; NGX_AGAIN: behind the end of a container, or since
+       "work" has come down to 0, and there are more */
+    ngx_int_t   (*step)(void *parser, size_t *work);
+
+    void        (*destroy)(void *parser);
+} ngx_http_idem_json_parser_t;
+
+
+extern const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl;
+extern const ngx_http_idem_json_parser_t  ngx_http_idem_json_yyjson;
+
+
+#endif /* _NGX_HTTP_IDEM_JSON_PARSER_H_INCLUDED_ */

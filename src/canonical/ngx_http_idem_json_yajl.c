@@ -1,0 +1,375 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * JSON by yajl, as the bytes come: the check that is stricter than yajl's,
+ * pieces that are held back, and yajl's memory.
+ *
+ * Called by json.c through the table; yajl calls the events.
+ */
+
+
+#include <setjmp.h>
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include <yajl/yajl_parse.h>
+
+#include "canonical/ngx_http_idem_json_parser.h"
+#include "canonical/ngx_http_idem_json_strict.h"
+
+
+/* in front of each block that yajl has; a union, to keep blocks aligned */
+
+typedef union {
+    struct {
+        ngx_queue_t                     queue;
+        size_t                          size;
+    } head;
+    long double                         align;
+} ngx_http_idem_yajl_block_t;
+
+
+typedef struct {
+    yajl_callbacks                      callbacks;
+    void                               *data;
+    ngx_http_idem_canon_mem_t           mem;
+    ngx_http_idem_json_strict_t         strict;
+
+    yajl_handle                         handle;
+    ngx_queue_t                         blocks;   /* yajl's memory        */
+    jmp_buf                             no_memory;
+
+    size_t                              parsed;   /* bytes given to yajl  */
+    u_char                             *held;     /* not yet given        */
+    size_t                              nheld;
+    size_t                              held_size;
+} ngx_http_idem_yajl_t;
+
+
+static void *ngx_http_idem_yajl_create(
+    const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth,
+    const ngx_http_idem_canon_mem_t *mem);
+static ngx_int_t ngx_http_idem_yajl_feed(void *parser, const u_char *p,
+    size_t len);
+static ngx_int_t ngx_http_idem_yajl_flush(void *parser);
+static size_t ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large,
+    ngx_uint_t depth, const u_char *p, size_t len);
+static ngx_int_t ngx_http_idem_yajl_last(void *parser);
+static ngx_int_t ngx_http_idem_yajl_step(void *parser, size_t *work);
+static void ngx_http_idem_yajl_destroy(void *parser);
+static ngx_int_t ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y,
+    const u_char *p, size_t len);
+
+static void *ngx_http_idem_yajl_alloc(void *data, size_t size);
+static void *ngx_http_idem_yajl_realloc(void *data, void *p, size_t size);
+static void ngx_http_idem_yajl_free(void *data, void *p);
+
+
+const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl = {
+    "yajl",
+    ngx_http_idem_yajl_create,
+    ngx_http_idem_yajl_feed,
+    ngx_http_idem_yajl_flush,
+    ngx_http_idem_yajl_cut,
+    ngx_http_idem_yajl_last,
+    ngx_http_idem_yajl_step,
+    ngx_http_idem_yajl_destroy
+};
+
+
+static void *
+ngx_http_idem_yajl_create(const ngx_http_idem_json_events_t *events,
+    void *data, ngx_uint_t depth, const ngx_http_idem_canon_mem_t *mem)
+{
+    ngx_http_idem_yajl_t  *y;
+
+    y = mem->alloc(mem->data, sizeof(ngx_http_idem_yajl_t));
+    if (y == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(y, sizeof(ngx_http_idem_yajl_t));
+
+    y->data = data;
+    y->mem = *mem;
+    ngx_queue_init(&y->blocks);
+
+    /* with "number", integers and doubles come as text, too */
+
+    y->callbacks.yajl_null = events->null;
+    y->callbacks.yajl_boolean = events->boolean;
+    y->callbacks.yajl_number = events->number;
+    y->callbacks.yajl_string = events->string;
+    y->callbacks.yajl_start_map = events->start_object;
+    y->callbacks.yajl_map_key = events->name;
+    y->callbacks.yajl_end_map = events->end;
+    y->callbacks.yajl_start_array = events->start_array;
+    y->callbacks.yajl_end_array = events->end;
+
+    return y;
+}
+
+
+/*
+ * A token that is not complete makes yajl read it again from its beginning
+ * with the next piece.  A long string in pieces of a byte would cost the
+ * square of its length: so pieces are held back until they are a fair part
+ * of what yajl already had.  A body that comes in one piece is not copied.
+ */
+
+static ngx_int_t
+ngx_http_idem_yajl_feed(void *parser, const u_char *p, size_t len)
+{
+    ngx_http_idem_yajl_t *y = parser;
+
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_json_strict(&y->strict, p, len);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (len > y->parsed / 4) {
+        rc = ngx_http_idem_yajl_flush(y);
+
+        return (rc == NGX_OK) ? ngx_http_idem_yajl_parse(y, p, len) : rc;
+    }
+
+    if (ngx_http_idem_canon_grow(&y->mem, &y->held, y->nheld, &y->held_size,
+                                 len)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(y->held + y->nheld, p, len);
+    y->nheld += len;
+
+    return (y->nheld > y->parsed / 4) ? ngx_http_idem_yajl_flush(y) : NGX_OK;
+}
+
+
+/* gives yajl what was held back */
+
+static ngx_int_t
+ngx_http_idem_yajl_flush(void *parser)
+{
+    ngx_http_idem_yajl_t *y = parser;
+
+    size_t  n;
+
+    n = y->nheld;
+    y->nheld = 0;
+
+    return n ? ngx_http_idem_yajl_parse(y, y->held, n) : NGX_OK;
+}
+
+
+static size_t
+ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large, ngx_uint_t depth,
+    const u_char *p, size_t len)
+{
+    ngx_http_idem_yajl_t *y = parser;
+
+    size_t      i;
+    ngx_uint_t  quoted, escaped;
+
+    quoted = y->strict.quoted;
+    escaped = (y->strict.state == NGX_HTTP_IDEM_JSON_ESCAPE);
+
+    for (i = 0; i < len; i++) {
+
+        if (escaped) {
+            escaped = 0;
+            continue;
+        }
+
+        switch (p[i]) {
+
+        case '"':
+            quoted = !quoted;
+            break;
+
+        case '\\':
+            escaped = quoted;
+            break;
+
+        case '[':
+        case '{':
+            depth += !quoted;
+            break;
+
+        case ']':
+        case '}':
+            if (!quoted && --depth < large) {
+                return i + 1;
+            }
+
+            break;
+        }
+    }
+
+    return len;
+}
+
+
+static ngx_int_t
+ngx_http_idem_yajl_last(void *parser)
+{
+    ngx_http_idem_yajl_t *y = parser;
+
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_yajl_flush(y);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_yajl_parse(y, NULL, 0);
+    }
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    return y->strict.quoted ? NGX_DECLINED : NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_yajl_step(void *parser, size_t *work)
+{
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_yajl_destroy(void *parser)
+{
+    ngx_http_idem_yajl_t *y = parser;
+
+    ngx_queue_t                *q;
+    ngx_http_idem_canon_mem_t   mem;
+
+    mem = y->mem;
+
+    /* instead of yajl_free(), which can't be called once memory ran out */
+
+    while (!ngx_queue_empty(&y->blocks)) {
+        q = ngx_queue_head(&y->blocks);
+        ngx_queue_remove(q);
+
+        mem.free(mem.data, ngx_queue_data(q, ngx_http_idem_yajl_block_t,
+                                          head.queue));
+    }
+
+    if (y->held) {
+        mem.free(mem.data, y->held);
+    }
+
+    mem.free(mem.data, y);
+}
+
+
+/*
+ * The one place that calls yajl; without bytes, to say that the body ended.
+ * yajl does not look whether it got the memory it asked for: if there is
+ * none, our allocator does not return to it, but comes back here.  yajl
+ * holds nothing but memory, and that is in our list.
+ */
+
+static ngx_int_t
+ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y, const u_char *p, size_t len)
+{
+    yajl_status       status;
+    yajl_alloc_funcs  funcs;
+
+    y->parsed += len;
+
+    if (setjmp(y->no_memory)) {
+        return NGX_ERROR;
+    }
+
+    if (y->handle == NULL) {
+        funcs.malloc = ngx_http_idem_yajl_alloc;
+        funcs.realloc = ngx_http_idem_yajl_realloc;
+        funcs.free = ngx_http_idem_yajl_free;
+        funcs.ctx = y;
+
+        y->handle = yajl_alloc(&y->callbacks, &funcs, y->data);
+    }
+
+    status = len ? yajl_parse(y->handle, p, len)
+                 : yajl_complete_parse(y->handle);
+
+    switch (status) {
+
+    case yajl_status_ok:
+        return NGX_OK;
+
+    case yajl_status_client_canceled:
+        return NGX_ABORT;
+
+    default: /* yajl_status_error */
+        return NGX_DECLINED;
+    }
+}
+
+
+static void *
+ngx_http_idem_yajl_alloc(void *data, size_t size)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    ngx_http_idem_yajl_block_t  *block;
+
+    block = y->mem.alloc(y->mem.data,
+                         sizeof(ngx_http_idem_yajl_block_t) + size);
+    if (block == NULL) {
+        longjmp(y->no_memory, 1);
+    }
+
+    block->head.size = size;
+    ngx_queue_insert_head(&y->blocks, &block->head.queue);
+
+    return block + 1;
+}
+
+
+static void *
+ngx_http_idem_yajl_realloc(void *data, void *p, size_t size)
+{
+    void                        *new;
+    ngx_http_idem_yajl_block_t  *block;
+
+    new = ngx_http_idem_yajl_alloc(data, size);
+
+    if (p) {
+        block = (ngx_http_idem_yajl_block_t *) p - 1;
+        ngx_memcpy(new, p, ngx_min(size, block->head.size));
+        ngx_http_idem_yajl_free(data, p);
+    }
+
+    return new;
+}
+
+
+static void
+ngx_http_idem_yajl_free(void *data, void *p)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    ngx_http_idem_yajl_block_t  *block;
+
+    if (p == NULL) {
+        return;
+    }
+
+    block = (ngx_http_idem_yajl_block_t *) p - 1;
+    ngx_queue_remove(&block->head.queue);
+
+    y->mem.free(y->mem.data, block);
+}
