@@ -557,5 +557,9 @@ ngx_http_idem_ctx_free(void *data)
         ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
+    /* after the operations: a commit is sent from there */
+
+    ngx_http_idem_hold_cleanup(ctx);
+
     ctx->phase = NGX_HTTP_IDEM_PASS;
 }

@@ -8,6 +8,10 @@
  * The bytes of a response that is held: pieces of memory, bounded, until the
  * record is stored; and the range of them that goes out.
  *
+ * Small ones are of the request's pool.  Large ones are blocks of one size that
+ * the worker uses again: memory that a pool gives back goes to the kernel, and
+ * to fault it in anew, page by page, was a third of what 1 MB cost.
+ *
  * Called by the capture, by that of subrequests, and by whatever else makes
  * pieces of a response.
  */
@@ -23,6 +27,10 @@
 #define NGX_HTTP_IDEM_HOLD_MIN  1024
 #define NGX_HTTP_IDEM_HOLD_MAX  65536
 
+/* a block with all that is in it, and those of a worker that may be spare */
+#define NGX_HTTP_IDEM_HOLD_BLOCK  65536
+#define NGX_HTTP_IDEM_HOLD_SPARE  128
+
 
 /* a piece of a response; one allocation has all of it */
 
@@ -33,9 +41,23 @@ typedef struct {
 } ngx_http_idem_piece_t;
 
 
+struct ngx_http_idem_held_s {
+    ngx_http_idem_held_t  *next;
+    ngx_http_idem_piece_t   piece;                  /* last */
+};
+
+
 static ngx_int_t ngx_http_idem_hold_bytes(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_buf_t *in);
+static ngx_chain_t *ngx_http_idem_piece_init(ngx_http_idem_piece_t *piece,
+    size_t size);
+static ngx_chain_t *ngx_http_idem_hold_block(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_held_free(ngx_http_idem_held_t *block);
 static off_t ngx_http_idem_range_len(ngx_http_request_t *r);
+
+
+static ngx_http_idem_held_t  *ngx_http_idem_hold_spare;
+static ngx_uint_t              ngx_http_idem_hold_nspare;
 
 
 /* another reason than NONE: it can't be held, and the rest of "b" not either */
@@ -91,7 +113,12 @@ ngx_http_idem_hold_bytes(ngx_http_request_t *r,
                 size = (size_t) expected;
             }
 
-            cl = ngx_http_idem_piece(r->pool, ngx_max(size, len));
+            size = ngx_max(size, len);
+
+            cl = (size < NGX_HTTP_IDEM_HOLD_BLOCK)
+                 ? ngx_http_idem_piece(r->pool, size)
+                 : ngx_http_idem_hold_block(ctx);
+
             if (cl == NULL) {
                 return NGX_ERROR;
             }
@@ -117,13 +144,18 @@ ngx_http_idem_hold_bytes(ngx_http_request_t *r,
 ngx_chain_t *
 ngx_http_idem_piece(ngx_pool_t *pool, size_t size)
 {
-    ngx_buf_t              *b;
     ngx_http_idem_piece_t  *piece;
 
     piece = ngx_palloc(pool, offsetof(ngx_http_idem_piece_t, data) + size);
-    if (piece == NULL) {
-        return NULL;
-    }
+
+    return piece ? ngx_http_idem_piece_init(piece, size) : NULL;
+}
+
+
+static ngx_chain_t *
+ngx_http_idem_piece_init(ngx_http_idem_piece_t *piece, size_t size)
+{
+    ngx_buf_t  *b;
 
     b = &piece->buf;
 
@@ -139,6 +171,86 @@ ngx_http_idem_piece(ngx_pool_t *pool, size_t size)
     piece->link.next = NULL;
 
     return &piece->link;
+}
+
+
+static ngx_chain_t *
+ngx_http_idem_hold_block(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_held_t  *block;
+
+    block = ngx_http_idem_hold_spare;
+
+    if (block) {
+        ngx_http_idem_hold_spare = block->next;
+        ngx_http_idem_hold_nspare--;
+
+    } else {
+        block = ngx_alloc(NGX_HTTP_IDEM_HOLD_BLOCK,
+                          ctx->request->connection->log);
+        if (block == NULL) {
+            return NULL;
+        }
+    }
+
+    block->next = ctx->capture.blocks;
+    ctx->capture.blocks = block;
+
+    return ngx_http_idem_piece_init(&block->piece,
+                              NGX_HTTP_IDEM_HOLD_BLOCK
+                              - offsetof(ngx_http_idem_held_t, piece)
+                              - offsetof(ngx_http_idem_piece_t, data));
+}
+
+
+static void
+ngx_http_idem_held_free(ngx_http_idem_held_t *block)
+{
+    if (ngx_http_idem_hold_nspare == NGX_HTTP_IDEM_HOLD_SPARE) {
+        ngx_free(block);
+        return;
+    }
+
+    block->next = ngx_http_idem_hold_spare;
+    ngx_http_idem_hold_spare = block;
+    ngx_http_idem_hold_nspare++;
+}
+
+
+/* a piece that nobody needs any more, before the request ends */
+
+void
+ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl)
+{
+    ngx_http_idem_held_t  *block, **b;
+
+    for (b = &ctx->capture.blocks; *b; b = &(*b)->next) {
+        block = *b;
+
+        if (cl == &block->piece.link) {
+            *b = block->next;
+            ngx_http_idem_held_free(block);
+            return;
+        }
+    }
+
+    (void) ngx_pfree(ctx->request->pool, cl);
+}
+
+
+/* with the pool of the request: nothing refers to them any more */
+
+void
+ngx_http_idem_hold_cleanup(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_held_t  *block;
+
+    while (ctx->capture.blocks) {
+        block = ctx->capture.blocks;
+        ctx->capture.blocks = block->next;
+
+        ngx_http_idem_held_free(block);
+    }
 }
 
 

@@ -30,6 +30,7 @@
 
 typedef struct ngx_http_idem_deflate_s  ngx_http_idem_deflate_t;
 typedef struct ngx_http_idem_segment_s  ngx_http_idem_segment_t;
+typedef struct ngx_http_idem_held_s  ngx_http_idem_held_t;
 
 
 /* what the client is told; the rows of the table in problem.c */
@@ -56,6 +57,7 @@ typedef struct {
     ngx_chain_t               *held;
     ngx_chain_t               *tail;            /* of what was held         */
     ngx_chain_t              **last;
+    ngx_http_idem_held_t      *blocks;          /* memory of large pieces   */
     ngx_chain_t                end;             /* of a response: there     */
     ngx_buf_t                  end_buf;         /* even without memory      */
     ngx_http_idem_segment_t   *segments;        /* what was held while
@@ -169,6 +171,8 @@ ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_reason_e ngx_http_idem_hold(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len);
 void ngx_http_idem_hold_last(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl);
+void ngx_http_idem_hold_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_let_through(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason);
 ngx_int_t ngx_http_idem_pass_header(ngx_http_request_t *r,

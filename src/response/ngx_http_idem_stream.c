@@ -321,7 +321,7 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         while (ctx->capture.held != ctx->stream.piece) {
             cl = ctx->capture.held;
             ctx->capture.held = cl->next;
-            (void) ngx_pfree(r->pool, cl);
+            ngx_http_idem_hold_drop(ctx, cl);
         }
     }
 
