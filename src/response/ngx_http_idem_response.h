@@ -30,6 +30,7 @@
 
 typedef struct ngx_http_idem_deflate_s  ngx_http_idem_deflate_t;
 typedef struct ngx_http_idem_segment_s  ngx_http_idem_segment_t;
+typedef struct ngx_http_idem_file_s     ngx_http_idem_file_t;
 
 
 /* what the client is told; the rows of the table in problem.c */
@@ -65,6 +66,7 @@ typedef struct {
     ngx_http_idem_response_t   response;
     ngx_http_idem_deflate_t   *deflate;         /* under way                */
     ngx_chain_t               *compressed;      /* body of the record       */
+    ngx_http_idem_file_t      *file;            /* of a file's response     */
     ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
     ngx_int_t                  instead;         /* a status: what a filter
                                                    has in its place         */
@@ -163,6 +165,16 @@ ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_commit_block(ngx_http_request_t *r);
+void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
+void ngx_http_idem_commit_return(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
+ngx_uint_t ngx_http_idem_is_file(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
+ngx_int_t ngx_http_idem_file_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t **in);
+void ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_file_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_reason_e ngx_http_idem_hold(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len);
