@@ -216,6 +216,14 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_commit_unblock(r);
 
+    if (ctx->capture.compressed) {
+
+        /* the store has it, and there is more to be freed with the request */
+
+        (void) ngx_pfree(r->pool, ctx->capture.compressed);
+        ctx->capture.compressed = NULL;
+    }
+
     if (c->error) {
         rc = NGX_ERROR;
 
