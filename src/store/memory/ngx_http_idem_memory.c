@@ -5,10 +5,10 @@
  */
 
 /*
- * The backend of the embedded store: the operations, each one short stay under the zone's mutex.  All
- * but watch are answered at once, unless a response is large: then begin and
- * commit go on in further turns of the event loop, a piece at a time, and each
- * piece looks at the record as if it were the first.
+ * The backend of the embedded store: the operations, each one short stay under
+ * the zone's mutex.  All but watch are answered at once, unless a response is
+ * large: then begin and commit go on in further turns of the event loop, a
+ * piece at a time, and each piece looks at the record as if it were the first.
  *
  * Called through the table of stores; calls the zone, and the waking of other
  * workers.
