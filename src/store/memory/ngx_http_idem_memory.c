@@ -43,6 +43,9 @@ static ngx_int_t ngx_http_idem_memory_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     ngx_http_idem_store_stats_t *stats);
+static uint64_t ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
+    ngx_http_idem_state_e state, ngx_http_idem_reason_e reason);
 static ngx_int_t ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_give_back(
@@ -296,13 +299,33 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_FULL;
     }
 
+    waiting = ngx_http_idem_memory_end(m, node, op, state, reason);
+
+done:
+
+    ngx_http_idem_memory_unlock(m, evicted, op->log);
+
+    ngx_http_idem_wake(m, op->id, waiting);
+
+    return rc;
+}
+
+
+/* in one step; returns the workers that wait for it */
+
+static uint64_t
+ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
+    ngx_http_idem_state_e state, ngx_http_idem_reason_e reason)
+{
+    uint64_t  waiting;
+
     ngx_http_idem_zone_change(&m->z, node);
 
     ngx_http_idem_zone_state(&m->z, node, state, reason);
 
     node->until = ngx_current_msec
-                  + (ngx_http_idem_op_retryable(op) ? op->lease
-                                                           : op->ttl);
+                  + (ngx_http_idem_op_retryable(op) ? op->lease : op->ttl);
 
     ngx_http_idem_zone_expire(&m->z, node,
                               ngx_current_msec
@@ -313,13 +336,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_changed(&m->z);
 
-done:
-
-    ngx_http_idem_memory_unlock(m, evicted, op->log);
-
-    ngx_http_idem_wake(m, op->id, waiting);
-
-    return rc;
+    return waiting;
 }
 
 
