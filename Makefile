@@ -6,7 +6,6 @@
 
 NGINX_SRC ?= /usr/share/nginx/src
 PORT      ?= 8080
-JOBS      ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS    ?= -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 \
              -Wformat -Werror=format-security
@@ -16,6 +15,17 @@ POSTGRES = build/ngx_http_idempotency_postgres_module.so
 BUILD  = tools/build "$(NGINX_SRC)" build/nginx dynamic \
              --with-compat --with-http_ssl_module --with-http_v2_module \
              --with-threads --with-debug --with-cc-opt="$(CFLAGS)"
+
+# Tests need an nginx that runs.  Debian has one; of another tree it is built
+# beside the module, with what the tests want of it.
+ifneq ($(NGINX_SRC),/usr/share/nginx/src)
+check test: BUILD += --with-binary --with-pcre-jit \
+             --with-http_realip_module --with-http_auth_request_module \
+             --with-http_dav_module --with-http_slice_module \
+             --with-http_addition_module --with-http_gunzip_module \
+             --with-http_gzip_static_module --with-http_stub_status_module \
+             --with-http_sub_module
+endif
 
 # where "make install" puts things; the modules go where nginx looks for them
 NGINX_BIN ?= nginx
@@ -44,13 +54,15 @@ build: setup-build
 	else rm -f $(POSTGRES); fi
 	@$(MAKE) -s build/idempotencyctl
 
-build/idempotencyctl: $(wildcard ctl/*.[ch])
+build/idempotencyctl: $(wildcard ctl/*.[ch]) VERSION
 	@mkdir -p build
 	@$(or $(CC),cc) -O2 -W -Wall -Werror $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) \
+	    -DIDEMPOTENCY_VERSION='"$(shell cat VERSION)"' \
 	    -o $@ $(filter %.c,$^) -lcurl -lcrypto -lyajl
 	@echo "built $@"
 
-run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) build
+run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) \
+     $(if $(filter postgres,$(STORE)),setup-postgres) build
 	@tools/run
 
 check: setup-check build
@@ -145,7 +157,7 @@ test-idempot: setup-test build
 	@prove t/dialect-ietf-spec.t
 
 fresh: setup-fresh
-	@tools/fresh $(or $(SUITE),trixie)
+	@tools/fresh $(or $(SUITE),trixie) run 'make check' test
 
 history: setup-test build
 	@proof/history/run
@@ -180,11 +192,12 @@ help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
-	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey"
+	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey|postgres"
 	@echo "make check          the core of the tests: 3 minutes, few packages"
 	@echo "make test           every test, on the nginx of the distribution"
+	@echo "make check NGINX_SRC=<tree>   on an nginx that is built from that tree; test likewise"
 	@echo "make test TESTS='t/a.t t/b.t' some of them"
-	@echo "make test-postgres  every test on the store postgres (make test runs some)"
+	@echo "make test-postgres  every test on the store postgres, with the long form of some"
 	@echo "make test-redis SERVER=<s>   the Redis part on redis-7.0, redis-8.0, valkey-8.1 or valkey-9.1"
 	@echo "make unit           the tests of single C files only"
 	@echo "make test-http3     t/http3.t, with an nginx and a curl that have HTTP/3"
@@ -200,7 +213,7 @@ help:
 	@echo "make torture        faults at random; SECONDS=180, SEED=<n>"
 	@echo "make nginx-tests    nginx's own suite, NGINX_TESTS=<its checkout>"
 	@echo "make test-idempot   the specification of idempot-js, IDEMPOT_JS=<its checkout>"
-	@echo "make fresh          run and test on a new SUITE=trixie in a folder"
+	@echo "make fresh          run, check and test on a new SUITE=trixie in a folder"
 	@echo "make history        three hosts, each execution judged; CONFIG=redis, SECONDS=60, SEED=<n>"
 	@echo "                    many runs, one row each: CONFIG=all OPERATIONS=100000"
 	@echo "make outage         54 minutes: a real outage under a real Prometheus, and the alerts it fired"

@@ -422,6 +422,7 @@ ngx_http_idem_init(ngx_conf_t *cf)
      */
 
     ngx_http_idem_capture_init();
+    ngx_http_idem_hints_init();
     ngx_http_idem_body_init();
 
     if (ngx_http_idem_zones_left(cf) != NGX_OK
@@ -529,6 +530,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
+    ngx_http_idem_store_on_expiry(ngx_http_idem_replays_look);
 
     if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
         return NGX_ERROR;

@@ -101,6 +101,9 @@ int ctl_ask(const char *method, const char *path, ctl_text_t *body,
 /* the location refused it: tells why */
 int ctl_refused(long status, ctl_text_t *body);
 
+/* the names that the location has; "v" is to be freed */
+int ctl_stores(yajl_val *v, yajl_val *stores);
+
 /* "records/<store>", where there is one store or one was named */
 int ctl_records(ctl_text_t *path);
 

@@ -279,37 +279,52 @@ ctl_refused(long status, ctl_text_t *body)
 
 
 int
-ctl_records(ctl_text_t *path)
+ctl_stores(yajl_val *v, yajl_val *stores)
 {
     int          rc;
     long         status;
-    yajl_val     v, stores;
     ctl_text_t   body;
+
+    rc = ctl_ask("GET", "", &body, &status);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    if (status != 200) {
+        return ctl_refused(status, &body);
+    }
+
+    *v = ctl_parse(&body);
+    *stores = ctl_get(*v, "stores", NULL);
+    free(body.data);
+
+    if (!YAJL_IS_ARRAY(*stores) || (*stores)->u.array.len == 0) {
+        ctl_say("%s names no store: is it a location with "
+                "idempotency_admin?", o.url);
+        yajl_tree_free(*v);
+        return CTL_FAILED;
+    }
+
+    return CTL_OK;
+}
+
+
+int
+ctl_records(ctl_text_t *path)
+{
+    int          rc;
+    yajl_val     v, stores;
     const char  *name;
 
     v = NULL;
     name = o.store;
 
     if (name == NULL) {
-        rc = ctl_ask("GET", "", &body, &status);
+        rc = ctl_stores(&v, &stores);
 
         if (rc != CTL_OK) {
             return rc;
-        }
-
-        if (status != 200) {
-            return ctl_refused(status, &body);
-        }
-
-        v = ctl_parse(&body);
-        stores = ctl_get(v, "stores", NULL);
-        free(body.data);
-
-        if (!YAJL_IS_ARRAY(stores) || stores->u.array.len == 0) {
-            ctl_say("%s names no store: is it a location with "
-                    "idempotency_admin?", o.url);
-            yajl_tree_free(v);
-            return CTL_FAILED;
         }
 
         if (stores->u.array.len > 1) {

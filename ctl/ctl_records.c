@@ -21,6 +21,7 @@
 
 
 static int ctl_pages(const char *method);
+static int ctl_count(const char *name);
 
 
 /* a time as people have it: 2.5h */
@@ -348,13 +349,55 @@ ctl_pages(const char *method)
 }
 
 
-/* records of a store, counted by going through them */
+/* records of each store, or of one, counted by going through them */
 
 int
 ctl_stats(void)
 {
+    int       rc;
+    size_t    i, n;
+    yajl_val  v, stores;
+
+    if (o.store) {
+        return ctl_count(NULL);
+    }
+
+    rc = ctl_stores(&v, &stores);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
+    n = stores->u.array.len;
+
+    for (i = 0; i < n && rc == CTL_OK; i++) {
+        o.store = YAJL_GET_STRING(stores->u.array.values[i]);
+
+        if (o.json && n > 1) {
+            fputs(i ? "," : "{\"stores\":[", stdout);
+        }
+
+        rc = ctl_count(n > 1 ? o.store : NULL);
+    }
+
+    if (o.json && n > 1 && rc == CTL_OK) {
+        fputs("]}\n", stdout);
+    }
+
+    o.store = NULL;
+    yajl_tree_free(v);
+
+    return rc;
+}
+
+
+/* "name" is told where there are others */
+
+static int
+ctl_count(const char *name)
+{
     int          rc, i;
-    long         n;
+    long         n[3];
     char        *cursor;
     yajl_val     v;
     ctl_text_t   base, body;
@@ -368,7 +411,7 @@ ctl_stats(void)
     }
 
     for (i = 0; i < 3; i++) {
-        n = 0;
+        n[i] = 0;
         cursor = NULL;
 
         do {
@@ -378,7 +421,7 @@ ctl_stats(void)
                 return rc;
             }
 
-            rc = ctl_page(v, 0, 0, &n);
+            rc = ctl_page(v, 0, 0, &n[i]);
 
             yajl_tree_free(v);
             free(body.data);
@@ -388,14 +431,26 @@ ctl_stats(void)
             }
 
         } while (cursor);
+    }
 
-        if (o.json) {
-            printf("%s\"%s\":%ld%s", i ? "," : "{", states[i], n,
-                   i == 2 ? "}\n" : "");
+    if (o.json) {
+        putchar('{');
 
-        } else {
-            printf("%-12s %ld\n", states[i], n);
+        if (name) {
+            printf("\"name\":\"%s\",", name);
         }
+
+        printf("\"in_progress\":%ld,\"completed\":%ld,\"unusable\":%ld}%s",
+               n[0], n[1], n[2], name ? "" : "\n");
+        return CTL_OK;
+    }
+
+    if (name) {
+        printf("%s\n", name);
+    }
+
+    for (i = 0; i < 3; i++) {
+        printf("%s%-12s %ld\n", name ? "  " : "", states[i], n[i]);
     }
 
     return CTL_OK;

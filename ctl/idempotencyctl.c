@@ -86,7 +86,8 @@ ctl_options(int argc, char **argv)
         { "since", 1, NULL, 'b' }, { "dir", 1, NULL, 'd' },
         { "events", 0, NULL, 'e' },
         { "json", 0, NULL, 'j' }, { "dry-run", 0, NULL, 'n' },
-        { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 }
+        { "help", 0, NULL, 'h' }, { "version", 0, NULL, 'V' },
+        { NULL, 0, NULL, 0 }
     };
 
     while ((c = getopt_long(argc, argv, "jnh", options, NULL)) != -1) {
@@ -113,6 +114,10 @@ ctl_options(int argc, char **argv)
 
         case 'h':
             fputs(ctl_usage, stdout);
+            exit(CTL_OK);
+
+        case 'V':
+            puts("idempotencyctl " IDEMPOTENCY_VERSION);
             exit(CTL_OK);
 
         default:

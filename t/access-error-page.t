@@ -284,3 +284,160 @@ my %key = ('Idempotency-Key' => new_key());
 is(http_post('/ok?op=a', 'x', \%key)->body, "run 1\n", 'ran');
 is(http_post('/ok?op=a', 'x', \%key)->body, "run 1\n", 'replayed');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 7: refused ahead of every access check, and nginx leaves no mark
+--- modules: lua
+--- config
+    idempotency            $TEST_STORE;
+    recursive_error_pages  on;
+
+    location / {
+        if ($http_x_deny) {
+            return 403;
+        }
+        error_page    403 = @denied;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /lua/ {
+        rewrite_by_lua_block {
+            if ngx.var.http_x_deny then
+                return ngx.exit(403)
+            end
+        }
+        error_page    403 = @denied;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @denied {
+        add_header    X-Page denied always;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+check_denied('/ok', 200);
+check_denied('/lua/ok', 200);
+
+
+
+=== TEST 8: ... with a variable, with a URI
+--- config
+    idempotency            $TEST_STORE;
+    idempotency_methods    POST GET HEAD;
+    recursive_error_pages  on;
+
+    location / {
+        set $page @denied;
+        if ($http_x_deny) {
+            return 403;
+        }
+        error_page    403 = $page;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /uri/ {
+        if ($http_x_deny) {
+            return 403;
+        }
+        error_page    403 = /denied/ok?$args;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @denied {
+        add_header    X-Page denied always;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /denied/ {
+        add_header    X-Page denied always;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+check_denied('/ok', 200);
+check_denied('/uri/ok', 200);
+
+for my $method (qw(GET HEAD)) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    http_request($method, "/uri/ok?op=$method", undef, \%key);
+
+    my $r = http_request($method, "/uri/ok?op=$method", undef,
+                         { %key, 'X-Deny' => 1 });
+    is($r->header('Idempotent-Replayed'), undef, "$method: not replayed");
+    is($r->header('X-Page'), 'denied', "$method: the page of the error");
+}
+
+
+
+=== TEST 9: ... and what is not refused is covered there as ever
+--- modules: lua
+--- config
+    idempotency            $TEST_STORE;
+    recursive_error_pages  on;
+    error_page             404 = @missing;
+
+    location /exec/ {
+        rewrite_by_lua_block { return ngx.exec("@app") }
+    }
+    location /rewrite/ {
+        rewrite  ^/rewrite(/.*) $1 last;
+    }
+    location /files/ {
+        error_page  404 405 = @missing;
+    }
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @app {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @missing {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $path (qw(exec rewrite files)) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    is(http_post("/$path/ok?op=$path", 'x', \%key)->body, "run 1\n",
+       "$path: ran");
+    is(http_post("/$path/ok?op=$path", 'x', \%key)->body, "run 1\n",
+       "$path: replayed");
+    is(app_count($path), 1, "$path: ran once");
+}
+
+
+
+=== TEST 10: "return" and an error_page choose a location: a warning
+--- config
+    idempotency  $TEST_STORE;
+
+    location / {
+        error_page  418 = @write;
+        if ($request_method = POST) {
+            return 418;
+        }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @write {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /own/ {
+        error_page  418 = @own;
+        if ($request_method = POST) {
+            return 418;
+        }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @own {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+http_post('/own/ok?op=own', 'x', \%key) for 1 .. 2;
+is(app_count('own'), 1, 'covered where the directive stands');
+
+http_post('/ok?op=inherited', 'x', \%key) for 1 .. 2;
+is(app_count('inherited'), 2, 'not covered where it is inherited');
+--- error_log eval
+qr/\[warn\] .*error_page led a request to location "\@write" .*not covered/
+--- no_error_log
+@own

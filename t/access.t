@@ -634,3 +634,110 @@ is(http_post('/any/ok', 'x', { 'Idempotency-Key' => 'a b' })->error_code,
    'IDEMPOTENCY_KEY_INVALID', 'satisfy any: the key is malformed');
 is(http_post('/any/ok', 'x', { 'Idempotency-Key' => 'ab' })->body,
    "run 1\n", 'satisfy any: it is not');
+
+
+
+=== TEST 10: access_by_lua sets the header with the key, or changes it
+--- modules: lua
+--- config
+    idempotency  $TEST_STORE;
+
+    location /set/ {
+        access_by_lua_block {
+            ngx.req.set_header("Idempotency-Key", ngx.var.http_x_order)
+        }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /required/ {
+        idempotency_required  on;
+        access_by_lua_block {
+            ngx.req.set_header("Idempotency-Key", ngx.var.http_x_order)
+        }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /changed/ {
+        access_by_lua_block {
+            ngx.req.set_header("Idempotency-Key", ngx.var.http_x_tenant
+                               .. "-" .. ngx.var.http_idempotency_key)
+        }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /bypass/ {
+        idempotency_bypass  $http_x_bypass;
+        access_by_lua_block { ngx.req.set_header("X-Bypass", "1") }
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $path (qw(set required)) {
+    my %order = ('X-Order' => new_key());
+
+    is(http_post("/$path/ok?op=$path", 'x', \%order)->body, "run 1\n",
+       "$path: ran");
+
+    my $r = http_post("/$path/ok?op=$path", 'x', \%order);
+    is($r->header('Idempotent-Replayed'), 'true', "$path: replayed");
+    is(app_count($path), 1, "$path: ran once");
+}
+
+is(http_post('/required/ok?op=none', 'x')->error_code,
+   'IDEMPOTENCY_KEY_MISSING', 'required: Lua has none, either');
+
+my %key = ('Idempotency-Key' => new_key());
+
+for my $tenant (qw(one two one two)) {
+    http_post('/changed/ok?op=c', 'x', { %key, 'X-Tenant' => $tenant });
+}
+
+is(app_count('c'), 2, 'changed: once for each');
+
+http_post('/bypass/ok?op=b', 'x', \%key) for 1 .. 2;
+is(app_count('b'), 2, 'bypass: what Lua says counts');
+
+
+
+=== TEST 11: Lua throws the body away: it counts as an empty one
+--- modules: lua
+--- h2
+--- config
+    idempotency              $TEST_STORE;
+    proxy_pass_request_body  off;
+    proxy_set_header         Content-Length "";
+
+    location / {
+        access_by_lua_block { ngx.req.discard_body() }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /rewrite/ {
+        rewrite_by_lua_block { ngx.req.discard_body() }
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $path ('/', '/rewrite/') {
+    for my $size (1, 200_000) {
+        my %key = ('Idempotency-Key' => new_key());
+        my $op = new_key();
+
+        is(http_post("${path}ok?op=$op", 'x' x $size, \%key)->body,
+           "run 1\n", "$path, $size: ran");
+
+        my $r = http_post("${path}ok?op=$op", 'y' x $size, \%key);
+        is($r->header('Idempotent-Replayed'), 'true', "$path, $size: replayed");
+        is(app_count($op), 1, "$path, $size: ran once");
+
+        $r = http_post("${path}ok?op=$op", '', \%key);
+        is($r->header('Idempotent-Replayed'), 'true', "$path: as an empty one");
+    }
+}
+
+my $h2 = h2_connect();
+
+for my $try (1, 2) {
+    my $id = $h2->request('POST', '/ok?op=h2', 'x',
+                          { 'idempotency-key' => 'h2' });
+    is($h2->response($id)->body, "run 1\n", "HTTP/2: $try");
+}
+
+is(app_count('h2'), 1, 'HTTP/2: ran once');

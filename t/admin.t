@@ -297,7 +297,10 @@ for ([ 'GET', 'records/nowhere', 404, 'STORE_UNKNOWN' ],
      [ 'GET', 'records/STORE?older=long', 400, 'OLDER_INVALID' ],
      [ 'GET', 'records/STORE?limit=0', 400, 'LIMIT_INVALID' ],
      [ 'GET', 'records/STORE?cursor=!!', 400, 'CURSOR_INVALID' ],
+     [ 'GET', 'records/STORE?cursor=zzz', 400, 'CURSOR_INVALID' ],
      [ 'DELETE', 'records/STORE', 400, 'FILTER_MISSING' ],
+     [ 'DELETE', 'records/STORE?older=0s&tenant=', 400, 'FILTER_EMPTY' ],
+     [ 'DELETE', 'records/STORE?state=completed&key=', 400, 'FILTER_EMPTY' ],
      [ 'POST', 'records/STORE', 405, 'METHOD_NOT_ALLOWED' ],
      [ 'DELETE', 'health', 405, 'METHOD_NOT_ALLOWED' ],
      [ 'GET', 'id', 400, 'KEY_MISSING' ],
@@ -334,9 +337,10 @@ my $all = connect_client();
 my $mine = connect_client();
 
 $all->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-$mine->send_part("GET /ops/events?key=$key HTTP/1.1\r\nHost: localhost\r\n\r\n");
-like($all->read_some(200, 2) || '', qr{200 OK.*text/event-stream}s, 'a stream');
-$mine->read_some(200, 2);
+$mine->send_part("GET /ops/events?key=$key&scope=api HTTP/1.1\r\n"
+                 . "Host: localhost\r\n\r\n");
+like($all->read_some(200, 10) || '', qr{200 OK.*text/event-stream}s, 'a stream');
+$mine->read_some(200, 10);
 
 my $id = post('/ok?op=ev', $key)->header('X-Record');
 post('/ok?op=ev', $key);
@@ -358,6 +362,8 @@ my $own = $mine->read_some(1 << 20, 0.3) // '';
 like($own, qr/"event":"idempotency\.replay"/, 'of one key');
 is(scalar(() = $own =~ /"event":"idempotency\.processed"/g), 1,
    'and of no other');
+like($own, qr/"event":"idempotency\.record\.deleted".*"record":"$id"/,
+     'with its deletion, which knows the record only');
 $_->abort for $all, $mine;
 
 
@@ -377,7 +383,7 @@ qr/\[emerg\] .*invalid value "write" in .*idempotency_admin.*nginx\.conf:\d+|inv
 my $c = connect_client();
 
 $c->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-$c->read_some(100, 2);
+$c->read_some(100, 10);
 ok(nginx_reload(), 'reloaded while somebody follows');
 ok(wait_for(sub { $c->closed(0.1) }, 5), 'the old worker lets go of him');
 is(http_get('/ops/')->status, 200, 'and the new one serves');

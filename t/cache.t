@@ -55,7 +55,7 @@ our $location = <<'_EOC_';
     }
     location /brief/ {
         idempotency      shared;
-        idempotency_ttl  700ms;
+        idempotency_ttl  2s;
         proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /small/ {
@@ -151,13 +151,13 @@ is(http_post('/ok?op=b', 'x', key())->status, 503, 'others are refused');
 
 === TEST 4: not longer than its ttl
 --- store: redis postgres
---- http_config eval: main::stores('cache hot:1m ttl=500ms;')
+--- http_config eval: main::stores('cache hot:1m ttl=4s;')
 --- config eval: $::location
 --- client
 my $key = key();
 http_post('/ok?op=a', 'x', $key);
 is(trips(sub { http_post('/ok?op=a', 'x', $key) }), 0, 'here');
-sleep 0.6;
+sleep 4.1;
 is(trips(sub { http_post('/ok?op=a', 'x', $key) }), 1, 'asked again');
 is(trips(sub { http_post('/ok?op=a', 'x', $key) }), 0, 'and here again');
 is(app_count('a'), 1, 'ran once');
@@ -172,19 +172,19 @@ is(app_count('a'), 1, 'ran once');
 my $key = key();
 http_post('/brief/ok?op=a', 'x', $key);
 is(http_post('/brief/ok?op=a', 'x', $key)->body, "run 1\n", 'replayed');
-sleep 0.75;
+sleep 2.1;
 is(http_post('/brief/ok?op=a', 'x', $key)->body, "run 2\n", 'runs again');
 
 # found, with a part of its life over
 my $found = key();
 http_post('/ok?op=b', 'x', $found, port => $ENV{TEST_NGINX_PORT_2});
 my ($name) = grep { $::redis->command('PTTL', $_) > 10_000 } $::redis->keys;
-$::redis->command('PEXPIRE', $name, 500);
+$::redis->command('PEXPIRE', $name, 3000);
 is(http_post('/ok?op=b', 'x', $found)->body, "run 1\n", 'found');
 $::redis->command('PERSIST', $name);
 is(http_post('/ok?op=b', 'x', $found)->body, "run 1\n", 'here');
 $::redis->command('DEL', $name);
-sleep 0.6;
+sleep 3.1;
 is(http_post('/ok?op=b', 'x', $found)->body, "run 2\n", 'its life is over');
 
 

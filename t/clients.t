@@ -48,7 +48,9 @@ SKIP: {
 
         scenarios('js', 'node clients/conformance/adapters/js.mjs');
 
-        $said = qx(node --test clients/js/test/ 2>&1);
+        # later ones take files only, earlier ones no patterns of their own
+
+        $said = qx(node --test clients/js/test/*.mjs 2>&1);
         is($?, 0, 'js: its own tests') or diag($said);
     }
 }

@@ -118,6 +118,9 @@ is(scalar(() = ctl('list', '--limit', 2) =~ /^[0-9a-f]{64}/mg), 2, 'a limit');
 is(scalar(ctl('stats')), "in_progress  1\ncompleted    5\nunusable     0\n",
    'counted');
 
+like(scalar(ctl('--version')), qr/^idempotencyctl \d+\.\d+\.\d+\n\z/,
+     'which version it is');
+
 is(scalar(ctl('cleanup', '--state', 'in_progress', '--older', '1h')),
    "deleted 0 records\n", 'none is that old');
 is(scalar(ctl('cleanup', '--state', 'in_progress', '--older', '1ms',
@@ -162,7 +165,39 @@ is((ctl("http://127.0.0.1:$port/other", 'health'))[1], 3,
 
 
 
-=== TEST 4: over a unix socket, and following events
+=== TEST 4: several stores
+--- http_config
+    idempotency_store small memory { zone small:1m; }
+--- config eval
+$::api . <<'_EOC_'
+    location /small/ {
+        idempotency        small;
+        idempotency_scope  api;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+_EOC_
+--- client
+post('/ok?op=a', new_key());
+post("/small/ok?op=b$_", new_key()) for 1, 2;
+
+my ($out, $code) = ctl('stats');
+
+is($code, 0, 'stats');
+like($out, qr/^small\n  in_progress  0\n  completed    2\n  unusable     0$/m,
+     'of each of them');
+
+my %n = map { $_->{name} => $_->{completed} }
+        @{ decode_json(scalar ctl('stats', '--json'))->{stores} };
+
+is($n{small}, 2, 'in JSON');
+is(join(' ', sort { $a <=> $b } values %n), '1 2', 'all');
+is(scalar(ctl('stats', '--store', 'small')),
+   "in_progress  0\ncompleted    2\nunusable     0\n", 'or of one');
+is((ctl('list'))[1], 2, 'a list is of one');
+
+
+
+=== TEST 5: over a unix socket, and following events
 --- http_config
     server {
         listen unix:$TEST_NGINX_SERVER_ROOT/ops.sock;

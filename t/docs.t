@@ -315,6 +315,11 @@ sub syntax_agrees {
 
     like($doc->{text}, qr/^```nginx\n(?:.*\n)*?[^#\n]*\b$name\b/m,
          "$name: has an example");
+
+    # as on nginx.org: "Sets ...", "Refuses ..."
+
+    like($doc->{text}, qr/^- \*\*context\*\*: .*\n\n[A-Z][a-z]+s\b/m,
+         "$name: opens with a verb");
 }
 
 
@@ -476,6 +481,21 @@ sub statuses_agree {
     is_deeply([ map { $_->[0] } rows($reference, 'status') ],
               [ map { "`$_`" } $body =~ /ngx_string\("(\w+)"\)/g ],
               'every $idempotency_status, and no other');
+
+    # also as labels of a figure, in documents and rules
+
+    my %status = map { $_ => 1 } $body =~ /ngx_string\("(\w+)"\)/g;
+
+    for my $file ('README.md', map { s{^\Q$root\E/}{}r }
+                  files("$root/docs", qr/\.md$/),
+                  files("$root/examples/monitoring", qr/alerts\.yml$/))
+    {
+        my @wrong = grep { !$status{$_} }
+                    map { split /\|/ }
+                    text($file) =~ /\boutcome=~?"([\w|]+)"/g;
+
+        is_deeply(\@wrong, [], "$file: outcomes are statuses");
+    }
 }
 
 
@@ -638,10 +658,16 @@ sub try {
         $conf = "${load}events { }\nhttp {\n$conf}\n";
 
     } else {
-        $conf =~ s/^load_module .*\n/$load/m;
+        $conf =~ s/^(?:load_module .*\n)+/$load/m;
     }
 
-    # no port of the machine, no directory of its nginx
+    # no port of the machine, no directory of its nginx, a secret of ours
+
+    if ($conf =~ s{(password_file\s+)[^;]+;}{$1$dir/password;}g) {
+        open my $f, '>', "$dir/password" or die "$dir/password: $!";
+        print {$f} "secret\n";
+        close $f;
+    }
 
     my $n = 0;
     $conf =~ s/^\s*listen\s[^;]+;\n//mg;

@@ -39,7 +39,7 @@ sub wait_event
     my @found;
 
     wait_for(sub { @found = grep { $_->{event} eq "idempotency.$name" }
-                                 read_events(lines()) }, 10);
+                                 read_events(lines(), slow => 1) }, 10);
 
     ok(scalar @found, "idempotency.$name");
     return $found[0] || {};

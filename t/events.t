@@ -63,9 +63,23 @@ sub wait_events {
     return @events;
 }
 
+# how many were dropped; and those that say that a storage was slow, which is up
+# to the machine, two for each request at most and none of the embedded one
+
 sub dropped {
     return sample(parse_prometheus(http_get('/stats')->body),
                   'nginx_idempotency_events_dropped_total');
+}
+
+sub is_dropped {
+    my ($requests, $name) = @_;
+
+    my $slow = ($ENV{IDEMPOTENCY_STORE} || 'memory') eq 'memory' ? 0 : 2;
+    my $all = 2 * $requests;
+    my $n = dropped();
+
+    ok($n >= $all && $n <= $all + $slow * $requests, $name)
+        or diag("$n, not $all");
 }
 
 run_tests();
@@ -665,8 +679,9 @@ http_post('/ok', $_, \%key) for 'x', 'x', 'y';
 
 my (@events, @priorities);
 
-while (@events < 4 && IO::Select->new($::syslog)->can_read(5)) {
+while (@events < 4 && IO::Select->new($::syslog)->can_read(15)) {
     $::syslog->recv(my $datagram, 65536);
+    next if $datagram =~ /storage\.slow/;
 
     like($datagram, qr/^<\d+>\w{3} [ \d]\d \d\d:\d\d:\d\d idem: \{.*\}$/,
          'a line of syslog');
@@ -699,7 +714,7 @@ _EOC_
 is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
    'requests run') for 1 .. 5;
 
-is(dropped(), 10, 'each event is counted as dropped');
+is_dropped(5, 'each event is counted as dropped');
 
 
 
@@ -724,8 +739,8 @@ for (1 .. $n) {
     last if !ok($r && $r->status == 204, 'runs');
 }
 
-ok(wait_for(sub { dropped() == 2 * $n }), 'every event is counted')
-    or diag(dropped());
+wait_for(sub { dropped() >= 2 * $n });
+is_dropped($n, 'every event is counted');
 error_log_like(qr/\[error\] .*events could not be written to "\/dev\/full"/,
                'said in error.log');
 is(scalar(my @said = error_log() =~ /could not be written/g), 1,

@@ -199,4 +199,37 @@ is(why('hold', [ [ 'A', 1, 4, 7 ], [ 'A', 2, 10.9 ] ], @fallback, @frozen), 'fal
    'a worker that is frozen has not seen the end of what ran: only the store, which is away, knows of it');
 is(why('hold', [ [ 'A', 3, 4, 7 ], [ 'A', 2, 10.9 ] ], @fallback, @frozen), 'nothing', '... another worker has');
 
+
+# --- the judge of the torture: the same account of who had no processor
+
+sub tortured
+{
+    my ($policy, $runs, %o) = @_;
+    my $judge = bless judge_of($runs, %o), 'Judge';
+
+    $judge->{start} = 1000;
+    $judge->judge_again(1, { id => 'op1', policy => $policy, what => 'ok', store => 'memory' },
+                        App::executions("$judge->{site}{dir}/executions", 'op1'));
+
+    my ($why) = map { /^run again: (.*)/ } keys %{ $judge->{figure} };
+    return defined $why ? $why : ($judge->{broken}[0] =~ /: ([^:]*)$/)[0];
+}
+
+sub waited { return (starved => [ [ 3, 1, 2.5 ] ]) }
+
+is(tortured('lease', [ [ 'C', 1, 0, 5 ], [ 'C', 2, 4 ] ]), 'nothing excuses it', 'a second run');
+is(tortured('lease', [ [ 'C', 1, 0, 5 ], [ 'C', 2, 4 ] ], waited()), 'worker starved', 'its worker had no processor');
+is(tortured('lease', [ [ 'C', 1, 0, 5 ], [ 'C', 2, 4 ] ], starved => [ [ 3, 2, 2.5 ] ]), 'nothing excuses it',
+   '... not another one');
+is(tortured('lease', [ [ 'C', 1, 0, 5 ], [ 'C', 2, 4 ] ], starved => [ [ 3, 1, 1.5 ] ]), 'nothing excuses it',
+   '... for so long that it lost its lock');
+is(tortured('hold', [ [ 'C', 1, 0, 5 ], [ 'C', 2, 4 ] ], waited()), 'worker starved, but under hold',
+   '... which is no excuse under hold');
+is(tortured('lease', [ [ 'C', 1, 0, 7.4, '200', 2.3 ], [ 'C', 2, 11 ] ]), 'unknown outcome',
+   'the application had it late');
+is(tortured('lease', [ [ 'C', 1, 0, 5.4, '200', 2.3 ], [ 'C', 2, 11 ] ]), 'nothing excuses it',
+   '... but its answer came in time');
+is(tortured('hold', [ [ 'C', 1, 0, 7.4, '200', 2.3 ], [ 'C', 2, 11 ] ]), 'unknown outcome, but under hold',
+   '... which is no excuse under hold, either');
+
 done_testing();

@@ -315,3 +315,43 @@ is(app_count('large'), 2, 'each ran once');
 is($h2->ping, 1, 'all on one connection');
 --- no_error_log
 [error]
+
+
+
+=== TEST 5: worker_shutdown_timeout ends what runs, a client that leaves does not
+--- h2
+--- main_config
+    worker_shutdown_timeout  2s;
+--- config
+    idempotency       $TEST_STORE;
+    proxy_buffering   off;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+my ($old) = nginx_workers();
+my ($a, $b, $c) = map { new_key() } 1 .. 3;
+
+# one that stays, one that leaves while its worker does, a stream
+
+my @h2 = map { h2_connect() } 1 .. 3;
+post($h2[0], '/hold?op=a', 'x', $a);
+post($h2[1], '/hold?op=b', 'x', $b);
+post($h2[2], '/size?n=2000&hold=body&type=text/event-stream&op=c', 'x', $c);
+app_wait_parked($_) for qw(a b c);
+
+ok(nginx_reload(), 'reloaded');
+$h2[1]->abort;
+sleep 1;
+app_release('b');
+my $h2 = h2_connect();
+is(answer($h2, '/hold?op=b', 'x', $b)->body, "run 1\n",
+   'a client that leaves meanwhile ends nothing');
+
+ok(wait_for(sub { !kill 0, $old }, 10), 'the old worker is gone in time');
+is(answer($h2, '/hold?op=a', 'x', $a)->error_code, 'OUTCOME_UNKNOWN',
+   'what became of the other one is unknown');
+is(answer($h2, '/size?n=2000&hold=body&type=text/event-stream&op=c', 'x', $c)
+   ->error_code, 'OUTCOME_UNKNOWN', 'so is that of the stream');
+is(app_count($_), 1, "$_ ran once") for qw(a b c);

@@ -25,7 +25,7 @@ for my $file (@files) {
     open my $fh, '<', $file or die "$file: $!\n";
     read $fh, my $head, 1500;
 
-    my $code = $file =~ m{\.(?:[ch]|t|pm|pl|pml|conf|ya?ml|sh|py|js|mjs|sql|lua|spec)$
+    my $code = $file =~ m{\.(?:[ch]|t|pm|pl|pml|conf|ya?ml|sh|py|js|mjs|sql|lua|spec|html|css)$
                           |(?:^|/)(?:Makefile|Dockerfile|config)$}x
                || $head =~ /^#!/;
 

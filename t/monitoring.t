@@ -86,7 +86,8 @@ for my $family (values %$f) {
 
 my %some = (breaker_state => [], outbox_records => [],
             outbox_total => [ 'result' ], records => [ 'state' ],
-            store_bytes => [], store_size_bytes => [], evictions_total => [],
+            store_bytes => [], store_size_bytes => [],
+            server_used_bytes => [], evictions_total => [],
             node_operations_total => [ 'node', 'result' ],
             node_breaker_state => [ 'node' ], store_up => [],
             store_queued => [], oldest_lock_seconds => [],

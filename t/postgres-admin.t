@@ -13,11 +13,12 @@ use Test::Nginx::Socket 'no_plan';
 use Digest::SHA ();
 use JSON::PP;
 
-our $pg;
+our ($pg, $proxy);
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres') {
     $pg = start_postgres('max_connections=60');
     $ENV{TEST_NGINX_OWN_PORT} = $pg->{port};
+    $proxy = start_redis_proxy($pg);
     $pg->sql('CREATE ROLE plain LOGIN; GRANT idempotency_nginx TO plain',
              user => 'keeper');
 }
@@ -387,3 +388,31 @@ is(http_get("/ops/records/shared/$id")->status, 404, 'it does not come back');
 is(post('/ok?op=x', $key)->body, "run 2\n", 'the key runs again');
 is(post('/ok?op=x', $key)->body, "run 2\n", 'once');
 like($commit->(), qr/^\s*0\s*$/, 'and the old commit stays lost');
+
+
+
+=== TEST 9: a lost reply to a removal, and a reload with one under way
+--- store: postgres
+--- http_config eval
+::own('') =~ s/\$TEST_NGINX_OWN_PORT/$::proxy ? $::proxy->{port} : 1/er
+          =~ s/timeout +5s/timeout 30s/r
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $id = post('/ok?op=d', $key)->header('X-Record');
+
+$::proxy->tell('lose');
+is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
+   1, 'deleted, although its reply was lost');
+is(http_get("/ops/records/shared/$id")->status, 404, 'it is gone');
+is(http_request('DELETE', "/ops/records/shared/$id", '', {})->status, 404,
+   'there is none to be deleted twice');
+is(post('/ok?op=d', $key)->body, "run 2\n", 'it runs again');
+
+$::proxy->tell('hold');
+my $c = send_request('DELETE', "/ops/records/shared/$id", '', {});
+ok(nginx_reload(), 'a reload');
+$::proxy->tell('cut');
+is(($c->read_response(40) or die 'no answer')->json->{deleted}, 1,
+   'the old worker answers');
+is(post('/ok?op=d', $key)->body, "run 3\n", 'it runs again');

@@ -356,3 +356,42 @@ is(main::until_answered('/ok?op=o', $old)->body, "run 1\n", 'as is the old one')
 ok(wait_for(sub { $::pg->sql("SELECT count(*) FROM "
     . "idempotency.idempotency_keys WHERE state = 2") == 3 }, 20), 'all landed');
 is(app_count('h'), 1, 'ran once');
+
+
+
+=== TEST 7: after an outage a worker that had nothing to do asks each server
+--- store: postgres
+--- workers: 1
+--- http_config
+    idempotency_store own postgres {
+        server           127.0.0.1:$TEST_NGINX_OWN_PORT;
+        server           127.0.0.1:$TEST_NGINX_PRIMARY_PORT;
+        timeout          2s;
+        connect_timeout  2s;
+        purge            off;
+        wake             poll;
+    }
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+is(http_post('/ok?op=z', 'x', main::key())->status, 200, 'it works');
+$::pg->kill_it('QUIT');
+
+for (1 .. 9) {
+    is(http_post('/ok?op=y', 'x', main::key())->status, 503, 'both are away');
+    sleep 0.3;
+}
+
+# each begin is one attempt by now: the next is at the server that is away
+
+my $at = sub { my @at = error_log() =~ /can't connect to PostgreSQL at 127\.0\.0\.1:(\d+)/g; return $at[-1] };
+
+for (1 .. 4) {
+    last if $at->() == $::pg->{port};
+    http_post('/ok?op=y', 'x', main::key());
+    sleep 0.5;
+}
+
+sleep 3;
+$::pg->spawn;
+is(http_post('/ok?op=a', 'x', main::key())->status, 200, 'the first request runs');

@@ -113,7 +113,7 @@ error_log_like(qr/\[warn\] .*node 127.0.0.1:$dead->{port} of store "c" failed 3 
 for (@dead[3 .. 7]) {
     my $start = Time::HiRes::time();
     is(post($_)->status, 503, 'refused');
-    cmp_ok(Time::HiRes::time() - $start, '<', 0.25, 'at once');
+    cmp_ok(Time::HiRes::time() - $start, '<', 0.25 + grace(), 'at once');
 }
 
 for my $node (@alive) {

@@ -436,7 +436,7 @@ for my $n (0 .. 2) {
 }
 
 # it looks by itself after three quarters of a second at least
-cmp_ok($quickest, '<', 0.6, 'woken');
+cmp_ok($quickest, '<', 0.6 + grace(), 'woken');
 ok($other->stop, 'the other leaves');
 
 

@@ -343,6 +343,6 @@ for my $n (0 .. 5) {
     $quickest = $late if $n && $late < $quickest;
 }
 
-cmp_ok($quickest, '<', 0.6, 'woken, and not by its own look');
+cmp_ok($quickest, '<', 0.6 + grace(), 'woken, and not by its own look');
 
 stop_other();

@@ -430,3 +430,23 @@ is(http_post($uri, 'x', \%key)->body, $first->body, 'another meanwhile');
 is($c->read_response->body, $first->body, 'all of it in the end');
 --- no_error_log
 [error]
+
+
+
+=== TEST 6: "Server" of the upstream, or none
+--- config
+    idempotency        $TEST_STORE;
+    proxy_pass_header  Server;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $server ([ 'none', '' ], [ 'its own', '&header=Server:%20app' ]) {
+    my ($name, $args) = @$server;
+
+    my ($first, $retry) = tries('POST', "/ok?op=server$args", {}, {});
+
+    is($first->header('Server'), $args ? 'app' : undef, "$name: the first");
+    same($first, $retry, $name, framing());
+}

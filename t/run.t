@@ -57,6 +57,7 @@ sub demonstration {
     });
 
     ok($up, "$what: it listens");
+    until_true(60, sub { slurp($said) =~ /Ctrl-C ends it/ });
     $sub->($port, slurp($said)) if $up;
 
     kill 'TERM', $pid;
@@ -117,6 +118,7 @@ demonstration('memory', { DEMO => '', STORE => '' }, sub {
          'with the replay');
     like($said, qr/make run DEMO=traffic/, 'it says how to see more');
     like($said, qr/make run STORE=valkey/, 'and how to try a server');
+    like($said, qr/make run STORE=postgres/, 'or the other');
 });
 
 demonstration('traffic, valkey', { DEMO => 'traffic', STORE => 'valkey' }, sub {
@@ -131,6 +133,16 @@ demonstration('traffic, valkey', { DEMO => 'traffic', STORE => 'valkey' }, sub {
                     \{(?=[^}]*store="demo").*"$outcome".*\}\s[2-9]/xmi
         }), "traffic: $outcome");
     }
+});
+
+demonstration('postgres', { DEMO => '', STORE => 'postgres' }, sub {
+    my ($port, $said) = @_;
+
+    lines_are_true('postgres', $said);
+
+    like(`curl -s http://127.0.0.1:$port/idempotency`,
+         qr/^nginx_idempotency_requests_total\{(?=[^}]*store="demo").*
+            "REPLAYED".*\}\s1$/xmi, 'postgres: the records are there');
 });
 
 # what can't be

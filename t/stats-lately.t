@@ -253,3 +253,66 @@ cmp_ok(gauge('store_bytes'), '>', $empty + 20000, 'it filled up');
 ok(wait_for(sub { gauge('store_bytes') == $empty }, 15), 'and is empty again');
 is(gauge('records'), 0, 'without a record');
 cmp_ok(gauge('records_expired_total'), '>=', 20, 'which expired');
+
+
+
+=== TEST 5: how full a server is, if it has a limit and the user may ask
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix  full:;
+    }
+    idempotency_store humble redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix    humble:;
+        user      humble;
+        password  secret;
+    }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /humble/ {
+        idempotency  humble;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+$::server->command(qw(CONFIG SET maxmemory 67108864));
+$::server->command(qw(ACL SETUSER humble on >secret ~* &* +@all -@dangerous));
+$::server->command(qw(CONFIG RESETSTAT));
+
+for ('/', '/humble/') {
+    is(http_post("${_}size?n=2000", 'x', { 'Idempotency-Key' => new_key() })
+           ->status, 200, 'ran');
+}
+
+figures();
+
+SKIP: {
+    skip 'the server can not tell rights', 4
+        if $::server->command('INFO', 'server') =~ /redis_version:6/;
+
+    ok(wait_for(sub { gauge('store_size_bytes', store => 'shared') }, 15),
+       'a size is told');
+    is(gauge('store_size_bytes', store => 'shared'), 67108864, 'maxmemory');
+    cmp_ok(gauge('server_used_bytes', store => 'shared'), '>', 100000,
+           'with what is in use');
+
+    my ($s) = grep { $_->{name} eq 'shared' }
+              @{ http_get('/stats?format=json')->json->{stores} };
+    is($s->{size}, 67108864, 'in JSON, too');
+}
+
+ok(wait_for(sub { gauge('records', store => 'humble',
+                        state => 'completed') }, 15), 'who may not is counted');
+is(gauge($_, store => 'humble'), undef, "without $_")
+    for qw(store_size_bytes server_used_bytes);
+unlike($::server->command('INFO', 'errorstats'), qr/NOPERM/,
+       'and did not ask');
+is(scalar @{ $::server->command('ACL', 'LOG') }, 0, 'nor was refused');
+
+$::server->command(qw(CONFIG SET maxmemory 0));

@@ -316,7 +316,11 @@ for my $at ('', '/hold') {
     } else {
         wait_for(sub {
             $retry = send_post($uri, 'x', \%key);
-            !defined $retry->read_response(0.3);
+
+            # it runs, or is refused
+            wait_for(sub { app_count('killed') == 2
+                           || $retry->read_response(0.05) });
+            return app_count('killed') == 2;
         });
         app_release('killed', 1);
         is(length $retry->read_response(10)->body, 2000, "$uri: runs again");

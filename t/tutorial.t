@@ -143,6 +143,11 @@ sub readme {
     my @lines = map { split /\n/, $_->[1] } blocks('README.md');
     push @lines, slurp('README.md') =~ /^\| `(make [^`]+)` \|/mg;
 
+    # those that stand alone have a place to fill in
+
+    push @lines, slurp('README.md') =~ s/^```.*?^```$//msgr
+                 =~ /^    (?=[a-z.])(\S.*)$/mg;
+
     my $demo = slurp('tools/run');
 
     for my $line (@lines) {
@@ -161,11 +166,27 @@ sub readme {
             next;
         }
 
+        if ($line =~ m{^\./configure .* --(add-\S*module)=<checkout>$}) {
+            like(slurp('tools/build'), qr/"--$1=\$root"/,
+                 "README: tools/build does it with --$1, too");
+            next;
+        }
+
+        # of nginx's own tree
+
+        next if $line =~ /^make(?: modules)?$/;
+
         my ($goal) = $line =~ /^(make \S+)/;
         my $how = $known{$line} // ($goal && $known{$goal});
 
         ok($how, "README: $line is tried") or next;
         ok(-e $how, "README: by $how") if $how =~ m{/};
+
+        # a port is any
+
+        if ($line =~ /^make run (\w+)=([a-z]+)/) {
+            like(slurp('t/run.t'), qr/\b$1 => '$2'/, "README: with $1=$2");
+        }
 
         if ($goal) {
             my $said = `MAKEFLAGS= $goal -n 2>&1 | head -n 40`;

@@ -357,3 +357,45 @@ ok(wait_for(sub {
 --- must_die
 --- error_log eval
 qr/invalid value "" in "idempotency_group" directive/
+
+
+
+=== TEST 12: njs and perl ask for the body by name
+--- modules: js perl
+--- http_config
+    js_path    $TEST_NGINX_SERVER_ROOT/html;
+    js_import  keys from keys.js;
+    js_set     $js_key keys.of_body;
+    perl_set   $perl_key 'sub {
+        my $r = shift;
+        my $body = $r->variable("request_body");
+        return defined $body ? unpack("H*", $body) : "";
+    }';
+--- config
+    idempotency  $TEST_STORE;
+
+    location /js/ {
+        idempotency_key  $js_key;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /perl/ {
+        idempotency_key  $perl_key;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files
+>>> keys.js
+function of_body(r) {
+    var body = r.variables.request_body;
+    return body ? Buffer.from(body).toString('hex') : '';
+}
+export default { of_body };
+--- client
+for my $by (qw(js perl)) {
+    is(http_post("/$by/ok?op=$by", "$by one")->body, "run 1\n", "$by: ran");
+
+    my $r = http_post("/$by/ok?op=$by", "$by one");
+    is($r->header('Idempotent-Replayed'), 'true', "$by: replayed");
+    is(http_post("/$by/ok?op=$by", "$by two")->body, "run 2\n", "$by: another");
+    is(http_post("/$by/ok?op=$by-none", '')->body, "run 1\n", "$by: none");
+    is(app_count($by), 2, "$by: ran once for each");
+}

@@ -122,7 +122,7 @@ is($c[0]->read_response(0.05), undef, 'nobody is answered yet');
 my $start = seconds();
 app_release('a');
 my @r = map { $_->read_response } @c;
-cmp_ok(seconds() - $start, '<', 0.5, 'woken, not polling');
+cmp_ok(seconds() - $start, '<', 0.5 + grace(), 'woken, not polling');
 
 is(scalar(grep { $_->status == 201 } @r), 6, 'all answered');
 is(scalar(grep { $_->body eq "run 1\n" } @r), 6, 'the same body');
@@ -165,7 +165,7 @@ for my $holder (0 .. 3) {
     my @r = map { $_->read_response } $c, @c;
     my $took = seconds() - $start;
 
-    cmp_ok($took, '<', 0.5, "$op: woken, not polling");
+    cmp_ok($took, '<', 0.5 + grace(), "$op: woken, not polling");
     is(scalar(grep { $_ && $_->body eq "run 1\n" } @r), 9, "$op: all answered");
     is(scalar(keys %{ { map { $_->header('X-Pid') => 1 } @r } }), 4,
        "$op: by four workers");
@@ -414,7 +414,8 @@ ok(wait_waiting(4), 'four wait');
 for my $run (1 .. 5) {
     my $start = seconds();
     is(app_wait_parked('a'), 1, "run $run: one runs");
-    cmp_ok(seconds() - $start, '<', 0.6, "run $run: woken, not polling");
+    cmp_ok(seconds() - $start, '<', 0.6 + grace(),
+           "run $run: woken, not polling");
     is(app_count('a'), $run, "run $run: only one");
     app_release('a');
 }
@@ -455,7 +456,7 @@ app_wait_parked('b');
 my $start = seconds();
 app_release('b');
 my @r = map { $_->read_response } @c;
-cmp_ok(seconds() - $start, '<', 0.5, 'woken, not polling');
+cmp_ok(seconds() - $start, '<', 0.5 + grace(), 'woken, not polling');
 is_deeply([ sort map { $_->status } @r ], [ 409, 409, 409, 502 ], 'refused');
 is(scalar(grep { $_->error_code eq 'OUTCOME_UNKNOWN' } @r), 3, 'unknown');
 is(app_count('b'), 1, 'ran once');
@@ -525,7 +526,7 @@ app_release('a');
 is($holder->read_response->body, "run 1\n", 'the holder is answered');
 is($second->read_response->body, "run 1\n", 'who stayed is answered');
 is($h2->response($id[1])->body, "run 1\n", 'who stayed, over HTTP/2');
-cmp_ok(seconds() - $start, '<', 0.5, 'at once');
+cmp_ok(seconds() - $start, '<', 0.5 + grace(), 'at once');
 is(app_count('a'), 1, 'ran once');
 
 

@@ -22,7 +22,8 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
     $root $dir $nginx $module $body_size $body $answer
-    set_up free_port start stop stop_all start_app start_redis start_gateway
+    set_up free_port start stop stop_all start_app start_redis start_server
+    start_gateway
     nginx_conf worker_pids cpu_time wrk redis_command has_module note
     write_file read_file slurp median percentile
 );
@@ -233,6 +234,27 @@ sub start_redis
 }
 
 
+# A server of records of a given version, see tools/redis-server-of: its port
+# and its pid.
+
+sub start_server
+{
+    my $name = shift;
+
+    my $binary = `$root/tools/redis-server-of $name 2>/dev/null`;
+    chomp $binary;
+
+    return { missing => "there is no $name" } if !$binary;
+
+    my $port = free_port();
+    my $pid = start($name, $other_cores, $port, $binary, '--port', $port,
+                    '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no',
+                    '--dir', $dir, '--maxclients', '20000');
+
+    return { port => $port, pid => $pid };
+}
+
+
 sub redis_command
 {
     my ($port, @words) = @_;
@@ -324,8 +346,8 @@ sub cpu_time
 }
 
 
-# One run of wrk: requests a second, and processor time of the gateway for
-# each request, in microseconds.
+# One run of wrk: requests a second, and processor time of the gateway, and of
+# its server of records, for each request, in microseconds.
 
 sub wrk
 {
@@ -339,9 +361,12 @@ sub wrk
     local $ENV{BENCH_PREFIX} = $arg{prefix} // sprintf '%x-%x', time * 1000, rand 1e6;
     local $ENV{BENCH_KEYS}   = $arg{keys} // 1000;
 
+    my $server = $gateway->{server};
+    my $server_before = $server ? cpu_time($server) : 0;
     my $before = cpu_time($gateway->{pid});
     my $out = `taskset -c $other_cores wrk -t1 -c$connections -d${seconds}s --timeout 10s -s $root/bench/$arg{script}.lua http://127.0.0.1:$gateway->{port}$uri 2>&1`;
     my $used = cpu_time($gateway->{pid}) - $before;
+    my $server_used = $server ? cpu_time($server) - $server_before : 0;
 
     my ($requests, $took, $bad)
         = $out =~ /^result: (\d+) requests, (\d+) us, (\d+) bad/m
@@ -354,7 +379,7 @@ sub wrk
     }
 
     return { rate => $requests / ($took / 1e6), cpu => $used * 1e6 / $requests,
-             requests => $requests };
+             server => $server_used * 1e6 / $requests, requests => $requests };
 }
 
 

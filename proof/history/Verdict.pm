@@ -139,16 +139,6 @@ sub away
 
 sub late { my ($self, $at) = @_; return SLACK + $self->{timeout} + $self->busy($at, $at + 2) }
 
-# how long the machine stood still, or whoever had to wait most for it
-
-sub busy
-{
-    my ($self, $since, $until) = @_;
-    my ($all, $one) = ($self->{stalls}->sum($since, $until), $self->{starved}->most($since, $until));
-
-    return $all > $one ? $all : $one;
-}
-
 
 # --- what excuses
 
@@ -200,25 +190,6 @@ sub without_outcome
                   && ($_->{until} || 9e9) >= $before->{time} + $self->{read} - SLACK } @{ $self->{faults}{freezes} };
 
     return undef;
-}
-
-# ... or the application had it so late that nginx did not wait for its end
-
-sub no_outcome
-{
-    my ($self, $run) = @_;
-
-    return 1 if $self->SUPER::no_outcome($run);
-    return $run->{end} && $run->{end} - $run->{begin} > $self->{read} - 0.2;
-}
-
-sub starved
-{
-    my ($self, $i, $op, $before, $this) = @_;
-    my $lease = $self->{lease};
-
-    return $self->{starved}->within($before->{pid}, $lease, $before->{begin}, $this->{begin}) >= $lease * 2 / 3
-           ? 'worker starved' : undef;
 }
 
 sub died

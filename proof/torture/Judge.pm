@@ -6,14 +6,17 @@
 # and that can be shown to have happened to this very operation:
 #
 #   status not kept   the application's own account: it answered 503 in full
-#   unknown outcome   ... it reset, truncated, took longer than nginx waits, or
-#                     was killed while it ran
+#   unknown outcome   ... it reset, truncated, took longer than nginx waits, as
+#                     nginx counts: from its own begin; or was killed while it
+#                     ran
 #   holder killed     the worker that asked the application is one that was
 #                     killed, between its begin and the end of its commit, and
 #                     nobody had been told the response by then
 #   store out of      the module's account: that worker's nginx could not renew
 #   reach             or commit this very record, and got no other commit
 #                     through before somebody took over
+#   worker starved    its worker was ready to run and had no processor, by the
+#                     kernel's account, for what a renewal leaves of a lease
 #   fallback          it began while its nginx could not reach Redis, in the
 #                     ledger, which does not know what ran in Redis before
 #   expired           a brief one, after its ttl
@@ -292,7 +295,7 @@ sub judge_again
     # Redis counts from when it was asked, the request from when it was told
 
     my $slack = SLACK + ($op->{store} ne 'memory' ? $self->{timeout} : 0)
-                + $self->{stalls}->sum($before->{begin} - 1, $before->{begin} + 1);
+                + $self->busy($before->{begin} - 1, $before->{begin} + 1);
 
     my $where = sprintf 'op%d (%s, %s, %s): run %d on %s at %.2f, %.2f s after run %d on %s (%s)', $i,
                         @$op{qw(store policy what)}, $this->{run}, $this->{from}, $this->{begin} - $self->{start},
@@ -336,6 +339,9 @@ sub why
     return 'store out of reach' if $op->{store} ne 'memory' && $self->out_of_reach($before, $this);
     return 'fallback' if $op->{store} eq 'fallback' && $self->fell_back($before, $this);
 
+    my $starved = $self->starved($i, $op, $before, $this);
+    return $starved if $starved;
+
     return 'machine stood still for a lease'
         if $self->{stalls}->longest($before->{begin}, $this->{begin}) >= $self->{lease};
 
@@ -343,7 +349,30 @@ sub why
 }
 
 
-# by the application's own account
+# how much later than otherwise things may have happened: all stood still, or one
+
+sub busy
+{
+    my ($self, $since, $until) = @_;
+    my ($all, $one) = ($self->{stalls}->sum($since, $until), $self->{starved}->most($since, $until));
+
+    return $all > $one ? $all : $one;
+}
+
+# a worker that could not renew is one that stalled
+
+sub starved
+{
+    my ($self, $i, $op, $before, $this) = @_;
+    my $lease = $self->{lease};
+
+    return $self->{starved}->within($before->{pid}, $lease, $before->{begin}, $this->{begin}) >= $lease * 2 / 3
+           ? 'worker starved' : undef;
+}
+
+
+# by the application's own account; one that had it late ends it when nginx does
+# not wait any more
 
 sub no_outcome
 {
@@ -351,7 +380,7 @@ sub no_outcome
     my $how = $run->{how} || '';
 
     return 1 if $how =~ /^(reset|truncated)$/;
-    return 1 if $run->{end} && $run->{end} - $run->{time} > $self->{read} - 0.2;
+    return 1 if $run->{end} && $run->{end} - $run->{begin} > $self->{read} - 0.2;
     return 0 if $how !~ /^(sending)?$/;
 
     return scalar grep { $_ >= $run->{time} - SLACK && $_ <= $run->{time} + Client::LONGEST + 1 }
@@ -365,7 +394,7 @@ sub killed
 {
     my ($self, $i, $before) = @_;
     my $end = $before->{end} || $before->{time} + $self->{read};
-    my $late = $end + $self->{timeout} + 0.3 + $self->{stalls}->sum($end, $end + 2);
+    my $late = $end + $self->{timeout} + 0.3 + $self->busy($end, $end + 2);
 
     for my $kill (@{ $self->{faults}{kills} }) {
         next if $kill->{pid} != $before->{pid} || $kill->{from} ne $before->{from};
@@ -406,7 +435,7 @@ sub fell_back
     my @all = grep { $_->{aim}{ $this->{from} } } @{ $self->{faults}{store} };
     my $at = sub { my ($t, $tail) = @_; return grep { $_->{since} - SLACK <= $t && $t <= $_->{until} + $tail } @all };
 
-    return 0 if !$at->($this->{begin}, 2 + $self->{timeout} + $self->{stalls}->sum($this->{begin} - 2, $this->{begin}));
+    return 0 if !$at->($this->{begin}, 2 + $self->{timeout} + $self->busy($this->{begin} - 2, $this->{begin}));
 
     # what surely began in the ledger is known there: nothing got through then
 

@@ -25,6 +25,7 @@ GRANT EXECUTE ON FUNCTION
     idempotency_watch(bytea),
     idempotency_entry(bytea),
     idempotency_purge(integer, boolean),
+    idempotency_expire(integer, boolean),
     idempotency_figures(),
     idempotency_log(jsonb)
 TO idempotency_nginx;

@@ -63,22 +63,25 @@ DECLARE
     f          timestamptz;
     k_token    bytea;
     k_lease    timestamptz;
+    k_done     timestamptz;
     k_expires  timestamptz;
     k_forget   timestamptz;
     k_hold     boolean;
     k_again    boolean;
     k_waiting  boolean;
+    was        boolean;
 BEGIN
     FOR i IN 1 .. 20 LOOP
         n := clock_timestamp();
         f := n + greatest(p_ttl, 2 * p_lease) * interval '1 ms';
+        was := false;
 
-        SELECT k.token, k.lease_until, k.expires_at, k.forget_at, k.hold,
-               k.again, k.waiting, k.state, k.reason, k.claim, k.details,
-               k.response
-          INTO k_token, k_lease, k_expires, k_forget, k_hold,
-               k_again, k_waiting, o_state, o_reason, o_claim, o_details,
-               o_response
+        SELECT k.token, k.lease_until, k.completed_at, k.expires_at,
+               k.forget_at, k.hold, k.again, k.waiting, k.state, k.reason,
+               k.claim, k.details, k.response
+          INTO k_token, k_lease, k_done, k_expires,
+               k_forget, k_hold, k_again, k_waiting, o_state, o_reason,
+               o_claim, o_details, o_response
           FROM idempotency_keys k WHERE k.id = p_id;
 
         IF NOT FOUND THEN
@@ -114,6 +117,7 @@ BEGIN
             ELSE
                 o_how := 0;
                 k_again := false;
+                was := o_state < 4 AND o_reason <> 6;
             END IF;
 
         ELSIF o_state = 4 OR (o_state = 3 AND o_reason = 6) THEN
@@ -193,10 +197,21 @@ BEGIN
             END IF;
         END IF;
 
+        -- what had expired, for who tells of it: before the purge, or within
+        -- its grace, o_left is its ttl; and a lock whose holder was gone
+
+        IF was THEN
+            o_left := 1000 * extract(epoch FROM k_expires - k_done);
+        ELSE
+            o_details := NULL;
+
+            IF o_how = 0 THEN
+                o_claim := NULL;
+            END IF;
+        END IF;
+
         o_state := NULL;
         o_reason := NULL;
-        o_claim := NULL;
-        o_details := NULL;
         o_response := NULL;
         RETURN;
     END LOOP;

@@ -16,7 +16,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS idempotency_events_seq
 
 -- The next p_limit events behind p_after, or from p_since on (ms).  Those that
 -- came before p_until (0: no end), and have p_value or p_other in the member
--- p_name (NULL: all), have a line; an empty one, if they are removed.
+-- p_name (NULL: all), have a line; an empty one, if they are removed.  Beside
+-- the hash of a key, p_other is the record: what a store tells has no hash.
 
 CREATE OR REPLACE FUNCTION idempotency_trail(
     p_after bigint, p_since bigint, p_until bigint, p_name text, p_value text,
@@ -50,7 +51,8 @@ BEGIN
     ), m AS MATERIALIZED (
         SELECT s.seq, s.line FROM s
          WHERE (p_until = 0 OR s.at < p_until)
-           AND (p_name IS NULL OR s.line ->> p_name IN (p_value, p_other))
+           AND (p_name IS NULL OR s.line ->> p_name IN (p_value, p_other)
+                OR (p_name = 'key_hash' AND s.line ->> 'record' = p_other))
     ), d AS (
         DELETE FROM idempotency_events e USING m
          WHERE p_remove AND e.seq = m.seq

@@ -38,7 +38,9 @@ typedef struct {
     u_char               *buf;
     ngx_msec_t            sent;
     ngx_str_t             word;                 /* in each line, or empty   */
+    ngx_str_t             other;                /* ... or this one          */
     u_char                word_data[96];
+    u_char                other_data[96];
 } ngx_http_idem_follow_t;
 
 
@@ -47,6 +49,8 @@ static u_char *ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f);
 static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_follow_t *f,
     u_char *last);
 static ngx_int_t ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f);
+static ngx_uint_t ngx_http_idem_follow_wants(ngx_http_idem_follow_t *f,
+    u_char *p, size_t len);
 static void ngx_http_idem_follow_cleanup(void *data);
 
 
@@ -118,7 +122,10 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 }
 
 
-/* a line that is wanted has this in it */
+/*
+ * A line that is wanted has this in it.  What a store tells of a record does
+ * not have the hash of the key, since the store does not know that.
+ */
 
 static ngx_int_t
 ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f)
@@ -128,6 +135,7 @@ ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f)
     ngx_str_t   value, scope;
 
     f->word.data = f->word_data;
+    f->other.data = f->other_data;
 
     if (ngx_http_idem_admin_arg(f->request, "record", &value) == NGX_OK) {
 
@@ -145,9 +153,23 @@ ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f)
         p = ngx_sprintf(f->word_data, "\"key_hash\":\"%*xs\"", sizeof(hash),
                         hash);
         f->word.len = p - f->word_data;
+
+        p = ngx_sprintf(f->other_data, "\"record\":\"%*xs\"", sizeof(id), id);
+        f->other.len = p - f->other_data;
     }
 
     return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_follow_wants(ngx_http_idem_follow_t *f, u_char *p, size_t len)
+{
+    return f->word.len == 0
+           || ngx_strlcasestrn(p, p + len, f->word.data, f->word.len - 1)
+           || (f->other.len
+               && ngx_strlcasestrn(p, p + len, f->other.data,
+                                   f->other.len - 1));
 }
 
 
@@ -223,11 +245,7 @@ ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f)
             break;
         }
 
-        if (f->word.len
-            && ngx_strlcasestrn(p + 6, p + 6 + len, f->word.data,
-                                f->word.len - 1)
-               == NULL)
-        {
+        if (!ngx_http_idem_follow_wants(f, p + 6, len)) {
             continue;
         }
 

@@ -25,6 +25,8 @@
 
 static ngx_int_t ngx_http_idem_admin_filters(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+static ngx_int_t ngx_http_idem_admin_empty(ngx_http_request_t *r,
+    ngx_int_t *rc);
 static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
@@ -46,6 +48,12 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
     if (q->one) {
         return NGX_OK;
+    }
+
+    if (r->method == NGX_HTTP_DELETE
+        && ngx_http_idem_admin_empty(r, rc) != NGX_OK)
+    {
+        return NGX_DECLINED;
     }
 
     switch (ngx_http_idem_admin_key(r, q->id, NULL, &scope)) {
@@ -82,6 +90,35 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
     }
 
     return ngx_http_idem_admin_cursor(r, q, rc);
+}
+
+
+/*
+ * A deletion with an empty "tenant=" is of a script whose variable is empty:
+ * it does not mean all tenants.
+ */
+
+static ngx_int_t
+ngx_http_idem_admin_empty(ngx_http_request_t *r, ngx_int_t *rc)
+{
+    ngx_str_t    value;
+    const char **name;
+
+    static const char  *names[] = { "key", "group", "tenant", "actor", NULL };
+
+    for (name = names; *name; name++) {
+
+        if (ngx_http_idem_admin_arg(r, *name, &value) == NGX_OK
+            && value.len == 0)
+        {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "FILTER_EMPTY", "Which records are to be "
+                             "deleted? \"%s\" is empty.", *name);
+            return NGX_DECLINED;
+        }
+    }
+
+    return NGX_OK;
 }
 
 

@@ -42,8 +42,10 @@ static void ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry);
+static void ngx_http_idem_admin_label(ngx_http_idem_line_t *line,
+    const char *name, ngx_str_t *label);
 static void ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a,
-    u_char *id);
+    u_char *id, ngx_http_idem_entry_t *entry);
 static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a,
     u_char *after);
 static ngx_int_t ngx_http_idem_admin_one(ngx_http_idem_admin_t *a);
@@ -322,7 +324,8 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
         a->removing = 0;
 
         if (a->op.result == NGX_HTTP_IDEM_OK) {
-            ngx_http_idem_admin_deleted(a, entry[a->entry].id);
+            ngx_http_idem_admin_deleted(a, entry[a->entry].id,
+                                        &entry[a->entry]);
             ngx_http_idem_admin_tell(a, &entry[a->entry]);
 
         } else if (a->op.result == NGX_HTTP_IDEM_ERROR
@@ -345,14 +348,29 @@ ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
 }
 
 
-/* an event, and a line in the error log: who it was that asked */
+static void
+ngx_http_idem_admin_label(ngx_http_idem_line_t *line, const char *name,
+    ngx_str_t *label)
+{
+    if (label->len) {
+        ngx_http_idem_line_string(line, name, label);
+    }
+}
+
+
+/*
+ * An event, and a line in the error log: who it was that asked.  What the
+ * record was may be unknown: the reply was lost.
+ */
 
 static void
-ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id)
+ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
+    ngx_http_idem_entry_t *entry)
 {
-    ngx_str_t             *who;
-    ngx_http_request_t    *r;
-    ngx_http_idem_line_t   line;
+    ngx_str_t                     *who;
+    ngx_http_request_t            *r;
+    ngx_http_idem_line_t           line;
+    ngx_http_idem_admin_labels_t   labels;
 
     r = a->request;
 
@@ -364,6 +382,14 @@ ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id)
                                  &a->store->name)
         == NGX_OK)
     {
+        if (entry) {
+            ngx_http_idem_admin_labels(entry, &labels);
+
+            ngx_http_idem_admin_label(&line, "group", &labels.group);
+            ngx_http_idem_admin_label(&line, "tenant", &labels.tenant);
+            ngx_http_idem_admin_label(&line, "actor", &labels.actor);
+        }
+
         ngx_http_idem_line_hex(&line, "record", id, NGX_HTTP_IDEM_ID_LEN);
         ngx_http_idem_line_string(&line, "by", who);
         ngx_http_idem_line_write(&line);
@@ -476,7 +502,8 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     }
 
     if (removes) {
-        ngx_http_idem_admin_deleted(a, a->query.id);
+        ngx_http_idem_admin_deleted(a, a->query.id,
+                                    a->list.entries.nelts ? entry : NULL);
     }
 
     if (a->list.entries.nelts) {

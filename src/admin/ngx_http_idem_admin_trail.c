@@ -47,6 +47,7 @@ typedef struct {
     size_t                  cursor_len;
     u_char                  cursor[NGX_HTTP_IDEM_CURSOR_MAX];
     u_char                  text[2 * NGX_HTTP_IDEM_HASH_LEN];
+    u_char                  record[2 * NGX_HTTP_IDEM_ID_LEN];
     unsigned                follow:1;
     unsigned                remove:1;
     unsigned                dry_run:1;
@@ -242,12 +243,20 @@ ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
     if (ngx_http_idem_admin_key(r, id, hash, &scope) == NGX_OK) {
         ngx_str_set(&trail->name, "key_hash");
 
+        /* what a store told of the record has no hash of the key */
+
+        ngx_str_set(&trail->other_name, "record");
+        trail->other.data = t->record;
+        trail->other.len = ngx_hex_dump(t->record, id, sizeof(id))
+                           - t->record;
+
     } else if (ngx_http_idem_admin_arg(r, "actor", &trail->other) == NGX_OK
                && trail->other.len)
     {
         /* by name, as a hash or plain, or by the hash */
 
         ngx_str_set(&trail->name, "actor");
+        trail->other_name = trail->name;
         ngx_http_idem_digest_plain(hash, trail->other.data,
                                    trail->other.len);
     } else {

@@ -206,7 +206,10 @@ const ngx_http_idem_figure_t  ngx_http_idem_figures[] = {
         GAUGE, HELD, offsetof(ngx_http_idem_store_stats_t, bytes), NULL),
     ngx_http_idem_word("store_size_bytes", "size",
         "Bytes that a store has room for in all.",
-        GAUGE, ZONE, offsetof(ngx_http_idem_store_stats_t, size), NULL),
+        GAUGE, SIZE, offsetof(ngx_http_idem_store_stats_t, size), NULL),
+    ngx_http_idem_word("server_used_bytes", "server_used",
+        "Memory that the servers of a store use, by all that is there.",
+        GAUGE, USED, 0, NULL),
     ngx_http_idem_word("evictions_total", "evicted",
         "Records that lost their response, since the store was full.",
         COUNTER, ZONE, offsetof(ngx_http_idem_store_stats_t, evicted), NULL),
@@ -302,6 +305,7 @@ ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store)
     {
         v->from[NGX_HTTP_IDEM_FROM_HELD] = &v->held;
         v->from[NGX_HTTP_IDEM_FROM_ZONE] = &v->held;
+        v->from[NGX_HTTP_IDEM_FROM_SIZE] = &v->held;
     }
 
     if (v->inner->backend->remote) {
@@ -358,6 +362,16 @@ ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
     ngx_memcpy(v->held.records, tally->records, sizeof(v->held.records));
     v->held.bytes = tally->bytes;
     v->from[NGX_HTTP_IDEM_FROM_HELD] = &v->held;
+
+    if (tally->used) {
+        v->used = tally->used;
+        v->from[NGX_HTTP_IDEM_FROM_USED] = &v->used;
+    }
+
+    if (tally->size) {
+        v->held.size = tally->size;
+        v->from[NGX_HTTP_IDEM_FROM_SIZE] = &v->held;
+    }
 }
 
 

@@ -40,6 +40,8 @@ typedef enum {
     NGX_HTTP_IDEM_FROM_STORE,                   /* ..._metrics_t            */
     NGX_HTTP_IDEM_FROM_HELD,                    /* ..._store_stats_t        */
     NGX_HTTP_IDEM_FROM_ZONE,                    /* ... of shared memory     */
+    NGX_HTTP_IDEM_FROM_SIZE,                    /* ... if it is limited     */
+    NGX_HTTP_IDEM_FROM_USED,                    /* a word                   */
     NGX_HTTP_IDEM_FROM_BREAKER,                 /* a word                   */
     NGX_HTTP_IDEM_FROM_SERVER,                  /* ..._view_server_t        */
     NGX_HTTP_IDEM_FROM_SCAN,                    /* ..._view_scan_t          */
@@ -124,6 +126,7 @@ typedef struct {
 
     ngx_http_idem_view_nginx_t      nginx;
     ngx_http_idem_store_stats_t     held;
+    ngx_uint_t                      used;
     ngx_uint_t                      breaker;
     ngx_http_idem_view_server_t     server;
     ngx_http_idem_view_scan_t       scan;

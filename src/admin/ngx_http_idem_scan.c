@@ -163,6 +163,8 @@ ngx_http_idem_scan_slice(ngx_http_idem_scan_t *s)
 
     s->list.cursor.data = s->cursor;
     s->list.cursor.len = s->cursor_len;
+    s->list.used = 0;
+    s->list.size = 0;
 
     s->pool = ngx_create_pool(4096, ngx_cycle->log);
     op->pool = s->pool;
@@ -198,6 +200,9 @@ ngx_http_idem_scan_handler(ngx_http_idem_op_t *op)
 
     if (op->result == NGX_HTTP_IDEM_OK) {
         entry = s->list.entries.elts;
+
+        s->tally.used += s->list.used;
+        s->tally.size += s->list.size;
 
         for (i = 0; i < s->list.entries.nelts; i++) {
             ngx_http_idem_scan_count(s, &entry[i]);

@@ -16,6 +16,11 @@
  * that are there the one counts whose rule stands first in the configuration:
  * a double tap gets its answer before a rule that rejects has its say.
  *
+ * Nobody runs on a lock whose lease may be over.  A worker that stood still
+ * reads what the store said long ago, and a lock may end while the next one is
+ * asked for: then somebody else may have taken over.  Such a lock is asked for
+ * again, by its own token, and who lost it meets the one that runs.
+ *
  * Called by the handler; calls the store, and whoever goes on from there:
  * execution, waiting, replay, refusal.
  */
@@ -28,6 +33,10 @@
 #include "request/ngx_http_idem_request.h"
 
 
+/* how often locks of a request are asked for again: some store is that slow */
+#define NGX_HTTP_IDEM_LAPSES  4
+
+
 static ngx_int_t ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover);
 static ngx_uint_t ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
@@ -36,6 +45,10 @@ static void ngx_http_idem_begin_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static ngx_http_idem_cover_t *ngx_http_idem_begin_lapsed(
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_begin_again(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_begin_handler(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_found(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
@@ -84,7 +97,9 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             }
         }
 
-        if (cover->taken || cover == ctx->claims.replayed) {
+        if ((cover->taken && !cover->doubted)
+            || cover == ctx->claims.replayed)
+        {
             continue;
         }
 
@@ -93,9 +108,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         switch (op->result) {
 
         case NGX_HTTP_IDEM_ACQUIRED:
-            cover->taken = 1;
-            cover->where = op->where;
-            ngx_http_idem_locked(cover, op);
+            ngx_http_idem_taken(cover);
             break;
 
         case NGX_HTTP_IDEM_FOUND:
@@ -141,6 +154,11 @@ ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover)
     ngx_http_idem_op_prepare(cover, &cover->op, NGX_HTTP_IDEM_OP_BEGIN);
     cover->op.handler = ngx_http_idem_begin_handler;
 
+    if (cover->taken) {
+        /* as the first time: whichever store has it */
+        cover->op.where = NULL;
+    }
+
     cover->asked = 1;
 
     ngx_http_idem_event_of(cover->ctx, cover,
@@ -158,6 +176,7 @@ ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover)
 
     op = &cover->op;
 
+    cover->doubted = 0;
     cover->ctx->claims.store_time += ngx_current_msec - op->start;
 
     switch (op->result) {
@@ -232,6 +251,12 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_found(r, ctx->claims.replayed);
     }
 
+    cover = ngx_http_idem_begin_lapsed(ctx);
+
+    if (cover) {
+        return ngx_http_idem_begin_again(r, cover);
+    }
+
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
@@ -276,6 +301,61 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     return ngx_http_idem_execute(r, ctx);
+}
+
+
+static ngx_http_idem_cover_t *
+ngx_http_idem_begin_lapsed(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    /* the worker may have stood still in this turn of the event loop */
+
+    ngx_time_update();
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (cover->taken
+            && (ngx_msec_int_t) (cover->locked_until - ngx_current_msec) <= 0)
+        {
+            return cover;
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
+ * The lock stays ours until the answer is there: if it is somebody else's by
+ * now, what another store has of it is given back
+ */
+
+static ngx_int_t
+ngx_http_idem_begin_again(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = cover->ctx;
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: a lease of %M ms was over before its lock was "
+                  "seen, record %*xs", ctx->claims.lease, (size_t) 8,
+                  cover->id);
+
+    if (++ctx->claims.lapses > NGX_HTTP_IDEM_LAPSES) {
+        cover->op.result = NGX_HTTP_IDEM_ERROR;
+        cover->op.error = "it answers later than a lease lasts";
+
+        return ngx_http_idem_store_error(r, cover);
+    }
+
+    cover->asked = 0;
+    cover->doubted = 1;
+
+    return ngx_http_idem_begin(r, ctx);
 }
 
 

@@ -54,6 +54,8 @@ typedef struct {
     unsigned                derived:1;
     unsigned                asked:1;
     unsigned                taken:1;            /* the lock is ours         */
+    unsigned                doubted:1;          /* ... if it did not end: it is
+                                                   asked for again          */
     unsigned                lost:1;             /* not any more             */
 } ngx_http_idem_cover_t;
 
@@ -105,6 +107,8 @@ typedef struct {
     ngx_msec_t               renew_at;          /* the locks                */
     ngx_msec_t               held_since;
     ngx_msec_t               store_time;
+    ngx_uint_t               lapses;            /* locks that were seen too
+                                                   late                     */
     ngx_uint_t               commits;           /* under way                */
     ngx_http_idem_claims_pt  done;              /* ... called after them    */
 
@@ -156,6 +160,7 @@ ngx_http_idem_op_t *ngx_http_idem_op_own(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_e kind);
 void ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
+void ngx_http_idem_taken(ngx_http_idem_cover_t *cover);
 void ngx_http_idem_locked(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
 ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);

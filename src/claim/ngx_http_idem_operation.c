@@ -34,6 +34,7 @@ static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
  * Each begin has a token of its own.  The release of a lock that was given
  * back, or of a begin that was given up, may still be on its way, on a
  * connection that broke: it must not find the same token in the next lock.
+ * A lock that is asked for again keeps its token, which says whose it is.
  */
 
 void
@@ -54,6 +55,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->key_alone = ngx_http_idem_key_alone(cover);
     op->abandoned = 0;
     op->expired = 0;
+    op->original = 0;
     op->pool = ctx->request->pool;
     op->log = ctx->request->connection->log;
     op->data = cover;
@@ -63,7 +65,11 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     ngx_memcpy(op->id, cover->id, NGX_HTTP_IDEM_ID_LEN);
 
     if (kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        ngx_http_idem_token(cover->token);
+
+        if (!cover->taken) {
+            ngx_http_idem_token(cover->token);
+        }
+
         op->laid.store = NULL;
         op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
                     && !ngx_http_idem_is_dry_run(ctx);
@@ -112,6 +118,18 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 }
 
 
+/* its begin got the lock */
+
+void
+ngx_http_idem_taken(ngx_http_idem_cover_t *cover)
+{
+    cover->taken = 1;
+    cover->where = cover->op.where;
+
+    ngx_http_idem_locked(cover, &cover->op);
+}
+
+
 /*
  * A begin or a renewal got through: until when the lock is ours for certain.
  * The store counts from when it was asked, which is not before it was sent.
@@ -121,7 +139,7 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 void
 ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 {
-    cover->locked_until = op->start
+    cover->locked_until = op->asked
                           + (op->hold ? ngx_http_idem_lock_life(op)
                                       : op->lease);
 }

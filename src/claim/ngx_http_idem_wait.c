@@ -373,9 +373,7 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
         watch->gone = 0;
         watch->local = 0;
         watch->leased = ngx_current_msec + ctx->claims.lease;
-        cover->taken = 1;
-        cover->where = op->where;
-        ngx_http_idem_locked(cover, op);
+        ngx_http_idem_taken(cover);
         ngx_http_idem_ready(ctx);
         break;
 

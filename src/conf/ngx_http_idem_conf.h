@@ -189,6 +189,8 @@ typedef struct {
     ngx_array_t                      fallbacks;  /* stores of two of them   */
     ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
                                                     it is on                */
+    ngx_array_t                      pages;      /* of ngx_str_t, and others:
+                                                    ..._conf_pages.c        */
     ngx_queue_t                      logs;       /* of ..._log_t            */
     ngx_shm_zone_t                  *tap;        /* of events, or NULL      */
     ngx_http_idem_activity_conf_t    activity;
@@ -196,6 +198,8 @@ typedef struct {
                                                     or -1                   */
     ngx_int_t                        request_id; /* ... of $request_id      */
     ngx_uint_t                       stats;      /* somebody may look       */
+    unsigned                         any_page:1;
+    unsigned                         uri_page:1;
 } ngx_http_idem_main_conf_t;
 
 
@@ -281,6 +285,8 @@ typedef struct {
                                                             empty           */
     ngx_uint_t                    stats;                 /* how to serve them */
     ngx_uint_t                    admin;                 /* 0: it is none   */
+    void                        **no_post_action;        /* of nginx, made when
+                                                            it is wanted    */
 } ngx_http_idem_loc_conf_t;
 
 
@@ -363,6 +369,12 @@ char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_conf_replay_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+/* ..._order.c, ..._pages.c */
+
+void ngx_http_idem_conf_order(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
+ngx_uint_t ngx_http_idem_may_be_page(ngx_http_request_t *r);
 
 /* ..._value.c */
 

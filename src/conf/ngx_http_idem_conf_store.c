@@ -377,6 +377,8 @@ ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ilcf->own = 1;
 
+    ngx_http_idem_conf_order(cf);
+
     value = cf->args->elts;
     name = value[1];
 

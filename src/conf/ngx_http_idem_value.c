@@ -26,7 +26,6 @@
 
 static ngx_int_t ngx_http_idem_value_header(ngx_conf_t *cf,
     ngx_str_t *text, ngx_str_t *header);
-static ngx_int_t ngx_http_idem_value_request_body(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idem_values_settle(ngx_conf_t *cf,
     ngx_array_t *values, size_t size);
 static ngx_int_t ngx_http_idem_value_settle(ngx_conf_t *cf,
@@ -126,6 +125,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
     ngx_http_idem_main_conf_t   *mcf;
 
     static ngx_str_t  request_id = ngx_string("request_id");
+    static ngx_str_t  request_body = ngx_string("request_body");
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
@@ -157,38 +157,16 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
         }
     }
 
-    mcf->request_body = ngx_http_idem_value_request_body(cf);
+    /*
+     * njs and perl ask for variables by name; with an index it shows that they
+     * did.  $request_id would be made anew each time without one.
+     */
 
-    /* made anew each time that it is asked for by name */
-
+    mcf->request_body = ngx_http_get_variable_index(cf, &request_body);
     mcf->request_id = ngx_http_get_variable_index(cf, &request_id);
 
-    return (mcf->request_id == NGX_ERROR) ? NGX_ERROR : NGX_OK;
-}
-
-
-/* its index, if anybody uses it */
-
-static ngx_int_t
-ngx_http_idem_value_request_body(ngx_conf_t *cf)
-{
-    ngx_uint_t                  i;
-    ngx_http_variable_t        *v;
-    ngx_http_core_main_conf_t  *cmcf;
-
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    v = cmcf->variables.elts;
-
-    for (i = 0; i < cmcf->variables.nelts; i++) {
-        if (v[i].name.len == sizeof("request_body") - 1
-            && ngx_strncmp(v[i].name.data, "request_body", v[i].name.len) == 0)
-        {
-            return i;
-        }
-    }
-
-    return -1;
+    return (mcf->request_body == NGX_ERROR || mcf->request_id == NGX_ERROR)
+           ? NGX_ERROR : NGX_OK;
 }
 
 
@@ -347,8 +325,7 @@ ngx_http_idem_value_early(ngx_http_request_t *r,
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
 
     if (value->kind != NGX_HTTP_IDEM_VALUE_SCRIPT
-        || value->script.lengths == NULL || mcf->request_body < 0
-        || r->request_body)
+        || value->script.lengths == NULL || r->request_body)
     {
         return ngx_http_idem_value(r, value, s);
     }
@@ -393,9 +370,7 @@ ngx_http_idem_value_body_read(ngx_http_request_t *r)
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
 
-    if (mcf->request_body >= 0) {
-        r->variables[mcf->request_body].not_found = 0;
-    }
+    r->variables[mcf->request_body].not_found = 0;
 }
 
 
@@ -408,7 +383,7 @@ ngx_http_idem_value_too_early(ngx_http_request_t *r)
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
 
-    return mcf->request_body >= 0 && r->request_body == NULL
+    return r->request_body == NULL
            && r->variables[mcf->request_body].not_found;
 }
 

@@ -64,6 +64,9 @@ typedef struct {
 typedef struct {
     ngx_uint_t                 records[4];      /* by state                 */
     ngx_uint_t                 bytes;           /* of responses             */
+    ngx_uint_t                 used;            /* memory of its servers    */
+    ngx_uint_t                 size;            /* ... and what they may use;
+                                                   0: not known             */
     ngx_uint_t                 nlongest;
     ngx_http_idem_longest_t    longest[NGX_HTTP_IDEM_HISTORY_LONGEST];
 } ngx_http_idem_tally_t;

@@ -211,6 +211,10 @@ typedef enum {
 /* of each; a hash in hexadecimal is of 64 */
 #define NGX_HTTP_IDEM_LABEL_MAX  96
 
+/* ... and of all that stands before the details */
+#define NGX_HTTP_IDEM_LABELS_MAX                                              \
+    (3 + NGX_HTTP_IDEM_LABEL_N * (2 + NGX_HTTP_IDEM_LABEL_MAX))
+
 /* of all of them, "labels" are NGX_HTTP_IDEM_LABEL_N strings; 0: none */
 size_t ngx_http_idem_labels_size(const ngx_str_t *labels);
 u_char *ngx_http_idem_labels_encode(u_char *p, const ngx_str_t *labels);

@@ -6,15 +6,15 @@
 
 /*
  * The checksum of what leaves the process: Adler-32, as zlib's adler32() makes
- * it, in a third of its time.  For a megabyte that is the largest part of what
+ * it, in a fifth of its time.  For a megabyte that is the largest part of what
  * a worker does with a response, after copying it.
  *
- * Eight bytes are one word, and the word has two times four lanes of 16 bits:
+ * Sixteen bytes are two words, and a word has two times four lanes of 16 bits:
  * its bytes at even places, and those at odd ones.  A lane of the first sum has
  * the bytes that came by; one of the second has the first sums before each of
- * them.  What a lane can hold bounds a run: 21 words.  At its end
+ * them.  What a lane can hold bounds a run: 21 pairs of words.  At its end
  *
- *     s2 += bytes of the run * s1 + 8 * second + (8 - place) * first
+ *     s2 += bytes of the run * s1 + 16 * second + (16 - place) * first
  *
  * over all lanes, and s1 += first.  Both are reduced once for a piece only:
  * they have 64 bits.
@@ -30,6 +30,7 @@
 
 
 #define NGX_HTTP_IDEM_SUM_BASE   65521
+#define NGX_HTTP_IDEM_SUM_SIZE   16
 #define NGX_HTTP_IDEM_SUM_RUN    21
 #define NGX_HTTP_IDEM_SUM_PIECE  (1 << 24)
 
@@ -41,26 +42,34 @@
 #define NGX_HTTP_IDEM_SUM_PLACE  0x0000000100020003ULL
 
 
-static ngx_inline uint64_t
-ngx_http_idem_sum_word(const u_char *p)
+/* two words at a time, by the vectors of gcc and clang: SSE2, NEON, or none */
+
+typedef uint64_t  ngx_http_idem_sum_t
+    __attribute__((vector_size(NGX_HTTP_IDEM_SUM_SIZE)));
+
+
+static ngx_inline ngx_http_idem_sum_t
+ngx_http_idem_sum_load(const u_char *p)
 {
-    uint64_t  word;
+    ngx_http_idem_sum_t  words;
 
-    ngx_memcpy(&word, p, 8);
+    ngx_memcpy(&words, p, NGX_HTTP_IDEM_SUM_SIZE);
 
-#if (NGX_HAVE_LITTLE_ENDIAN)
-    return word;
-#else
-    return __builtin_bswap64(word);
+#if !(NGX_HAVE_LITTLE_ENDIAN)
+    words[0] = __builtin_bswap64(words[0]);
+    words[1] = __builtin_bswap64(words[1]);
 #endif
+
+    return words;
 }
 
 
 uint32_t
 ngx_http_idem_body_sum(uint32_t sum, const u_char *p, size_t len)
 {
-    size_t    i, n, rest;
-    uint64_t  s1, s2, word, even, odd, even2, odd2, first;
+    size_t               i, n, run, rest;
+    uint64_t             s1, s2, first, second;
+    ngx_http_idem_sum_t  words, even, odd, even2, odd2, both;
 
     s1 = sum & 0xffff;
     s2 = sum >> 16;
@@ -68,17 +77,21 @@ ngx_http_idem_body_sum(uint32_t sum, const u_char *p, size_t len)
     for ( /* void */ ; len; len -= rest) {
         rest = ngx_min(len, NGX_HTTP_IDEM_SUM_PIECE);
 
-        for (n = rest; n >= 8; n -= 8 * i) {
-            even = odd = even2 = odd2 = 0;
+        for (n = rest; n >= NGX_HTTP_IDEM_SUM_SIZE;
+             n -= run * NGX_HTTP_IDEM_SUM_SIZE)
+        {
+            run = ngx_min(n / NGX_HTTP_IDEM_SUM_SIZE, NGX_HTTP_IDEM_SUM_RUN);
 
-            for (i = 0; i < ngx_min(n / 8, NGX_HTTP_IDEM_SUM_RUN); i++) {
-                word = ngx_http_idem_sum_word(p);
-                p += 8;
+            even = odd = even2 = odd2 = (ngx_http_idem_sum_t) { 0, 0 };
+
+            for (i = 0; i < run; i++) {
+                words = ngx_http_idem_sum_load(p);
+                p += NGX_HTTP_IDEM_SUM_SIZE;
 
                 even2 += even;
                 odd2 += odd;
-                even += word & NGX_HTTP_IDEM_SUM_BYTES;
-                odd += word >> 8 & NGX_HTTP_IDEM_SUM_BYTES;
+                even += words & NGX_HTTP_IDEM_SUM_BYTES;
+                odd += words >> 8 & NGX_HTTP_IDEM_SUM_BYTES;
             }
 
             /* lanes of the second sum are too full for one product */
@@ -88,11 +101,22 @@ ngx_http_idem_body_sum(uint32_t sum, const u_char *p, size_t len)
                     + (odd2 & NGX_HTTP_IDEM_SUM_HALVES)
                     + (odd2 >> 16 & NGX_HTTP_IDEM_SUM_HALVES);
 
-            first = (even + odd) * NGX_HTTP_IDEM_SUM_ALL >> 48;
+            second = even2[0] + even2[1];
+            both = even + odd;
+            first = both[0] * NGX_HTTP_IDEM_SUM_ALL >> 48;
 
-            s2 += 8 * (i * s1 + (uint32_t) (even2 + (even2 >> 32)))
-                  + 7 * first + (even * NGX_HTTP_IDEM_SUM_ALL >> 48)
-                  - 2 * ((even + odd) * NGX_HTTP_IDEM_SUM_PLACE >> 48);
+            /* the first word is eight bytes farther from the end */
+
+            s2 += 16 * (run * s1 + (uint32_t) (second + (second >> 32)))
+                  + 8 * first;
+
+            first += both[1] * NGX_HTTP_IDEM_SUM_ALL >> 48;
+
+            s2 += 7 * first
+                  + (even[0] * NGX_HTTP_IDEM_SUM_ALL >> 48)
+                  + (even[1] * NGX_HTTP_IDEM_SUM_ALL >> 48)
+                  - 2 * ((both[0] * NGX_HTTP_IDEM_SUM_PLACE >> 48)
+                         + (both[1] * NGX_HTTP_IDEM_SUM_PLACE >> 48));
             s1 += first;
         }
 

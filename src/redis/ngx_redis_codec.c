@@ -263,17 +263,32 @@ ngx_redis_put_number(u_char *p, uint64_t n)
 }
 
 
-/* a type and a number: there are many of them in a command */
+/* a type and a number: there are many of them in a command, mostly small */
 
 u_char *
 ngx_redis_put_line(u_char *p, u_char type, uint64_t n)
 {
     u_char  *start, text[NGX_INT64_LEN];
 
-    start = ngx_redis_digits(text, n);
-
     *p++ = type;
-    p = ngx_cpymem(p, start, text + sizeof(text) - start);
+
+    if (n < 1000) {
+
+        if (n >= 100) {
+            *p++ = (u_char) ('0' + n / 100);
+        }
+
+        if (n >= 10) {
+            *p++ = (u_char) ('0' + n / 10 % 10);
+        }
+
+        *p++ = (u_char) ('0' + n % 10);
+
+    } else {
+        start = ngx_redis_digits(text, n);
+        p = ngx_cpymem(p, start, text + sizeof(text) - start);
+    }
+
     *p++ = CR; *p++ = LF;
 
     return p;

@@ -20,8 +20,6 @@
 #include "request/ngx_http_idem_request.h"
 
 
-static ngx_uint_t ngx_http_idem_covered(ngx_http_request_t *r,
-    ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_bypassed(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_key(ngx_http_request_t *r,
@@ -111,7 +109,7 @@ ngx_http_idem_admit_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_idem_covered(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 {
     ngx_str_t   *method;

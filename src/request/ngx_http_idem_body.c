@@ -90,7 +90,8 @@ ngx_http_idem_body_reset(void)
 ngx_int_t
 ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    unsigned  no_buffering;
+    unsigned                  no_buffering;
+    ngx_http_request_body_t  *body, none;
 
     if (ngx_http_idem_filters == NGX_HTTP_IDEM_FILTERS_CALLED) {
         return NGX_OK;
@@ -98,8 +99,13 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ngx_http_idem_filters == NGX_HTTP_IDEM_FILTERS_UNKNOWN) {
 
-        if (r->request_body == NULL) {
-            return NGX_ERROR;
+        /* there is none if it was thrown away */
+
+        body = r->request_body;
+
+        if (body == NULL) {
+            ngx_memzero(&none, sizeof(ngx_http_request_body_t));
+            r->request_body = &none;
         }
 
         /* without buffering nginx does nothing where there is nothing */
@@ -111,6 +117,7 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         (void) ngx_http_top_request_body_filter(r, NULL);
 
         r->request_body_no_buffering = no_buffering;
+        r->request_body = body;
 
         if (!ctx->place.probe) {
             ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_CALLED;

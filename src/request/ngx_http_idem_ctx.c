@@ -105,6 +105,7 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r,
     hcln->data = ctx;
 
     ctx->conf = conf;
+    ctx->place.led = r->internal;
 
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
@@ -262,7 +263,8 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /*
  * A replay did not run, nor did what was refused: the operator's action after
  * a request is not for it.  nginx reads it from the location when all else is
- * through; this request gets one without.
+ * through; this request gets one without.  It is made once for a location: a
+ * connection that is kept alive reads it when the request is gone.
  */
 
 void
@@ -270,6 +272,7 @@ ngx_http_idem_no_post_action(ngx_http_request_t *r)
 {
     void                     **loc_conf;
     ngx_http_core_loc_conf_t  *clcf, *copy;
+    ngx_http_idem_loc_conf_t  *conf;
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
@@ -277,20 +280,28 @@ ngx_http_idem_no_post_action(ngx_http_request_t *r)
         return;
     }
 
-    loc_conf = ngx_palloc(r->pool, sizeof(void *) * ngx_http_max_module);
-    copy = ngx_palloc(r->pool, sizeof(ngx_http_core_loc_conf_t));
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    if (loc_conf == NULL || copy == NULL) {
-        return;
+    if (conf->no_post_action == NULL) {
+        loc_conf = ngx_palloc(ngx_cycle->pool,
+                              sizeof(void *) * ngx_http_max_module);
+        copy = ngx_palloc(ngx_cycle->pool, sizeof(ngx_http_core_loc_conf_t));
+
+        if (loc_conf == NULL || copy == NULL) {
+            return;
+        }
+
+        ngx_memcpy(loc_conf, r->loc_conf,
+                   sizeof(void *) * ngx_http_max_module);
+
+        *copy = *clcf;
+        ngx_str_null(&copy->post_action);
+
+        loc_conf[ngx_http_core_module.ctx_index] = copy;
+        conf->no_post_action = loc_conf;
     }
 
-    ngx_memcpy(loc_conf, r->loc_conf, sizeof(void *) * ngx_http_max_module);
-
-    *copy = *clcf;
-    ngx_str_null(&copy->post_action);
-
-    loc_conf[ngx_http_core_module.ctx_index] = copy;
-    r->loc_conf = loc_conf;
+    r->loc_conf = conf->no_post_action;
 }
 
 

@@ -327,12 +327,7 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    /*
-     * Both: the worker is told to end what is not through by now.  "close"
-     * alone is a QUIC connection that its client has closed
-     */
-
-    if (!(c->close && c->error) && ctx
+    if (ctx && !ngx_http_idem_cut_off(r)
         && (ngx_http_idem_at_work(ctx)
             || ctx->phase == NGX_HTTP_IDEM_COMMIT))
     {
@@ -342,6 +337,43 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
     rev->handler = ngx_http_idem_request_handler;
     rev->handler(rev);
+}
+
+
+/*
+ * When worker_shutdown_timeout is over, nginx sets "close" and "error" of each
+ * connection.  "close" alone is a QUIC connection that its client has closed.
+ * A stream of HTTP/2 has "error" only, as when its client is gone; then the
+ * connection that it belongs to has come to its end, or failed.
+ */
+
+ngx_uint_t
+ngx_http_idem_cut_off(ngx_http_request_t *r)
+{
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
+    if (c->close && c->error) {
+        return 1;
+    }
+
+#if (NGX_HTTP_V2)
+
+    if (r->stream && ngx_exiting && c->error) {
+        c = r->stream->connection->connection;
+
+        if (c->error && !c->timedout && !c->read->eof && !c->read->error
+            && !c->write->error)
+        {
+            r->connection->close = 1;
+            return 1;
+        }
+    }
+
+#endif
+
+    return 0;
 }
 
 

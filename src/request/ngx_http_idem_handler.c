@@ -27,11 +27,14 @@
 #include "request/ngx_http_idem_request.h"
 
 
+static void ngx_http_idem_not_covered(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_run(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_run_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_uint_t ngx_http_idem_discarded(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_idem_discarded(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_read_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_body_handler(ngx_http_request_t *r);
@@ -80,21 +83,54 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (conf->own || !(r->error_page || r->err_status)) {
-
-        if (ngx_http_idem_create_ctx(r, conf) == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
+    if (conf->own
+        || !(r->error_page || r->err_status || ngx_http_idem_may_be_page(r)))
+    {
+        return (ngx_http_idem_create_ctx(r, conf) == NULL)
+               ? NGX_HTTP_INTERNAL_SERVER_ERROR : NGX_DECLINED;
     }
 
     /*
-     * Else it was seen in no location before, and comes from an error_page:
+     * It was seen in no location before, and comes from an error_page:
      * "return" or limit_req may have refused it ahead of this, and here is the
      * page that says so.  It is not to be stored, nor to be replaced by what
      * is, unless this location itself was told to.
      */
 
+    ngx_http_idem_not_covered(r, conf);
+
     return NGX_DECLINED;
+}
+
+
+/*
+ * Some use "return" and an error_page to choose a location, and expect it to
+ * be covered as any other.
+ */
+
+static void
+ngx_http_idem_not_covered(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    static ngx_uint_t  told;
+
+    if (told || r->content_handler == NULL
+        || !ngx_http_idem_covered(r, conf))
+    {
+        return;
+    }
+
+    told = 1;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: an error_page led a request to location "
+                  "\"%V\" that was refused by \"return\" or the like, and "
+                  "it is not covered there; if it is meant to be, write "
+                  "\"idempotency\" into that location", &clcf->name);
 }
 
 
@@ -180,7 +216,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return NGX_DECLINED;
         }
 
-        if (ngx_http_idem_discarded(r)) {
+        if (ngx_http_idem_discarded(r, ctx)) {
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
                                 "the body was discarded");
             return NGX_DECLINED;
@@ -293,15 +329,17 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /*
  * A body that is too large is thrown away before any phase of ours, and an
  * error_page may lead here all the same.  What is left of the request is not
- * what the client means by its key.
+ * what the client means by its key.  A body that Lua throws away where the
+ * request came to by itself is another matter: there it is what everybody
+ * gets to see, and it counts as an empty one.
  */
 
 static ngx_uint_t
-ngx_http_idem_discarded(ngx_http_request_t *r)
+ngx_http_idem_discarded(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_table_elt_t  *length;
 
-    if (r->request_body) {
+    if (r->request_body || !ctx->place.led) {
         return 0;
     }
 

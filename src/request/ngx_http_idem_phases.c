@@ -97,6 +97,16 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
 
     *h = ngx_http_idem_preaccess_handler;
 
+    if (ngx_http_idem_has_module(cf, "ngx_http_lua_module")) {
+
+        /*
+         * access_by_lua may set the header with the key, and puts itself
+         * behind all others of its phase: admission is in pre-content then
+         */
+
+        return NGX_OK;
+    }
+
     h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
     if (h == NULL) {
         return NGX_ERROR;

@@ -181,6 +181,7 @@ typedef struct {
     unsigned                   uri_changes:4;
     unsigned                   error_page:1;
     unsigned                   let_in:1;        /* by all its checks        */
+    unsigned                   led:1;           /* ... to the first of ours */
     unsigned                   probe:1;         /* of the filters           */
 } ngx_http_idem_place_t;
 
@@ -302,6 +303,9 @@ ngx_int_t ngx_http_idem_execute(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_execute_part(ngx_http_request_t *r);
 void ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_guard(ngx_http_request_t *r);
+
+/* the worker is told to end what is not through by now; nginx's handler does */
+ngx_uint_t ngx_http_idem_cut_off(ngx_http_request_t *r);
 void ngx_http_idem_execute_let_go(ngx_http_request_t *r);
 
 /* ..._upstream.c */
@@ -317,6 +321,8 @@ ngx_http_idem_run_t *ngx_http_idem_run_of(
 
 /* ..._admit.c, ..._body.c, ..._rest.c, ..._fingerprint.c */
 
+ngx_uint_t ngx_http_idem_covered(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_admit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_body_start(ngx_http_request_t *r,

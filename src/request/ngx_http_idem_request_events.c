@@ -201,13 +201,17 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
             break;
         }
 
-        /* of the old one, as far as this nginx has seen it replayed */
+        /* of the old one; replays as far as this nginx has seen them */
 
         if (ngx_http_idem_replays_look(ctx->claims.primary->id, &count,
                                        &original)
             == NGX_OK)
         {
             ngx_http_idem_line_number(line, "replay_count", count);
+        }
+
+        if (ctx->claims.primary->op.original) {
+            original = ctx->claims.primary->op.original;
         }
 
         if (original && now > original) {
@@ -241,7 +245,11 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
 
-        /* it waited for that one, or does not know of it */
+        /* it waited for that one, or the store told */
+
+        if (original == 0) {
+            original = ctx->claims.primary->op.original;
+        }
 
         if (original && now > original) {
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);

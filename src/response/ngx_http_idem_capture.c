@@ -45,6 +45,8 @@ static ngx_int_t ngx_http_idem_seen_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_APART;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_APART;
+static ngx_uint_t ngx_http_idem_upgrades(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_head_alone(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -151,7 +153,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     stream = ngx_http_idem_is_stream(r, ctx);
 
-    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+    if (ngx_http_idem_upgrades(r, ctx)
         || (stream && ctx->conf->stream == NGX_HTTP_IDEM_STREAM_PASS))
     {
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
@@ -229,6 +231,16 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
+}
+
+
+/* of a tunnel (CONNECT, nginx 1.31) the status is that of any response */
+
+static ngx_uint_t
+ngx_http_idem_upgrades(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    return r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+           || (ctx->work.answering && ctx->work.answering->upgrade);
 }
 
 

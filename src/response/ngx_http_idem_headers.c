@@ -142,7 +142,9 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             i = 0;
         }
 
-        if (h[i].hash == 0) {
+        /* a "Server" that is not sent keeps nginx from sending its own */
+
+        if (h[i].hash == 0 && &h[i] != r->headers_out.server) {
             continue;
         }
 
@@ -168,6 +170,10 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         kept->valid = 1;
         kept->name = h[i].key;
         kept->value = h[i].value;
+
+        if (h[i].hash == 0) {
+            kept->value.len = 0;
+        }
     }
 
     if (rc == NGX_OK) {
@@ -528,7 +534,8 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 
         ngx_memzero(h, sizeof(ngx_table_elt_t));
 
-        h->hash = 1;
+        h->hash = (kept->kind == NGX_HTTP_IDEM_HEADER_SERVER
+                   && kept->value.len == 0) ? 0 : 1;
         h->key = kept->name;
         h->value = kept->value;
 

@@ -155,6 +155,8 @@ typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
 
 
 void ngx_http_idem_capture_init(void);
+void ngx_http_idem_hints_init(void);
+ngx_uint_t ngx_http_idem_hints_write(ngx_http_request_t *r);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_chain_t *ngx_http_idem_piece(ngx_pool_t *pool, size_t size);
@@ -192,6 +194,7 @@ ngx_uint_t ngx_http_idem_is_stream(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_stream_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_stream_guard(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_stream_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idem_stream_finish(ngx_http_request_t *r,

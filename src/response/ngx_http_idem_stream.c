@@ -33,7 +33,6 @@
 
 
 static ngx_uint_t ngx_http_idem_unbuffered(ngx_http_upstream_t *u);
-static void ngx_http_idem_stream_guard(ngx_http_request_t *r);
 static void ngx_http_idem_stream_write_handler(ngx_event_t *wev);
 static ngx_int_t ngx_http_idem_stream_end(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -162,7 +161,7 @@ ngx_http_idem_stream_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  * handlers would, when the time to send is over.
  */
 
-static void
+void
 ngx_http_idem_stream_guard(ngx_http_request_t *r)
 {
     ngx_event_t  *wev;
@@ -189,11 +188,13 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    /* both: the worker is told to end what is not through by now */
-
-    if ((c->close && c->error) || ctx == NULL
+    if (ngx_http_idem_cut_off(r) || ctx == NULL
         || ctx->phase != NGX_HTTP_IDEM_STREAM)
     {
+        if (!(c->close && c->error) && ngx_http_idem_hints_write(r)) {
+            return;
+        }
+
         wev->handler = ngx_http_idem_stream_request_handler;
         wev->handler(wev);
         return;

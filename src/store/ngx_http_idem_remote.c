@@ -31,8 +31,11 @@
 /* releases of given-up begins that may be outstanding; beyond, leases end */
 #define NGX_HTTP_IDEM_UNDOS     4096
 
-/* how often such a release is sent, if the lock would not end by itself */
+/* how often such a release is sent, if half of that are outstanding */
 #define NGX_HTTP_IDEM_UNDO_N    4
+
+/* the time between two of them is four times as long as before, so often */
+#define NGX_HTTP_IDEM_UNDO_MAX  12
 
 /* how often to look when nobody can tell, and when somebody should, ms */
 #define NGX_HTTP_IDEM_POLL_MIN  10
@@ -284,24 +287,41 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *begin)
 
 /*
  * The begin may be behind its own release: in the buffer of a connection that
- * was closed, while the server stood still, and the release came by another.
- * Then it takes its lock after all.  Mostly that ends with its lease; under
- * hold it does not, and the release is sent again, later and later.
+ * was closed, while the server stood still, and the release came by another;
+ * or in a transaction that waits for a standby.  Then it takes its lock after
+ * all.  Mostly that ends with its lease; under hold it does not, and the
+ * release is sent again, later and later, for as long as such a lock lasts.
  */
 
 static ngx_int_t
 ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
 {
+    ngx_msec_t               over, delay;
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(op);
+    over = ngx_current_msec - op->start;
+
     if (!op->hold || ngx_exiting
         || op->result == NGX_HTTP_IDEM_ERROR
-        || ++op->attempt >= NGX_HTTP_IDEM_UNDO_N)
+        || over >= op->lease)
     {
         return NGX_DECLINED;
     }
 
+    op->attempt++;
+
+    if (op->attempt >= NGX_HTTP_IDEM_UNDO_N
+        && remote->undos > NGX_HTTP_IDEM_UNDOS / 2)
+    {
+        return NGX_DECLINED;
+    }
+
+    delay = remote->timeout
+            << (2 * ngx_min(op->attempt, NGX_HTTP_IDEM_UNDO_MAX) - 2);
+
     ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler,
-                               ngx_http_idem_remote(op)->timeout
-                               << (2 * op->attempt - 2));
+                               ngx_min(delay, op->lease - over));
     op->timer.cancelable = 1;
 
     return NGX_OK;

@@ -53,7 +53,8 @@ static ngx_http_idem_op_t
     *ngx_http_idem_reserve[NGX_HTTP_IDEM_RESERVE];
 static ngx_uint_t  ngx_http_idem_nreserve;
 
-static ngx_http_idem_doubt_pt  ngx_http_idem_doubt_handler;
+static ngx_http_idem_doubt_pt    ngx_http_idem_doubt_handler;
+static ngx_http_idem_replays_pt  ngx_http_idem_replays_handler;
 
 
 /* with room for those of other modules */
@@ -85,7 +86,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     &ngx_http_idem_remote_functions,
     ngx_http_idem_claim_encode,
     ngx_http_idem_claim_decode,
-    ngx_http_idem_label
+    ngx_http_idem_label,
+    ngx_http_idem_store_expired
 };
 
 
@@ -185,6 +187,7 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
     backend = op->store->backend;
 
     op->start = ngx_current_msec;
+    op->asked = op->start;
     op->clock = ngx_http_idem_metrics_clock();
     op->error = NULL;
     op->turned_away = 0;
@@ -267,6 +270,68 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
 }
 
 
+void
+ngx_http_idem_store_on_expiry(ngx_http_idem_replays_pt replays)
+{
+    ngx_http_idem_replays_handler = replays;
+}
+
+
+void
+ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
+    ngx_http_idem_expired_t *expired)
+{
+    uint64_t               now, original;
+    ngx_str_t              label;
+    ngx_uint_t             i, count;
+    ngx_time_t            *tp;
+    ngx_http_idem_line_t   line;
+
+    static const char  *names[] = { "group", "tenant", "actor" };
+
+    if (ngx_http_idem_line_start(&line, store->log,
+                                 NGX_HTTP_IDEM_EVENT_KEY_EXPIRED,
+                                 &store->name)
+        != NGX_OK)
+    {
+        return;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
+        ngx_http_idem_label(&expired->details, i, &label);
+
+        if (label.len) {
+            ngx_http_idem_line_string(&line, names[i], &label);
+        }
+    }
+
+    ngx_http_idem_line_hex(&line, "record", expired->id,
+                           NGX_HTTP_IDEM_ID_LEN);
+
+    if (expired->ttl) {
+        ngx_http_idem_line_number(&line, "ttl_ms", expired->ttl);
+    }
+
+    tp = ngx_timeofday();
+    now = (uint64_t) tp->sec * 1000 + tp->msec - expired->ago;
+
+    ngx_http_idem_line_number(&line, "lifetime_ms",
+                              now > expired->time ? now - expired->time : 0);
+
+    /* of this response, and not of one that the record had before */
+
+    if (ngx_http_idem_replays_handler
+        && ngx_http_idem_replays_handler(expired->id, &count, &original)
+           == NGX_OK)
+    {
+        ngx_http_idem_line_number(&line, "replay_count",
+                                  original == expired->time ? count : 0);
+    }
+
+    ngx_http_idem_line_write(&line);
+}
+
+
 /*
  * A store within another has no figures: it is counted where it was asked.
  * Whether it answers is told by the innermost, whatever stands around it.
@@ -312,6 +377,27 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 }
 
 
+static void
+ngx_http_idem_op_slow(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_line_t  line;
+
+    if (ngx_http_idem_line_start(&line, op->store->log,
+                                 NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
+                                 &op->store->name)
+        != NGX_OK)
+    {
+        return;
+    }
+
+    ngx_http_idem_line_number(&line, "duration_ms",
+                              ngx_current_msec - op->start);
+    ngx_http_idem_line_word(&line, "reason", ngx_http_idem_op_names[op->kind]);
+
+    ngx_http_idem_line_write(&line);
+}
+
+
 void
 ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
 {
@@ -322,8 +408,7 @@ ngx_http_idem_store_complete(ngx_http_idem_op_t *op)
     if (op->kind < NGX_HTTP_IDEM_OP_WATCH
         && ngx_current_msec - op->start >= NGX_HTTP_IDEM_SLOW)
     {
-        ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_SLOW,
-                                  NULL, ngx_http_idem_op_names[op->kind]);
+        ngx_http_idem_op_slow(op);
     }
 
     op->handler(op);

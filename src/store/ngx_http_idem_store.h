@@ -129,6 +129,10 @@ typedef struct {
     ngx_array_t              entries;           /* ..._entry_t; the asker's */
     ngx_str_t                cursor;            /* asked, then answered: in
                                                    op->pool                 */
+
+    /* of servers that this slice is the first of, in bytes; 0: not known */
+    size_t                   used;              /* memory, by all there is  */
+    size_t                   size;              /* ... that there may be    */
 } ngx_http_idem_list_t;
 
 /*
@@ -152,7 +156,8 @@ typedef struct {
     uint64_t                 until;             /* 0: no end                */
     ngx_str_t                name;              /* of a member, and ...     */
     ngx_str_t                value;             /* its value: those only    */
-    ngx_str_t                other;             /* ... or this one          */
+    ngx_str_t                other_name;        /* ... or this member, and  */
+    ngx_str_t                other;             /* its value                */
     ngx_array_t              found;             /* ngx_str_t; the asker's   */
     ngx_uint_t               matched;
     unsigned                 remove:1;          /* they are not told        */
@@ -265,6 +270,10 @@ struct ngx_http_idem_op_s {
                                                    whose lease ran out      */
     unsigned                 expired:1;         /* acquired; there was one, and
                                                    it expired within grace  */
+    uint64_t                 original;          /* ... when the request of
+                                                   that came, or of a holder
+                                                   that is gone; 0: not
+                                                   known                    */
     unsigned                 turned_away:1;     /* error: a breaker did not
                                                    let it through           */
     unsigned                 bad_record:1;        /* error: the store answers,
@@ -285,6 +294,9 @@ struct ngx_http_idem_op_s {
     void                    *data;              /* the asker's              */
     ngx_msec_t               start;
     uint64_t                 clock;             /* the same, microseconds   */
+    ngx_msec_t               asked;             /* the same, of the store that
+                                                   answered: a lease began not
+                                                   before                   */
     unsigned                 pending:1;         /* the handler will be called */
 
     /* the backend's own, while it is pending */
@@ -292,6 +304,17 @@ struct ngx_http_idem_op_s {
     ngx_event_t              timer;
     void                    *state_data;
 };
+
+
+/* a record that expired, and that nobody had come back for */
+
+typedef struct {
+    u_char      *id;
+    uint64_t     time;                           /* its request came        */
+    uint64_t     ttl;                            /* 0: not known            */
+    uint64_t     ago;                            /* since it was over       */
+    ngx_str_t    details;                        /* of which labels are told */
+} ngx_http_idem_expired_t;
 
 
 typedef struct {
@@ -457,6 +480,16 @@ ngx_int_t ngx_http_idem_trail_init(ngx_conf_t *cf, ngx_http_idem_log_t *log,
 /* an event: of the store, or of one of its records ("id", or NULL) */
 void ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     ngx_http_idem_event_e event, u_char *id, const char *word);
+
+/* ... that a record expired; times are in milliseconds */
+void ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
+    ngx_http_idem_expired_t *expired);
+
+/* one process: who counts replays, NGX_DECLINED: nobody does */
+typedef ngx_int_t (*ngx_http_idem_replays_pt)(u_char *id, ngx_uint_t *count,
+    uint64_t *original);
+
+void ngx_http_idem_store_on_expiry(ngx_http_idem_replays_pt replays);
 
 /* for backends: the answer to an operation that was pending is there */
 void ngx_http_idem_store_complete(ngx_http_idem_op_t *op);

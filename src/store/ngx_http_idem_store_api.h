@@ -25,7 +25,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  5
+#define NGX_HTTP_IDEM_STORE_API_VERSION  6
 
 
 typedef struct {
@@ -59,6 +59,9 @@ typedef struct {
                                  ngx_http_idem_claim_t *claim);
     void         (*label)(const ngx_str_t *details, ngx_http_idem_label_e kind,
                           ngx_str_t *value);
+
+    void         (*expired)(ngx_http_idem_store_t *store,
+                            ngx_http_idem_expired_t *expired);
 } ngx_http_idem_store_api_t;
 
 

@@ -670,9 +670,13 @@ sub execute
     } elsif ($name eq 'early') {
         # an answer of its own, and the real one after it
         my $early = $arg->{early} || 103;
-        put($c, "HTTP/1.1 $early Early\r\nLink: </a>; rel=preload\r\n\r\n",
-            sub { answer($c, $req, \%a) if !$arg->{alone};
-                  drop($c) if $arg->{alone} });
+        my $answer = sub { answer($c, $req, \%a) };
+        my $link = '</a' . 'a' x ($arg->{hint} || 0) . '>; rel=preload';
+        put($c, "HTTP/1.1 $early Early\r\nLink: $link\r\n\r\n", sub {
+            return drop($c) if $arg->{alone};
+            return park($c, $answer) if ($arg->{hold} || '') eq 'answer';
+            $answer->();
+        });
         return;
 
     } elsif ($name eq 'http09') {

@@ -211,6 +211,21 @@ void ngx_http_idem_wake_watch(ngx_http_idem_memory_t *s,
 void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op) {}
 
 
+/* ... and what is told */
+
+void ngx_http_idem_memory_tell_init(ngx_cycle_t *c,
+    ngx_http_idem_memory_t *s) {}
+void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *s) {}
+void ngx_http_idem_memory_told(ngx_http_idem_memory_t *s) {}
+
+void
+ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *s, ngx_uint_t evicted,
+    ngx_log_t *log)
+{
+    ngx_http_idem_zone_unlock(&s->z);
+}
+
+
 /* ... and another request may have what one has left */
 
 ngx_uint_t

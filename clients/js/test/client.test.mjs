@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // What the conformance kit does not see from outside: storages, pages without
-// TLS, forms, and what the answer has on it.  node --test clients/js/test/
+// TLS, forms, and what the answer has on it.  node --test clients/js/test/*.mjs
 
 import assert from 'node:assert';
 import { createHash } from 'node:crypto';

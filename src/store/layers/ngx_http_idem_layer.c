@@ -165,12 +165,21 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
     op->error = child->error;
     op->abandoned = child->abandoned;
     op->expired = child->expired;
+
+    if (child->original) {
+        op->original = child->original;
+    }
+
     op->turned_away = child->turned_away;
     op->bad_record = child->bad_record;
     op->running = child->running;
     op->kept = child->kept;
     op->unacknowledged = child->unacknowledged;
     op->laid = child->laid;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        op->asked = child->asked;
+    }
 
     if (child->result == NGX_HTTP_IDEM_FOUND) {
         op->found = child->found;

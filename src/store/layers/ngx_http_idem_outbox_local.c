@@ -98,6 +98,11 @@ ngx_http_idem_outbox_local_free(ngx_http_idem_node_t *node,
     ngx_msec_t  until;
 
     if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+
+        if (ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0) {
+            return 1;
+        }
+
         until = node->until;
 
     } else if (ngx_http_idem_op_retryable(node)) {

@@ -62,8 +62,6 @@ static void ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_lease(
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static void ngx_http_idem_memory_unlock(
-    ngx_http_idem_memory_t *m, ngx_uint_t evicted, ngx_log_t *log);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
@@ -147,6 +145,11 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
     } else if (ngx_http_idem_memory_free(node, op)) {
+
+        if (op->expired || op->abandoned) {
+            m->z.zone->expired += op->expired;
+            op->original = node->claim.time;
+        }
 
         if (node->state == NGX_HTTP_IDEM_COMPLETED) {
             ngx_http_idem_zone_evict(&m->z, node);
@@ -332,7 +335,7 @@ ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
                               + ngx_http_idem_record_life(op));
 
     waiting = node->u.waiting;
-    node->u.waiting = 0;
+    node->u.ttl = op->ttl;
 
     ngx_http_idem_zone_changed(&m->z);
 
@@ -391,6 +394,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_unlock(&m->z);
 
+    ngx_http_idem_memory_tell(m);
     ngx_http_idem_wake(m, op->id, waiting);
 
     return NGX_OK;
@@ -456,6 +460,8 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_unlock(&m->z);
 
+    ngx_http_idem_memory_tell(m);
+
     if (left <= 0) {
         return NGX_OK;
     }
@@ -501,6 +507,8 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     stats->expired = m->z.zone->expired;
 
     ngx_http_idem_zone_unlock(&m->z);
+
+    ngx_http_idem_memory_tell(m);
 
     return NGX_OK;
 }
@@ -592,6 +600,11 @@ ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
     ngx_http_idem_zone_unfill(&m->z, node);
 
     ngx_http_idem_zone_change(&m->z, node);
+
+    if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        node->u.waiting = 0;                     /* it was the ttl until now */
+    }
+
     ngx_http_idem_memory_hold(m, node, op);
     node->again = (uint8_t) again;
     ngx_http_idem_zone_changed(&m->z);
@@ -633,42 +646,6 @@ ngx_http_idem_memory_lease(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 }
 
 
-static void
-ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m,
-    ngx_uint_t evicted, ngx_log_t *log)
-{
-    ngx_uint_t  n, records, details;
-
-    n = m->z.zone->evicted - evicted;
-    records = m->z.zone->records;
-    details = m->z.zone->details_dropped - m->details_dropped;
-
-    ngx_http_idem_zone_unlock(&m->z);
-
-    /* a zone that is too small evicts with every request: once a second */
-
-    if (n && m->eviction_logged != ngx_time()) {
-        m->eviction_logged = ngx_time();
-
-        ngx_log_error(NGX_LOG_WARN, log, 0,
-                      "idempotency: zone \"%V\" is full: %ui of its %ui "
-                      "records lost their response, the oldest first; "
-                      "make it larger, or idempotency_ttl shorter",
-                      &m->z.name, n, records);
-    }
-
-    if (details && m->details_logged != ngx_time()) {
-        m->details_logged = ngx_time();
-        m->details_dropped += details;
-
-        ngx_log_error(NGX_LOG_NOTICE, log, 0,
-                      "idempotency: zone \"%V\" is full: %ui of its records "
-                      "lost what idempotency_conflict_detail keeps, the "
-                      "oldest first", &m->z.name, details);
-    }
-}
-
-
 static ngx_int_t
 ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)
@@ -677,9 +654,11 @@ ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
 
     m = store->conf;
 
+    m->store = store;
     m->details_dropped = m->z.zone->details_dropped;
 
     ngx_http_idem_turns_init(m, cycle->log);
+    ngx_http_idem_memory_tell_init(cycle, m);
 
     return ngx_http_idem_wake_init(cycle, m);
 }
@@ -689,5 +668,6 @@ static void
 ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)
 {
+    ngx_http_idem_memory_tell_exit(store->conf);
     ngx_http_idem_wake_exit(store->conf);
 }

@@ -12,6 +12,7 @@
  *   ..._memory.c  the backend: the operations
  *   ..._memory_found.c  what a begin finds
  *   ..._memory_admin.c  what people ask: a record, its removal, a list
+ *   ..._memory_tell.c  what is told when the lock was given back
  *   ..._turns.c   large responses, in further turns of the event loop
  *   ..._wake.c    telling a waiter in another worker that a record changed
  */
@@ -43,6 +44,8 @@ typedef struct {
     ngx_http_idem_records_t  z;
 
     /* this worker */
+    ngx_http_idem_store_t   *store;
+    ngx_event_t              look;               /* for what has expired    */
     ngx_int_t                slot;               /* -1: it is not woken     */
     ngx_socket_t             fd;
     ngx_queue_t              watches[
@@ -97,6 +100,25 @@ void ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log);
 void ngx_http_idem_turns_add(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
 void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op);
+
+
+/* ..._memory_tell.c */
+
+void ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle,
+    ngx_http_idem_memory_t *m);
+void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m);
+
+/* gives the lock back; "evicted" is how many had been when it was taken */
+void ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m,
+    ngx_uint_t evicted, ngx_log_t *log);
+
+/* the lock was given back: tells which records had expired */
+void ngx_http_idem_memory_told(ngx_http_idem_memory_t *m);
+
+#define ngx_http_idem_memory_tell(m)                                          \
+    if ((m)->z.gone && (m)->z.gone->n) {                                      \
+        ngx_http_idem_memory_told(m);                                         \
+    }
 
 
 /* ..._wake.c */

@@ -80,6 +80,8 @@ ngx_http_idem_memory_get(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
     }
 
     ngx_http_idem_zone_unlock(&m->z);
+
+    ngx_http_idem_memory_tell(m);
 }
 
 
@@ -112,6 +114,7 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
 
     ngx_http_idem_zone_unlock(&m->z);
 
+    ngx_http_idem_memory_tell(m);
     ngx_http_idem_wake(m, op->id, waiting);
 }
 

@@ -205,10 +205,9 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
     if (op == NULL) {
 
-        if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+        if (ngx_http_idem_pg_purges(call->step)) {
             ngx_http_idem_pg_purged(call->conn->pg, failed ? NGX_ERROR
-                                    : ngx_http_idem_pg_count(
-                                                 call->result));
+                                    : ngx_http_idem_pg_removed(call));
         }
 
         ngx_http_idem_pg_call_free(call);
@@ -229,18 +228,6 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
-
-        if (op->result == NGX_HTTP_IDEM_ACQUIRED
-            && ngx_current_msec - op->start >= op->lease)
-        {
-            /* this worker stood still, and others may have taken over */
-
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "its lock was not seen before the lease was over";
-
-            ngx_http_idem_pg_remote->undo(op);
-            break;
-        }
 
         if (repeated && (op->result == NGX_HTTP_IDEM_ERROR
                          || op->result == NGX_HTTP_IDEM_FULL))

@@ -98,7 +98,13 @@ typedef enum {
 /* statements: the operations in their order, with the purge among them */
 
 #define NGX_HTTP_IDEM_PG_STEP_PURGE  NGX_HTTP_IDEM_OP_N
-#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_OP_EVENTS + 1)
+#define NGX_HTTP_IDEM_PG_STEP_EXPIRE (NGX_HTTP_IDEM_OP_EVENTS + 1)
+#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 1)
+
+/* ... and the one that says what it removed, for events */
+#define ngx_http_idem_pg_purges(step)                                         \
+    ((step) == NGX_HTTP_IDEM_PG_STEP_PURGE                                    \
+     || (step) == NGX_HTTP_IDEM_PG_STEP_EXPIRE)
 
 /* those of people, behind it, have no name: they may lack a right, or be
    missing in a schema that was installed before there were any */
@@ -218,6 +224,8 @@ struct ngx_http_idem_pg_s {
     ngx_uint_t                 server;              /* that takes writes, as
                                                        far as we know        */
     ngx_event_t                purge_timer;
+    ngx_uint_t                 purge_silent;        /* the schema can't say
+                                                       what it removes       */
 };
 
 
@@ -323,7 +331,8 @@ ngx_int_t ngx_http_idem_pg_prelude_send(
 char *ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call);
 int64_t ngx_http_idem_pg_number(PGresult *result, int row, int column);
-ngx_int_t ngx_http_idem_pg_count(PGresult *result);
+ngx_int_t ngx_http_idem_pg_claim(PGresult *result, int row, int column,
+    ngx_http_idem_claim_t *claim);
 
 /* administration */
 ngx_int_t ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id);
@@ -357,6 +366,19 @@ void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed);
+ngx_int_t ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call);
+
+/* where a row has what is told of a record that expired; -1: it does not */
+
+typedef struct {
+    int  claim;
+    int  ttl;
+    int  ago;
+    int  details;
+} ngx_http_idem_pg_expired_t;
+
+void ngx_http_idem_pg_expired(ngx_http_idem_pg_t *pg, PGresult *result,
+    int row, u_char *id, const ngx_http_idem_pg_expired_t *at);
 
 
 #endif /* _NGX_HTTP_IDEM_POSTGRES_H_INCLUDED_ */

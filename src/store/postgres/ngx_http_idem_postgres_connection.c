@@ -575,6 +575,10 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
 
     if (ngx_http_idem_pg_wanted(conn)) {
         ngx_http_idem_pg_connect(conn);
+
+    } else if (conn->pg->servers.nelts > 1) {
+        /* nobody asks any more: who does so later asks all of them */
+        conn->failures = 0;
     }
 }
 

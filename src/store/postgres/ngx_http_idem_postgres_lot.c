@@ -482,7 +482,7 @@ ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
 {
     if (call->op == NULL) {
 
-        if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+        if (ngx_http_idem_pg_purges(call->step)) {
             ngx_http_idem_pg_purged(conn->pg, NGX_ERROR);
         }
 

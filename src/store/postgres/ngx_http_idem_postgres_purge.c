@@ -8,7 +8,8 @@
  * The purge: one worker of each host asks for it now and then, on a connection
  * of its own; in the database an advisory lock lets one host through.  A batch
  * that was full is followed by another soon.  No record depends on it: what has
- * expired has expired.
+ * expired has expired.  Where there is a log for events the database tells what
+ * it removed, and so does the one host that did it.
  *
  * Called when a worker starts, by its timer, and with the result.
  */
@@ -81,7 +82,9 @@ ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
     conn = ngx_http_idem_pg_purge_conn(pg);
 
     if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->lots)
-        || ngx_http_idem_pg_call(conn, NGX_HTTP_IDEM_PG_STEP_PURGE, NULL)
+        || ngx_http_idem_pg_call(conn, pg->store->log && !pg->purge_silent
+                                       ? NGX_HTTP_IDEM_PG_STEP_EXPIRE
+                                       : NGX_HTTP_IDEM_PG_STEP_PURGE, NULL)
            == NULL)
     {
         ngx_add_timer(ev, pg->purge_every);
@@ -101,4 +104,59 @@ ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
     ngx_add_timer(&pg->purge_timer, removed >= pg->purge_batch
                                     ? NGX_HTTP_IDEM_PG_PURGE_NEXT
                                     : pg->purge_every);
+}
+
+
+/* how many rows: a number of them, or the rows */
+
+ngx_int_t
+ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call)
+{
+    int      i, n;
+    u_char  *id;
+
+    static const ngx_http_idem_pg_expired_t  columns = { 1, 2, 3, 4 };
+
+    if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+        return (ngx_int_t) ngx_http_idem_pg_number(call->result, 0, 0);
+    }
+
+    n = PQntuples(call->result);
+
+    for (i = 0; i < n && PQnfields(call->result) == 5; i++) {
+
+        if (PQgetlength(call->result, i, 0) == NGX_HTTP_IDEM_ID_LEN) {
+            id = (u_char *) PQgetvalue(call->result, i, 0);
+            ngx_http_idem_pg_expired(call->conn->pg, call->result, i, id,
+                                     &columns);
+        }
+    }
+
+    return n;
+}
+
+
+void
+ngx_http_idem_pg_expired(ngx_http_idem_pg_t *pg, PGresult *result, int row,
+    u_char *id, const ngx_http_idem_pg_expired_t *at)
+{
+    int64_t                  ttl, ago;
+    ngx_http_idem_claim_t    claim;
+    ngx_http_idem_expired_t  expired;
+
+    if (ngx_http_idem_pg_claim(result, row, at->claim, &claim) != NGX_OK) {
+        return;
+    }
+
+    ttl = ngx_http_idem_pg_number(result, row, at->ttl);
+    ago = ngx_http_idem_pg_number(result, row, at->ago);
+
+    expired.id = id;
+    expired.time = claim.time;
+    expired.ttl = (uint64_t) ngx_max(ttl, 0);
+    expired.ago = (uint64_t) ngx_max(ago, 0);
+    expired.details.data = (u_char *) PQgetvalue(result, row, at->details);
+    expired.details.len = (size_t) PQgetlength(result, row, at->details);
+
+    ngx_http_idem_pg_api->expired(pg->store, &expired);
 }

@@ -23,7 +23,11 @@
 /* the largest part of a row that is copied to the request's pool */
 #define NGX_HTTP_IDEM_PG_COPY        2048
 
+/* of a begin: the column behind that of a time, and before the details */
+#define NGX_HTTP_IDEM_PG_CLAIM          4
+
 /* how begin answers */
+#define NGX_HTTP_IDEM_PG_HOW_FREE       0
 #define NGX_HTTP_IDEM_PG_HOW_ABANDONED  1
 #define NGX_HTTP_IDEM_PG_HOW_EXPIRED    2
 #define NGX_HTTP_IDEM_PG_HOW_FOUND      3
@@ -52,7 +56,7 @@ ngx_http_idem_pg_number(PGresult *result, int row, int column)
     int        i, len;
     uint64_t   n;
 
-    if (PQntuples(result) <= row || PQnfields(result) <= column
+    if (PQntuples(result) <= row || column < 0 || PQnfields(result) <= column
         || PQgetisnull(result, row, column))
     {
         return -1;
@@ -75,12 +79,18 @@ ngx_http_idem_pg_number(PGresult *result, int row, int column)
 }
 
 
-/* of a purge */
-
 ngx_int_t
-ngx_http_idem_pg_count(PGresult *result)
+ngx_http_idem_pg_claim(PGresult *result, int row, int column,
+    ngx_http_idem_claim_t *claim)
 {
-    return (ngx_int_t) ngx_http_idem_pg_number(result, 0, 0);
+    if (PQnfields(result) <= column) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_pg_api->claim_decode(
+                               (u_char *) PQgetvalue(result, row, column),
+                               (size_t) PQgetlength(result, row, column),
+                               claim);
 }
 
 
@@ -154,15 +164,30 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
 static void
 ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
 {
-    int64_t              how;
-    const char          *wrong;
-    ngx_http_idem_op_t  *op;
+    int64_t                 how;
+    const char             *wrong;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_claim_t   claim;
+
+    static const ngx_http_idem_pg_expired_t  columns =
+        { NGX_HTTP_IDEM_PG_CLAIM, NGX_HTTP_IDEM_PG_CLAIM - 1, -1,
+          NGX_HTTP_IDEM_PG_CLAIM + 1 };
 
     op = call->op;
     how = ngx_http_idem_pg_number(call->result, 0, 0);
 
     op->abandoned = 0;
     op->expired = 0;
+
+    if (how == NGX_HTTP_IDEM_PG_HOW_FREE
+        && PQnfields(call->result) > NGX_HTTP_IDEM_PG_CLAIM + 1
+        && !PQgetisnull(call->result, 0, NGX_HTTP_IDEM_PG_CLAIM))
+    {
+        /* in place of one that had expired, and was not purged yet */
+
+        ngx_http_idem_pg_expired(call->conn->pg, call->result, 0, op->id,
+                                 &columns);
+    }
 
     switch (how) {
 
@@ -177,6 +202,15 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
         op->result = NGX_HTTP_IDEM_ACQUIRED;
         op->abandoned = (how == NGX_HTTP_IDEM_PG_HOW_ABANDONED);
         op->expired = (how == NGX_HTTP_IDEM_PG_HOW_EXPIRED);
+
+        if ((op->expired || op->abandoned)
+            && ngx_http_idem_pg_claim(call->result, 0, NGX_HTTP_IDEM_PG_CLAIM,
+                                      &claim)
+               == NGX_OK)
+        {
+            op->original = claim.time;
+        }
+
         return;
     }
 
@@ -236,10 +270,8 @@ ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
     found->reason = (ngx_http_idem_reason_e) reason;
     found->left = (ngx_msec_t) ngx_max(left, 0);
 
-    if (ngx_http_idem_pg_api->claim_decode(
-                                  (u_char *) PQgetvalue(result, 0, 4),
-                                  (size_t) PQgetlength(result, 0, 4),
-                                  &found->claim)
+    if (ngx_http_idem_pg_claim(result, 0, NGX_HTTP_IDEM_PG_CLAIM,
+                               &found->claim)
         != NGX_OK)
     {
         return "its claim is corrupt";
@@ -328,6 +360,19 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 
     op = call ? call->op : NULL;
     state = PQresultErrorField(error, PG_DIAG_SQLSTATE);
+
+    /* a schema that was installed before can only purge */
+
+    if (call && call->step == NGX_HTTP_IDEM_PG_STEP_EXPIRE && state
+        && (ngx_strcmp(state, "42883") == 0 || ngx_strcmp(state, "42501") == 0))
+    {
+        call->conn->pg->purge_silent = 1;
+
+        ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                      "idempotency: store \"%V\" does not tell which records "
+                      "expired: apply sql/install.sql of this release",
+                      &call->conn->pg->store->name);
+    }
 
     /* without a code it is libpq's: the connection broke */
 

@@ -68,6 +68,8 @@ static const char  *ngx_http_idem_pg_texts[] = {
     "SELECT * FROM %V.idempotency_trail($1::int8,$2::int8,$3::int8,$4::text,"
     "$5::text,$6::text,$7::int4,$8::bool)",
 
+    "SELECT * FROM %V.idempotency_expire($1::int4,$2::bool)",
+
     "SELECT o_version, o_compatible FROM %V.idempotency_version()",
 
     "LISTEN \"%V\""
@@ -238,21 +240,21 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_args_t   args;
 
-    if (call->step > NGX_HTTP_IDEM_OP_LIST) {
-        return ngx_http_idem_pg_trail_send(conn, call);
-    }
-
     op = call->op;
     gathered = NULL;
 
     args.n = 0;
     args.last = args.room;
 
-    if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
+    if (ngx_http_idem_pg_purges(call->step)) {
         ngx_http_idem_pg_arg_number(&args, conn->pg->purge_batch, 4);
         ngx_http_idem_pg_arg_number(&args, conn->pg->purge_archive, 1);
 
         return ngx_http_idem_pg_send(conn, call->step, &args);
+    }
+
+    if (call->step > NGX_HTTP_IDEM_OP_LIST) {
+        return ngx_http_idem_pg_trail_send(conn, call);
     }
 
     if (call->step == NGX_HTTP_IDEM_OP_LIST) {

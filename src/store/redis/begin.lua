@@ -11,14 +11,15 @@
 --          progress; "3": ... and its lease can't be over
 --
 -- Returns  tag "1" how: the lock is ours; "0": nothing was there, or it was
---          ours already, "1": its holder was gone, "2": it had expired
+--          ours already, "1" time: its holder was gone, "2" time: it had
+--          expired; 8 bytes of when the request of that came
 --          { tag "2" ms to live, record }: what is there, as it is; who asks
 --          judges it, and refuses what it does not know
 --          tag "3": it was in progress, and is gone; nobody gave it back
 --
 -- A record is a string, see ..._redis_record.c.  Counted from 1: 3 version,
 -- 4 state, 5 reason, 6 kind, 7 waited for, 9 to 16 grace, 25 to 40 token,
--- 42 to 45 scheme, 54 to 85 fingerprint, 86 to 101 identity, 102 to 109
+-- 42 to 45 scheme, 46 to 53 time, 54 to 85 fingerprint, 86 to 101 identity, 102 to 109
 -- target.  The kind is 1 under hold, and 2 if the lock was taken over: it may
 -- have run before.  A token of zeros is of a record that was given back while
 -- somebody waited, and is free: see release.lua.
@@ -103,7 +104,7 @@ then
                 return ARGV[1] .. '3'
             end
 
-            return take('1', '\2', waited)
+            return take('1' .. string.sub(old, 46, 53), '\2', waited)
         end
 
         -- who will wait says so at once: the next step of the holder may be
@@ -124,7 +125,8 @@ then
 
     elseif (state == 2 or state == 3) and over(tonumber(ARGV[4])) then
         -- 6: it was deleted by hand, see remove.lua
-        return take(reason == 6 and '0' or '2', nil, '\0')
+        return take(reason == 6 and '0' or '2' .. string.sub(old, 46, 53),
+                    nil, '\0')
     end
 end
 

@@ -9,13 +9,29 @@
 --       6 how many of their first bytes
 --
 -- Returns  tag "1" length of the next cursor, the next cursor ("0": that was
---          all), and of each record: 64 digits of its id, ms to live, length,
---          length of its first bytes, these
+--          all), memory in use and maxmemory (8 bytes each, 0: not known), and
+--          of each record: 64 digits of its id, ms to live, length, length of
+--          its first bytes, these
+--
+-- Memory is told with the first slice, if the user may ask for it: to ask
+-- without the right would be an error in the server's statistics.
 
 local slice = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3],
                          'COUNT', ARGV[4])
 local len, bytes = tonumber(ARGV[5]), ARGV[6] - 1
-local reply = { ARGV[1] .. '1', struct.pack('>I2', #slice[1]), slice[1] }
+local used, size = 0, 0
+
+if ARGV[2] == '0' and redis.acl_check_cmd
+   and redis.acl_check_cmd('INFO', 'memory')
+then
+    local info = redis.call('INFO', 'memory')
+
+    used = tonumber(string.match(info, 'used_memory:(%d+)') or 0)
+    size = tonumber(string.match(info, 'maxmemory:(%d+)') or 0)
+end
+
+local reply = { ARGV[1] .. '1', struct.pack('>I2', #slice[1]), slice[1],
+                struct.pack('>I8I8', used, size) }
 
 for _, key in ipairs(slice[2]) do
 

@@ -114,8 +114,11 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     call->call.waits = (op->kind == NGX_HTTP_IDEM_OP_COMMIT
                         && redis->client.replicas && !op->hasty);
 
-    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
-        ngx_http_idem_redis_list_from(redis, call);
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST
+        && ngx_http_idem_redis_list_from(redis, call) != NGX_OK)
+    {
+        ngx_free(call);
+        return NGX_ERROR;
     }
 
     if (ngx_redis_call(&redis->client, &call->call) != NGX_OK) {

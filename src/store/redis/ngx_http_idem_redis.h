@@ -226,7 +226,7 @@ ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
 /* ..._redis_admin.c */
 
 /* where a slice of a list is asked: call->call.from */
-void ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
+ngx_int_t ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
     ngx_http_idem_redis_call_t *call);
 size_t ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis);
 u_char *ngx_http_idem_redis_put_admin(u_char *p,

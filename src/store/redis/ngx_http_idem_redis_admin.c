@@ -69,7 +69,7 @@ static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
 
 /* only a cluster has several: elsewhere any key leads to the server */
 
-void
+ngx_int_t
 ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
     ngx_http_idem_redis_call_t *call)
 {
@@ -78,17 +78,23 @@ ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
 
     op = call->call.data;
 
-    if (!redis->client.cluster) {
-        return;
-    }
-
     if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->from,
                                          &scan))
     {
+        if (op->list->cursor.len) {
+            op->error = "the cursor is not one of this store";
+            op->bad_record = 1;
+            return NGX_ERROR;
+        }
+
         call->from.len = 0;
     }
 
-    call->call.from = &call->from;
+    if (redis->client.cluster) {
+        call->call.from = &call->from;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -301,13 +307,18 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
     scan.len = ((size_t) p[0] << 8) + p[1];
     scan.data = p + 2;
 
-    if ((size_t) (last - scan.data) < scan.len || scan.len > 20) {
+    if ((size_t) (last - scan.data) < scan.len + 16 || scan.len > 20) {
         return NGX_ERROR;
     }
 
     op->result = NGX_HTTP_IDEM_OK;
 
-    for (p = scan.data + scan.len;
+    p = scan.data + scan.len;
+
+    op->list->used = (size_t) ngx_http_idem_get64(p);
+    op->list->size = (size_t) ngx_http_idem_get64(p + 8);
+
+    for (p += 16;
          p < last;
          p = head.data + head.len)
     {

@@ -41,6 +41,7 @@
 #include <ngx_core.h>
 #include <ngx_sha1.h>
 
+#include "ngx_http_idem_number.h"
 #include "store/redis/ngx_http_idem_redis.h"
 
 #include "ngx_http_idem_begin_lua.h"
@@ -86,8 +87,10 @@ static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
     ngx_http_idem_redis_call_t *call);
 
 
-#define ngx_http_idem_redis_put_word(p, word)                                 \
-    ngx_redis_put(p, word, sizeof(word) - 1)
+/* what is the same in every command is written as it is sent */
+
+#define ngx_http_idem_redis_put_text(p, text)                                 \
+    ngx_cpymem(p, text, sizeof(text) - 1)
 
 
 /* in the order of ngx_http_idem_op_e; at OP_N what comes before a begin */
@@ -214,13 +217,35 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 }
 
 
+/*
+ * The prefix, and the id in hexadecimal: four bytes of it at a time, since
+ * every command has a key.
+ */
+
 size_t
 ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id, u_char *key)
 {
-    u_char  *p;
+    u_char      *p;
+    uint64_t     n, letters;
+    ngx_uint_t   i;
 
     p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
-    p = ngx_hex_dump(p, id, NGX_HTTP_IDEM_ID_LEN);
+
+    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i += 4) {
+
+        /* a byte for each digit */
+
+        n = ngx_http_idem_get32(id + i);
+        n = (n | n << 16) & 0x0000ffff0000ffffULL;
+        n = (n | n << 8) & 0x00ff00ff00ff00ffULL;
+        n = (n | n << 4) & 0x0f0f0f0f0f0f0f0fULL;
+
+        letters = ((n + 0x0606060606060606ULL) >> 4) & 0x0101010101010101ULL;
+
+        n += 0x3030303030303030ULL + letters * ('a' - '0' - 10);
+
+        p = ngx_http_idem_put64(p, n);
+    }
 
     return p - key;
 }
@@ -288,8 +313,7 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
 
     life = ngx_http_idem_redis_record_life(op, &grace);
 
-    p = ngx_redis_put_count(p, 8);
-    p = ngx_http_idem_redis_put_word(p, "SET");
+    p = ngx_http_idem_redis_put_text(p, "*8" CRLF "$3" CRLF "SET" CRLF);
     p = ngx_redis_put(p, call->key, call->call.key.len);
 
     if (op->kind == NGX_HTTP_IDEM_OP_RENEW) {
@@ -299,10 +323,10 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
         p = ngx_http_idem_redis_put_outcome(p, call);
     }
 
-    p = ngx_http_idem_redis_put_word(p, "IFEQ");
+    p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
     p = ngx_http_idem_redis_put_lock(p, call);
-    p = ngx_http_idem_redis_put_word(p, "GET");
-    p = ngx_http_idem_redis_put_word(p, "PX");
+    p = ngx_http_idem_redis_put_text(p, "$3" CRLF "GET" CRLF
+                                        "$2" CRLF "PX" CRLF);
 
     return ngx_redis_put_number(p, life);
 }
@@ -317,8 +341,7 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
     op = call->call.data;
 
     if (op->grace || op->lasting) {
-        p = ngx_redis_put_count(p, 2);
-        p = ngx_http_idem_redis_put_word(p, "PTTL");
+        p = ngx_http_idem_redis_put_text(p, "*2" CRLF "$4" CRLF "PTTL" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
 
         call->call.due = 1;
@@ -326,13 +349,12 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
 
     life = ngx_http_idem_redis_record_life(op, &grace);
 
-    p = ngx_redis_put_count(p, 7);
-    p = ngx_http_idem_redis_put_word(p, "SET");
+    p = ngx_http_idem_redis_put_text(p, "*7" CRLF "$3" CRLF "SET" CRLF);
     p = ngx_redis_put(p, call->key, call->call.key.len);
     p = ngx_http_idem_redis_put_lock(p, call);
-    p = ngx_http_idem_redis_put_word(p, "NX");
-    p = ngx_http_idem_redis_put_word(p, "GET");
-    p = ngx_http_idem_redis_put_word(p, "PX");
+    p = ngx_http_idem_redis_put_text(p, "$2" CRLF "NX" CRLF
+                                        "$3" CRLF "GET" CRLF
+                                        "$2" CRLF "PX" CRLF);
 
     return ngx_redis_put_number(p, life);
 }
@@ -342,15 +364,15 @@ static u_char *
 ngx_http_idem_redis_put_release(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     if (call->call.conn->valkey) {
-        p = ngx_redis_put_count(p, 3);
-        p = ngx_http_idem_redis_put_word(p, "DELIFEQ");
+        p = ngx_http_idem_redis_put_text(p, "*3" CRLF
+                                            "$7" CRLF "DELIFEQ" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
 
     } else {
-        p = ngx_redis_put_count(p, 4);
-        p = ngx_http_idem_redis_put_word(p, "DELEX");
+        p = ngx_http_idem_redis_put_text(p, "*4" CRLF
+                                            "$5" CRLF "DELEX" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
-        p = ngx_http_idem_redis_put_word(p, "IFEQ");
+        p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
     }
 
     return ngx_http_idem_redis_put_lock(p, call);
@@ -442,19 +464,19 @@ ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
                   || !(call->call.conn->flags & ngx_http_idem_redis_has(n));
 
     if (call->whole) {
-        p = ngx_http_idem_redis_put_word(p, "EVAL");
+        p = ngx_http_idem_redis_put_text(p, "$4" CRLF "EVAL" CRLF);
         p = ngx_redis_put(p, script->text, *script->len);
 
     } else {
-        p = ngx_http_idem_redis_put_word(p, "EVALSHA");
+        p = ngx_http_idem_redis_put_text(p, "$7" CRLF "EVALSHA" CRLF);
         p = ngx_redis_put(p, script->sha, NGX_HTTP_IDEM_REDIS_SHA_LEN);
     }
 
     if (list) {
-        p = ngx_http_idem_redis_put_word(p, "0");
+        p = ngx_http_idem_redis_put_text(p, "$1" CRLF "0" CRLF);
 
     } else {
-        p = ngx_http_idem_redis_put_word(p, "1");
+        p = ngx_http_idem_redis_put_text(p, "$1" CRLF "1" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
     }
 

@@ -422,14 +422,27 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
     case NGX_HTTP_IDEM_REDIS_DONE:
 
         if (call->upgrade
-            || head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 1)
+            || head->len < NGX_HTTP_IDEM_REDIS_AT_MORE + 1)
+        {
+            return NGX_ERROR;
+        }
+
+        op->abandoned = (*more == NGX_HTTP_IDEM_REDIS_ABANDONED);
+        op->expired = (*more == NGX_HTTP_IDEM_REDIS_EXPIRED);
+
+        if (head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 1
+                         + (op->abandoned || op->expired ? sizeof(uint64_t)
+                                                         : 0))
         {
             return NGX_ERROR;
         }
 
         op->result = NGX_HTTP_IDEM_ACQUIRED;
-        op->abandoned = (*more == NGX_HTTP_IDEM_REDIS_ABANDONED);
-        op->expired = (*more == NGX_HTTP_IDEM_REDIS_EXPIRED);
+
+        if (op->abandoned || op->expired) {
+            op->original = ngx_http_idem_get64(more + 1);
+        }
+
         return NGX_OK;
 
     case NGX_HTTP_IDEM_REDIS_GONE:

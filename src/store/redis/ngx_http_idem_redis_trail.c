@@ -51,8 +51,9 @@ ngx_http_idem_redis_trail_key(ngx_http_idem_redis_t *redis, u_char *key)
 size_t
 ngx_http_idem_redis_trail_size(ngx_http_idem_op_t *op)
 {
-    return op->trail->lines.len + 2 * op->trail->name.len
-           + op->trail->value.len + op->trail->other.len
+    return op->trail->lines.len
+           + op->trail->name.len + op->trail->value.len
+           + op->trail->other_name.len + op->trail->other.len
            + 2 * NGX_HTTP_IDEM_REDIS_TRAIL_ID + 32;
 }
 
@@ -98,7 +99,7 @@ ngx_http_idem_redis_put_trail(u_char *p, ngx_http_idem_redis_call_t *call)
     p = ngx_redis_put_number(p, NGX_HTTP_IDEM_TRAIL_SLICE);
 
     p = ngx_http_idem_redis_put_member(p, &t->name, &t->value);
-    p = ngx_http_idem_redis_put_member(p, &t->name, &t->other);
+    p = ngx_http_idem_redis_put_member(p, &t->other_name, &t->other);
 
     return ngx_redis_put_number(p, t->remove);
 }

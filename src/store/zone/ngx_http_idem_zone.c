@@ -40,6 +40,10 @@ static void *ngx_http_idem_zone_make_room(
     ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_uint_t ngx_http_idem_zone_purge_node(
     ngx_http_idem_records_t *z, ngx_http_idem_node_t *node);
+static void ngx_http_idem_zone_expired(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node);
+static void ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
+    ngx_http_idem_node_t *node);
 static ngx_uint_t ngx_http_idem_zone_give_way(ngx_http_idem_records_t *z);
 
 
@@ -101,8 +105,7 @@ ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
             return node;
         }
 
-        ngx_http_idem_zone_remove(z, node);
-        z->zone->expired++;
+        ngx_http_idem_zone_expired(z, node);
         return NULL;
     }
 
@@ -418,10 +421,80 @@ ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
         return 0;
     }
 
-    ngx_http_idem_zone_remove(z, node);
-    z->zone->expired++;
+    ngx_http_idem_zone_expired(z, node);
 
     return 1;
+}
+
+
+/* what is left of one that was deleted by hand is no record */
+
+static void
+ngx_http_idem_zone_expired(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node)
+{
+    ngx_uint_t  record;
+
+    record = (node->reason != NGX_HTTP_IDEM_REASON_DELETED);
+
+    if (record && z->gone) {
+        ngx_http_idem_zone_note(z->gone, node);
+    }
+
+    ngx_http_idem_zone_remove(z, node);
+
+    z->zone->expired += record;
+}
+
+
+/* its labels stand before the details, in the first chunk of these */
+
+static void
+ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
+    ngx_http_idem_node_t *node)
+{
+    size_t                    len;
+    ngx_msec_t                over;
+    ngx_http_idem_noted_t    *noted;
+    ngx_http_idem_details_t  *d;
+
+    if (gone->n == NGX_HTTP_IDEM_GONE_MAX) {
+        gone->missed++;
+        return;
+    }
+
+    noted = &gone->records[gone->n++];
+
+    ngx_memcpy(noted->id, node->id, NGX_HTTP_IDEM_ID_LEN);
+
+    noted->time = node->claim.time;
+    noted->ttl = 0;
+    noted->len = 0;
+
+    over = node->expires;
+
+    if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        noted->ttl = node->u.ttl;
+
+        /* "until" may be the end of a lease */
+
+        if (node->reason != NGX_HTTP_IDEM_REASON_UNKNOWN || node->hold) {
+            over = node->until;
+        }
+    }
+
+    noted->ago = ngx_current_msec - over;
+
+    d = node->details;
+
+    if (d) {
+        len = ngx_http_idem_chunk_size(ngx_http_idem_details_size(d->len))
+              - offsetof(ngx_http_idem_details_t, data);
+        len = ngx_min(len, d->len);
+
+        noted->len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
+        ngx_memcpy(noted->labels, d->data, noted->len);
+    }
 }
 
 

@@ -129,6 +129,8 @@ struct ngx_http_idem_node_s {
         uint64_t                    waiting;     /* workers to be woken     */
         ngx_msec_t                  locked_until; /* in an outbox: its lock,
                                                     by our own clock        */
+        ngx_msec_t                  ttl;         /* ... not in progress any
+                                                    more; 0: not known      */
     } u;
     ngx_http_idem_details_t *details;            /* beside the claim        */
     ngx_http_idem_claim_t    claim;
@@ -226,6 +228,29 @@ typedef struct {
 } ngx_http_idem_zone_t;
 
 
+/*
+ * Records that expired while the lock was held, noted for who tells of them
+ * when it was given back; of a process.
+ */
+
+#define NGX_HTTP_IDEM_GONE_MAX  128
+
+typedef struct {
+    u_char                   id[NGX_HTTP_IDEM_ID_LEN];
+    uint64_t                 time;               /* its request came        */
+    ngx_msec_t               ttl;                /* 0: not known            */
+    ngx_msec_t               ago;                /* since it was over       */
+    size_t                   len;
+    u_char                   labels[NGX_HTTP_IDEM_LABELS_MAX];
+} ngx_http_idem_noted_t;
+
+typedef struct {
+    ngx_uint_t               n;
+    ngx_uint_t               missed;             /* there was no room for   */
+    ngx_http_idem_noted_t    records[NGX_HTTP_IDEM_GONE_MAX];
+} ngx_http_idem_zone_gone_t;
+
+
 typedef struct {
     ngx_str_t                name;
     ssize_t                  size;
@@ -233,6 +258,8 @@ typedef struct {
     ngx_shm_zone_t          *shm_zone;
     ngx_http_idem_zone_t    *zone;
     ngx_slab_pool_t         *shpool;
+    ngx_http_idem_zone_gone_t
+                            *gone;               /* NULL: nobody tells      */
 } ngx_http_idem_records_t;
 
 

@@ -53,6 +53,9 @@ sub new {
     if ($self->{pid} == 0) {
         setpgrp 0, 0;
 
+        # one that is killed leaves what it has there
+        $ENV{TMPDIR} = "$self->{dir}";
+
         # by way of numbers that nothing else has
 
         POSIX::dup2(fileno $their_in, 200);

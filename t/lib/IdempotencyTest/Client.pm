@@ -17,6 +17,8 @@ use IO::Socket::UNIX;
 use Socket qw(SOL_SOCKET SO_LINGER IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
+use IdempotencyTest::Process ();
+
 # every connection made, so that a block can end with none left open
 my %open;
 
@@ -48,6 +50,16 @@ sub close_all
 {
     $_->abort for values %open;
     %open = ();
+}
+
+
+# less than this is a look whether nothing came
+
+sub patience
+{
+    my ($seconds) = @_;
+
+    return $seconds < 5 ? $seconds : $seconds * $IdempotencyTest::Process::Slow;
 }
 
 
@@ -86,7 +98,7 @@ sub send_part
 {
     my ($self, $bytes, $timeout) = @_;
 
-    my $end = time + ($timeout || 10);
+    my $end = time + patience($timeout || 10);
 
     while (length $bytes) {
         my $n = syswrite $self->{socket}, $bytes;
@@ -146,13 +158,14 @@ sub fill
 
 # The next response, or undef if it is not there, whole, within $timeout
 # seconds (10).  If the connection ends before: what came, with status 0 if
-# there was no header, and truncated() true.
+# there was no header, and truncated() true.  Who waits for long waits for
+# something that comes, and a busy machine may be late with it.
 
 sub read_response
 {
     my ($self, $timeout) = @_;
 
-    my $end = time + (defined $timeout ? $timeout : 10);
+    my $end = time + patience(defined $timeout ? $timeout : 10);
 
     while (1) {
         my $response = $self->parse;
@@ -254,7 +267,7 @@ sub read_some
 {
     my ($self, $n, $timeout) = @_;
 
-    my $end = time + ($timeout || 10);
+    my $end = time + patience($timeout || 10);
 
     while (length $self->{in} < ($n || 1) && !$self->{eof} && time < $end) {
         $self->fill($end - time);
@@ -270,7 +283,7 @@ sub closed
 {
     my ($self, $timeout) = @_;
 
-    my $end = time + (defined $timeout ? $timeout : 10);
+    my $end = time + patience(defined $timeout ? $timeout : 10);
 
     while (!$self->{eof} && time < $end) {
         $self->fill($end - time);

@@ -140,7 +140,7 @@ sub response
     my ($self, $id, $timeout) = @_;
 
     my $s = $self->{stream}{$id};
-    my $end = time + (defined $timeout ? $timeout : 10);
+    my $end = time + IdempotencyTest::Client::patience($timeout // 10);
 
     while (!$s->{done}) {
         if ($self->{c}{eof}) {
@@ -170,7 +170,7 @@ sub body_so_far
     my ($self, $id, $n, $timeout) = @_;
 
     my $s = $self->{stream}{$id};
-    my $end = time + ($timeout || 10);
+    my $end = time + IdempotencyTest::Client::patience($timeout || 10);
 
     while (length $s->{body} < ($n || 1) && !$s->{done} && time < $end) {
         $self->pump($end - time);
@@ -185,7 +185,7 @@ sub ping
 {
     my ($self, $timeout) = @_;
 
-    my $end = time + ($timeout || 10);
+    my $end = time + IdempotencyTest::Client::patience($timeout || 10);
 
     $self->{pong} = 0;
     $self->{c}->send_part(frame(PING, 0, 0, 'idempote'));

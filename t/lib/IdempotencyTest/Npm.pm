@@ -85,7 +85,7 @@ sub run_node
     print $in JSON::PP->new->canonical->encode($arguments);
     close $in;
 
-    my $status = system('timeout ' . ($timeout || 60) . " node '$file' '$in' "
+    my $status = system('timeout ' . ($timeout || 150) . " node '$file' '$in' "
                         . "> '$out' 2>&1");
 
     open my $result, '<', "$out" or die "$out: $!\n";

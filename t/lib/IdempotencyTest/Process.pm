@@ -9,30 +9,27 @@ package IdempotencyTest::Process;
 use strict;
 use warnings;
 
-use Cwd ();
 use Exporter qw(import);
-use Fcntl qw(LOCK_EX LOCK_NB O_CREAT O_RDWR);
-use File::Path ();
 use IO::Socket::INET;
+use IO::Socket::UNIX;
 use POSIX ();
+use Socket qw(SOCK_DGRAM);
 use Time::HiRes qw(sleep time);
 
 our @EXPORT_OK = qw(free_port wait_for is_alive is_listening);
 
 our $Slow = 1;               # how much longer all waits are, see the toolkit
 
-my @PortLocks;
+my @PortNames;
 
 
 # A port for a server.  It has to be free whenever that starts anew, so it is
-# not one of those the kernel gives to outgoing connections, and a locked file
-# keeps it from other tests while this process lives.
+# not one of those the kernel gives to outgoing connections, and a name keeps it
+# from other tests while this process lives: that of an abstract socket, so that
+# it counts for other trees on this machine, and goes when we go.
 
 sub free_port
 {
-    my $dir = Cwd::cwd() . '/build/servroot/ports';
-    File::Path::make_path($dir);
-
     my $above = 32767;
     if (open my $in, '<', '/proc/sys/net/ipv4/ip_local_port_range') {
         my ($first) = split ' ', <$in>;
@@ -42,14 +39,15 @@ sub free_port
     for (1 .. 500) {
         my $try = 10000 + int rand($above - 10000);
 
-        sysopen my $lock, "$dir/$try", O_CREAT | O_RDWR or next;
-        flock $lock, LOCK_EX | LOCK_NB or next;
+        my $name = IO::Socket::UNIX->new(Type => SOCK_DGRAM,
+                       Local => "\0ngx_http_idempotency_module:port:$try")
+            or next;
 
         IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $try,
                               Proto => 'tcp', Listen => 1, ReuseAddr => 1)
             or next;
 
-        push @PortLocks, $lock;
+        push @PortNames, $name;
         return $try;
     }
 
@@ -57,13 +55,16 @@ sub free_port
 }
 
 
-# calls the code until it returns true, at most $timeout seconds
+# calls the code until it returns true, at most $timeout seconds; where all
+# waits are stretched, no fewer than a default wait is
 
 sub wait_for
 {
     my ($code, $timeout) = @_;
 
-    my $end = time + (defined $timeout ? $timeout : 5 * $Slow);
+    $timeout = 5 if !defined $timeout;
+
+    my $end = time + ($timeout > 5 * $Slow ? $timeout : 5 * $Slow);
 
     while (1) {
         my $got = $code->();

@@ -1,0 +1,121 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Early hints: an answer 103 of the upstream, which nginx passes on to the
+ * client before the response ("early_hints", nginx 1.29).
+ *
+ * The response is held, its hints are not.  They are written while the
+ * upstream is at work, and nginx ends the upstream if that fails.  So a client
+ * that is gone does not get any, and what it has not taken yet is written by
+ * the guard of its connection, not by nginx's handlers.
+ *
+ * Called by nginx's chain of filters, and by the guard.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#if (nginx_version >= 1029000)
+
+static ngx_int_t ngx_http_idem_hints_filter(ngx_http_request_t *r);
+
+
+static ngx_http_output_header_filter_pt  ngx_http_next_early_hints_filter;
+
+#endif
+
+
+void
+ngx_http_idem_hints_init(void)
+{
+#if (nginx_version >= 1029000)
+
+    ngx_http_next_early_hints_filter = ngx_http_top_early_hints_filter;
+    ngx_http_top_early_hints_filter = ngx_http_idem_hints_filter;
+
+#endif
+}
+
+
+#if (nginx_version >= 1029000)
+
+static ngx_int_t
+ngx_http_idem_hints_filter(ngx_http_request_t *r)
+{
+    ngx_connection_t     *c;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx == NULL || r != r->main || !ngx_http_idem_at_work(ctx)) {
+        return ngx_http_next_early_hints_filter(r);
+    }
+
+    c = r->connection;
+
+    if (c->error) {
+        return NGX_OK;
+    }
+
+    /* a hint, for the lack of which nobody is to lose the response */
+
+    (void) ngx_http_next_early_hints_filter(r);
+
+    if (c->buffered) {
+        ngx_http_idem_stream_guard(r);
+    }
+
+    return NGX_OK;
+}
+
+#endif
+
+
+/*
+ * The client can be written to.  Nonzero: its response is still to come, and
+ * none of nginx's handlers need know.
+ */
+
+ngx_uint_t
+ngx_http_idem_hints_write(ngx_http_request_t *r)
+{
+#if (nginx_version >= 1029000)
+
+    ngx_connection_t     *c;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    if (ctx == NULL || !ngx_http_idem_at_work(ctx)
+        || r->done || r->main->terminated)
+    {
+        return 0;
+    }
+
+    c = r->connection;
+
+    if (c->buffered && !c->error) {
+        (void) ngx_http_write_filter(r, NULL);
+    }
+
+    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
+        c->error = 1;
+    }
+
+    return 1;
+
+#else
+
+    return 0;
+
+#endif
+}

@@ -1,0 +1,174 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * What the embedded store tells when it has given the lock back: responses that
+ * gave way, in the error log, and records that expired, as events.
+ *
+ * Records expire while others are looked for.  Where events are wanted, those
+ * are noted in memory of this process, under the lock, and told behind it; and
+ * one worker looks for them now and then, since nobody may come.  Where no
+ * events are wanted nothing is noted.
+ *
+ * Called by the operations of the store, and by a timer; calls the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/memory/ngx_http_idem_memory.h"
+
+
+/* how often one worker looks, and how soon again when there is more */
+#define NGX_HTTP_IDEM_MEMORY_LOOK   1000
+#define NGX_HTTP_IDEM_MEMORY_AGAIN  10
+
+
+static void ngx_http_idem_memory_look(ngx_event_t *ev);
+
+
+void
+ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_uint_t evicted,
+    ngx_log_t *log)
+{
+    ngx_uint_t  n, records, details;
+
+    n = m->z.zone->evicted - evicted;
+    records = m->z.zone->records;
+    details = m->z.zone->details_dropped - m->details_dropped;
+
+    ngx_http_idem_zone_unlock(&m->z);
+
+    ngx_http_idem_memory_tell(m);
+
+    /* a zone that is too small evicts with every request: once a second */
+
+    if (n && m->eviction_logged != ngx_time()) {
+        m->eviction_logged = ngx_time();
+
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "idempotency: zone \"%V\" is full: %ui of its %ui "
+                      "records lost their response, the oldest first; "
+                      "make it larger, or idempotency_ttl shorter",
+                      &m->z.name, n, records);
+    }
+
+    if (details && m->details_logged != ngx_time()) {
+        m->details_logged = ngx_time();
+        m->details_dropped += details;
+
+        ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                      "idempotency: zone \"%V\" is full: %ui of its records "
+                      "lost what idempotency_conflict_detail keeps, the "
+                      "oldest first", &m->z.name, details);
+    }
+}
+
+
+void
+ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
+{
+    ngx_uint_t                  i;
+    ngx_http_idem_noted_t      *noted;
+    ngx_http_idem_expired_t     expired;
+    ngx_http_idem_zone_gone_t  *gone;
+
+    gone = m->z.gone;
+
+    for (i = 0; i < gone->n; i++) {
+        noted = &gone->records[i];
+
+        expired.id = noted->id;
+        expired.time = noted->time;
+        expired.ttl = noted->ttl;
+        expired.ago = noted->ago;
+        expired.details.data = noted->labels;
+        expired.details.len = noted->len;
+
+        ngx_http_idem_store_expired(m->store, &expired);
+    }
+
+    if (gone->missed) {
+        ngx_http_idem_metrics_dropped(gone->missed);
+    }
+
+    gone->n = 0;
+    gone->missed = 0;
+}
+
+
+/* one worker of those that may have to tell looks for who nobody looks for */
+
+void
+ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
+{
+    ngx_event_t  *ev;
+
+    m->z.gone = NULL;
+
+    if (m->store->log == NULL && ngx_http_idem_tap == NULL) {
+        return;
+    }
+
+    m->z.gone = ngx_pcalloc(cycle->pool, sizeof(ngx_http_idem_zone_gone_t));
+
+    if (m->z.gone == NULL
+        || (ngx_process == NGX_PROCESS_WORKER && ngx_worker != 0)
+        || (ngx_process != NGX_PROCESS_WORKER
+            && ngx_process != NGX_PROCESS_SINGLE))
+    {
+        return;
+    }
+
+    ev = &m->look;
+
+    ngx_memzero(ev, sizeof(ngx_event_t));
+
+    ev->handler = ngx_http_idem_memory_look;
+    ev->data = m;
+    ev->log = cycle->log;
+    ev->cancelable = 1;
+
+    ngx_add_timer(ev, NGX_HTTP_IDEM_MEMORY_LOOK);
+}
+
+
+void
+ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m)
+{
+    if (m->look.timer_set) {
+        ngx_del_timer(&m->look);
+    }
+}
+
+
+static void
+ngx_http_idem_memory_look(ngx_event_t *ev)
+{
+    ngx_uint_t               more;
+    ngx_http_idem_memory_t  *m;
+
+    m = ev->data;
+    more = 0;
+
+    if (ngx_http_idem_events_wanted(m->store->log)) {
+        ngx_http_idem_zone_lock(&m->z);
+
+        ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_GONE_MAX);
+        more = !ngx_queue_empty(&m->z.zone->expiry.due);
+
+        ngx_http_idem_zone_unlock(&m->z);
+
+        ngx_http_idem_memory_tell(m);
+    }
+
+    if (!ngx_exiting) {
+        ngx_add_timer(ev, more ? NGX_HTTP_IDEM_MEMORY_AGAIN
+                               : NGX_HTTP_IDEM_MEMORY_LOOK);
+    }
+}
