@@ -552,6 +552,8 @@ ngx_http_idem_ctx_free(void *data)
     ngx_http_idem_execute_done(ctx);
     ngx_http_idem_body_cleanup(ctx);
     ngx_http_idem_deflate_cleanup(ctx);
+    ngx_http_idem_file_cleanup(ctx);
+    ngx_http_idem_replay_json_cleanup(ctx);
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);

@@ -139,6 +139,8 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->capture.app_off = 0;
     ctx->capture.app_ttl = 0;
 
+    ngx_http_idem_file_reset(ctx);
+
     ngx_memzero(&ctx->capture.response, sizeof(ngx_http_idem_response_t));
     ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
 
@@ -383,6 +385,12 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         if (rc != NGX_DECLINED) {
             return rc;
         }
+    }
+
+    if (ngx_http_idem_is_file(r, ctx, in)
+        && ngx_http_idem_file_body(r, ctx, &in) == NGX_AGAIN)
+    {
+        return NGX_AGAIN;
     }
 
     last = ctx->capture.ended;

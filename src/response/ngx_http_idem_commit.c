@@ -25,8 +25,6 @@
 #define NGX_HTTP_IDEM_INSTEAD_PAUSE  10
 
 
-static void ngx_http_idem_commit_block(ngx_http_request_t *r);
-static void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
@@ -36,8 +34,6 @@ static void ngx_http_idem_commit_stored(ngx_http_request_t *r,
 static void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_instead_handler(ngx_event_t *ev);
-static void ngx_http_idem_commit_return(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
 
 
 /* NGX_DECLINED: there is no memory for it, and nothing was done */
@@ -79,7 +75,7 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 /* the request is there until the commit is, whatever its client does */
 
-static void
+void
 ngx_http_idem_commit_block(ngx_http_request_t *r)
 {
     r->buffered |= NGX_HTTP_IDEM_BUFFERED;
@@ -96,7 +92,7 @@ ngx_http_idem_commit_block(ngx_http_request_t *r)
 }
 
 
-static void
+void
 ngx_http_idem_commit_unblock(ngx_http_request_t *r)
 {
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
@@ -220,6 +216,14 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_commit_unblock(r);
 
+    if (ctx->capture.compressed) {
+
+        /* the store has it, and there is more to be freed with the request */
+
+        (void) ngx_pfree(r->pool, ctx->capture.compressed);
+        ctx->capture.compressed = NULL;
+    }
+
     if (c->error) {
         rc = NGX_ERROR;
 
@@ -237,7 +241,7 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 /* whoever made the response, or waits for its end, goes on */
 
-static void
+void
 ngx_http_idem_commit_return(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc)
 {

@@ -26,7 +26,7 @@
 
 
 /* what is compressed in one turn of the event loop: some 3 ms */
-#define NGX_HTTP_IDEM_DEFLATE_PIECE  (1024 * 1024)
+#define NGX_HTTP_IDEM_DEFLATE_PIECE  (256 * 1024)
 
 /* of the next turn; with 0 it would be this one */
 #define NGX_HTTP_IDEM_DEFLATE_PAUSE  1

@@ -30,7 +30,13 @@ static ngx_int_t ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, const char *reason);
 static void ngx_http_idem_replay_inflated(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+static ngx_int_t ngx_http_idem_replay_wait(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_replay_send(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
+    ngx_str_t *body);
+static void ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+static ngx_int_t ngx_http_idem_replay_output(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_headers(ngx_http_request_t *r,
@@ -97,21 +103,16 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return rc;
     }
 
+    ctx->answer.response = response;
+
     if (response->compressed) {
         ctx->answer.replays = cover;
-        ctx->answer.response = response;
 
         rc = ngx_http_idem_inflate(r, ctx, response, &body,
                                    ngx_http_idem_replay_inflated);
 
         if (rc == NGX_AGAIN) {
-
-            /* its client is not listened to for so long */
-
-            r->read_event_handler = ngx_http_block_reading;
-            r->write_event_handler = ngx_http_request_empty_handler;
-
-            return NGX_AGAIN;
+            return ngx_http_idem_replay_wait(r);
         }
 
         if (rc == NGX_DECLINED) {
@@ -125,6 +126,18 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     }
 
     return ngx_http_idem_replay_send(r, ctx, response, &body);
+}
+
+
+/* for further turns of the event loop: its client is not listened to */
+
+static ngx_int_t
+ngx_http_idem_replay_wait(ngx_http_request_t *r)
+{
+    r->read_event_handler = ngx_http_block_reading;
+    r->write_event_handler = ngx_http_request_empty_handler;
+
+    return NGX_AGAIN;
 }
 
 
@@ -163,7 +176,7 @@ ngx_http_idem_replay_inflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                                            "its body can't be decompressed");
     }
 
-    if (rc != NGX_DONE) {
+    if (rc != NGX_DONE && rc != NGX_AGAIN) {
         ngx_http_finalize_request(r, rc);
     }
 }
@@ -174,6 +187,8 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_response_t *response, ngx_str_t *body)
 {
     ngx_int_t  rc;
+
+    rc = NGX_OK;
 
     if (ngx_http_idem_restore_head(r, response) != NGX_OK
         || ngx_http_idem_replay_headers(r, ctx) != NGX_OK)
@@ -187,11 +202,44 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         ngx_http_idem_sse_resume(r, body);
     }
 
-    if (ctx->conf->replay_json && !response->header_only
-        && ngx_http_idem_replay_json(r, ctx, body) == NGX_ERROR)
-    {
+    if (ctx->conf->replay_json && !response->header_only) {
+        rc = ngx_http_idem_replay_json(r, ctx, body,
+                                       ngx_http_idem_replay_rewritten);
+    }
+
+    if (rc == NGX_AGAIN) {
+        return ngx_http_idem_replay_wait(r);
+    }
+
+    if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+
+    return ngx_http_idem_replay_output(r, ctx, response, body);
+}
+
+
+static void
+ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body)
+{
+    if (rc == NGX_OK) {
+        (void) ngx_http_idem_replay_output(r, ctx, ctx->answer.response,
+                                           body);
+        return;
+    }
+
+    ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+}
+
+
+/* returns NGX_DONE: the request is finalized */
+
+static ngx_int_t
+ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_response_t *response, ngx_str_t *body)
+{
+    ngx_int_t  rc;
 
     if (ctx->conf->replay_status && response->status / 100 == 2) {
         r->headers_out.status = ctx->conf->replay_status;

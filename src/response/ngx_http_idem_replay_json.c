@@ -12,7 +12,9 @@
  * text of numbers stay, white space and the form of escapes may not.  A body
  * that is not a JSON object is left as it is.  Of an event stream each JSON-RPC
  * response is such an object, and what is around it stays byte for byte.
- * Called by the replay.
+ *
+ * A large object is parsed in further turns of the event loop.  Called by the
+ * replay.
  */
 
 
@@ -27,6 +29,13 @@
 #include "response/ngx_http_idem_yajl.h"
 
 
+/* what is parsed in one turn of the event loop: 1 to 3 ms */
+#define NGX_HTTP_IDEM_REWRITE_PIECE  (256 * 1024)
+
+/* of the next turn; with 0 it would be this one */
+#define NGX_HTTP_IDEM_REWRITE_PAUSE  1
+
+
 /* a member, and its value for this request */
 
 typedef struct {
@@ -36,9 +45,10 @@ typedef struct {
 } ngx_http_idem_rewrite_value_t;
 
 
-typedef struct {
+struct ngx_http_idem_rewrite_s {
     ngx_http_idem_yajl_t            yajl;
     yajl_gen                        gen;
+    yajl_handle                     parser;
     ngx_http_idem_replay_member_t  *member;
     ngx_http_idem_rewrite_value_t  *value;
     ngx_uint_t                      nmembers;
@@ -47,7 +57,11 @@ typedef struct {
                                                         is set anew, and its
                                                         value left out     */
     ngx_uint_t                      object;
-} ngx_http_idem_rewrite_t;
+    ngx_str_t                       body;
+    size_t                          parsed;          /* bytes of it         */
+    ngx_http_idem_inflated_pt       rewritten;
+    ngx_event_t                     event;
+};
 
 
 static ngx_int_t ngx_http_idem_rewrite_value(ngx_http_request_t *r,
@@ -59,8 +73,16 @@ static ngx_int_t ngx_http_idem_rewrite_join(ngx_http_request_t *r,
     ngx_array_t *events, size_t len, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite_object(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
-static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r,
-    ngx_http_idem_rewrite_t *w, ngx_str_t *body);
+static ngx_int_t ngx_http_idem_rewrite_start(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_rewrite_t *w, ngx_str_t *body);
+static void ngx_http_idem_rewrite_handler(ngx_event_t *ev);
+static void ngx_http_idem_rewrite_done(void *data);
+static void ngx_http_idem_rewrite_init(ngx_http_idem_rewrite_t *w,
+    ngx_str_t *body);
+static ngx_int_t ngx_http_idem_rewrite(ngx_http_idem_rewrite_t *w,
+    size_t piece, ngx_str_t *text);
+static ngx_int_t ngx_http_idem_rewrite_piece(ngx_http_idem_rewrite_t *w,
+    size_t piece, ngx_str_t *text);
 static void ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w);
 static int ngx_http_idem_rewrite_skipped(ngx_http_idem_rewrite_t *w);
 static int ngx_http_idem_rewrite_null(void *data);
@@ -95,14 +117,18 @@ static yajl_callbacks  ngx_http_idem_rewrite_callbacks = {
 #define ngx_http_idem_rewrite_ok(rc)  ((rc) == yajl_gen_status_ok)
 
 
-/* NGX_OK whether or not it was rewritten; NGX_ERROR: no memory */
+/*
+ * NGX_OK whether or not it was rewritten; NGX_ERROR: no memory; NGX_AGAIN: it
+ * goes on in further turns, and "rewritten" is called in the end.
+ */
 
 ngx_int_t
 ngx_http_idem_replay_json(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    ngx_http_idem_inflated_pt rewritten)
 {
-    ngx_uint_t               i;
-    ngx_http_idem_rewrite_t  w;
+    ngx_uint_t                i;
+    ngx_http_idem_rewrite_t  *w;
 
     /* what the application itself encoded is not ours to open */
 
@@ -110,28 +136,128 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    ngx_memzero(&w, sizeof(ngx_http_idem_rewrite_t));
-
-    w.member = ctx->conf->replay_json->elts;
-    w.nmembers = ctx->conf->replay_json->nelts;
-
-    w.value = ngx_palloc(r->pool,
-                         w.nmembers * sizeof(ngx_http_idem_rewrite_value_t));
-    if (w.value == NULL) {
+    w = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_rewrite_t));
+    if (w == NULL) {
         return NGX_ERROR;
     }
 
-    for (i = 0; i < w.nmembers; i++) {
-        if (ngx_http_idem_rewrite_value(r, ctx, &w.member[i], &w.value[i])
+    w->rewritten = rewritten;
+    w->member = ctx->conf->replay_json->elts;
+    w->nmembers = ctx->conf->replay_json->nelts;
+
+    w->value = ngx_palloc(r->pool, w->nmembers
+                                   * sizeof(ngx_http_idem_rewrite_value_t));
+    if (w->value == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < w->nmembers; i++) {
+        if (ngx_http_idem_rewrite_value(r, ctx, &w->member[i], &w->value[i])
             != NGX_OK)
         {
             return NGX_ERROR;
         }
     }
 
-    return ngx_http_idem_is_sse(r)
-           ? ngx_http_idem_rewrite_events(r, &w, body)
-           : ngx_http_idem_rewrite_object(r, &w, body);
+    if (ngx_http_idem_is_sse(r)) {
+        return ngx_http_idem_rewrite_events(r, w, body);
+    }
+
+    return body->len <= NGX_HTTP_IDEM_REWRITE_PIECE
+           ? ngx_http_idem_rewrite_object(r, w, body)
+           : ngx_http_idem_rewrite_start(r, ctx, w, body);
+}
+
+
+/* the text that is made stays where it is: what is large is not copied */
+
+static ngx_int_t
+ngx_http_idem_rewrite_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body)
+{
+    ngx_pool_cleanup_t  *cln;
+
+    cln = ngx_pool_cleanup_add(r->pool, 0);
+    if (cln == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_rewrite_init(w, body);
+
+    cln->handler = ngx_http_idem_rewrite_done;
+    cln->data = w;
+
+    w->event.handler = ngx_http_idem_rewrite_handler;
+    w->event.data = ctx;
+    w->event.log = r->connection->log;
+
+    ctx->answer.rewrite = w;
+
+    ngx_add_timer(&w->event, NGX_HTTP_IDEM_REWRITE_PAUSE);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_rewrite_handler(ngx_event_t *ev)
+{
+    ngx_int_t                 rc;
+    ngx_str_t                 text;
+    ngx_connection_t         *c;
+    ngx_http_request_t       *r;
+    ngx_http_idem_ctx_t      *ctx;
+    ngx_http_idem_rewrite_t  *w;
+
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
+    w = ctx->answer.rewrite;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
+                   "idempotency: a turn of rewriting, at %uz", w->parsed);
+
+    rc = ngx_http_idem_rewrite(w, NGX_HTTP_IDEM_REWRITE_PIECE, &text);
+
+    if (rc == NGX_AGAIN) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_REWRITE_PAUSE);
+        return;
+    }
+
+    if (rc == NGX_DECLINED) {
+        text = w->body;
+        rc = NGX_OK;
+    }
+
+    ctx->answer.rewrite = NULL;
+
+    w->rewritten(r, ctx, rc, &text);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+void
+ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_rewrite_t  *w;
+
+    w = ctx->answer.rewrite;
+
+    if (w && w->event.timer_set) {
+        ngx_del_timer(&w->event);
+    }
+}
+
+
+static void
+ngx_http_idem_rewrite_done(void *data)
+{
+    ngx_http_idem_rewrite_t  *w = data;
+
+    ngx_http_idem_yajl_done(&w->yajl);
 }
 
 
@@ -295,63 +421,103 @@ static ngx_int_t
 ngx_http_idem_rewrite_object(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body)
 {
-    ngx_int_t  rc;
+    u_char     *p;
+    ngx_int_t   rc;
+    ngx_str_t   text;
 
-    w->depth = 0;
-    w->skip = 0;
-    w->object = 0;
+    ngx_http_idem_rewrite_init(w, body);
 
-    ngx_http_idem_yajl_init(&w->yajl);
+    rc = ngx_http_idem_rewrite(w, body->len, &text);
 
-    rc = ngx_http_idem_rewrite(r, w, body);
+    if (rc == NGX_OK) {
+        p = ngx_pnalloc(r->pool, text.len);
+
+        if (p) {
+            ngx_memcpy(p, text.data, text.len);
+
+            body->data = p;
+            body->len = text.len;
+
+        } else {
+            rc = NGX_ERROR;
+        }
+    }
 
     ngx_http_idem_yajl_done(&w->yajl);
 
-    return rc;
+    return rc == NGX_ERROR ? NGX_ERROR : NGX_OK;
+}
+
+
+static void
+ngx_http_idem_rewrite_init(ngx_http_idem_rewrite_t *w, ngx_str_t *body)
+{
+    w->depth = 0;
+    w->skip = 0;
+    w->object = 0;
+    w->parser = NULL;
+    w->parsed = 0;
+    w->body = *body;
+
+    ngx_http_idem_yajl_init(&w->yajl);
+}
+
+
+/*
+ * Parses a piece more.  NGX_OK: "text" is the whole in its new form, in yajl's
+ * memory; NGX_DECLINED: it is no object, and stays as it is.
+ */
+
+static ngx_int_t
+ngx_http_idem_rewrite(ngx_http_idem_rewrite_t *w, size_t piece,
+    ngx_str_t *text)
+{
+    /* in a frame of its own: variables do not survive a longjmp() */
+
+    return setjmp(w->yajl.no_memory) ? NGX_ERROR
+                                     : ngx_http_idem_rewrite_piece(w, piece,
+                                                                   text);
 }
 
 
 static ngx_int_t
-ngx_http_idem_rewrite(ngx_http_request_t *r,
-    ngx_http_idem_rewrite_t *w, ngx_str_t *body)
+ngx_http_idem_rewrite_piece(ngx_http_idem_rewrite_t *w, size_t piece,
+    ngx_str_t *text)
 {
     size_t                len;
-    u_char               *p;
-    yajl_handle           parser;
     yajl_status           status;
-    const unsigned char  *text;
+    const unsigned char  *p;
 
-    if (setjmp(w->yajl.no_memory)) {
-        return NGX_ERROR;
+    if (w->parser == NULL) {
+        w->gen = yajl_gen_alloc(&w->yajl.funcs);
+        (void) yajl_gen_config(w->gen, yajl_gen_validate_utf8, 1);
+
+        w->parser = yajl_alloc(&ngx_http_idem_rewrite_callbacks,
+                               &w->yajl.funcs, w);
     }
 
-    w->gen = yajl_gen_alloc(&w->yajl.funcs);
-    (void) yajl_gen_config(w->gen, yajl_gen_validate_utf8, 1);
+    piece = ngx_min(piece, w->body.len - w->parsed);
 
-    parser = yajl_alloc(&ngx_http_idem_rewrite_callbacks, &w->yajl.funcs, w);
+    status = yajl_parse(w->parser, w->body.data + w->parsed, piece);
 
-    status = yajl_parse(parser, body->data, body->len);
+    w->parsed += piece;
+
+    if (status == yajl_status_ok && w->parsed < w->body.len) {
+        return NGX_AGAIN;
+    }
 
     if (status == yajl_status_ok) {
-        status = yajl_complete_parse(parser);
+        status = yajl_complete_parse(w->parser);
     }
 
     if (status != yajl_status_ok || !w->object
-        || !ngx_http_idem_rewrite_ok(yajl_gen_get_buf(w->gen, &text,
-                                                      &len)))
+        || !ngx_http_idem_rewrite_ok(yajl_gen_get_buf(w->gen, &p, &len)))
     {
-        return NGX_OK;
+        return NGX_DECLINED;
     }
 
-    p = ngx_pnalloc(r->pool, len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(p, text, len);
-
-    body->data = p;
-    body->len = len;
+    text->data = (u_char *) p;
+    text->len = len;
 
     return NGX_OK;
 }

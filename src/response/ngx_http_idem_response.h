@@ -30,7 +30,9 @@
 
 typedef struct ngx_http_idem_deflate_s  ngx_http_idem_deflate_t;
 typedef struct ngx_http_idem_segment_s  ngx_http_idem_segment_t;
-typedef struct ngx_http_idem_held_s  ngx_http_idem_held_t;
+typedef struct ngx_http_idem_file_s     ngx_http_idem_file_t;
+typedef struct ngx_http_idem_rewrite_s  ngx_http_idem_rewrite_t;
+typedef struct ngx_http_idem_held_s     ngx_http_idem_held_t;
 
 
 /* what the client is told; the rows of the table in problem.c */
@@ -67,6 +69,7 @@ typedef struct {
     ngx_http_idem_response_t   response;
     ngx_http_idem_deflate_t   *deflate;         /* under way                */
     ngx_chain_t               *compressed;      /* body of the record       */
+    ngx_http_idem_file_t      *file;            /* of a file's response     */
     ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
     ngx_int_t                  instead;         /* a status: what a filter
                                                    has in its place         */
@@ -131,6 +134,7 @@ typedef struct {
                                                 /* data is NULL: not made   */
     ngx_http_idem_cover_t     *replays;         /* while it is decompressed */
     ngx_http_idem_response_t  *response;
+    ngx_http_idem_rewrite_t   *rewrite;         /* under way                */
 
     unsigned                   foreign:1;       /* another identity's record:
                                                    tell nothing             */
@@ -146,7 +150,7 @@ void ngx_http_idem_outcome_left(ngx_http_request_t *r,
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
 
-/* NGX_OK and a body, or NGX_DECLINED */
+/* NGX_OK and a body; NGX_DECLINED, or NGX_ERROR of one that is rewritten */
 
 typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
@@ -167,6 +171,16 @@ ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_commit_block(ngx_http_request_t *r);
+void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
+void ngx_http_idem_commit_return(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
+ngx_uint_t ngx_http_idem_is_file(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
+ngx_int_t ngx_http_idem_file_body(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t **in);
+void ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_file_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_reason_e ngx_http_idem_hold(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len);
@@ -219,7 +233,9 @@ u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
 ngx_uint_t ngx_http_idem_json_kept(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
+    ngx_http_idem_inflated_pt rewritten);
+void ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx);

@@ -22,7 +22,6 @@
 typedef union {
     struct {
         ngx_queue_t   queue;
-        size_t        size;
     } head;
 
     long double       aligned;
@@ -107,7 +106,6 @@ ngx_http_idem_yajl_malloc(void *data, size_t size)
         longjmp(y->no_memory, 1);
     }
 
-    block->head.size = size;
     ngx_queue_insert_head(&y->blocks, &block->head.queue);
 
     return block + 1;
@@ -117,18 +115,30 @@ ngx_http_idem_yajl_malloc(void *data, size_t size)
 static void *
 ngx_http_idem_yajl_realloc(void *data, void *p, size_t size)
 {
-    void                        *new;
-    ngx_http_idem_yajl_block_t  *block;
+    ngx_http_idem_yajl_t *y = data;
 
-    new = ngx_http_idem_yajl_malloc(data, size);
+    ngx_http_idem_yajl_block_t  *block, *old;
 
-    if (p) {
-        block = (ngx_http_idem_yajl_block_t *) p - 1;
-        ngx_memcpy(new, p, ngx_min(size, block->head.size));
-        ngx_http_idem_yajl_free(data, p);
+    if (p == NULL) {
+        return ngx_http_idem_yajl_malloc(data, size);
     }
 
-    return new;
+    /* what is large is moved, and not copied */
+
+    old = (ngx_http_idem_yajl_block_t *) p - 1;
+
+    ngx_queue_remove(&old->head.queue);
+
+    block = realloc(old, sizeof(ngx_http_idem_yajl_block_t) + size);
+
+    if (block == NULL) {
+        ngx_queue_insert_head(&y->blocks, &old->head.queue);
+        longjmp(y->no_memory, 1);
+    }
+
+    ngx_queue_insert_head(&y->blocks, &block->head.queue);
+
+    return block + 1;
 }
 
 

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_room.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c */
-/* flags: -O2 -fno-sanitize=all */
+/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_room.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c src/store/memory/ngx_http_idem_memory_conf.c src/store/memory/ngx_http_idem_memory_found.c */
+/* flags: -O2 -fno-sanitize=all -DNGX_HTTP_IDEM_PIECE=6000 */
 
 /*
  * A worker that is killed with the lock of a zone, at any instruction.
@@ -170,7 +170,29 @@ ngx_pnalloc(ngx_pool_t *pool, size_t size)
 }
 
 void *ngx_palloc(ngx_pool_t *pool, size_t size) { return NULL; }
-void *ngx_pcalloc(ngx_pool_t *pool, size_t size) { return NULL; }
+
+/* where an operation that goes in pieces has got to */
+
+static ngx_http_idem_copy_t  progress;
+
+void *
+ngx_pcalloc(ngx_pool_t *pool, size_t size)
+{
+    if (size != sizeof(ngx_http_idem_copy_t)) {
+        return NULL;
+    }
+
+    ngx_memzero(&progress, size);
+
+    return &progress;
+}
+
+ngx_int_t ngx_pfree(ngx_pool_t *pool, void *p) { return NGX_OK; }
+
+void ngx_http_idem_turns_init(ngx_http_idem_memory_t *s, ngx_log_t *log) {}
+void ngx_http_idem_turns_add(ngx_http_idem_memory_t *s,
+    ngx_http_idem_op_t *op) {}
+void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op) {}
 
 
 /* ... the waking of others */
@@ -331,7 +353,7 @@ commit(ngx_uint_t key, ngx_uint_t writer, size_t size)
     ngx_http_idem_op_t  *op;
 
     op = make_op(key, writer, size, 0);
-    (void) ngx_http_idem_memory_backend.commit(op);
+    (void) ngx_http_idem_memory_commit_piece(op);
 
     return op->result;
 }
@@ -448,6 +470,9 @@ same(const void *p, ngx_uint_t c, size_t len)
 }
 
 
+static ngx_uint_t in_queue(ngx_queue_t *head, ngx_queue_t *x);
+
+
 /* a record as others see it; 0 if it is not whole */
 
 static ngx_uint_t
@@ -481,7 +506,17 @@ look(ngx_http_idem_node_t *node, image_t *image)
         return wrong("a claim of two");
     }
 
-    if (node->state != NGX_HTTP_IDEM_COMPLETED && node->chunks) {
+    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS && node->chunks) {
+
+        /* pieces of a response: nobody sees them */
+
+        if (in_queue(&m.z.zone->fills, &node->completed) != 1) {
+            return wrong("pieces that are in no queue");
+        }
+
+        image->size = 0;
+
+    } else if (node->state != NGX_HTTP_IDEM_COMPLETED && node->chunks) {
         return wrong("chunks of one that is not completed");
     }
 
@@ -577,6 +612,31 @@ take_chunks(ngx_http_idem_chunk_t *chunk, size_t left, size_t *bytes)
     }
 
     return chunk ? wrong("a chunk too many") : 1;
+}
+
+
+/* the first of them; 0: they can't be */
+
+static size_t
+take_some(ngx_http_idem_chunk_t *chunk, size_t left)
+{
+    size_t  n, bytes;
+
+    bytes = 0;
+
+    for ( /* void */ ; chunk; chunk = chunk->next) {
+        n = ngx_http_idem_chunk_size(left);
+
+        if (left == 0 || !take(chunk, n, __builtin_ctz((unsigned) n) - 5)) {
+            return wrong("pieces of a response that are none");
+        }
+
+        bytes += n;
+        n -= offsetof(ngx_http_idem_chunk_t, data);
+        left -= ngx_min(n, left);
+    }
+
+    return bytes;
 }
 
 
@@ -721,9 +781,9 @@ in_queue(ngx_queue_t *head, ngx_queue_t *x)
 static ngx_uint_t
 whole(world_t *world)
 {
-    size_t                    bytes, details_bytes, left;
+    size_t                    bytes, details_bytes, left, filling, partly;
     uint32_t                  hash;
-    ngx_int_t                 n, wheel, queued, detailed, in_wheel;
+    ngx_int_t                 n, wheel, queued, detailed, in_wheel, fills;
     ngx_uint_t                i, k, key, level, records, in_completed;
     ngx_uint_t                states[4];
     ngx_queue_t              *q;
@@ -736,6 +796,8 @@ whole(world_t *world)
     ngx_memzero(states, sizeof(states));
 
     bytes = 0;
+    filling = 0;
+    fills = 0;
     details_bytes = 0;
     records = 0;
     in_completed = 0;
@@ -799,7 +861,20 @@ whole(world_t *world)
             left = node->size;
             left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
 
-            if (!take_chunks(node->chunks, left, &bytes)) {
+            k = (node->state == NGX_HTTP_IDEM_IN_PROGRESS && node->chunks);
+
+            if (k) {
+                fills++;
+                partly = take_some(node->chunks, left);
+
+                if (partly == 0) {
+                    return 0;
+                }
+
+                bytes += partly;
+                filling += partly;
+
+            } else if (!take_chunks(node->chunks, left, &bytes)) {
                 return 0;
             }
 
@@ -826,7 +901,8 @@ whole(world_t *world)
             in_completed += k;
 
             if (in_queue(&zone->completed, &node->completed) != k
-                || (!k && node->completed.next))
+                || (!k && node->completed.next
+                    && in_queue(&zone->fills, &node->completed) != 1))
             {
                 return wrong("record %lu in the queue of completed ones", key);
             }
@@ -851,6 +927,12 @@ whole(world_t *world)
     {
         return wrong("%ld in the wheel, %ld in the queue, of %lu",
                      in_wheel, queued, records);
+    }
+
+    if (whole_queue(&zone->fills) != fills || zone->filling != filling) {
+        return wrong("%ld in the queue of those that are filled with %zu "
+                     "bytes, counted %ld and %zu", whole_queue(&zone->fills),
+                     zone->filling, fills, filling);
     }
 
     if (zone->records != records || zone->bytes != bytes
@@ -1509,6 +1591,223 @@ static void op_landed(void) { outbox_tried(1); }
 static void op_requeue(void) { outbox_tried(0); }
 
 
+/* ---- a large response, in pieces ---- */
+
+#define LARGE  20000
+
+static ngx_http_idem_op_t  *going;
+
+
+/* so many pieces of it */
+
+static ngx_int_t
+pieces(ngx_uint_t n)
+{
+    ngx_int_t  rc;
+
+    rc = NGX_AGAIN;
+
+    while (n-- && rc == NGX_AGAIN) {
+        rc = (going->kind == NGX_HTTP_IDEM_OP_COMMIT)
+             ? ngx_http_idem_memory_commit_piece(going)
+             : ngx_http_idem_memory_begin_piece(going);
+    }
+
+    return rc;
+}
+
+
+static void
+large(ngx_http_idem_op_e kind, ngx_uint_t key, ngx_uint_t writer)
+{
+    going = make_op(key, writer, LARGE, 0);
+    going->kind = kind;
+    going->state_data = (kind == NGX_HTTP_IDEM_OP_COMMIT)
+                        ? ngx_pcalloc(NULL, sizeof(ngx_http_idem_copy_t))
+                        : NULL;
+}
+
+static void op_piece(void) { (void) pieces(1); }
+static void op_makes_room(void) { (void) commit(18, 28, 15000); }
+static void to_fill(void) { some(); large(NGX_HTTP_IDEM_OP_COMMIT, 13, 23); }
+static void filled_1(void) { to_fill(); (void) pieces(1); }
+static void filled_2(void) { to_fill(); (void) pieces(2); }
+
+static void
+filled_lapsed(void)
+{
+    filled_2();
+    ngx_current_msec += LEASE + 1;
+}
+
+static void
+filled_again(void)
+{
+    some();
+    ngx_current_msec += LEASE + 1;
+    (void) begin(13, 23, DETAIL);
+    large(NGX_HTTP_IDEM_OP_COMMIT, 13, 23);
+    (void) pieces(2);
+}
+
+static void
+fill_full(void)
+{
+    completed(1, 11, 12000, 0);
+    completed(5, 15, 12000, 0);
+    (void) begin(13, 23, DETAIL);
+    large(NGX_HTTP_IDEM_OP_COMMIT, 13, 23);
+    (void) pieces(2);
+    completed(9, 19, 9000, 0);
+}
+
+static void
+filled_room(void)
+{
+    ngx_uint_t  i;
+
+    filled_2();
+    ngx_current_msec += LEASE + 1;
+
+    for (i = 100; m.z.zone->room.nfree > 2; i++) {
+        completed(i, i & 127, 3000, 0);
+    }
+
+    (void) begin(18, 28, 0);
+}
+
+static void
+to_read(void)
+{
+    some();
+    (void) begin(17, 27, 0);
+    large(NGX_HTTP_IDEM_OP_COMMIT, 17, 27);
+    (void) pieces(10);
+    large(NGX_HTTP_IDEM_OP_BEGIN, 17, 28);
+    (void) pieces(1);
+}
+
+
+/* what becomes of it when something happens between two pieces */
+
+static void
+repaired(void)
+{
+    m.z.zone->busy = 1;
+    ngx_http_idem_zone_lock(&m.z);
+    ngx_http_idem_zone_unlock(&m.z);
+}
+
+static ngx_uint_t
+read_is(ngx_uint_t writer)
+{
+    size_t  i;
+
+    if (going->result != NGX_HTTP_IDEM_FOUND
+        || going->found.response.len != LARGE)
+    {
+        return 0;
+    }
+
+    for (i = 0; i < LARGE; i++) {
+        if (going->found.response.data[i] != pattern(writer, i)) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+static void
+between_pieces(void)
+{
+    world_t  world;
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    filled_2();
+    repaired();
+    ok(m.z.zone->filling == 0 && pieces(1) == NGX_AGAIN && pieces(9) == NGX_OK
+       && going->result == NGX_HTTP_IDEM_OK && whole(&world)
+       && world.records[13].state == NGX_HTTP_IDEM_COMPLETED
+       && world.records[13].size == LARGE,
+       "a repair between two pieces: it begins again (%s)", why);
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    filled_lapsed();
+    {
+    ngx_http_idem_op_t  saved = *going;
+
+    (void) begin(13, 24, 0);
+    *going = saved;
+    }
+    ok(pieces(9) == NGX_OK && going->result == NGX_HTTP_IDEM_LOST
+       && whole(&world) && world.records[13].token == 24
+       && m.z.zone->filling == 0,
+       "taken over between two pieces: lost, and nothing is left (%s)", why);
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    filled_room();
+    ok(commit(18, 28, 15000) == NGX_HTTP_IDEM_OK && m.z.zone->filling == 0
+       && m.z.zone->evicted == 0 && whole(&world)
+       && world.records[13].state == NGX_HTTP_IDEM_IN_PROGRESS,
+       "pieces of one that is gone make room before any response (%s)", why);
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    to_read();
+    ok(going->result != NGX_HTTP_IDEM_FOUND && pieces(9) == NGX_OK
+       && read_is(27), "a replay in pieces");
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    to_read();
+    repaired();
+    ok(pieces(9) == NGX_OK && read_is(27), "... with a repair in between");
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    to_read();
+    ngx_http_idem_zone_lock(&m.z);
+    ngx_http_idem_zone_evict(&m.z, ngx_http_idem_zone_find(&m.z, going->id));
+    ngx_http_idem_zone_unlock(&m.z);
+    ok(pieces(9) == NGX_OK && going->result == NGX_HTTP_IDEM_FOUND
+       && going->found.state == NGX_HTTP_IDEM_UNUSABLE
+       && going->found.reason == NGX_HTTP_IDEM_REASON_EVICTED
+       && going->found.response.len == 0, "... evicted in between");
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    to_read();
+    ngx_http_idem_zone_lock(&m.z);
+    ngx_http_idem_zone_remove(&m.z, ngx_http_idem_zone_find(&m.z, going->id));
+    ngx_http_idem_zone_unlock(&m.z);
+    ok(pieces(9) == NGX_OK && going->result == NGX_HTTP_IDEM_ACQUIRED
+       && whole(&world) && world.records[17].token == 28,
+       "... removed in between: it has the lock (%s)", why);
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    to_read();
+    {
+    ngx_http_idem_op_t    reader = *going;
+    ngx_http_idem_copy_t  read = progress;
+
+    ngx_http_idem_zone_lock(&m.z);
+    ngx_http_idem_zone_remove(&m.z, ngx_http_idem_zone_find(&m.z, going->id));
+    ngx_http_idem_zone_unlock(&m.z);
+
+    (void) begin(17, 37, 0);
+    large(NGX_HTTP_IDEM_OP_COMMIT, 17, 37);
+    (void) pieces(10);
+    *going = reader;
+    progress = read;
+    }
+    ok(pieces(9) == NGX_OK && read_is(37),
+       "... another response in its place: that one, and whole");
+
+    create(NGX_HTTP_IDEM_FULL_EVICT);
+    to_read();
+    ngx_current_msec += TTL + 1;
+    ok(pieces(9) == NGX_OK && going->result == NGX_HTTP_IDEM_ACQUIRED,
+       "... it expired in between: it has the lock");
+}
+
+
 #define EVICT   NGX_HTTP_IDEM_FULL_EVICT
 #define FORGET  NGX_HTTP_IDEM_FULL_FORGET
 #define REFUSE  NGX_HTTP_IDEM_FULL_REFUSE
@@ -1550,6 +1849,22 @@ static scenario_t  scenarios[] = {
     { "begin: no room at all", EVICT, 17, full_of_records, op_begin, 0 },
     { "commit: no room at all", EVICT, 13, full_of_records, op_commit_evicts,
       0 },
+    { "in pieces: the first", EVICT, 13, to_fill, op_piece, 1 },
+    { "in pieces: another", EVICT, 13, filled_1, op_piece, 1 },
+    { "in pieces: the last", EVICT, 13, filled_2, op_piece, 1 },
+    { "in pieces: others lose their response", EVICT, 13, fill_full, op_piece,
+      0 },
+    { "in pieces: taken over", EVICT, 13, filled_lapsed, op_take_over, 1 },
+    { "in pieces: removed", EVICT, 13, filled_2, op_remove_lock, 0 },
+    { "in pieces: released", EVICT, 13, filled_2, op_release, 0 },
+    { "in pieces: released, taken over before", EVICT, 13, filled_again,
+      op_release, 0 },
+    { "in pieces: renewed", EVICT, 13, filled_2, op_renew, 0 },
+    { "in pieces: unusable after all", EVICT, 13, filled_2,
+      op_commit_unusable, 0 },
+    { "in pieces: its holder is gone", EVICT, 18, filled_room, op_makes_room,
+      1 },
+    { "in pieces: a replay", EVICT, 17, to_read, op_piece, 0 },
     { "cache: new", FORGET, 17, cached, op_keep, 0 },
     { "cache: in place of another", FORGET, 9, cached, op_keep_replace, 1 },
     { "cache: others are forgotten", FORGET, 17, cache_full, op_keep_large,
@@ -1586,7 +1901,7 @@ main(void)
 
     n = sizeof(scenarios) / sizeof(scenarios[0]);
 
-    plan((int) n + 1);
+    plan((int) n + 10);
 
     for (i = 0; i < n; i++) {
         if (getenv("ONLY") == NULL || strstr(scenarios[i].name,
@@ -1597,6 +1912,8 @@ main(void)
             ok(1, "%s: left out", scenarios[i].name);
         }
     }
+
+    between_pieces();
 
     printf("# %lu instructions, killed at %lu of them, and at %lu of the "
            "repair\n", steps, points, nested);

@@ -5,9 +5,10 @@
  */
 
 /*
- * The backend of the embedded store: the block of directives that declares
- * one, and the operations, each one short stay under the zone's mutex.  All
- * but watch are answered at once.
+ * The backend of the embedded store: the operations, each one short stay under
+ * the zone's mutex.  All but watch are answered at once, unless a response is
+ * large: then begin and commit go on in further turns of the event loop, a
+ * piece at a time, and each piece looks at the record as if it were the first.
  *
  * Called through the table of stores; calls the zone, and the waking of other
  * workers.
@@ -29,15 +30,7 @@
 /* ... and whoever reads the figures: some ten microseconds */
 #define NGX_HTTP_IDEM_MEMORY_STATS_PURGE  128
 
-#define NGX_HTTP_IDEM_DEFAULT_SIZE  (32 * 1024 * 1024)
 
-
-static void *ngx_http_idem_memory_create_conf(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store);
-static char *ngx_http_idem_memory_zone(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-static char *ngx_http_idem_memory_init_conf(ngx_conf_t *cf,
-    ngx_http_idem_store_t *store);
 static ngx_int_t ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
@@ -50,6 +43,11 @@ static ngx_int_t ngx_http_idem_memory_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     ngx_http_idem_store_stats_t *stats);
+static uint64_t ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
+    ngx_http_idem_state_e state, ngx_http_idem_reason_e reason);
+static ngx_int_t ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_give_back(
     ngx_http_idem_memory_t *m, ngx_http_idem_node_t *node);
 static ngx_uint_t ngx_http_idem_memory_free(
@@ -64,18 +62,6 @@ static void ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_lease(
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static void ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-
-
-static ngx_http_idem_store_command_t  ngx_http_idem_memory_commands[] = {
-
-    { { ngx_string("zone"), NGX_CONF_TAKE1, ngx_http_idem_memory_zone, 0, 0,
-        NULL },
-      "\"zone <name>:<size>\"" },
-
-    { ngx_null_command, NULL }
-};
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
@@ -116,11 +102,28 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
 static ngx_int_t
 ngx_http_idem_memory_begin(ngx_http_idem_op_t *op)
 {
+    op->state_data = NULL;
+
+    if (ngx_http_idem_memory_begin_piece(op) == NGX_OK) {
+        return NGX_OK;
+    }
+
+    ngx_http_idem_turns_add(ngx_http_idem_memory_conf(op), op);
+
+    return NGX_AGAIN;
+}
+
+
+ngx_int_t
+ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
+{
+    ngx_int_t                rc;
     ngx_uint_t               evicted;
     ngx_http_idem_node_t    *node;
     ngx_http_idem_memory_t  *m;
 
     m = ngx_http_idem_memory_conf(op);
+    rc = NGX_OK;
 
     ngx_http_idem_zone_lock(&m->z);
 
@@ -157,12 +160,16 @@ ngx_http_idem_memory_begin(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
     } else {
-        ngx_http_idem_memory_found(m, node, op);
+        rc = ngx_http_idem_memory_found(m, node, op);
     }
 
     ngx_http_idem_memory_unlock(m, evicted, op->log);
 
-    return NGX_OK;
+    if (op->state_data && rc == NGX_OK) {
+        ngx_http_idem_memory_found_other(op);
+    }
+
+    return rc;
 }
 
 
@@ -211,7 +218,31 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
 {
+    op->state_data = NULL;
+
+    if (op->state == NGX_HTTP_IDEM_COMPLETED
+        && op->size > NGX_HTTP_IDEM_PIECE)
+    {
+        /* without memory it is one piece */
+
+        op->state_data = ngx_pcalloc(op->pool, sizeof(ngx_http_idem_copy_t));
+    }
+
+    if (ngx_http_idem_memory_commit_piece(op) == NGX_OK) {
+        return NGX_OK;
+    }
+
+    ngx_http_idem_turns_add(ngx_http_idem_memory_conf(op), op);
+
+    return NGX_AGAIN;
+}
+
+
+ngx_int_t
+ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
+{
     uint64_t                 waiting;
+    ngx_int_t                rc;
     ngx_uint_t               evicted;
     ngx_http_idem_node_t    *node;
     ngx_http_idem_state_e    state;
@@ -220,6 +251,7 @@ ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
 
     m = ngx_http_idem_memory_conf(op);
     waiting = 0;
+    rc = NGX_OK;
 
     ngx_http_idem_zone_lock(&m->z);
 
@@ -252,22 +284,51 @@ ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
     state = op->state;
     reason = op->reason;
 
-    if (state == NGX_HTTP_IDEM_COMPLETED
-        && ngx_http_idem_zone_put(&m->z, node, op->response, op->size)
-           != NGX_OK)
-    {
+    if (state == NGX_HTTP_IDEM_COMPLETED) {
+        rc = ngx_http_idem_memory_put(m, node, op);
+
+    } else {
+        ngx_http_idem_zone_unfill(&m->z, node);
+    }
+
+    if (rc == NGX_AGAIN) {
+        goto done;
+    }
+
+    if (rc != NGX_OK) {
+        rc = NGX_OK;
         state = NGX_HTTP_IDEM_UNUSABLE;
         reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
         op->result = NGX_HTTP_IDEM_FULL;
     }
+
+    waiting = ngx_http_idem_memory_end(m, node, op, state, reason);
+
+done:
+
+    ngx_http_idem_memory_unlock(m, evicted, op->log);
+
+    ngx_http_idem_wake(m, op->id, waiting);
+
+    return rc;
+}
+
+
+/* in one step; returns the workers that wait for it */
+
+static uint64_t
+ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
+    ngx_http_idem_state_e state, ngx_http_idem_reason_e reason)
+{
+    uint64_t  waiting;
 
     ngx_http_idem_zone_change(&m->z, node);
 
     ngx_http_idem_zone_state(&m->z, node, state, reason);
 
     node->until = ngx_current_msec
-                  + (ngx_http_idem_op_retryable(op) ? op->lease
-                                                           : op->ttl);
+                  + (ngx_http_idem_op_retryable(op) ? op->lease : op->ttl);
 
     ngx_http_idem_zone_expire(&m->z, node,
                               ngx_current_msec
@@ -278,13 +339,29 @@ ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_changed(&m->z);
 
-done:
+    return waiting;
+}
 
-    ngx_http_idem_memory_unlock(m, evicted, op->log);
 
-    ngx_http_idem_wake(m, op->id, waiting);
+/*
+ * The response, or a piece of it.  The lease is renewed with each: whoever
+ * takes the record over takes these away.
+ */
 
-    return NGX_OK;
+static ngx_int_t
+ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    if (op->state_data == NULL) {
+        return ngx_http_idem_zone_put(&m->z, node, op->response, op->size);
+    }
+
+    ngx_http_idem_zone_change(&m->z, node);
+    ngx_http_idem_memory_lease(node, op);
+    ngx_http_idem_zone_changed(&m->z);
+
+    return ngx_http_idem_zone_fill(&m->z, node, op->state_data, op->response,
+                                   op->size, NGX_HTTP_IDEM_PIECE);
 }
 
 
@@ -337,6 +414,8 @@ ngx_http_idem_memory_give_back(ngx_http_idem_memory_t *m,
         ngx_http_idem_zone_remove(&m->z, node);
         return;
     }
+
+    ngx_http_idem_zone_unfill(&m->z, node);
 
     ngx_http_idem_zone_change(&m->z, node);
 
@@ -396,9 +475,12 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op)
 {
-    /* nothing else is ever pending */
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_wake_cancel(op);
 
-    ngx_http_idem_wake_cancel(op);
+    } else {
+        ngx_http_idem_turns_cancel(op);
+    }
 }
 
 
@@ -506,7 +588,8 @@ ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 /*
  * The lock on a record that is there, in place of what it was.  Its details
  * are taken away first and set last: those of another request never stand
- * beside the claim.
+ * beside the claim.  So are the pieces of a response that its holder was about
+ * to commit.
  */
 
 static void
@@ -514,6 +597,7 @@ ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again)
 {
     ngx_http_idem_zone_details(&m->z, node, NULL);
+    ngx_http_idem_zone_unfill(&m->z, node);
 
     ngx_http_idem_zone_change(&m->z, node);
 
@@ -527,7 +611,6 @@ ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
 
     ngx_http_idem_zone_details(&m->z, node, &op->details);
 }
-
 
 
 static void
@@ -563,36 +646,6 @@ ngx_http_idem_memory_lease(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 }
 
 
-static void
-ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
-{
-    ngx_msec_int_t          left;
-    ngx_http_idem_found_t  *found;
-
-    ngx_http_idem_zone_found(&m->z, node, op);
-
-    found = &op->found;
-
-    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
-
-    if (left > 0) {
-        return;
-    }
-
-    found->left = 0;
-
-    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
-
-        /* under hold, or of another request */
-
-        found->left = node->expires - ngx_current_msec;
-        found->state = NGX_HTTP_IDEM_UNUSABLE;
-        found->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
-    }
-}
-
-
 static ngx_int_t
 ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)
@@ -604,6 +657,7 @@ ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
     m->store = store;
     m->details_dropped = m->z.zone->details_dropped;
 
+    ngx_http_idem_turns_init(m, cycle->log);
     ngx_http_idem_memory_tell_init(cycle, m);
 
     return ngx_http_idem_wake_init(cycle, m);
@@ -616,61 +670,4 @@ ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
 {
     ngx_http_idem_memory_tell_exit(store->conf);
     ngx_http_idem_wake_exit(store->conf);
-}
-
-
-static void *
-ngx_http_idem_memory_create_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
-{
-    ngx_http_idem_memory_t  *m;
-
-    m = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_memory_t));
-    if (m == NULL) {
-        return NULL;
-    }
-
-    m->slot = -1;
-    m->fd = (ngx_socket_t) -1;
-
-    return m;
-}
-
-
-static char *
-ngx_http_idem_memory_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_idem_memory_t  *m = conf;
-
-    ngx_str_t  *value;
-
-    if (m->z.name.len) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    return ngx_http_idem_zone_parse(cf, &value[1], &m->z);
-}
-
-
-static char *
-ngx_http_idem_memory_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
-{
-    ngx_http_idem_memory_t  *m;
-
-    m = store->conf;
-
-    if (m->z.name.len == 0) {
-        m->z.size = NGX_HTTP_IDEM_DEFAULT_SIZE;
-
-        m->z.name.len = sizeof("idempotency_") - 1 + store->name.len;
-        m->z.name.data = ngx_pnalloc(cf->pool, m->z.name.len);
-        if (m->z.name.data == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        ngx_sprintf(m->z.name.data, "idempotency_%V", &store->name);
-    }
-
-    return ngx_http_idem_zone_add(cf, &m->z);
 }

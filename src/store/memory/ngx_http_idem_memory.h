@@ -8,9 +8,12 @@
  * The embedded store: records in a shared memory zone, one for all workers of
  * an nginx.  Beside the zone (..._zone.h):
  *
- *   ..._memory.c  the backend: its block of directives, and the operations
+ *   ..._memory_conf.c  its block of directives
+ *   ..._memory.c  the backend: the operations
+ *   ..._memory_found.c  what a begin finds
  *   ..._memory_admin.c  what people ask: a record, its removal, a list
  *   ..._memory_tell.c  what is told when the lock was given back
+ *   ..._turns.c   large responses, in further turns of the event loop
  *   ..._wake.c    telling a waiter in another worker that a record changed
  */
 
@@ -28,6 +31,14 @@
 
 #define NGX_HTTP_IDEM_WATCH_BUCKETS  256
 
+/*
+ * A response that is larger goes into the zone and out of it in pieces of that
+ * size: a millisecond under the lock at most
+ */
+#ifndef NGX_HTTP_IDEM_PIECE
+#define NGX_HTTP_IDEM_PIECE  (1024 * 1024)
+#endif
+
 
 typedef struct {
     ngx_http_idem_records_t  z;
@@ -42,6 +53,8 @@ typedef struct {
     time_t                   eviction_logged;
     time_t                   details_logged;
     ngx_uint_t               details_dropped;        /* that were logged    */
+    ngx_queue_t              turns;              /* operations that go on   */
+    ngx_event_t              turn;
 } ngx_http_idem_memory_t;
 
 
@@ -49,9 +62,44 @@ extern const ngx_http_idem_backend_t
     ngx_http_idem_memory_backend;
 
 
+/* ..._memory_conf.c */
+
+extern ngx_http_idem_store_command_t  ngx_http_idem_memory_commands[];
+
+void *ngx_http_idem_memory_create_conf(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+char *ngx_http_idem_memory_init_conf(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
+
+
+/* ..._memory.c: a piece of an operation; NGX_AGAIN: there are more */
+
+ngx_int_t ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op);
+ngx_int_t ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op);
+
+
+/* ..._memory_found.c: called with the zone locked; NGX_OK or NGX_AGAIN */
+
+ngx_int_t ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+
+/* a begin that has read pieces of a response, and answers something else */
+void ngx_http_idem_memory_found_other(ngx_http_idem_op_t *op);
+
+
 /* ..._memory_admin.c */
 
 ngx_int_t ngx_http_idem_memory_admin(ngx_http_idem_op_t *op);
+
+
+/* ..._turns.c */
+
+void ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log);
+
+/* an operation that is pending from now on, after its first piece */
+void ngx_http_idem_turns_add(ngx_http_idem_memory_t *m,
+    ngx_http_idem_op_t *op);
+void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op);
 
 
 /* ..._memory_tell.c */

@@ -128,6 +128,7 @@ ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
     uint64_t  waiting;
 
     ngx_http_idem_zone_details(&m->z, node, NULL);
+    ngx_http_idem_zone_unfill(&m->z, node);
 
     ngx_http_idem_zone_change(&m->z, node);
 

@@ -8,9 +8,9 @@
  * The bytes of a record: its response, and what stands beside its claim.  Both
  * are chains of chunks; a response begins in the record itself.
  *
- * A chain is filled before anything refers to it, and freed when nothing does:
- * a worker that is killed in between leaves bytes that nobody finds, and a
- * repair takes them for free.
+ * A chain counts when it is filled and its record is completed, and is freed
+ * when nothing refers to it: a worker that is killed in between leaves bytes
+ * that nobody reads, and a repair takes them for free.
  *
  * Called by the zone and by those that use it, with the zone locked.
  */
@@ -20,15 +20,6 @@
 #include <ngx_core.h>
 
 #include "store/zone/ngx_http_idem_zone.h"
-
-
-/* where the next bytes come from */
-
-typedef struct {
-    ngx_chain_t                    *in;
-    u_char                         *pos;
-    size_t                          len;
-} ngx_http_idem_source_t;
 
 
 typedef void *(*ngx_http_idem_alloc_pt)(
@@ -42,70 +33,102 @@ static void ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
 static void *ngx_http_idem_details_alloc(
     ngx_http_idem_records_t *z, ngx_uint_t kind);
-static void ngx_http_idem_source_read(
-    ngx_http_idem_source_t *source, u_char *p, size_t n);
+static ngx_int_t ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    size_t size);
+static void ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p,
+    size_t n);
+static void ngx_http_idem_read_start(ngx_http_idem_node_t *node,
+    ngx_http_idem_copy_t *copy);
+static ngx_int_t ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
+    ngx_http_idem_copy_t *copy, size_t piece);
 
 
 ngx_int_t
 ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_chain_t *in, size_t size)
 {
-    size_t                   left, n;
-    ngx_http_idem_zone_t    *zone;
-    ngx_http_idem_chunk_t   *chunk, *chunks;
-    ngx_http_idem_source_t   source;
+    ngx_http_idem_copy_t  copy;
 
-    zone = z->zone;
-    chunks = NULL;
+    copy.first = NULL;
 
-    n = ngx_min(size, NGX_HTTP_IDEM_NODE_ROOM);
-    left = size - n;
+    return ngx_http_idem_zone_fill(z, node, &copy, in, size,
+                                   NGX_MAX_SIZE_T_VALUE);
+}
 
-    if (left) {
 
-        /*
-         * Nothing is evicted for what would not fit anyway.  What has expired
-         * makes room first; free slots in blocks that are in use count as a
-         * block.
-         */
+/*
+ * The chunks are the record's from the first one on: whoever takes the record
+ * over, removes or repairs it, frees them, and whoever fills it finds out by
+ * that they are not there any more.
+ */
 
-        while (left > (zone->room.nfree + 1) * NGX_HTTP_IDEM_BLOCK_SIZE
-                      + zone->bytes + zone->details_bytes)
-        {
-            if (!ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1)) {
-                return NGX_DECLINED;
-            }
-        }
+ngx_int_t
+ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    size_t size, size_t piece)
+{
+    size_t                   n, done;
+    ngx_http_idem_chunk_t   *chunk;
 
-        chunks = ngx_http_idem_chunks_alloc(z, left, &zone->bytes,
-                                            ngx_http_idem_zone_alloc);
-        if (chunks == NULL) {
-            return NGX_DECLINED;
-        }
+    if ((copy->first == NULL || copy->first != node->chunks)
+        && ngx_http_idem_fill_start(z, node, copy, in, size) != NGX_OK)
+    {
+        return NGX_DECLINED;
     }
 
-    source.in = in;
-    source.len = 0;
+    /* it does not give way to itself */
 
-    ngx_http_idem_source_read(&source, node->data, n);
+    if (node->completed.next) {
+        ngx_queue_remove(&node->completed);
+        node->completed.next = NULL;
+    }
 
-    for (chunk = chunks; left; chunk = chunk->next) {
-        n = ngx_http_idem_chunk_size(left)
-            - NGX_HTTP_IDEM_CHUNK_HEAD;
-        n = ngx_min(n, left);
+    for (done = 0; copy->left; done += n) {
 
-        ngx_http_idem_source_read(&source, chunk->data, n);
-        left -= n;
+        if (done >= piece) {
+            ngx_queue_insert_tail(&z->zone->fills, &node->completed);
+            return NGX_AGAIN;
+        }
+
+        n = ngx_http_idem_chunk_size(copy->left);
+
+        chunk = ngx_http_idem_zone_alloc(z, ngx_http_idem_room_kind(n));
+
+        if (chunk == NULL) {
+            ngx_http_idem_zone_drop(z, node);
+            copy->first = NULL;
+            return NGX_DECLINED;
+        }
+
+        z->zone->bytes += n;
+        z->zone->filling += n;
+        copy->bytes += n;
+
+        n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, copy->left);
+
+        chunk->next = NULL;
+        ngx_http_idem_copy_in(copy, chunk->data, n);
+
+        if (copy->first) {
+            copy->chunk->next = chunk;
+
+        } else {
+            copy->first = chunk;
+            node->chunks = chunk;
+        }
+
+        copy->chunk = chunk;
+        copy->left -= n;
     }
 
     ngx_http_idem_zone_barrier();
 
-    node->size = (uint32_t) size;
-    node->chunks = chunks;
+    z->zone->filling -= copy->bytes;
 
     /* what fits into the node itself leaves no room by going without it */
 
-    if (chunks || z->full != NGX_HTTP_IDEM_FULL_EVICT) {
+    if (node->chunks || z->full != NGX_HTTP_IDEM_FULL_EVICT) {
         ngx_http_idem_zone_requeue(z, node);
     }
 
@@ -113,11 +136,82 @@ ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
 }
 
 
+static ngx_int_t
+ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    size_t size)
+{
+    size_t                 n;
+    ngx_http_idem_zone_t  *zone;
+
+    zone = z->zone;
+
+    ngx_http_idem_zone_unfill(z, node);
+
+    n = ngx_min(size, NGX_HTTP_IDEM_NODE_ROOM);
+
+    copy->first = NULL;
+    copy->in = in;
+    copy->len = 0;
+    copy->left = size - n;
+    copy->bytes = 0;
+
+    /*
+     * Nothing is evicted for what would not fit anyway.  What has expired
+     * makes room first; free slots in blocks that are in use count as a block.
+     */
+
+    while (copy->left
+           && copy->left > (zone->room.nfree + 1) * NGX_HTTP_IDEM_BLOCK_SIZE
+                           + zone->bytes - zone->filling
+                           + zone->details_bytes)
+    {
+        if (!ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1)
+            && !ngx_http_idem_zone_drop_fill(z))
+        {
+            return NGX_DECLINED;
+        }
+    }
+
+    ngx_http_idem_copy_in(copy, node->data, n);
+
+    node->size = (uint32_t) size;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Its holder renews its lease with each piece: one whose lease is over was
+ * killed, or it stalled.  If it goes on after all, it begins again.
+ */
+
+ngx_uint_t
+ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z)
+{
+    ngx_queue_t           *q, *head;
+    ngx_http_idem_node_t  *node;
+
+    head = &z->zone->fills;
+
+    for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
+        node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+
+        if ((ngx_msec_int_t) (node->until - ngx_current_msec) < 0) {
+            ngx_http_idem_zone_drop(z, node);
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
 void
 ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node)
 {
-    size_t                  left;
+    size_t                  left, bytes;
     ngx_http_idem_chunk_t  *chunks;
 
     if (node->completed.next) {
@@ -137,36 +231,112 @@ ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
 
     ngx_http_idem_zone_barrier();
 
+    bytes = z->zone->bytes;
+
     ngx_http_idem_chunks_free(z, chunks, left, &z->zone->bytes);
+
+    /* it was never completed */
+
+    if (node->state < NGX_HTTP_IDEM_COMPLETED) {
+        z->zone->filling -= bytes - z->zone->bytes;
+    }
 }
 
-
-/* what can't be is not copied, however it came about */
 
 ngx_int_t
 ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, u_char *p)
 {
-    size_t                  left, n;
+    ngx_http_idem_copy_t  copy;
+
+    copy.out = p;
+
+    ngx_http_idem_read_start(node, &copy);
+
+    return ngx_http_idem_read_piece(z, &copy, NGX_MAX_SIZE_T_VALUE);
+}
+
+
+ngx_int_t
+ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, size_t piece)
+{
+    if (!ngx_http_idem_zone_reads(node, copy)) {
+        copy->first = node->chunks;
+        copy->size = node->size;
+        copy->expires = node->expires;
+
+        ngx_memcpy(copy->token, node->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+        ngx_http_idem_read_start(node, copy);
+    }
+
+    return ngx_http_idem_read_piece(z, copy, piece);
+}
+
+
+/*
+ * The chunks of a completed record never change, and a token is committed
+ * once: with the same token it is the same response.
+ */
+
+ngx_uint_t
+ngx_http_idem_zone_reads(ngx_http_idem_node_t *node,
+    ngx_http_idem_copy_t *copy)
+{
+    return node->state == NGX_HTTP_IDEM_COMPLETED
+           && copy->first == node->chunks
+           && copy->size == node->size
+           && copy->expires == node->expires
+           && ngx_memcmp(copy->token, node->token, NGX_HTTP_IDEM_TOKEN_LEN)
+              == 0;
+}
+
+
+static void
+ngx_http_idem_read_start(ngx_http_idem_node_t *node,
+    ngx_http_idem_copy_t *copy)
+{
+    size_t  n;
+
+    n = ngx_min((size_t) node->size, NGX_HTTP_IDEM_NODE_ROOM);
+
+    copy->out = ngx_cpymem(copy->out, node->data, n);
+    copy->left = node->size - n;
+    copy->chunk = node->chunks;
+}
+
+
+/* what can't be is not copied, however it came about */
+
+static ngx_int_t
+ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
+    ngx_http_idem_copy_t *copy, size_t piece)
+{
+    size_t                  n, done;
     ngx_http_idem_chunk_t  *chunk;
 
-    left = node->size;
+    chunk = copy->chunk;
 
-    n = ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
-    p = ngx_cpymem(p, node->data, n);
-    left -= n;
+    for (done = 0; copy->left; done += n) {
 
-    for (chunk = node->chunks; left; chunk = chunk->next) {
-        n = ngx_http_idem_chunk_size(left);
+        if (done >= piece) {
+            copy->chunk = chunk;
+            return NGX_AGAIN;
+        }
+
+        n = ngx_http_idem_chunk_size(copy->left);
 
         if (!ngx_http_idem_room_within(&z->zone->room, chunk, n)) {
             return NGX_ERROR;
         }
 
-        n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, left);
+        n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, copy->left);
 
-        p = ngx_cpymem(p, chunk->data, n);
-        left -= n;
+        copy->out = ngx_cpymem(copy->out, chunk->data, n);
+        copy->left -= n;
+
+        chunk = chunk->next;
     }
 
     return chunk ? NGX_ERROR : NGX_OK;
@@ -437,25 +607,27 @@ ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
 }
 
 
+/* the next bytes of what is to be stored */
+
 static void
-ngx_http_idem_source_read(ngx_http_idem_source_t *source, u_char *p, size_t n)
+ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p, size_t n)
 {
     size_t  len;
 
     while (n) {
 
-        while (source->len == 0) {
-            source->pos = source->in->buf->pos;
-            source->len = source->in->buf->last - source->in->buf->pos;
-            source->in = source->in->next;
+        while (copy->len == 0) {
+            copy->pos = copy->in->buf->pos;
+            copy->len = copy->in->buf->last - copy->in->buf->pos;
+            copy->in = copy->in->next;
         }
 
-        len = ngx_min(n, source->len);
+        len = ngx_min(n, copy->len);
 
-        p = ngx_cpymem(p, source->pos, len);
+        p = ngx_cpymem(p, copy->pos, len);
 
-        source->pos += len;
-        source->len -= len;
+        copy->pos += len;
+        copy->len -= len;
         n -= len;
     }
 }

@@ -10,7 +10,8 @@
  * any instruction (see the header).
  *
  * A record that was being changed is as it was before.  Bytes that no record
- * refers to are free; a record that is not completed has no response.  What
+ * refers to are free; a record that is not completed has no response, and one
+ * that is being filled by somebody else begins again.  What
  * can't be, and never should, is left out: a link that leads nowhere, or to
  * what another has.
  *
@@ -98,6 +99,8 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
                                ngx_http_idem_repair_detailed);
     ngx_http_idem_repair_rest(z);
 
+    ngx_queue_init(&zone->fills);
+
     ngx_http_idem_room_settle(&zone->room);
 
     /* at once: some look at it without the lock */
@@ -107,6 +110,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
     ngx_memcpy(zone->states, census.states, sizeof(zone->states));
 
     zone->bytes = census.bytes;
+    zone->filling = 0;
     zone->details_bytes = census.details_bytes;
     zone->repaired++;
 

@@ -333,7 +333,7 @@ ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
 
 
 void
-ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 {
     ngx_http_idem_found_t  *found;
@@ -351,6 +351,18 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
 
     ngx_http_idem_zone_copy_details(z, node, op->pool, NGX_MAX_SIZE_T_VALUE,
                                     &found->details);
+}
+
+
+void
+ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_found_t  *found;
+
+    ngx_http_idem_zone_found_record(z, node, op);
+
+    found = &op->found;
 
     if (node->state != NGX_HTTP_IDEM_COMPLETED) {
         return;
@@ -510,6 +522,7 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
     do {
         if (!ngx_http_idem_zone_purge_one(z,
                                               NGX_HTTP_IDEM_ROOM_WORK)
+            && !ngx_http_idem_zone_drop_fill(z)
             && !ngx_http_idem_zone_drop_details(z)
             && !ngx_http_idem_zone_give_way(z)
             && !ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1))

@@ -24,7 +24,8 @@
  *   - several members of a record that is linked are changed between
  *     ..._zone_change() and ..._zone_changed(): a kill in between undoes it;
  *   - bytes are written before, and freed after, what refers to them is
- *     changed, by one store;
+ *     changed, by one store; those of a record in progress, which is being
+ *     filled, count for nothing before it is completed;
  *   - everything else (the wheel, queues, counters, what is free) is made anew
  *     from the buckets.  It may be in any order.
  */
@@ -45,7 +46,7 @@
 #define NGX_HTTP_IDEM_WORKERS  64
 
 #define NGX_HTTP_IDEM_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
-#define NGX_HTTP_IDEM_ZONE_VERSION  6
+#define NGX_HTTP_IDEM_ZONE_VERSION  7
 
 /* a zone has at least so many */
 #define NGX_HTTP_IDEM_MIN_PAGES     16
@@ -120,7 +121,9 @@ struct ngx_http_idem_node_s {
     ngx_http_idem_chunk_t   *chunks;
 
     ngx_queue_t              expiry;             /* in the wheel            */
-    ngx_queue_t              completed;          /* if it has chunks        */
+    ngx_queue_t              completed;          /* if it has chunks; in
+                                                    "fills" as long as they
+                                                    are not all there       */
     u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
     union {
         uint64_t                    waiting;     /* workers to be woken     */
@@ -205,6 +208,11 @@ typedef struct {
     ngx_uint_t               states[NGX_HTTP_IDEM_UNUSABLE + 1];
     ngx_http_idem_room_t     room;
     ngx_http_idem_undo_t     undo;
+
+    ngx_queue_t              fills;              /* in progress, and some of
+                                                    their chunks are there  */
+    size_t                   filling;            /* of "bytes": can't give way
+                                                    as long as they do      */
 
     ngx_queue_t              details;            /* oldest first            */
     size_t                   details_bytes;
@@ -337,8 +345,63 @@ ngx_http_idem_node_t *ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
 void ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
+/* ... but for its response */
+void ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+
 
 /* ..._bytes.c: called with the zone locked */
+
+/*
+ * A response that goes into a record, or out of one, in pieces.  The zone is
+ * not locked between two of them: whatever becomes of the record meanwhile is
+ * noticed, and it begins again.  Zeroed at first.
+ */
+
+typedef struct {
+    ngx_chain_t             *in;                 /* where the next bytes come
+                                                    from                    */
+    u_char                  *pos;
+    size_t                   len;
+    u_char                  *out;                /* ... or go to            */
+
+    ngx_http_idem_chunk_t   *first;              /* of the record           */
+    ngx_http_idem_chunk_t   *chunk;              /* the last one that is
+                                                    filled, or the next that
+                                                    is read                 */
+    size_t                   bytes;              /* of the chunks so far    */
+    size_t                   size;
+    size_t                   left;
+    ngx_msec_t               time;               /* the caller's            */
+    ngx_msec_t               expires;
+    u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
+} ngx_http_idem_copy_t;
+
+/*
+ * About so many bytes more into a record that is in progress, and completed
+ * by the caller when all are there.  NGX_AGAIN: there are more; NGX_DECLINED:
+ * there is no room, and the record has none of them.
+ */
+ngx_int_t ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    size_t size, size_t piece);
+
+/* ... and out of one that is completed, to copy->out.  NGX_ERROR: see below */
+ngx_int_t ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
+    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, size_t piece);
+
+/* whether that is the response of which pieces were read before */
+ngx_uint_t ngx_http_idem_zone_reads(ngx_http_idem_node_t *node,
+    ngx_http_idem_copy_t *copy);
+
+/* the pieces of one whose holder is gone make room; 0: there are none */
+ngx_uint_t ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z);
+
+/* a record in progress is to become something else: its pieces go first */
+#define ngx_http_idem_zone_unfill(z, node)                                    \
+    if ((node)->size) {                                                       \
+        ngx_http_idem_zone_drop(z, node);                                     \
+    }
 
 /*
  * Stores a response in a record that has none and is not completed yet;

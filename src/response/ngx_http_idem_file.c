@@ -1,0 +1,224 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * A response that is a file: nginx reads it for the capture, into a few small
+ * buffers, and goes on as long as they are taken.  After some megabytes they
+ * are left as they are, as a slow client would leave them, until the next turn
+ * of the event loop.
+ *
+ * Not for what an upstream sends: that comes in pieces by itself.
+ *
+ * Called by the capture; calls nginx's filters, which call the capture again.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* what is taken in one turn: some 3 ms */
+#define NGX_HTTP_IDEM_FILE_PIECE  (2 * 1024 * 1024)
+
+/* of the next turn; with 0 it would be this one */
+#define NGX_HTTP_IDEM_FILE_PAUSE  1
+
+
+struct ngx_http_idem_file_s {
+    ngx_chain_t                *left;            /* to the next turn        */
+    ngx_chain_t               **last;
+    size_t                      taken;           /* in this turn            */
+    ngx_event_t                 event;
+    unsigned                    paused:1;
+};
+
+
+static ngx_int_t ngx_http_idem_file_leave(ngx_http_request_t *r,
+    ngx_http_idem_file_t *file, ngx_chain_t *in);
+static void ngx_http_idem_file_handler(ngx_event_t *ev);
+
+
+/* nginx has no header for it: who reads files for the filters behind it */
+extern ngx_module_t  ngx_http_copy_filter_module;
+
+
+ngx_uint_t
+ngx_http_idem_is_file(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    if (ctx->capture.file) {
+        return 1;
+    }
+
+    return in && in->buf->tag == (ngx_buf_tag_t) &ngx_http_copy_filter_module
+           && (r->upstream == NULL || r->upstream->cleanup == NULL);
+}
+
+
+/*
+ * NGX_OK: what is to be captured now is in "in"; NGX_AGAIN: nothing, and it
+ * goes on in another turn.  Without memory there is no other turn.
+ */
+
+ngx_int_t
+ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t **in)
+{
+    ngx_chain_t           *cl;
+    ngx_http_idem_file_t  *file;
+
+    file = ctx->capture.file;
+
+    if (file == NULL) {
+        file = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_file_t));
+        if (file == NULL) {
+            return NGX_OK;
+        }
+
+        file->last = &file->left;
+        file->event.handler = ngx_http_idem_file_handler;
+        file->event.data = ctx;
+        file->event.log = r->connection->log;
+
+        ctx->capture.file = file;
+    }
+
+    for (cl = *in; cl; cl = cl->next) {
+        if (ngx_buf_in_memory(cl->buf)) {
+            file->taken += cl->buf->last - cl->buf->pos;
+        }
+    }
+
+    if ((file->paused || file->taken > NGX_HTTP_IDEM_FILE_PIECE)
+        && ngx_http_idem_file_leave(r, file, *in) == NGX_OK)
+    {
+        if (!file->paused) {
+            file->paused = 1;
+
+            ngx_http_idem_commit_block(r);
+            ngx_add_timer(&file->event, NGX_HTTP_IDEM_FILE_PAUSE);
+        }
+
+        return NGX_AGAIN;
+    }
+
+    if (file->left) {
+        *file->last = *in;
+        *in = file->left;
+
+        file->left = NULL;
+        file->last = &file->left;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the links are the caller's: they are copied, all or none */
+
+static ngx_int_t
+ngx_http_idem_file_leave(ngx_http_request_t *r, ngx_http_idem_file_t *file,
+    ngx_chain_t *in)
+{
+    ngx_chain_t  *cl, *first, **last;
+
+    first = NULL;
+    last = &first;
+
+    for ( /* void */ ; in; in = in->next) {
+        cl = ngx_alloc_chain_link(r->pool);
+        if (cl == NULL) {
+            return NGX_ERROR;
+        }
+
+        cl->buf = in->buf;
+        cl->next = NULL;
+
+        *last = cl;
+        last = &cl->next;
+    }
+
+    if (first) {
+        *file->last = first;
+        file->last = last;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_file_handler(ngx_event_t *ev)
+{
+    ngx_int_t              rc;
+    ngx_connection_t      *c;
+    ngx_http_request_t    *r;
+    ngx_http_idem_ctx_t   *ctx;
+    ngx_http_idem_file_t  *file;
+
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
+    file = ctx->capture.file;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
+                   "idempotency: a turn of a file, at %uz",
+                   ctx->capture.response.body_len);
+
+    file->paused = 0;
+    file->taken = 0;
+
+    ngx_http_idem_commit_unblock(r);
+
+    /* nobody waits for the client meanwhile */
+
+    if (c->write->timer_set && !c->write->delayed) {
+        ngx_del_timer(c->write);
+    }
+
+    rc = ngx_http_output_filter(r, NULL);
+
+    if (r->aio) {
+        /* another turn, or the commit, or a thread that reads the file */
+        return;
+    }
+
+    ngx_http_idem_commit_return(r, ctx, rc);
+}
+
+
+/* another response in place of it: what is left of it is nobody's */
+
+void
+ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_file_t  *file;
+
+    file = ctx->capture.file;
+
+    if (file) {
+        file->left = NULL;
+        file->last = &file->left;
+    }
+}
+
+
+void
+ngx_http_idem_file_cleanup(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_file_t  *file;
+
+    file = ctx->capture.file;
+
+    if (file && file->event.timer_set) {
+        ngx_del_timer(&file->event);
+    }
+}

@@ -1,0 +1,152 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * What a begin finds in the embedded store.  A large response is read a piece
+ * at a time.  The record is not locked for that: before each piece the begin
+ * looks whether it is still there, and what it finds in its place is its
+ * answer.
+ *
+ * Called by begin, with the zone locked; calls the zone.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "store/memory/ngx_http_idem_memory.h"
+
+
+/* what is about to expire is read at once */
+#define NGX_HTTP_IDEM_READ_TIME  2000
+
+
+static ngx_int_t ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+
+
+/* whether its response is read in pieces */
+#define ngx_http_idem_memory_is_large(node)                                   \
+    ((node)->state == NGX_HTTP_IDEM_COMPLETED                                 \
+     && (node)->size > NGX_HTTP_IDEM_PIECE)
+
+
+ngx_int_t
+ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    ngx_int_t               rc;
+    ngx_msec_int_t          left;
+    ngx_http_idem_found_t  *found;
+
+    if (ngx_http_idem_memory_is_large(node)) {
+        rc = ngx_http_idem_memory_read(m, node, op);
+
+        if (rc != NGX_OK) {
+            return rc == NGX_AGAIN ? NGX_AGAIN : NGX_OK;
+        }
+
+    } else {
+        ngx_http_idem_zone_found(&m->z, node, op);
+    }
+
+    found = &op->found;
+
+    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+
+    if (left > 0) {
+        return NGX_OK;
+    }
+
+    found->left = 0;
+
+    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+
+        /* under hold, or of another request */
+
+        found->left = node->expires - ngx_current_msec;
+        found->state = NGX_HTTP_IDEM_UNUSABLE;
+        found->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+    }
+
+    return NGX_OK;
+}
+
+
+/* NGX_AGAIN: there is more of it; NGX_ERROR: op->result says why */
+
+static ngx_int_t
+ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
+    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+{
+    size_t                 piece;
+    ngx_int_t              rc;
+    ngx_http_idem_copy_t  *copy;
+
+    copy = op->state_data;
+
+    if (copy == NULL || !ngx_http_idem_zone_reads(node, copy)) {
+
+        if (copy) {
+            ngx_http_idem_memory_found_other(op);
+        }
+
+        copy = ngx_pcalloc(op->pool, sizeof(ngx_http_idem_copy_t));
+
+        if (copy) {
+            copy->pos = ngx_pnalloc(op->pool, node->size);
+        }
+
+        if (copy == NULL || copy->pos == NULL) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "no memory for the response";
+            op->bad_record = 1;
+            return NGX_ERROR;
+        }
+
+        copy->out = copy->pos;
+        op->state_data = copy;
+    }
+
+    piece = (ngx_msec_int_t) (node->expires - ngx_current_msec)
+            < NGX_HTTP_IDEM_READ_TIME
+            ? NGX_MAX_SIZE_T_VALUE : NGX_HTTP_IDEM_PIECE;
+
+    rc = ngx_http_idem_zone_read(&m->z, node, copy, piece);
+
+    if (rc == NGX_AGAIN) {
+        copy->time = ngx_current_msec;
+        return NGX_AGAIN;
+    }
+
+    if (rc == NGX_ERROR) {
+        op->result = NGX_HTTP_IDEM_ERROR;
+        op->error = "the response is not whole";
+        op->bad_record = 1;
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_zone_found_record(&m->z, node, op);
+
+    op->found.response.data = copy->pos;
+    op->found.response.len = node->size;
+
+    op->state_data = NULL;
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_memory_found_other(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_copy_t  *copy;
+
+    copy = op->state_data;
+    op->state_data = NULL;
+
+    (void) ngx_pfree(op->pool, copy->pos);
+}

@@ -1,0 +1,124 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Large responses of the embedded store: the operations that copy one, a few
+ * pieces in each turn of the event loop, whoever they are.  They stand in one
+ * queue, so that many of them take no longer in a turn than one.
+ *
+ * A commit that is given up is finished at once: it ran, and its record has to
+ * say so.  A begin is not, since it has changed nothing.
+ *
+ * Called by the operations of the embedded store; calls them again.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "store/memory/ngx_http_idem_memory.h"
+
+
+/* pieces in a turn, each under the lock by itself */
+#define NGX_HTTP_IDEM_TURN_PIECES  2
+
+/* of the next turn; with 0 it would be this one */
+#define NGX_HTTP_IDEM_TURN_PAUSE   1
+
+
+static ngx_int_t ngx_http_idem_turns_piece(ngx_http_idem_op_t *op);
+static void ngx_http_idem_turns_handler(ngx_event_t *ev);
+
+
+void
+ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log)
+{
+    ngx_queue_init(&m->turns);
+
+    /* it is not cancelable: a worker that leaves finishes them */
+
+    m->turn.handler = ngx_http_idem_turns_handler;
+    m->turn.data = m;
+    m->turn.log = log;
+}
+
+
+void
+ngx_http_idem_turns_add(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
+{
+    ngx_queue_insert_tail(&m->turns, &op->queue);
+
+    if (!m->turn.timer_set) {
+        ngx_add_timer(&m->turn, NGX_HTTP_IDEM_TURN_PAUSE);
+    }
+}
+
+
+void
+ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op)
+{
+    ngx_queue_remove(&op->queue);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+        while (ngx_http_idem_memory_commit_piece(op) == NGX_AGAIN) {
+            /* void */
+        }
+    }
+}
+
+
+static void
+ngx_http_idem_turns_handler(ngx_event_t *ev)
+{
+    ngx_uint_t               n;
+    ngx_queue_t             *q;
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_memory_t  *m;
+
+    m = ev->data;
+
+    for (n = 0; n < NGX_HTTP_IDEM_TURN_PIECES; n++) {
+
+        if (ngx_queue_empty(&m->turns)) {
+            return;
+        }
+
+        q = ngx_queue_head(&m->turns);
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        ngx_queue_remove(q);
+
+        if (ngx_http_idem_turns_piece(op) == NGX_AGAIN) {
+            ngx_queue_insert_tail(&m->turns, q);
+
+        } else {
+            ngx_http_idem_store_complete(op);
+        }
+    }
+
+    if (!ngx_queue_empty(&m->turns) && !ev->timer_set) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_TURN_PAUSE);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_turns_piece(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_copy_t  *copy;
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+        return ngx_http_idem_memory_commit_piece(op);
+    }
+
+    /* what had not expired when it was asked for is still found */
+
+    copy = op->state_data;
+    op->age += ngx_current_msec - copy->time;
+
+    return ngx_http_idem_memory_begin_piece(op);
+}
