@@ -357,7 +357,7 @@ $::redis->command('CONFIG', 'SET', 'rdbcompression', 'no');
 $::redis->command('SET', "filler$_", 'x' x 2000) for 1 .. 100;
 $::redis->command('SAVE');
 
-push @{ $::redis->{options} }, '--key-load-delay', 20000;
+push @{ $::redis->{options} }, '--key-load-delay', 100000;
 $::redis->restart;
 
 my $key = key();
