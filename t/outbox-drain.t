@@ -178,14 +178,17 @@ cmp_ok($kept, '>', N / 3, 'kept');
 cmp_ok($kept, '<', N, 'but not those of the node that is up');
 
 $back->resume;
-my $here = N - $kept;
 my $theirs = grep { $back->record($_)->{s} != 3 } $back->keys;
 cmp_ok($theirs, '>', N / 5, 'records on the one that is back');
 
-cmp_ok(drained($theirs), '<', 5, 'soon');
+# a slow machine may have kept some of the node that is up as well
+my @up = $up->keys;
+my $others = N - $theirs - @up;
+
+cmp_ok(drained($kept - $others), '<', 5, 'soon');
 is(scalar(grep { $back->record($_)->{s} == 2 } $back->keys), $theirs,
    'all of the node that is back are there');
-is(outbox()->{waiting}, $kept - $theirs, 'the others wait');
+is(outbox()->{waiting}, $others, 'the others wait');
 
 $dead->resume;
 cmp_ok(drained($kept, 30), '<', 10, 'until theirs is back, too');

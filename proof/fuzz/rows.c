@@ -85,6 +85,14 @@ ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
 }
 
 
+void
+ngx_http_idem_pg_expired(ngx_http_idem_pg_t *pg, PGresult *result, int row,
+    u_char *id, const ngx_http_idem_pg_expired_t *at)
+{
+    fuzz_check(row < PQntuples(result));
+}
+
+
 u_char *
 ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
 {
