@@ -32,16 +32,20 @@ add_block_preprocessor(sub {
     }
 });
 
-# "shared" is reached by way of the proxy; "other" as another host reaches it
+# "shared" is reached by way of the proxy; "other" as another host reaches it.
+# Where an answer has to come when the network is there again, it has longer: one
+# that does not come in time is no answer, and what is kept is told.
 
 sub stores
 {
-    my ($more) = @_;
+    my ($more, $time) = @_;
+
+    $time ||= '300ms';
 
     return "idempotency_store shared \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_PROXY_PORT;
-        connect_timeout  300ms;
-        timeout          300ms;
+        connect_timeout  $time;
+        timeout          $time;
         $more
     }
     idempotency_store other \$TEST_REMOTE { server 127.0.0.1:\$TEST_NGINX_OWN_PORT; }
@@ -540,7 +544,7 @@ zone "outbox" is too small: 1024 bytes
 
 === TEST 20: the lease is over, and another host ran: what is here is not told
 --- store: redis postgres
---- http_config eval: main::stores('')
+--- http_config eval: main::stores('', '3s')
 --- config eval: $::location
 --- client
 my $key = key();
@@ -559,7 +563,7 @@ is(landed(), 0, 'nothing was written');
 
 === TEST 21: the lease is over, and nobody ran: it is in the store before it is told
 --- store: redis postgres
---- http_config eval: main::stores('')
+--- http_config eval: main::stores('', '3s')
 --- config eval: $::location
 --- client
 my $key = key();
@@ -646,7 +650,7 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 25: a kept one with a cache: what was lost does not come back
 --- store: redis postgres
---- http_config eval: main::stores('cache hot:1m ttl=30s; breaker fails=2 reset=60s;')
+--- http_config eval: main::stores('cache hot:1m ttl=30s; breaker fails=2 reset=60s;', '3s')
 --- config eval: $::location
 --- client
 my ($key, $other) = (key(), key());
