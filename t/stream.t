@@ -10,6 +10,27 @@ use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 
+# of test 3, for a client that is waited for and one that is not
+
+our $reads = <<'_EOC_';
+    idempotency                $TEST_STORE;
+    idempotency_wait           10s;
+    idempotency_max_response   8m;
+    sendfile                   off;
+
+    location / {
+        proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /off/ {
+        proxy_buffering        off;
+        proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /little/ {
+        proxy_max_temp_file_size  0;
+        proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
 run_tests();
 
 __DATA__
@@ -189,32 +210,26 @@ is($again->body, $first->body, 'HTTP/2: replayed');
 
 
 === TEST 3: a client that reads nothing does not hold it up
---- config
-    idempotency                $TEST_STORE;
-    idempotency_wait           10s;
-    idempotency_max_response   8m;
-    send_timeout               3s;
-    sendfile                   off;
-
-    location / {
-        proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
-    location /off/ {
-        proxy_buffering        off;
-        proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
-    location /little/ {
-        proxy_max_temp_file_size  0;
-        proxy_pass             http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
+--- http_config eval
+"server {
+    listen       127.0.0.1:\$TEST_NGINX_PORT_2;
+    server_name  localhost;
+$::reads
+}"
+--- config eval: "    send_timeout               3s;\n" . $::reads
 --- client_timeout: 60
 --- client
+# who reads may not get a processor for longer than the one has that does not
+
+my @patient = (port => $ENV{TEST_NGINX_PORT_2});
+
 for my $at ('', '/off', '/little') {
     my %key = ('Idempotency-Key' => new_key());
     my $uri = "$at/size?n=7000000&op=much&type=text/event-stream";
 
     my $c = send_post($uri, 'x', \%key);
-    my $retry = http_post($uri, 'x', \%key);
+    app_wait('much');
+    my $retry = http_post($uri, 'x', \%key, @patient);
     is($retry->status, 200, "$uri: the retry gets it");
     is(length $retry->body, 7_000_000, "$uri: all of it");
     is(app_count('much'), 1, "$uri: ran once");
@@ -223,7 +238,7 @@ for my $at ('', '/off', '/little') {
     # one that reads late, but does, gets every byte
 
     %key = ('Idempotency-Key' => new_key());
-    $c = send_post($uri, 'x', \%key);
+    $c = send_post($uri, 'x', \%key, @patient);
     select undef, undef, undef, 0.3;
     is(length $c->read_response(10)->body, 7_000_000, "$uri: read late");
     app_reset();
