@@ -68,6 +68,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
 
         if (!cover->taken) {
             ngx_http_idem_token(cover->token);
+            op->laid.stray = 0;
         }
 
         op->laid.store = NULL;

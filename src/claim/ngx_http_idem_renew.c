@@ -93,7 +93,8 @@ ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
 void
 ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
 {
-    ngx_uint_t  i;
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
 
     ctx->claims.holding = 0;
 
@@ -106,7 +107,13 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->claims.covers[i].renewal);
+        cover = &ctx->claims.covers[i];
+
+        if (cover->renewal.pending) {
+            cover->op.laid.stray = 1;
+        }
+
+        ngx_http_idem_store_cancel(&cover->renewal);
     }
 }
 
@@ -291,6 +298,10 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
     ngx_http_idem_cover_t  *cover;
 
     cover = op->data;
+
+    if (op->laid.stray) {
+        cover->op.laid.stray = 1;
+    }
 
     switch (op->result) {
 

@@ -10,7 +10,8 @@
  *
  * All of them may be asked twice: the token says whose a lock is.  A begin that
  * is given up after it was sent is followed by a release of its token, for as
- * long as its lease could last.
+ * long as its lease could last.  So is a release under hold, if a copy of what
+ * laid the lock may still come.
  *
  * A watch is entered before it is asked, so that a message that is faster than
  * the reply finds it.  A message may get lost, or be forged: a watch also looks
@@ -42,6 +43,7 @@
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
 
+static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
@@ -60,7 +62,7 @@ const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
     ngx_http_idem_remote_wait,
     ngx_http_idem_remote_complete,
     ngx_http_idem_remote_fail,
-    ngx_http_idem_remote_undo,
+    ngx_http_idem_remote_repeated,
     ngx_http_idem_remote_wake,
     ngx_http_idem_remote_message
 };
@@ -224,8 +226,41 @@ ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 
     tried = ngx_http_idem_remote_leave(op);
 
-    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
-        ngx_http_idem_remote_undo(op);
+    if (tried) {
+        ngx_http_idem_remote_repeated(op);
+    }
+}
+
+
+/*
+ * A begin or a renewal has its answer, or none, and was sent more often than
+ * that: what it asked for may be done later, or once more.
+ */
+
+void
+ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
+{
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+
+        if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
+            op->laid.stray = 1;
+
+        } else if (op->result != NGX_HTTP_IDEM_FOUND
+                   || op->found.state == NGX_HTTP_IDEM_IN_PROGRESS)
+        {
+            ngx_http_idem_remote_undo(op);
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_OP_RENEW:
+        op->laid.stray = 1;
+        break;
+
+    default:
+        break;
     }
 }
 
@@ -247,26 +282,35 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 
         /* somebody else's record, or the lease is over: nothing to tell */
         op->result = NGX_HTTP_IDEM_OK;
+
+    } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE
+               && op->hold && op->laid.stray
+               && op->result != NGX_HTTP_IDEM_ERROR)
+    {
+        /* it may be laid after this, and would not end by itself */
+        ngx_http_idem_remote_undo(op);
     }
 
     ngx_http_idem_store_complete(op);
 }
 
 
-void
-ngx_http_idem_remote_undo(ngx_http_idem_op_t *begin)
+/* of a begin that was given up; or of a lock that was, and may come again */
+
+static void
+ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
 {
     ngx_http_idem_op_t      *op;
     ngx_http_idem_remote_t  *remote;
 
-    remote = ngx_http_idem_remote(begin);
+    remote = ngx_http_idem_remote(laid);
 
     if (remote->undos >= NGX_HTTP_IDEM_UNDOS) {
         return;
     }
 
-    op = ngx_http_idem_op_detached(begin->store, NGX_HTTP_IDEM_OP_RELEASE,
-                                   begin->id, begin->token);
+    op = ngx_http_idem_op_detached(laid->store, NGX_HTTP_IDEM_OP_RELEASE,
+                                   laid->id, laid->token);
     if (op == NULL) {
         return;
     }
@@ -277,9 +321,9 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *begin)
 
     /* as long as the lock may last: under hold it does not end by itself */
 
-    op->lease = begin->hold ? ngx_http_idem_lock_life(begin)
-                            : begin->lease;
-    op->hold = begin->hold;
+    op->lease = laid->hold ? ngx_http_idem_lock_life(laid)
+                           : laid->lease;
+    op->hold = laid->hold;
 
     ngx_http_idem_op_detach(op);
 }

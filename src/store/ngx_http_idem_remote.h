@@ -51,7 +51,7 @@ typedef struct {
     const ngx_http_idem_remote_type_t
                 *type;
     ngx_msec_t   timeout;                        /* of an operation         */
-    ngx_uint_t   undos;                          /* of begins given up      */
+    ngx_uint_t   undos;                          /* of locks that may come  */
     ngx_uint_t   nwatches;
     ngx_queue_t  watches[NGX_HTTP_IDEM_WATCHES];
 } ngx_http_idem_remote_t;
@@ -60,7 +60,7 @@ typedef struct {
 #define ngx_http_idem_remote(op)                                              \
     ((ngx_http_idem_remote_t *) (op)->store->conf)
 
-/* a release of our own, after a begin that was given up */
+/* a release of our own, of a lock that may be laid although nobody uses it */
 #define ngx_http_idem_remote_is_undo(op)                                      \
     ((op)->data == (op)->store->conf)
 
@@ -99,8 +99,8 @@ void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
 /* there will be none: it leaves, and complete() is to follow */
 void ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error);
 
-/* the begin may have taken the lock, and nobody will use it */
-void ngx_http_idem_remote_undo(ngx_http_idem_op_t *begin);
+/* before that: a begin or a renewal was sent more than once */
+void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
 
 /* the record changed, as far as we know; all of them did */
 void ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id);
@@ -129,7 +129,7 @@ typedef struct {
     void       (*wait)(ngx_http_idem_op_t *op, ngx_msec_t poll);
     void       (*complete)(ngx_http_idem_op_t *op);
     void       (*fail)(ngx_http_idem_op_t *op, const char *error);
-    void       (*undo)(ngx_http_idem_op_t *begin);
+    void       (*repeated)(ngx_http_idem_op_t *op);
     void       (*wake)(ngx_http_idem_remote_t *remote, u_char *id);
     void       (*message)(ngx_http_idem_remote_t *remote,
                           ngx_http_idem_store_t *store, u_char *hex,

@@ -94,6 +94,10 @@ typedef struct {
     ngx_http_idem_store_t   *store;             /* where; NULL: not told    */
     uint64_t                 grace;             /* ms for which it outlives
                                                    its lease                */
+    unsigned                 stray:1;           /* what lays it was sent more
+                                                   than once, or got no answer:
+                                                   a copy may come later than
+                                                   a release                */
 } ngx_http_idem_laid_t;
 
 
@@ -259,7 +263,8 @@ struct ngx_http_idem_op_s {
      */
     ngx_http_idem_store_t   *where;
 
-    /* the answer of a begin that took the lock, and still there in a commit */
+    /* the answer of a begin that took the lock, or of a renewal, and still
+       there in a commit or a release */
     ngx_http_idem_laid_t     laid;
 
     /* the answer */

@@ -518,6 +518,9 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
                                         op->id, op->token);
     if (release) {
         release->lease = op->lease;
+        release->ttl = op->ttl;
+        release->hold = op->hold;
+        release->laid.stray = op->laid.stray;
 
         /* under hold it does not end by itself */
 

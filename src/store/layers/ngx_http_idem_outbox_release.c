@@ -87,6 +87,9 @@ ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_t *o,
     release->timer.cancelable = 1;
 
     again->lease = op->lease;
+    again->ttl = op->ttl;
+    again->hold = op->hold;
+    again->laid = op->laid;
     again->handler = ngx_http_idem_outbox_release_done;
     again->data = release;
 

@@ -228,12 +228,10 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
+    case NGX_HTTP_IDEM_OP_RENEW:
 
-        if (repeated && (op->result == NGX_HTTP_IDEM_ERROR
-                         || op->result == NGX_HTTP_IDEM_FULL))
-        {
-            /* refused now; the first try may have got through */
-            ngx_http_idem_pg_remote->undo(op);
+        if (repeated) {
+            ngx_http_idem_pg_remote->repeated(op);
         }
 
         break;

@@ -194,15 +194,17 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 
     case NGX_HTTP_IDEM_OP_BEGIN:
 
-        if (repeated && (op->result == NGX_HTTP_IDEM_ERROR
-                         || op->result == NGX_HTTP_IDEM_FULL))
-        {
-            /* refused now; the first try may have got through */
-            ngx_http_idem_remote_undo(op);
-
-        } else if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
+        if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
             op->laid.store = op->store;
             (void) ngx_http_idem_redis_record_life(op, &op->laid.grace);
+        }
+
+        /* fall through */
+
+    case NGX_HTTP_IDEM_OP_RENEW:
+
+        if (repeated) {
+            ngx_http_idem_remote_repeated(op);
         }
 
         break;

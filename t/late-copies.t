@@ -1,0 +1,193 @@
+# Copyright (C) the contributors of ngx_http_idempotency_module
+# SPDX-License-Identifier: BSD-2-Clause
+
+# What was sent on a connection that broke is asked again on another; the first
+# copy may still come, later than all that followed it.  Under hold a lock that
+# it lays does not end by itself: it is given back again.
+
+use strict;
+use warnings;
+use lib 't/lib';
+use IdempotencyTest;
+use Test::Nginx::Socket 'no_plan';
+use Time::HiRes qw(sleep);
+
+our ($store, $proxy);
+
+if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
+    $store = start_remote();
+    $proxy = start_redis_proxy($store);
+    $ENV{TEST_NGINX_OWN_PORT} = $store->{port};
+    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
+}
+
+add_block_preprocessor(sub {
+    if ($store) {
+        $proxy->tell('cut');
+        $store->command('FLUSHALL');
+    }
+});
+
+our $stores = <<'_EOC_';
+    idempotency_store shared $TEST_REMOTE {
+        server       127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        timeout      2s;
+        connections  1;
+    }
+    idempotency_store other $TEST_REMOTE {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+        location / {
+            idempotency  other;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+_EOC_
+
+our $locations = <<'_EOC_';
+    idempotency_unknown_outcome  hold;
+    idempotency_lease            20s;
+    idempotency_wait             0;
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /brief/ {
+        idempotency        shared;
+        idempotency_lease  3s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
+sub key { return { 'Idempotency-Key' => new_key() } }
+
+# whether there is a lock
+
+sub locked
+{
+    return scalar grep { $_ && $_->{s} == 1 } map { $store->record($_) } $store->keys;
+}
+
+# there is a connection
+
+sub warm
+{
+    ok(wait_for(sub { http_post('/ok?op=z', 'x', key())->status == 200 }), 'it works');
+    $store->command('FLUSHALL');
+}
+
+# requests whose first copy is not read before "pass": another one is given up,
+# and their connection with it
+
+sub twice
+{
+    my ($uri, $key) = @_;
+
+    $proxy->tell('deaf');
+    my $given_up = send_post('/ok?op=y', 'x', key());
+    sleep 1.2;
+    my $c = send_post($uri, 'x', $key);
+    is($given_up->read_response->error_code, 'STORE_UNAVAILABLE', 'one is given up');
+
+    return $c;
+}
+
+# the first copy comes, and lays a lock
+
+sub comes
+{
+    my ($n) = @_;
+
+    is(locked(), 0, 'there is no lock');
+    $proxy->tell('pass');
+    ok(wait_for(sub { locked() == $n }, 10), 'the first copy comes, and lays one');
+}
+
+sub given_back
+{
+    my ($uri, $key, $run) = @_;
+
+    my ($op) = $uri =~ /op=(\w+)/;
+    my $r;
+
+    ok(wait_for(sub {
+        my $c = send_post($uri, 'x', $key);
+
+        undef $r;
+        wait_for(sub { app_parked($op) || ($r = $c->read_response(0.05)) });
+        app_release($op) if !$r;
+        $r ||= $c->read_response;
+
+        return $r->status != 409 || (sleep 0.2) && 0;
+    }, 40), 'it is given back');
+
+    is($r->body, "run $run\n", 'and the next one runs');
+}
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a begin, after the lock was given back
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+main::warm();
+
+my $key = main::key();
+my $c = main::twice('/status/503?op=a', $key);
+is($c->read_response->status, 503, 'ran, and is not kept');
+main::comes(2);
+main::given_back('/status/503?op=a', $key, 2);
+
+
+
+=== TEST 2: a begin, after another one was found to run
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+main::warm();
+
+my $key = main::key();
+my $holder = send_post('/status/503?op=a&hold=1', 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+is(app_wait_parked('a'), 1, 'one runs on another host');
+
+my $c = main::twice('/status/503?op=a&hold=1', $key);
+is($c->read_response->error_code, 'CONCURRENT_REQUEST', 'the other one is found');
+app_release('a');
+is($holder->read_response->status, 503, 'which is not kept');
+main::comes(2);
+
+main::given_back('/status/503?op=a&hold=1', $key, 2);
+
+
+
+=== TEST 3: a renewal, after the lock was given back
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+main::warm();
+
+my $key = main::key();
+my $c = send_post('/brief/status/503?op=a&hold=1', 'x', $key);
+is(app_wait_parked('a'), 1, 'it runs');
+$::proxy->tell('deaf');
+error_log_like(qr/lost the connection .*no reply within/, 'it is renewed in vain', 10);
+app_release('a');
+is($c->read_response->status, 503, 'it is not kept');
+ok(wait_for(sub { main::locked() == 0 }, 10), 'given back');
+main::comes(1);
+
+main::given_back('/brief/status/503?op=a&hold=1', $key, 2);
