@@ -50,7 +50,7 @@ ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
 {
     ngx_http_idem_copy_t  copy;
 
-    copy.first = NULL;
+    ngx_memzero(&copy, sizeof(ngx_http_idem_copy_t));
 
     return ngx_http_idem_zone_fill(z, node, &copy, in, size,
                                    NGX_MAX_SIZE_T_VALUE);
