@@ -476,7 +476,7 @@ app_wait_parked('crowd');
 my $before = cpu();
 my @crowd = map { send_post('/hold?op=crowd', 'x', as('victim', $key)) }
             1 .. 200;
-my @told = grep { $_ } map { $_->read_response(0.05) } @crowd;
+my @told = grep { $_ } map { $_->read_response(0.5) } @crowd;
 
 is(scalar @told, 195, 'all but five are sent away at once');
 is(scalar(grep { $_->error_code ne 'TOO_MANY_WAITERS' } @told), 0,
