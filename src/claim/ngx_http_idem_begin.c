@@ -45,8 +45,6 @@ static void ngx_http_idem_begin_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_http_idem_cover_t *ngx_http_idem_begin_lapsed(
-    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begin_again(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_begin_handler(ngx_http_idem_op_t *op);
@@ -251,7 +249,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_found(r, ctx->claims.replayed);
     }
 
-    cover = ngx_http_idem_begin_lapsed(ctx);
+    cover = ngx_http_idem_lapsed(ctx);
 
     if (cover) {
         return ngx_http_idem_begin_again(r, cover);
@@ -301,30 +299,6 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     return ngx_http_idem_execute(r, ctx);
-}
-
-
-static ngx_http_idem_cover_t *
-ngx_http_idem_begin_lapsed(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_uint_t              i;
-    ngx_http_idem_cover_t  *cover;
-
-    /* the worker may have stood still in this turn of the event loop */
-
-    ngx_time_update();
-
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
-
-        if (cover->taken
-            && (ngx_msec_int_t) (cover->locked_until - ngx_current_msec) <= 0)
-        {
-            return cover;
-        }
-    }
-
-    return NULL;
 }
 
 

@@ -146,6 +146,32 @@ ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 }
 
 
+/* one whose lock may not be ours any more, or NULL */
+
+ngx_http_idem_cover_t *
+ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    /* the worker may have stood still in this turn of the event loop */
+
+    ngx_time_update();
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (cover->taken
+            && (ngx_msec_int_t) (cover->locked_until - ngx_current_msec) <= 0)
+        {
+            return cover;
+        }
+    }
+
+    return NULL;
+}
+
+
 /*
  * For how long a record that is committed now is kept.  A derived one folds
  * those who come until the later of arrival + window and commit + linger; and
