@@ -272,8 +272,12 @@ is_deeply(\@wrong, [], 'a replay, or it ran anew: whole');
     location /direct/    { idempotency $TEST_STORE; directio 1m; alias html/; }
     location /short/     { idempotency $TEST_STORE; send_timeout 1; alias html/; }
     location /max/       { idempotency $TEST_STORE; idempotency_max_response 9m; alias html/; }
+    location /admin/     { idempotency_admin; }
+    location = /store    { return 200 "$TEST_STORE"; }
 --- client
 my $html = Test::Nginx::Util::html_dir();
+my $store = http_get('/store')->body;
+$store = 'default' if $store eq 'on';
 
 for my $name (qw(file sendfile large direct short)) {
     open my $f, '>', "$html/$name" or die;
@@ -282,9 +286,11 @@ for my $name (qw(file sendfile large direct short)) {
 
     my %key = ('Idempotency-Key' => "file-$name");
 
-    # its client leaves before it is all read
+    # its client leaves when it is being read, and before all of it is sent
     my $c = send_request('GET', "/$name/$name", '', \%key);
-    select undef, undef, undef, 0.02;
+    ok(wait_for(sub { http_get("/admin/records/$store?key=file-$name"
+                               . '&scope=localhost')->status == 200 }),
+       "$name: begun");
     $c->abort;
 
     my $r = http_get("/$name/$name", \%key);
