@@ -42,8 +42,8 @@ sub stores
     idempotency_store ledger memory { zone ledger:1m; }
     idempotency_store second \$TEST_REMOTE {
         server           127.0.0.1:\$TEST_NGINX_SECOND_PORT;
-        connect_timeout  300ms;
-        timeout          300ms;
+        connect_timeout  5s;
+        timeout          5s;
     }
     server {
         listen 127.0.0.1:\$TEST_NGINX_PORT_2;
