@@ -431,6 +431,7 @@ package IdempotencyTest::RedisProxy;
 #   tear      replies one byte at a time
 #   lose      the next reply, and closes the connection
 #   hold      no reply at all, until "pass"
+#   late n    each reply n ms later than it came
 #   twice     the next reply two times
 #   stale     the last reply once more, before the next one
 #   garbage   bytes that are no reply, in place of the next one
@@ -624,6 +625,10 @@ sub run
 
             } elsif ($mode eq 'tear') {
                 write_all($other, $_) for split //, $data;
+
+            } elsif ($mode eq 'late') {
+                select undef, undef, undef, $passing / 1000;
+                write_all($other, $data);
 
             } elsif ($mode eq 'twice') {
                 write_all($other, $data . $data);
