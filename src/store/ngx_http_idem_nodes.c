@@ -5,12 +5,12 @@
  */
 
 /*
- * The nodes of a store that is several servers: names and figures in shared
- * memory.
+ * The nodes of a store that consists of several servers: names and counters
+ * in shared memory.
  *
- * A worker remembers the place of a node, and whose place that was then: one
- * that was given to another node meanwhile is looked for anew.  So counting
- * takes no lock.
+ * A worker remembers the slot of each node together with the "owner" number
+ * of the slot.  If the number has changed, the slot was reassigned, and the
+ * worker looks the node up again.  So counting takes no lock.
  *
  * Called by backends that have nodes; read by the status endpoint.
  */
@@ -23,12 +23,12 @@
 #include "store/ngx_http_idem_nodes.h"
 
 
-/* a node that nobody heard of for so long, in seconds, is gone */
+/* seconds after which a node that no worker has seen frees its slot */
 #define NGX_HTTP_IDEM_NODES_GONE  600
 
 
 typedef struct {
-    ngx_uint_t                      owners;     /* so far                   */
+    ngx_uint_t                      owners;     /* last number assigned */
     ngx_http_idem_node_figures_t  nodes[NGX_HTTP_IDEM_NODES_MAX];
 } ngx_http_idem_nodes_sh_t;
 
@@ -94,7 +94,7 @@ ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
 }
 
 
-/* the place of that name, or one that is free now; 0: there is none */
+/* returns the slot of a name, or assigns a free one; 0: there is none */
 
 static ngx_uint_t
 ngx_http_idem_nodes_place(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
@@ -107,7 +107,7 @@ ngx_http_idem_nodes_place(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
     free = 0;
     len = ngx_min(name->len, NGX_HTTP_IDEM_NODES_NAME);
 
-    /* a server may have said it: nothing that would not be a label as it is */
+    /* names from servers are not trusted: they become labels unescaped */
 
     for (i = 0; i < len; i++) {
         c = name->data[i];
@@ -138,7 +138,10 @@ ngx_http_idem_nodes_place(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
 
         entry->owner = ++sh->owners;
 
-        /* the name counts from here on: it is whole, should we be killed */
+        /*
+         * The length comes last: if the worker is killed before, the slot is
+         * still free.
+         */
 
         ngx_memory_barrier();
 

@@ -5,14 +5,14 @@
  */
 
 /*
- * The nodes of a store that is several servers: their names and figures, in
- * shared memory, one set for all workers.
+ * The nodes of a store that consists of several servers: their names and
+ * counters, in shared memory, one set for all workers.
  *
- * A backend has its own idea of a node; what the rest of the module may know
- * of it stands here.  Names are addresses of servers, which come from the
- * configuration or from the servers themselves, so their number is bounded: a
- * node for which there is no place is counted as none.  A place is given to
- * another once nobody has heard of its node for a while.
+ * A node is a server of a cluster.  Each backend has a node structure of its
+ * own; this header is all that the rest of the module knows of a node.  Node
+ * names are server addresses, which come from the configuration or from the
+ * servers themselves.  Their number is bounded: a node without a slot is not
+ * counted.  The slot of a node that no worker has seen for a while is reused.
  */
 
 
@@ -28,59 +28,70 @@
 
 #define NGX_HTTP_IDEM_NODES_MAX   64
 #define NGX_HTTP_IDEM_NODES_NAME  80            /* an IPv6 address and a port
-                                                   are 47, a name may be more */
+                                                   take 47; a host name may
+                                                   take more */
 
 
 typedef enum {
     NGX_HTTP_IDEM_NODE_ANSWERED = 0,
     NGX_HTTP_IDEM_NODE_FAILED,
-    NGX_HTTP_IDEM_NODE_REDIRECTED,              /* it is another's          */
+    NGX_HTTP_IDEM_NODE_REDIRECTED,              /* another node serves the
+                                                   record */
     NGX_HTTP_IDEM_NODE_N
 } ngx_http_idem_node_count_e;
 
 
-/* what a backend has of a node, in a worker */
+/* a node in the memory of a worker, part of the backend's node structure */
 
 typedef struct {
     ngx_str_t                       name;
-    ngx_uint_t                      place;      /* from 1; 0: it has none   */
-    ngx_uint_t                      owner;      /* of the place, by number  */
+    ngx_uint_t                      place;      /* slot number, from 1; 0: no
+                                                   slot */
+    ngx_uint_t                      owner;      /* "owner" of the slot when it
+                                                   was assigned */
 } ngx_http_idem_store_node_t;
 
 
-/* ... in shared memory */
+/* a node in shared memory */
 
 typedef struct {
     u_char                          name[NGX_HTTP_IDEM_NODES_NAME];
-    size_t                          len;        /* 0: free                  */
-    ngx_uint_t                      owner;      /* changes with the name    */
+    size_t                          len;        /* 0: the slot is free */
+    ngx_uint_t                      owner;      /* a new number for each node
+                                                   that gets the slot */
     time_t                          seen;
     ngx_atomic_t                    counts[NGX_HTTP_IDEM_NODE_N];
 } ngx_http_idem_node_figures_t;
 
 
-/* of a store; "find" tells where a record is now, or NULL: not known */
+/*
+ * the nodes of a store; find() returns the node that holds a record, or NULL
+ * if the backend does not know
+ */
 
 typedef struct ngx_http_idem_nodes_s  ngx_http_idem_nodes_t;
 
 struct ngx_http_idem_nodes_s {
     ngx_http_idem_shared_t   shared;
     ngx_http_idem_store_node_t  *(*find)(void *data, u_char *id);
-    void                           *data;       /* the backend's            */
+    void                           *data;       /* for find(), set by the
+                                                   backend */
 };
 
 
 char *ngx_http_idem_nodes_add(ngx_conf_t *cf,
     ngx_http_idem_nodes_t *nodes, ngx_str_t *store);
 
-/* a worker knows of a node: it gets a place, and keeps it while it is seen */
+/*
+ * Assigns a slot to a node that the worker knows, and keeps the slot alive.
+ */
 void ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node);
 
 void ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node, ngx_http_idem_node_count_e what);
 
-/* for the figures: the node of a place, or NULL */
+/* for the status endpoint: the node in a slot, or NULL */
 ngx_http_idem_node_figures_t *ngx_http_idem_nodes_at(
     ngx_http_idem_nodes_t *nodes, ngx_uint_t place);
 

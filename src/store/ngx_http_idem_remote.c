@@ -5,20 +5,21 @@
  */
 
 /*
- * Operations of a store that is elsewhere, whichever it is: how they end, and
- * the waiters of this worker.
+ * The operations of a remote store, whichever backend it has: how they
+ * complete, and the waiters of this worker.
  *
- * All of them may be asked twice: the token says whose a lock is.  A begin that
- * is given up after it was sent is followed by a release of its token, for as
- * long as its lease could last.  So is a release under hold, if a copy of what
- * laid the lock may still come.
+ * Every operation can be resent: the token identifies the owner of a lock.
+ * A begin that is abandoned after it was sent is followed by a release of its
+ * token, which is retried for as long as the lease could last.  Under hold, a
+ * release is followed by further ones if a delayed copy of the begin or of a
+ * renewal may still write the lock.
  *
- * A watch is entered before it is asked, so that a message that is faster than
- * the reply finds it.  A message may get lost, or be forged: a watch also looks
- * by itself now and then, more often while nobody listens, and to be woken for
- * nothing does no harm.
+ * A watch is queued before it is sent, so that a notification that overtakes
+ * the reply finds the watch.  Notifications may get lost or be forged.
+ * Therefore a watch also polls, more often if there are no notifications, and
+ * a spurious wake-up does no harm.
  *
- * Called by the backends, which call their connections.
+ * Called by the backends; calls their connections.
  */
 
 
@@ -29,16 +30,18 @@
 #include "store/ngx_http_idem_store.h"
 
 
-/* releases of given-up begins that may be outstanding; beyond, leases end */
+/* maximum of outstanding releases of abandoned begins; leases end the rest */
 #define NGX_HTTP_IDEM_UNDOS     4096
 
-/* how often such a release is sent, if half of that are outstanding */
+/* how often each is sent once half of that number are outstanding */
 #define NGX_HTTP_IDEM_UNDO_N    4
 
-/* the time between two of them is four times as long as before, so often */
+/* the delay before each next one quadruples, up to this attempt */
 #define NGX_HTTP_IDEM_UNDO_MAX  12
 
-/* how often to look when nobody can tell, and when somebody should, ms */
+/*
+ * polling interval, ms: the first without notifications; with notifications
+ */
 #define NGX_HTTP_IDEM_POLL_MIN  10
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
@@ -109,7 +112,7 @@ ngx_http_idem_remote_watch(ngx_http_idem_op_t *op)
 
     remote = ngx_http_idem_remote(op);
 
-    /* before it is asked: a wake-up may be faster than the reply */
+    /* before it is sent: a notification may overtake the reply */
 
     op->woken = 0;
 
@@ -162,7 +165,7 @@ void
 ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
     ngx_event_handler_pt timeout, ngx_msec_t time)
 {
-    /* not cancelable: a worker that is to quit waits for it */
+    /* not cancelable: a worker that shuts down waits for it */
 
     ngx_memzero(&op->timer, sizeof(ngx_event_t));
 
@@ -185,7 +188,7 @@ ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
         return NGX_OK;
     }
 
-    /* it may take longer, but keeps no worker */
+    /* the release continues, but does not keep a worker that shuts down */
 
     op->timer.cancelable = 1;
 
@@ -233,8 +236,8 @@ ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 
 
 /*
- * A begin or a renewal has its answer, or none, and was sent more often than
- * that: what it asked for may be done later, or once more.
+ * A begin or a renewal has its result, or failed, and was sent more than
+ * once: a delayed copy may still take effect.
  */
 
 void
@@ -280,14 +283,19 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 
         ngx_http_idem_remote(op)->undos--;
 
-        /* somebody else's record, or the lease is over: nothing to tell */
+        /*
+         * no error: another request has the record, or the lease has expired
+         */
         op->result = NGX_HTTP_IDEM_OK;
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE
                && op->hold && op->laid.stray
                && op->result != NGX_HTTP_IDEM_ERROR)
     {
-        /* it may be laid after this, and would not end by itself */
+        /*
+         * A delayed copy may write the lock again, and under hold it would
+         * not expire.
+         */
         ngx_http_idem_remote_undo(op);
     }
 
@@ -295,7 +303,9 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 }
 
 
-/* of a begin that was given up; or of a lock that was, and may come again */
+/*
+ * releases the lock of an abandoned begin, or one that a copy may write again
+ */
 
 static void
 ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
@@ -319,7 +329,7 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
 
     op->data = remote;
 
-    /* as long as the lock may last: under hold it does not end by itself */
+    /* as long as the lock may live: under hold it outlives its lease */
 
     op->lease = laid->hold ? ngx_http_idem_lock_life(laid)
                            : laid->lease;
@@ -330,11 +340,12 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
 
 
 /*
- * The begin may be behind its own release: in the buffer of a connection that
- * was closed, while the server stood still, and the release came by another;
- * or in a transaction that waits for a standby.  Then it takes its lock after
- * all.  Mostly that ends with its lease; under hold it does not, and the
- * release is sent again, later and later, for as long as such a lock lasts.
+ * The release may overtake its begin: the begin is in the buffer of a
+ * connection that was closed while the server stalled, and the release took
+ * another connection; or the begin is in a transaction that waits for a
+ * standby.  Then the begin takes the lock after the release.  Usually that
+ * lock ends with its lease.  Under hold it does not, so the release is sent
+ * again, at growing intervals, for as long as such a lock may live.
  */
 
 static ngx_int_t
@@ -393,8 +404,9 @@ ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll)
     if (op->woken) {
 
         /*
-         * The message was read before this reply, in the same turn of the
-         * event loop, and what was posted then went with the question
+         * The notification was read before this reply, in the same iteration
+         * of the event loop; leave() has deleted the event that was posted
+         * then.
          */
 
         ngx_http_idem_remote_post(op);
@@ -418,7 +430,7 @@ ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll)
 }
 
 
-/* posted: whoever wakes may be in the middle of a request */
+/* posted, since the caller may be in the middle of another request */
 
 static void
 ngx_http_idem_remote_post(ngx_http_idem_op_t *op)
@@ -439,7 +451,7 @@ ngx_http_idem_remote_watch_handler(ngx_event_t *ev)
 
     op->result = NGX_HTTP_IDEM_OK;
 
-    /* if it is still being asked, the reply is nobody's */
+    /* if the watch was sent and not answered, its reply will be ignored */
 
     ngx_http_idem_remote_cancel(op);
 

@@ -5,15 +5,16 @@
  */
 
 /*
- * What backends have in common whose store is elsewhere: how an operation that
- * was sent ends, the release that follows a begin that was given up, and the
- * waiters of this worker.
+ * The code that all remote backends share (those whose records are on a
+ * server): how an operation that was sent completes, the release that follows
+ * an abandoned begin, and the waiters of this worker.
  *
  * A backend has a ngx_http_idem_remote_t as the first member of its conf, and
- * the few functions of ngx_http_idem_remote_type_t.  One that is a module of
- * its own calls these by the table.
+ * implements the few functions of ngx_http_idem_remote_type_t.  A backend
+ * that is a separate nginx module calls the functions below through
+ * ngx_http_idem_remote_functions.
  *
- * A part of ..._store.h, which includes it.
+ * ..._store.h includes this header; do not include it directly.
  */
 
 
@@ -30,28 +31,31 @@
 
 typedef struct {
 
-    /* NGX_ERROR: the operation failed already, op->result says so */
+    /* NGX_ERROR: the operation has failed, op->result is set */
     ngx_int_t  (*submit)(ngx_http_idem_op_t *op);
 
     /*
-     * The operation has left its call, which was op->state_data.  One that is
-     * under way stays, since its reply will come.  How often it was sent.
+     * Detaches an operation from its call, which was op->state_data.  A call
+     * that was sent stays queued, since its reply still arrives.  Returns how
+     * many times the call was sent.
      */
     ngx_uint_t (*leave)(void *call);
 
-    /* there is a watch more, or one less */
+    /* a watch was added, or removed */
     void       (*listen)(ngx_http_idem_op_t *op);
     void       (*unlisten)(ngx_http_idem_op_t *op);
 } ngx_http_idem_remote_type_t;
 
 
-/* of one worker */
+/* one per store and worker */
 
 typedef struct {
     const ngx_http_idem_remote_type_t
                 *type;
-    ngx_msec_t   timeout;                        /* of an operation         */
-    ngx_uint_t   undos;                          /* of locks that may come  */
+    ngx_msec_t   timeout;                        /* of one operation */
+    ngx_uint_t   undos;                          /* releases of abandoned
+                                                    begins that are
+                                                    outstanding */
     ngx_uint_t   nwatches;
     ngx_queue_t  watches[NGX_HTTP_IDEM_WATCHES];
 } ngx_http_idem_remote_t;
@@ -60,55 +64,62 @@ typedef struct {
 #define ngx_http_idem_remote(op)                                              \
     ((ngx_http_idem_remote_t *) (op)->store->conf)
 
-/* a release of our own, of a lock that may be laid although nobody uses it */
+/* a release that this file sends by itself, of a lock that no request uses */
 #define ngx_http_idem_remote_is_undo(op)                                      \
     ((op)->data == (op)->store->conf)
 
-/* the application did not run yet: nothing is lost by failing soon */
+/* the application has not run yet, so failing early loses nothing */
 #define ngx_http_idem_remote_impatient(op)                                    \
     ((op)->kind == NGX_HTTP_IDEM_OP_BEGIN                                     \
      || (op)->kind == NGX_HTTP_IDEM_OP_WATCH                                  \
      || ngx_http_idem_op_is_admin(op))
 
 
-/* one process */
+/* called in init_process */
 void ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
     const ngx_http_idem_remote_type_t *type, ngx_msec_t timeout);
 
-/* for the table of a backend: every operation but a watch; a watch; cancel */
+/* for the backend's table: all operations but watch; watch; cancel */
 ngx_int_t ngx_http_idem_remote_ask(ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_remote_watch(ngx_http_idem_op_t *op);
 void ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op);
 
-/* the time that an operation has starts, when it is handed to a connection */
+/* starts the timeout of an operation when a connection takes it */
 void ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
     ngx_event_handler_pt timeout, ngx_msec_t time);
 
-/* ... is over: NGX_DECLINED if it is not, since nobody waits for it */
+/*
+ * The timeout expired.  NGX_DECLINED: the operation continues; it is a
+ * release that no request waits for.
+ */
 ngx_int_t ngx_http_idem_remote_over(ngx_http_idem_op_t *op);
 
 /*
- * The result is there: the operation leaves its call, a watch begins to wait
- * (for op->found.left at most; "poll" ms at most between two looks, 0: somebody
- * tells when the record changes), and the asker is told.
+ * The reply has arrived.  leave() detaches the operation from its call,
+ * wait() makes a watch wait, complete() calls the handler.  A watch waits for
+ * op->found.left ms at most.  With "poll" it checks the record every "poll"
+ * ms at the latest; 0: the server notifies the worker of changes.
  */
 ngx_uint_t ngx_http_idem_remote_leave(ngx_http_idem_op_t *op);
 void ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll);
 void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
 
-/* there will be none: it leaves, and complete() is to follow */
+/* No reply will arrive: sets the error.  The caller then calls complete(). */
 void ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error);
 
-/* before that: a begin or a renewal was sent more than once */
+/* Called before complete(): a begin or a renewal was sent more than once. */
 void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
 
-/* the record changed, as far as we know; all of them did */
+/*
+ * wake the watches of one record, or of all records, after a possible change
+ */
 void ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id);
 void ngx_http_idem_remote_wake_all(ngx_http_idem_remote_t *remote);
 
 /*
- * A message says so: the id in hex; or it was "removed", and copies in the
- * store as it was declared go, too.  Whatever else it says is somebody else's.
+ * A notification from the server: the record with this id (in hex) changed.
+ * If it was removed, copies of it in the layers around "store" are dropped,
+ * too.  Messages of any other form are ignored.
  */
 void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
     ngx_http_idem_store_t *store, u_char *hex, size_t len,

@@ -5,8 +5,9 @@
  */
 
 /*
- * The table of stores, and what is the same for every backend: handing an
- * operation over, its end, and operations that outlive whoever asked.
+ * The table of backends, and the code that all of them share: submitting an
+ * operation, completing it, and detached operations, which outlive their
+ * request.
  *
  * Called by the core with operations; calls the backend of the store.
  */
@@ -23,19 +24,19 @@
 #define NGX_HTTP_IDEM_OP_POOL_SIZE  1024
 
 /*
- * Operations of their own life that are there already when memory is short: a
- * lock that could not be given back, or marked as used, would stay
+ * Detached operations that are allocated in advance, for when memory is
+ * short: without one, a lock could be neither released nor marked as used.
  */
 #define NGX_HTTP_IDEM_RESERVE       16
 
-/* an operation that took longer is an event of its own */
+/* ms from which on an operation is reported as slow */
 #define NGX_HTTP_IDEM_SLOW          100
 
 
-/* an operation of its own life, with room for its claim */
+/* a detached operation, with room for its claim */
 
 typedef struct {
-    ngx_http_idem_op_t       op;                /* first                    */
+    ngx_http_idem_op_t       op;                /* must be first */
     ngx_http_idem_claim_t    claim;
 } ngx_http_idem_detached_t;
 
@@ -57,7 +58,7 @@ static ngx_http_idem_doubt_pt    ngx_http_idem_doubt_handler;
 static ngx_http_idem_replays_pt  ngx_http_idem_replays_handler;
 
 
-/* with room for those of other modules */
+/* including backends of other modules */
 
 #define NGX_HTTP_IDEM_BACKENDS_MAX  8
 
@@ -318,7 +319,7 @@ ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
     ngx_http_idem_line_number(&line, "lifetime_ms",
                               now > expired->time ? now - expired->time : 0);
 
-    /* of this response, and not of one that the record had before */
+    /* replays of this response only, not of a former one of the record */
 
     if (ngx_http_idem_replays_handler
         && ngx_http_idem_replays_handler(expired->id, &count, &original)
@@ -333,8 +334,9 @@ ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
 
 
 /*
- * A store within another has no figures: it is counted where it was asked.
- * Whether it answers is told by the innermost, whatever stands around it.
+ * A store inside a layer has no metrics: the operation is counted where the
+ * core submitted it.  Outages are reported by the innermost store, whatever
+ * layers are around it.
  */
 
 static void
@@ -342,7 +344,9 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_metrics_t  *m;
 
-    /* what people ask may be refused for want of a right: it is not away */
+    /*
+     * an administrative operation may fail for lack of permission: no outage
+     */
 
     if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH
         && !(ngx_http_idem_op_is_admin(op)
@@ -360,7 +364,7 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
         return;
     }
 
-    /* the store was not asked: a breaker is no fast store */
+    /* a breaker rejected it: the latency is not the store's */
 
     if (op->turned_away && op->result == NGX_HTTP_IDEM_ERROR) {
         return;
@@ -368,7 +372,7 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 
     ngx_http_idem_metrics_operation(m, op->kind, op->result);
 
-    /* a watch takes as long as others run */
+    /* the duration of a watch is that of another request */
 
     if (op->kind != NGX_HTTP_IDEM_OP_WATCH) {
         ngx_http_idem_metrics_latency(m, op->kind,
@@ -468,7 +472,7 @@ ngx_http_idem_entry_details(ngx_http_idem_op_t *op,
 }
 
 
-/* as much as can be had; what is missing is made up for by a later begin */
+/* allocates what it can; a later begin tries again */
 
 void
 ngx_http_idem_store_reserve(void)
@@ -597,7 +601,7 @@ ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
 
     pool = op->pool;
 
-    /* what was taken out of the reserve is made good */
+    /* refill the reserve with this pool */
 
     if (ngx_http_idem_nreserve < NGX_HTTP_IDEM_RESERVE) {
         ngx_reset_pool(pool);
@@ -615,8 +619,8 @@ ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
 
 
 /*
- * A commit that nobody waits for, of a request that is gone or had no response
- * to keep, counts as any other.
+ * A detached commit, of a request that is gone or has no response to store,
+ * counts as any other.
  */
 
 static void

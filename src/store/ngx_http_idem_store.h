@@ -5,16 +5,18 @@
  */
 
 /*
- * The interface of a store: what the core may ask of one, whichever it is.
+ * The interface of a store: the operations that the core may submit,
+ * whichever backend the store has.
  *
- * Every question is an operation object.  The backend either completes it
- * before the call returns (NGX_OK, no callback), or later (NGX_AGAIN, then
- * op->handler is called once, unless the operation is cancelled first).  An
- * error is a result, not a return code, so there is one path for both.
+ * Every request to a store is an operation object.  The backend either
+ * completes it before the call returns (NGX_OK, no callback), or later
+ * (NGX_AGAIN, then op->handler is called once, unless the operation is
+ * cancelled first).  An error is a result, not a return code, so there is one
+ * path for both.
  *
  * A store knows records by id and holders by token; it knows nothing of HTTP.
- * A backend is a const ngx_http_idem_backend_t that stands in the
- * table of ngx_http_idem_store.c; nobody else names one.
+ * A backend is a const ngx_http_idem_backend_t in the table of
+ * ngx_http_idem_store.c; no other file names a backend.
  */
 
 
@@ -37,7 +39,7 @@ typedef struct ngx_http_idem_op_s     ngx_http_idem_op_t;
 
 #include "store/ngx_http_idem_store_conf.h"
 
-/* what stands around one that is elsewhere: layers/..._layers.h */
+/* the layers around a remote store: layers/..._layers.h */
 typedef struct ngx_http_idem_layers_s  ngx_http_idem_layers_t;
 
 
@@ -47,11 +49,12 @@ typedef enum {
     NGX_HTTP_IDEM_OP_COMMIT,
     NGX_HTTP_IDEM_OP_RELEASE,
     NGX_HTTP_IDEM_OP_WATCH,
-    NGX_HTTP_IDEM_OP_N,                  /* those of requests, with figures */
-    NGX_HTTP_IDEM_OP_GET,                /* of people: ..._admin.c          */
+    NGX_HTTP_IDEM_OP_N,                  /* operations below this have
+                                            metrics */
+    NGX_HTTP_IDEM_OP_GET,                /* for administration: ..._admin.c */
     NGX_HTTP_IDEM_OP_REMOVE,
     NGX_HTTP_IDEM_OP_LIST,
-    NGX_HTTP_IDEM_OP_LOG,                /* of the audit trail: ..._trail.c */
+    NGX_HTTP_IDEM_OP_LOG,                /* for the audit trail: ..._trail.c */
     NGX_HTTP_IDEM_OP_EVENTS
 } ngx_http_idem_op_e;
 
@@ -60,127 +63,136 @@ typedef enum {
 
 typedef enum {
     NGX_HTTP_IDEM_OK = 0,                /* renewed, committed, released    */
-    NGX_HTTP_IDEM_ACQUIRED,              /* begin: we are the holder        */
-    NGX_HTTP_IDEM_FOUND,                 /* begin: op->found says what      */
-    NGX_HTTP_IDEM_LOST,                  /* somebody else's token is there  */
-    NGX_HTTP_IDEM_GONE,                  /* begin: what was in progress is
-                                            not there any more, and nobody
-                                            gave it back; get, remove: there
-                                            is none                         */
-    NGX_HTTP_IDEM_FULL,                  /* there is no room                */
-    NGX_HTTP_IDEM_ERROR                  /* the store did not answer        */
+    NGX_HTTP_IDEM_ACQUIRED,              /* begin: the request is the holder */
+    NGX_HTTP_IDEM_FOUND,                 /* begin, get: there is a record */
+    NGX_HTTP_IDEM_LOST,                  /* the record has another token */
+    NGX_HTTP_IDEM_GONE,                  /* begin: the record that a waiter
+                                            waits for is missing and was not
+                                            released; get, remove: no such
+                                            record */
+    NGX_HTTP_IDEM_FULL,                  /* no room in the store */
+    NGX_HTTP_IDEM_ERROR                  /* the store did not answer */
 } ngx_http_idem_result_e;
 
 
-/* what begin found in place of nothing; filled for NGX_..._FOUND only */
+/* the record that begin found; filled for NGX_HTTP_IDEM_FOUND only */
 
 typedef struct {
     ngx_http_idem_state_e    state;
-    ngx_http_idem_reason_e   reason;            /* of an unusable record    */
+    ngx_http_idem_reason_e   reason;            /* if the record is unusable */
     ngx_http_idem_claim_t    claim;
     ngx_str_t                response;          /* encoded, in op->pool     */
-    ngx_str_t                details;           /* as op->details, or empty */
-    ngx_msec_t               left;              /* of the lease if it is in
-                                                   progress, of its life
-                                                   otherwise                */
-    unsigned                 verify:1;          /* the bytes left the process:
-                                                   check their sum          */
+    ngx_str_t                details;           /* as op->details; may be
+                                                   empty */
+    ngx_msec_t               left;              /* in progress: time to the
+                                                   end of the lease;
+                                                   otherwise: time to live */
+    unsigned                 verify:1;          /* the response was outside
+                                                   this process: verify its
+                                                   checksum */
 } ngx_http_idem_found_t;
 
 
-/* a lock as begin laid it, for a store that can make use of that in commit */
+/* the lock as begin wrote it, which lets some stores commit faster */
 
 typedef struct {
-    ngx_http_idem_store_t   *store;             /* where; NULL: not told    */
-    uint64_t                 grace;             /* ms for which it outlives
-                                                   its lease                */
-    unsigned                 stray:1;           /* what lays it was sent more
-                                                   than once, or got no answer:
-                                                   a copy may come later than
-                                                   a release                */
+    ngx_http_idem_store_t   *store;             /* the store that wrote it;
+                                                   NULL: unknown */
+    uint64_t                 grace;             /* ms for which the lock
+                                                   outlives its lease */
+    unsigned                 stray:1;           /* the command that writes the
+                                                   lock was sent twice or not
+                                                   answered: a copy may take
+                                                   effect after a release */
 } ngx_http_idem_laid_t;
 
 
-/* a record as people see it; what it answers stays where it is */
+/* a record as administrators see it, without its response */
 
 typedef struct {
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
     ngx_http_idem_state_e    state;
-    ngx_http_idem_reason_e   reason;            /* of an unusable record    */
+    ngx_http_idem_reason_e   reason;            /* if the record is unusable */
     ngx_http_idem_claim_t    claim;
-    ngx_str_t                details;           /* as op->details, in the
-                                                   pool; of a long one only
-                                                   the beginning            */
-    ngx_msec_t               left;              /* of the lease if it is in
-                                                   progress, of its life
-                                                   otherwise; 0: it is over */
-    size_t                   size;              /* of the response          */
-    ngx_uint_t               status;            /* ... 0: not known         */
+    ngx_str_t                details;           /* as op->details, in
+                                                   op->pool; may be
+                                                   truncated */
+    ngx_msec_t               left;              /* in progress: time to the
+                                                   end of the lease;
+                                                   otherwise: time to live; 0:
+                                                   the time is over */
+    size_t                   size;              /* of the response, in bytes */
+    ngx_uint_t               status;            /* of the response; 0:
+                                                   unknown */
     unsigned                 hold:1;
-    unsigned                 kept:1;            /* in this nginx only, until
-                                                   the store takes it       */
+    unsigned                 kept:1;            /* kept by this nginx until
+                                                   the store accepts it */
 } ngx_http_idem_entry_t;
 
 
 /*
- * What get, remove and list fill.  A list is asked for in slices: a cursor is
- * a few printable characters of the store's own, empty for the first slice,
- * and empty again after the last.  The work of a slice is bounded, whatever it
- * finds: it may find nothing, and there may be more.
+ * The result of get, remove and list.  A list is read in slices: a cursor is
+ * a few printable characters that only the store interprets, empty for the
+ * first slice, and empty again after the last.  The work for a slice is
+ * bounded, so a slice may be empty although more records follow.
  */
 
 typedef struct {
-    ngx_array_t              entries;           /* ..._entry_t; the asker's */
-    ngx_str_t                cursor;            /* asked, then answered: in
-                                                   op->pool                 */
+    ngx_array_t              entries;           /* of ..._entry_t; the
+                                                   caller's */
+    ngx_str_t                cursor;            /* in and out; in op->pool */
 
-    /* of servers that this slice is the first of, in bytes; 0: not known */
-    size_t                   used;              /* memory, by all there is  */
-    size_t                   size;              /* ... that there may be    */
+    /* set by the first slice of each server, in bytes; 0: unknown */
+    size_t                   used;              /* memory in use on the
+                                                   server, in total */
+    size_t                   size;              /* memory limit of the
+                                                   server */
 } ngx_http_idem_list_t;
 
 /*
- * Events that a store keeps for all hosts, in the order in which they came.
- * They are read, and removed, in slices: "more" says that the end was not
- * reached.
+ * Events that a store keeps for all hosts, in the order of arrival.  They are
+ * read, and removed, in slices: "more" is set if the end was not reached.
  */
 
 typedef struct {
     /* log */
-    ngx_str_t                lines;             /* each ends with LF        */
-    ngx_uint_t               n;                 /* of them                  */
-    ngx_uint_t               max;               /* about so many stay, where
-                                                   events are in memory     */
+    ngx_str_t                lines;             /* each line ends with LF */
+    ngx_uint_t               n;                 /* number of lines */
+    ngx_uint_t               max;               /* approximate number of
+                                                   events kept, in stores that
+                                                   keep them in memory */
 
     /* events */
-    ngx_str_t                cursor;            /* behind it; empty: "since";
-                                                   asked, then answered: in
-                                                   op->pool                 */
+    ngx_str_t                cursor;            /* start after this event;
+                                                   empty: start at "since"; in
+                                                   and out, in op->pool */
     uint64_t                 since;             /* ms since the epoch       */
-    uint64_t                 until;             /* 0: no end                */
-    ngx_str_t                name;              /* of a member, and ...     */
-    ngx_str_t                value;             /* its value: those only    */
-    ngx_str_t                other_name;        /* ... or this member, and  */
-    ngx_str_t                other;             /* its value                */
-    ngx_array_t              found;             /* ngx_str_t; the asker's   */
+    uint64_t                 until;             /* 0: unlimited */
+    ngx_str_t                name;              /* filter: name of a JSON
+                                                   member, */
+    ngx_str_t                value;             /* and its value */
+    ngx_str_t                other_name;        /* or the name of another, */
+    ngx_str_t                other;             /* and its value */
+    ngx_array_t              found;             /* of ngx_str_t; the
+                                                   caller's */
     ngx_uint_t               matched;
-    unsigned                 remove:1;          /* they are not told        */
+    unsigned                 remove:1;          /* remove them, return none */
     unsigned                 more:1;
 } ngx_http_idem_trail_t;
 
-/* of a backend: it keeps no events; the last ones, or all */
+/* backend->trail: the backend keeps no events, the latest, or all */
 #define NGX_HTTP_IDEM_TRAIL_NONE   0
 #define NGX_HTTP_IDEM_TRAIL_LAST   1
 #define NGX_HTTP_IDEM_TRAIL_ALL    2
 
-/* events that a slice looks at */
+/* events that one slice examines */
 #define NGX_HTTP_IDEM_TRAIL_SLICE  100
 
 
-/* of a cursor, with its NUL */
+/* size of a cursor, including NUL */
 #define NGX_HTTP_IDEM_CURSOR_MAX  256
 
-/* the beginning of details that an entry is sure to have */
+/* bytes of the details that an entry keeps */
 #define NGX_HTTP_IDEM_ENTRY_DETAILS  512
 
 
@@ -196,55 +208,58 @@ struct ngx_http_idem_op_s {
 
     /* begin and renew */
     ngx_http_idem_claim_t   *claim;
-    ngx_str_t                details;           /* kept beside the claim, if
-                                                   there is room; or empty  */
-    ngx_msec_t               lease;             /* also of a commit that says
-                                                   that the outcome is unknown:
-                                                   then a retry may run     */
-    unsigned                 hold:1;            /* a lease that ran out keeps
-                                                   the record: the outcome is
+    ngx_str_t                details;           /* stored beside the claim
+                                                   if there is room; may be
+                                                   empty */
+    ngx_msec_t               lease;             /* in a commit of an unknown
+                                                   outcome: a retry may run
+                                                   after it */
+    unsigned                 hold:1;            /* an expired lease keeps the
+                                                   record: the outcome is
                                                    unknown for the whole ttl */
 
     /* begin */
-    ngx_msec_t               age;               /* since the asker came: what
-                                                   had not expired then is
-                                                   found, within its grace  */
-    unsigned                 key_alone:1;        /* of claim_same()         */
-    unsigned                 waits:1;           /* whoever asks would wait for
-                                                   a holder, and is to find out
-                                                   that it gave the record
-                                                   back                     */
-    unsigned                 again:1;           /* it waits already: a record
-                                                   that is gone, and was not
-                                                   given back, is not taken */
-    unsigned                 leased:1;          /* ... and the lease that it
-                                                   knows of is not over     */
-    unsigned                 lasting:1;         /* what is left of a record
-                                                   has to be told           */
+    ngx_msec_t               age;               /* time since the request
+                                                   arrived: a record that had
+                                                   not expired then is found
+                                                   while its grace lasts */
+    unsigned                 key_alone:1;        /* argument of
+                                                    ..._claim_same() */
+    unsigned                 waits:1;           /* the request would wait for
+                                                   a holder, and must learn of
+                                                   a release */
+    unsigned                 again:1;           /* the request waits already:
+                                                   do not take the lock if the
+                                                   record is missing and was
+                                                   not released */
+    unsigned                 leased:1;          /* ... and the lease that the
+                                                   waiter knows of has not
+                                                   expired */
+    unsigned                 lasting:1;         /* found.left is required */
 
     /* watch */
-    ngx_uint_t               attempt;           /* looks in vain, so far    */
-    unsigned                 woken:1;           /* while it was still being
-                                                   asked                    */
+    ngx_uint_t               attempt;           /* checks so far without a
+                                                   change */
+    unsigned                 woken:1;           /* a notification came before
+                                                   the reply */
 
-    /* begin (of the record that is to be), commit */
+    /* begin (for the record it creates), commit */
     ngx_msec_t               ttl;
-    ngx_msec_t               grace;             /* after the ttl a begin still
-                                                   learns that it expired   */
+    ngx_msec_t               grace;             /* time after the ttl during
+                                                   which begin reports that
+                                                   the record expired */
 
     /* commit */
     ngx_http_idem_state_e    state;             /* completed or unusable    */
     ngx_http_idem_reason_e   reason;
     ngx_chain_t             *response;          /* encoded; in memory       */
-    size_t                   size;              /* of it                    */
-    ngx_msec_t               locked_until;        /* nobody else can have had
-                                                   the lock before: counted
-                                                   from when the last begin or
-                                                   renewal that got through
-                                                   was sent                 */
-    unsigned                 hasty:1;           /* does not wait until
-                                                   replicas have it         */
-    unsigned                 known:1;           /* that replicas lack it was
+    size_t                   size;              /* of the response, in bytes */
+    ngx_msec_t               locked_until;        /* the lock is ours until
+                                                     then, counted from when
+                                                     the last successful begin
+                                                     or renewal was sent */
+    unsigned                 hasty:1;           /* do not wait for replicas */
+    unsigned                 known:1;           /* missing replicas were
                                                    logged and counted before */
 
     /* get, remove, list */
@@ -253,72 +268,76 @@ struct ngx_http_idem_op_s {
     /* log, events */
     ngx_http_idem_trail_t   *trail;
 
-    /* all but watch: the request runs although the store did not answer; its
-       lock and its outcome are this nginx's own, until the store is back */
+    /*
+     * all but watch: the request runs although the store did not answer; this
+     * nginx keeps its lock and its outcome until the store is back
+     */
     unsigned                 unprotected:1;
 
     /*
-     * The answer of a begin, if the store is several: which of them it is
-     * from.  Whoever asks carries it on to what follows.
+     * Set by begin if the store consists of several stores: the one that
+     * answered.  The caller passes it on to the operations that follow.
      */
     ngx_http_idem_store_t   *where;
 
-    /* the answer of a begin that took the lock, or of a renewal, and still
-       there in a commit or a release */
+    /*
+     * set by a begin that acquired the lock, or by a renewal; commit and
+     * release read it
+     */
     ngx_http_idem_laid_t     laid;
 
-    /* the answer */
+    /* the result */
     ngx_http_idem_result_e   result;
     ngx_http_idem_found_t    found;
-    const char              *error;             /* for the log              */
+    const char              *error;             /* for the log, or NULL */
     unsigned                 abandoned:1;        /* acquired from a holder
-                                                   whose lease ran out      */
-    unsigned                 expired:1;         /* acquired; there was one, and
-                                                   it expired within grace  */
-    uint64_t                 original;          /* ... when the request of
-                                                   that came, or of a holder
-                                                   that is gone; 0: not
-                                                   known                    */
-    unsigned                 turned_away:1;     /* error: a breaker did not
-                                                   let it through           */
-    unsigned                 bad_record:1;        /* error: the store answers,
-                                                   but not this record      */
-    unsigned                 running:1;         /* lost: to one that has no
-                                                   outcome yet, and may still
-                                                   give it back             */
-    unsigned                 kept:1;            /* the store does not have it
-                                                   yet, this nginx keeps it:
-                                                   committed, or found so   */
-    unsigned                 unacknowledged:1;        /* committed, and lost if
-                                                   its server is: too few
-                                                   replicas have it         */
+                                                    whose lease expired */
+    unsigned                 expired:1;         /* acquired; a former record
+                                                   expired within its grace */
+    uint64_t                 original;          /* time of the request of that
+                                                   record or holder; 0:
+                                                   unknown */
+    unsigned                 turned_away:1;     /* error: rejected by a
+                                                   breaker */
+    unsigned                 bad_record:1;        /* error: the store works,
+                                                     but not for this record */
+    unsigned                 running:1;         /* lost: to a holder that
+                                                   still runs and may release
+                                                   the record */
+    unsigned                 kept:1;            /* committed or found in this
+                                                   nginx only; the store has
+                                                   not accepted it yet */
+    unsigned                 unacknowledged:1;        /* committed, but on too
+                                                         few replicas */
 
     ngx_pool_t              *pool;              /* for op->found            */
     ngx_log_t               *log;
     ngx_http_idem_op_pt      handler;
-    void                    *data;              /* the asker's              */
+    void                    *data;              /* the caller's */
     ngx_msec_t               start;
-    uint64_t                 clock;             /* the same, microseconds   */
-    ngx_msec_t               asked;             /* the same, of the store that
-                                                   answered: a lease began not
-                                                   before                   */
-    unsigned                 pending:1;         /* the handler will be called */
+    uint64_t                 clock;             /* the same, in microseconds */
+    ngx_msec_t               asked;             /* when the store that
+                                                   answered was asked: the
+                                                   lease began no earlier */
+    unsigned                 pending:1;         /* the handler will be
+                                                   called */
 
-    /* the backend's own, while it is pending */
+    /* for the backend, while the operation is pending */
     ngx_queue_t              queue;
     ngx_event_t              timer;
     void                    *state_data;
 };
 
 
-/* a record that expired, and that nobody had come back for */
+/* a record that expired, for the event "key expired" */
 
 typedef struct {
     u_char      *id;
-    uint64_t     time;                           /* its request came        */
-    uint64_t     ttl;                            /* 0: not known            */
-    uint64_t     ago;                            /* since it was over       */
-    ngx_str_t    details;                        /* of which labels are told */
+    uint64_t     time;                           /* when its request arrived */
+    uint64_t     ttl;                            /* 0: unknown */
+    uint64_t     ago;                            /* time since it expired */
+    ngx_str_t    details;                        /* the event has its labels
+                                                    only */
 } ngx_http_idem_expired_t;
 
 
@@ -328,41 +347,44 @@ typedef struct {
     size_t       size;
     ngx_uint_t   evicted;
     ngx_uint_t   expired;
-    ngx_uint_t   queued;                         /* operations of this worker
-                                                    that wait for a
-                                                    connection              */
+    ngx_uint_t   queued;                         /* operations of this
+                                                    worker that wait for a
+                                                    connection */
 } ngx_http_idem_store_stats_t;
 
 
 typedef struct {
-    ngx_str_t    name;                           /* in idempotency_store    */
+    ngx_str_t    name;                           /* as in idempotency_store */
 
-    /* configuration: a block of directives, then the whole */
+    /*
+     * configuration: create_conf() and commands[] for the block, init_conf()
+     * after all of http{} was read
+     */
     void      *(*create_conf)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
     ngx_http_idem_store_command_t
                 *commands;
     char      *(*init_conf)(ngx_conf_t *cf, ngx_http_idem_store_t *s);
 
-    /* one process */
+    /* called in init_process and exit_process */
     ngx_int_t  (*init_process)(ngx_cycle_t *cycle, ngx_http_idem_store_t *s);
     void       (*exit_process)(ngx_cycle_t *cycle, ngx_http_idem_store_t *s);
 
     /*
      * operations: NGX_OK or NGX_AGAIN
      *
-     * begin    takes the lock with (token, claim, lease), or tells what is
-     *          there.  A lock with our own token is ours.  One whose lease ran
-     *          out, or an unknown outcome whose lease did, goes to the same
-     *          request only; another one finds it, until its ttl ends.
-     *          A store that may lose records tells who waits (op->again) that
-     *          one is gone.
-     * renew    fenced; lays the lock anew where the record is gone.
-     * commit   fenced; writes where the record is gone; wakes the waiters.
+     * begin    takes the lock with (token, claim, lease), or returns the
+     *          record.  A lock with our own token is ours.  A lock whose lease
+     *          expired, or an unknown outcome whose lease expired, goes to the
+     *          same request only; another request finds it until the ttl ends.
+     *          A store that may lose records reports a missing record to
+     *          waiters (op->again).
+     * renew    fenced; writes the lock again if the record is missing.
+     * commit   fenced; writes the record if it is missing; wakes the waiters.
      * release  fenced; wakes the waiters.
-     * watch    completes when the record changed, or when it is time to look
-     *          again; spuriously, too.
-     * cancel   the asker is gone: the handler is not called.  A begin that is
-     *          given up leaves no lock behind.
+     * watch    completes when the record changed, or when it is time to check
+     *          again; may complete spuriously.
+     * cancel   the request is gone: the handler is not called.  An abandoned
+     *          begin leaves no lock behind.
      */
     ngx_int_t  (*begin)(ngx_http_idem_op_t *op);
     ngx_int_t  (*renew)(ngx_http_idem_op_t *op);
@@ -372,37 +394,41 @@ typedef struct {
     void       (*cancel)(ngx_http_idem_op_t *op);
 
     /*
-     * What it holds now; NGX_DECLINED: that it does not know, only what is
-     * queued.  May be NULL
+     * Fills what the store holds now.  NGX_DECLINED: the store knows only
+     * stats->queued.  May be NULL.
      */
     ngx_int_t  (*stats)(ngx_http_idem_store_t *s,
                         ngx_http_idem_store_stats_t *stats);
 
-    ngx_uint_t   remote;                         /* it can be away          */
+    ngx_uint_t   remote;                         /* on a server that may be
+                                                    down */
 
     /*
-     * What people ask, an operation as the others; NULL: it can't be asked.
+     * Administrative operations; NULL: not supported.
      *
      * get      FOUND, with one entry; or GONE.
-     * remove   OK, with the entry that it was; or GONE.  Whoever holds the
-     *          lock of a record that is removed has lost it: a renewal and a
-     *          commit say so, and write nothing.  Those who wait are woken, and
-     *          begin as if nothing were there.  Hosts that keep a copy
-     *          (store->forget) are told.
+     * remove   OK, with the entry of the removed record; or GONE.  The holder
+     *          of a removed record has lost its lock: its renewal and its
+     *          commit return LOST and write nothing.  Waiters are woken and
+     *          begin as if there had been no record.  Hosts that keep a copy
+     *          (store->forget) are notified.
      * list     OK, with the entries of a slice.
      *
-     * Where it keeps events for all hosts ("trail"), also
+     * With "trail", stores that keep events for all hosts, also
      *
-     * log      OK: they are there, or some of them twice.  bad_record: it is
-     *          no use to try again.
-     * events   OK, with those of a slice.
+     * log      OK: the events are stored, some of them possibly twice.
+     *          bad_record: a retry would fail, too.
+     * events   OK, with the events of a slice.
      */
     ngx_int_t  (*admin)(ngx_http_idem_op_t *op);
     ngx_uint_t   trail;                          /* ..._TRAIL_...           */
 } ngx_http_idem_backend_t;
 
 
-/* a record was removed, on another host perhaps: drops what is kept of it */
+/*
+ * drops the local copies of a record that was removed, possibly by another
+ * host
+ */
 typedef void (*ngx_http_idem_forget_pt)(ngx_http_idem_store_t *store,
     u_char *id);
 
@@ -412,49 +438,49 @@ struct ngx_http_idem_store_s {
     const ngx_http_idem_backend_t   *backend;
     void                            *conf;            /* the backend's      */
     ngx_http_idem_layers_t          *layers;          /* or NULL            */
-    ngx_http_idem_forget_pt          forget;          /* NULL: nothing is
-                                                         kept               */
-    ngx_uint_t                       copies;          /* ... and who asks for
-                                                         a record may not ask
-                                                         the store: it listens
-                                                         all the time       */
-    ngx_uint_t                       trail;           /* it keeps events    */
-    ngx_http_idem_nodes_t           *nodes;           /* NULL: it is one    */
-    ngx_uint_t                       connects;        /* by this worker: a
-                                                         server that was
-                                                         connected anew may
-                                                         have lost what its
-                                                         replicas did not have
-                                                         */
+    ngx_http_idem_forget_pt          forget;          /* NULL: no local
+                                                         copies */
+    ngx_uint_t                       copies;          /* a begin may be
+                                                         answered from a local
+                                                         copy: the backend
+                                                         listens permanently */
+    ngx_uint_t                       trail;           /* it keeps events */
+    ngx_http_idem_nodes_t           *nodes;           /* NULL: a single
+                                                         server */
+    ngx_uint_t                       connects;        /* by this worker: after
+                                                         a reconnect, a server
+                                                         may have lost
+                                                         unreplicated writes */
     ngx_http_idem_metrics_t         *metrics;
-    ngx_http_idem_outage_t          *outage;          /* of a server; or NULL */
-    ngx_http_idem_log_t             *log;             /* of its events      */
-    ngx_resolver_t                  *resolver;        /* for names that are
-                                                         looked up while it
-                                                         runs, or NULL      */
+    ngx_http_idem_outage_t          *outage;          /* of the server; or
+                                                         NULL */
+    ngx_http_idem_log_t             *log;             /* for its events */
+    ngx_resolver_t                  *resolver;        /* for names that
+                                                         workers resolve, or
+                                                         NULL */
     u_char                          *file;            /* where declared     */
     ngx_uint_t                       line;
-    unsigned                         labels:1;        /* people read it by
-                                                         other means, too: all
-                                                         its records have
-                                                         labels             */
+    unsigned                         labels:1;        /* records always have
+                                                         labels, since users
+                                                         read them by other
+                                                         means, too */
 };
 
 
 /*
- * For backends: how long a lock is remembered if nobody renews it.  Its
- * fingerprint stays for the ttl; and for a while longer than the lease, however
- * short the ttl, since a record does not expire while its holder runs.
+ * For backends: how long a lock is stored if it is not renewed.  Its
+ * fingerprint stays for the ttl.  The lock outlives its lease even if the ttl
+ * is shorter, since a record does not expire while its holder runs.
  */
 #define ngx_http_idem_lock_life(op)                                           \
     ngx_max((op)->ttl, 2 * (op)->lease)
 
-/* a commit after which, once the lease is over, the same request may run */
+/* a commit after which the same request may run once the lease expired */
 #define ngx_http_idem_op_retryable(op)                                        \
     ((op)->state == NGX_HTTP_IDEM_UNUSABLE                                    \
      && (op)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !(op)->hold)
 
-/* ... and how long what a commit makes of it is */
+/* for backends: how long the record that a commit writes is stored */
 #define ngx_http_idem_record_life(op)                                         \
     (ngx_http_idem_op_retryable(op)                                           \
      ? ngx_max((op)->ttl, (op)->lease) : (op)->ttl + (op)->grace)
@@ -465,45 +491,48 @@ const ngx_http_idem_backend_t *ngx_http_idem_backend(ngx_str_t *name);
 /* the names of all backends, for an error message */
 ngx_str_t *ngx_http_idem_backend_names(void);
 
-/* op->error of get, remove and list where a backend has none of them */
+/* op->error of get, remove and list in a backend without them */
 extern const char  ngx_http_idem_no_admin[];
 
 ngx_int_t ngx_http_idem_store_submit(ngx_http_idem_op_t *op);
 void ngx_http_idem_store_cancel(ngx_http_idem_op_t *op);
 
-/* a new entry of op->list; NULL: no memory, and op->result says so */
+/* adds an entry to op->list; NULL: no memory, op->result is set */
 ngx_http_idem_entry_t *ngx_http_idem_op_entry(ngx_http_idem_op_t *op);
 
-/* ... its details, of which it keeps the beginning */
+/* copies the details into an entry, truncated */
 ngx_int_t ngx_http_idem_entry_details(ngx_http_idem_op_t *op,
     ngx_http_idem_entry_t *entry, u_char *p, size_t len);
 
-/* log->send, of a log whose lines go to a store */
+/* makes a log send its lines to a store, as log->send */
 ngx_int_t ngx_http_idem_trail_init(ngx_conf_t *cf, ngx_http_idem_log_t *log,
     ngx_http_idem_store_t *store);
 
-/* an event: of the store, or of one of its records ("id", or NULL) */
+/* logs an event of the store, or of one of its records ("id" may be NULL) */
 void ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     ngx_http_idem_event_e event, u_char *id, const char *word);
 
-/* ... that a record expired; times are in milliseconds */
+/* logs the event of an expired record; times are in milliseconds */
 void ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
     ngx_http_idem_expired_t *expired);
 
-/* one process: who counts replays, NGX_DECLINED: nobody does */
+/*
+ * returns the replays of a record; NGX_DECLINED: they are not counted; set in
+ * init_process
+ */
 typedef ngx_int_t (*ngx_http_idem_replays_pt)(u_char *id, ngx_uint_t *count,
     uint64_t *original);
 
 void ngx_http_idem_store_on_expiry(ngx_http_idem_replays_pt replays);
 
-/* for backends: the answer to an operation that was pending is there */
+/* for backends: a pending operation has its result */
 void ngx_http_idem_store_complete(ngx_http_idem_op_t *op);
 
 /*
- * For backends: records may be lost, since another server has them now, or
- * since a connection broke and the server may have been started anew.  Whoever
- * holds locks there renews them "now", or as soon as it is worth trying.
- * "concerns" tells of a record whether it is one of them; NULL: they all are.
+ * For backends: locks may be lost, because another server has the records
+ * now, or because a connection broke and the server may have restarted.
+ * Holders renew their locks at once ("now"), or as soon as the store may
+ * answer.  "concerns" selects records by id; NULL: all records.
  */
 typedef ngx_uint_t (*ngx_http_idem_concerns_pt)(void *data, u_char *id);
 typedef void (*ngx_http_idem_doubt_pt)(ngx_http_idem_store_t *store,
@@ -512,16 +541,16 @@ typedef void (*ngx_http_idem_doubt_pt)(ngx_http_idem_store_t *store,
 void ngx_http_idem_store_doubt(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
 
-/* one process: who is told of that */
+/* sets the function that renews them; called in init_process */
 void ngx_http_idem_store_on_doubt(ngx_http_idem_doubt_pt handler);
 
-/* one process: operations of their own life for when memory is short */
+/* operations kept in reserve for when memory is short; one set per process */
 void ngx_http_idem_store_reserve(void);
 void ngx_http_idem_store_unreserve(void);
 
 /*
- * An operation that outlives whoever asked: it has a pool of its own, and
- * goes with it when it is done.  op->claim has room for a claim.
+ * A detached operation, which outlives its request: it has a pool of its own,
+ * which is destroyed when it completes.  op->claim has room for a claim.
  */
 ngx_http_idem_op_t *ngx_http_idem_op_detached(ngx_http_idem_store_t *store,
     ngx_http_idem_op_e kind, u_char *id, u_char *token);

@@ -5,15 +5,17 @@
  */
 
 /*
- * For backends that are modules of their own: the functions of this module
- * that they may call, in a table that the ngx_module_t of this module leads to.
+ * For backends that are separate nginx modules: a table of the functions of
+ * this module that they may call.  The ngx_module_t of this module points to
+ * the table.
  *
- * A module finds it by the name of this one among those of the configuration
- * that is read, and not by symbols.  After a file was replaced, two versions of
- * this module may be in one process, of which symbols lead to the older one.
- * Structures that both know have to be the same: the sizes tell.
+ * Such a module finds the table by the name of this module among the modules
+ * of the configuration that is read, and not by symbols.  After the file of
+ * this module was replaced and nginx reloaded, one process may have two
+ * versions of it loaded, and symbols resolve to the older one.  The sizes in
+ * the table verify that both modules were compiled with the same structures.
  *
- * A part of ..._store.h, which includes it.
+ * ..._store.h includes this header; do not include it directly.
  */
 
 
@@ -33,10 +35,10 @@ typedef struct {
     size_t         op_size;
     size_t         store_size;
 
-    /* a backend more; one of the same name takes the place of the old one */
+    /* registers a backend; replaces one of the same name */
     ngx_int_t    (*add)(const ngx_http_idem_backend_t *backend);
 
-    /* for its block: messages, and slots of its commands */
+    /* for its block: error messages, and slots for its commands */
     char        *(*wrong)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
                           const char *wrong);
     char        *(*not_found)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
@@ -49,7 +51,7 @@ typedef struct {
     void         (*doubt)(ngx_http_idem_store_t *store, ngx_uint_t now,
                           ngx_http_idem_concerns_pt concerns, void *data);
 
-    /* what it has in common with others that are elsewhere */
+    /* the code that remote backends share */
     const ngx_http_idem_remote_functions_t
                   *remote;
 
@@ -68,11 +70,11 @@ typedef struct {
 extern const ngx_http_idem_store_api_t  ngx_http_idem_store_api;
 
 
-/* where the table is in an ngx_module_t, if it is the right one */
+/* the table of an ngx_module_t, if that is this module */
 #define ngx_http_idem_store_api_of(module)                                    \
     ((const ngx_http_idem_store_api_t *) (module)->spare_hook0)
 
-/* in place of NGX_MODULE_V1_PADDING */
+/* takes the place of NGX_MODULE_V1_PADDING */
 #define NGX_HTTP_IDEM_STORE_API_PADDING                                       \
     (uintptr_t) &ngx_http_idem_store_api, 0, 0, 0, 0, 0, 0, 0
 

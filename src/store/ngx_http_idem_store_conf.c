@@ -5,13 +5,13 @@
  */
 
 /*
- * Directives in the block of a store, whichever store it is: finds one in a
- * table, counts its arguments, calls its slot, and says what is wrong and what
- * would be right.  Passwords are the one kind of value that nginx has no slot
- * for; a message names none.
+ * Directives in the block of a store, whichever backend it has: finds a
+ * directive in a table, checks the number of its arguments, calls its slot,
+ * and logs errors with a text that describes valid values.  Passwords have
+ * slots of their own here; no message contains a password.
  *
- * Called by the declaration of stores while the configuration is read; calls
- * the slots of nginx and of the backends.
+ * Called by idempotency_store while the configuration is read; calls the
+ * slots of nginx and of the backends.
  */
 
 
@@ -86,7 +86,7 @@ ngx_http_idem_store_set(ngx_conf_t *cf, ngx_http_idem_store_command_t *c,
         return rv;
     }
 
-    /* "invalid value" and "invalid number" are what slots say */
+    /* slots return "invalid value" or "invalid number" */
 
     if (ngx_strncmp(rv, "invalid ", 8) == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -102,7 +102,7 @@ ngx_http_idem_store_set(ngx_conf_t *cf, ngx_http_idem_store_command_t *c,
 }
 
 
-/* as ngx_conf_handler() does; and no directive has an empty first argument */
+/* as in ngx_conf_handler(), and the first argument must not be empty */
 
 static ngx_uint_t
 ngx_http_idem_store_counts(ngx_conf_t *cf, ngx_command_t *cmd)
@@ -131,7 +131,10 @@ ngx_http_idem_store_counts(ngx_conf_t *cf, ngx_command_t *cmd)
 }
 
 
-/* asked first, since the slots for words would not say which directive it is */
+/*
+ * Checked before the slot is called, since the messages of nginx's flag and
+ * enum slots do not name the directive.
+ */
 
 static ngx_uint_t
 ngx_http_idem_store_is_word(ngx_command_t *cmd, ngx_str_t *value)
@@ -211,7 +214,7 @@ ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* the master reads the file, which has rights that workers may lack */
+/* the master reads the file: workers may lack permission */
 
 char *
 ngx_http_idem_store_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -264,7 +267,7 @@ ngx_http_idem_store_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
-/* with a NUL behind it */
+/* the password is followed by a NUL */
 
 static const char *
 ngx_http_idem_store_read_password(ngx_conf_t *cf, ngx_fd_t fd,

@@ -5,10 +5,11 @@
  */
 
 /*
- * Directives in the block of a store: tables of nginx's own ngx_command_t, for
- * nginx's own slots, with a text on what is right for the messages.
+ * Directives in the block of a store: tables of nginx's own ngx_command_t,
+ * with nginx's own slots, and for the error messages a text that describes
+ * valid values.
  *
- * A part of ..._store.h, which includes it.
+ * ..._store.h includes this header; do not include it directly.
  */
 
 
@@ -20,15 +21,16 @@
 #include <ngx_core.h>
 
 
-/* a table of them ends with { ngx_null_command, NULL } */
+/* a table ends with { ngx_null_command, NULL } */
 
 typedef struct {
-    ngx_command_t    command;            /* .type: arguments only           */
-    const char      *right;              /* completes "it is ..."           */
+    ngx_command_t    command;            /* .type: number of arguments only */
+    const char      *right;              /* valid values; completes "it is
+                                            ..." */
 } ngx_http_idem_store_command_t;
 
 
-/* what is right for what several of them take */
+/* valid values that several directives share */
 
 #define NGX_HTTP_IDEM_RIGHT_FLAG  "\"on\" or \"off\""
 #define NGX_HTTP_IDEM_RIGHT_TIME                                              \
@@ -37,24 +39,26 @@ typedef struct {
 #define NGX_HTTP_IDEM_HOUR        3600000
 
 
-/* NULL: the table has no directive of that name */
+/* finds a directive in a table, or returns NULL */
 ngx_http_idem_store_command_t *ngx_http_idem_store_command(
     ngx_http_idem_store_command_t *table, ngx_str_t *name);
 
-/* sets the field of "conf" from cf->args; every failure has been logged */
+/* sets the field of "conf" from cf->args; logs every failure */
 char *ngx_http_idem_store_set(ngx_conf_t *cf,
     ngx_http_idem_store_command_t *c, void *conf);
 
-/* what is wrong with the block as a whole; returns NGX_CONF_ERROR */
+/* logs an error of the block as a whole; returns NGX_CONF_ERROR */
 char *ngx_http_idem_store_wrong(ngx_conf_t *cf, ngx_http_idem_store_t *store,
     const char *wrong);
 
-/* the name in a "server" was not found: workers look for it, if they can */
+/* A host name was not found.  Not an error with a resolver: workers retry. */
 char *ngx_http_idem_store_not_found(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, const char *directive, ngx_str_t *name,
     u_char *file, ngx_uint_t line);
 
-/* slots for a ngx_str_t: its value, or the name of the file that holds it */
+/*
+ * slots for a ngx_str_t: the password, or the name of the file that holds it
+ */
 char *ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_store_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -62,8 +66,9 @@ char *ngx_http_idem_store_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 /*
- * The handler in an ngx_conf_num_bounds_t, for numbers and times.  nginx's own
- * ngx_conf_check_num_bounds() tells neither the directive nor the value.
+ * The handler in an ngx_conf_num_bounds_t, for numbers and times.  The
+ * message of nginx's own ngx_conf_check_num_bounds() names neither the
+ * directive nor the value.
  */
 
 static ngx_inline char *

@@ -5,12 +5,13 @@
  */
 
 /*
- * The audit trail in a store: lines of a log, sent to it in batches.
+ * The audit trail in a store: lines of an event log, sent to the store in
+ * batches.
  *
- * A batch is one operation, which outlives every request.  While the store is
- * away a batch is sent again, and the log drops and counts what it has no room
- * for.  A batch whose reply was lost is sent again, too: then an event is there
- * twice, under the same event_id.
+ * A batch is one operation, which belongs to no request.  While the store is
+ * down, the log resends the batch, and drops and counts lines that do not fit
+ * into its buffer.  A batch whose reply was lost is resent, too: then the
+ * store has an event twice, with the same event_id.
  *
  * Called by the log; calls the store.
  */
@@ -22,7 +23,7 @@
 #include "store/ngx_http_idem_store.h"
 
 
-/* events that stay in memory: some 60 MB */
+/* default number of events kept in memory, about 60 MB */
 #define NGX_HTTP_IDEM_TRAIL_MAX  100000
 
 
