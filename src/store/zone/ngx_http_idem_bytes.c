@@ -5,14 +5,16 @@
  */
 
 /*
- * The bytes of a record: its response, and what stands beside its claim.  Both
- * are chains of chunks; a response begins in the record itself.
+ * The bytes of a record: its response, and the details beside its claim.
+ * Both are chains of chunks; the first bytes of a response are in the record
+ * itself.
  *
- * A chain counts when it is filled and its record is completed, and is freed
- * when nothing refers to it: a worker that is killed in between leaves bytes
- * that nobody reads, and a repair takes them for free.
+ * A chain is valid once it is written and its record is completed, and is
+ * freed after the last pointer to it is gone.  A worker that is killed in
+ * between leaves bytes that no record refers to, and a repair makes them
+ * free.
  *
- * Called by the zone and by those that use it, with the zone locked.
+ * Called by the zone and by its users, with the zone locked.
  */
 
 
@@ -58,9 +60,9 @@ ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
 
 
 /*
- * The chunks are the record's from the first one on: whoever takes the record
- * over, removes or repairs it, frees them, and whoever fills it finds out by
- * that they are not there any more.
+ * The record owns the chunks from the first one on: an operation that takes
+ * over, removes or repairs the record frees them.  The writer notices that by
+ * comparing copy->first with node->chunks.
  */
 
 ngx_int_t
@@ -77,7 +79,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
         return NGX_DECLINED;
     }
 
-    /* it does not give way to itself */
+    /* the record must not be evicted to make room for itself */
 
     if (node->completed.next) {
         ngx_queue_remove(&node->completed);
@@ -126,7 +128,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
 
     z->zone->filling -= copy->bytes;
 
-    /* what fits into the node itself leaves no room by going without it */
+    /* a response that fits into the record frees nothing when evicted */
 
     if (node->chunks || z->full != NGX_HTTP_IDEM_FULL_EVICT) {
         ngx_http_idem_zone_requeue(z, node);
@@ -157,8 +159,9 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
     copy->bytes = 0;
 
     /*
-     * Nothing is evicted for what would not fit anyway.  What has expired
-     * makes room first; free slots in blocks that are in use count as a block.
+     * Evicts nothing for a response that would not fit anyway.  Expired
+     * records are purged first.  The free slots of used blocks count as one
+     * block.
      */
 
     while (copy->left
@@ -182,8 +185,9 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
 
 
 /*
- * Its holder renews its lease with each piece: one whose lease is over was
- * killed, or it stalled.  If it goes on after all, it begins again.
+ * A holder renews its lease with each piece.  If the lease expired, its
+ * worker was killed or stalls.  A holder that continues later starts the copy
+ * again.
  */
 
 ngx_uint_t
@@ -235,7 +239,7 @@ ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
 
     ngx_http_idem_chunks_free(z, chunks, left, &z->zone->bytes);
 
-    /* it was never completed */
+    /* the record was never completed */
 
     if (node->state < NGX_HTTP_IDEM_COMPLETED) {
         z->zone->filling -= bytes - z->zone->bytes;
@@ -277,7 +281,7 @@ ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
 
 /*
  * The chunks of a completed record never change, and a token is committed
- * once: with the same token it is the same response.
+ * only once: with the same token it is the same response.
  */
 
 ngx_uint_t
@@ -307,7 +311,7 @@ ngx_http_idem_read_start(ngx_http_idem_node_t *node,
 }
 
 
-/* what can't be is not copied, however it came about */
+/* checks every pointer, whatever may have corrupted it */
 
 static ngx_int_t
 ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
@@ -344,8 +348,8 @@ ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
 
 
 /*
- * Sets or takes away what stands beside the claim.  Only older details give
- * way for it, and without room there is none.
+ * Replaces or removes the details beside the claim.  Only older details are
+ * evicted to make room; without room the record has no details.
  */
 
 void
@@ -415,7 +419,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         ngx_memcpy(chunk->data, p, n);
     }
 
-    /* from the head to the tail it is whole at any time */
+    /* the queue is consistent from head to tail at any time */
 
     head = &z->zone->details;
 
@@ -468,7 +472,7 @@ ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 }
 
 
-/* "max" bytes at most; empty if there are none, or no memory */
+/* copies "max" bytes at most; empty: no details, or no memory */
 
 void
 ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
@@ -538,7 +542,7 @@ ngx_http_idem_chunk_size(size_t size)
         /* void */
     }
 
-    /* rather two chunks than a slot with more than an eighth of it empty */
+    /* two chunks are better than a slot of which more than 1/8 is unused */
 
     if (slot > NGX_HTTP_IDEM_SLOT_MIN && slot - size > slot / 8) {
         slot /= 2;
@@ -548,7 +552,7 @@ ngx_http_idem_chunk_size(size_t size)
 }
 
 
-/* chunks for so many bytes; NULL if there is no room */
+/* allocates chunks for "size" bytes; NULL: there is no room */
 
 static ngx_http_idem_chunk_t *
 ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
@@ -584,7 +588,7 @@ ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
 }
 
 
-/* "size" is what they were made for; they may be fewer */
+/* "size" is the size they were allocated for; some may be missing */
 
 static void
 ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
@@ -607,7 +611,7 @@ ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
 }
 
 
-/* the next bytes of what is to be stored */
+/* copies the next n bytes of the source */
 
 static void
 ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p, size_t n)

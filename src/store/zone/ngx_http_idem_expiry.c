@@ -5,21 +5,21 @@
  */
 
 /*
- * The records of a zone by the time of their expiry: a wheel of queues, as
- * kernels have it for their timers, so that a record takes two pointers and a
- * few instructions, however many there are.
+ * The records of a zone by time of expiry: a timer wheel as in kernels, so
+ * that a record takes two pointers and a few instructions, however many
+ * records there are.
  *
  * A queue of the lowest level has the records that expire within one tick of
- * 64 ms; there are 64 of them, for the next 4 seconds.  One of the level above
- * has those of 64 ticks, and so on.  When the time of a queue has come, all
- * that is in it is moved to "due", in one step.  Whoever purges takes a few
- * from there: what has expired is removed, and what lives longer is put where
- * it belongs now.  That also serves a lease that was renewed, which leaves the
- * record where it is.  So a record is looked at once for each level it passes:
- * five times at most in two years.
+ * 64 ms; there are 64 of these queues, for the next 4 seconds.  A queue of
+ * the next level covers 64 ticks, and so on.  When the time of a queue has
+ * come, all its records are moved to "due" in one step.  A purge takes a few
+ * records from there: it removes those that have expired, and puts the others
+ * where they belong now.  Renewing a lease therefore leaves the record where
+ * it is.  So a record is checked once for each level it passes: five times at
+ * most in two years.
  *
- * Nobody catches up with a long time at once, since others wait for the zone:
- * the wheel may be behind the clock, and then records come up late.
+ * A wheel that is far behind the clock does not catch up at once, since
+ * others wait for the lock of the zone; records are then purged late.
  *
  * Called by the zone, with the zone locked.
  */
@@ -31,7 +31,7 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-/* bits of a number of ticks, and of milliseconds within a tick */
+/* bits per level, and bits of milliseconds within a tick */
 #define NGX_HTTP_IDEM_EXPIRY_BITS       6
 #define NGX_HTTP_IDEM_EXPIRY_TICK_BITS  6
 
@@ -65,7 +65,7 @@ ngx_http_idem_expiry_init(ngx_http_idem_expiry_t *expiry)
 }
 
 
-/* by node->expires */
+/* the queue is chosen by node->expires */
 
 void
 ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
@@ -88,7 +88,7 @@ ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
 
     if (level == NGX_HTTP_IDEM_EXPIRY_LEVELS) {
 
-        /* beyond the wheel: as far ahead as it reaches, and then once more */
+        /* beyond the wheel: into its last queue, and from there again */
 
         level--;
         ahead = ((ngx_uint_t) 1 << NGX_HTTP_IDEM_EXPIRY_LEVELS
@@ -130,7 +130,7 @@ ngx_http_idem_expiry_next(ngx_http_idem_expiry_t *expiry, ngx_uint_t *work)
 }
 
 
-/* a tick is over */
+/* ends the current tick */
 
 static void
 ngx_http_idem_expiry_tick(ngx_http_idem_expiry_t *expiry)
@@ -142,7 +142,7 @@ ngx_http_idem_expiry_tick(ngx_http_idem_expiry_t *expiry)
     expiry->tick++;
     expiry->time += NGX_HTTP_IDEM_EXPIRY_TICK;
 
-    /* once round: the next queue of the level above, and so on */
+    /* a full turn: the next queue of the level above is due, and so on */
 
     n = expiry->tick;
 

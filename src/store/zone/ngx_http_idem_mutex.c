@@ -5,19 +5,19 @@
  */
 
 /*
- * Waiting for the lock of a zone, without ngx_shmtx_lock(): that sleeps on a
- * semaphore and has to be woken, and a worker that was killed may wake nobody.
+ * Takes the lock of a zone without ngx_shmtx_lock(), which sleeps on a
+ * semaphore until it is woken: a worker that was killed may wake nobody.
  *
- *   - The master frees the locks of the zones of its own cycle.  One that a
- *     reload has left out is still used by the workers of the cycle before,
- *     and nobody would free its lock.
- *   - A worker that is killed when it has freed the lock, and has not yet told
- *     those that sleep, leaves them asleep until somebody else comes.
+ *   - The master releases the locks of the zones of its current cycle only.
+ *     A zone that a reload has dropped is still used by the workers of the
+ *     previous cycle, and nothing would release its lock.
+ *   - A worker that is killed after it released the lock, and before it posted
+ *     the semaphore, leaves the others asleep until another worker unlocks.
  *
- * So a waiter looks again by itself, and frees the lock of a process that is
- * not there any more.
+ * So a waiting worker polls the lock, and releases it if the process that
+ * holds it does not exist any more.
  *
- * Called by everything that has a state in shared memory.
+ * Called by all code that has state in shared memory.
  */
 
 
@@ -27,10 +27,12 @@
 #include "store/zone/ngx_http_idem_mutex.h"
 
 
-/* as nginx's own: pauses of the processor, more and more of them */
+/* as in nginx: growing numbers of CPU pauses */
 #define NGX_HTTP_IDEM_MUTEX_SPIN    2048
 
-/* then others run, so often, and then it sleeps for a millisecond */
+/*
+ * then the worker yields this many times, and then sleeps for 1 ms at a time
+ */
 #define NGX_HTTP_IDEM_MUTEX_YIELDS  16
 
 

@@ -5,8 +5,8 @@
  */
 
 /*
- * The lock of a shared memory zone: its slab pool's, the one that nginx's
- * master frees after a worker was killed.
+ * The lock of a shared memory zone.  It is the mutex of the slab pool, the
+ * one lock that nginx's master releases after a worker was killed.
  */
 
 

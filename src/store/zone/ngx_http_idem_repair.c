@@ -5,19 +5,19 @@
  */
 
 /*
- * A zone whose lock was held by a worker that was killed: whoever takes the
- * lock next makes everything anew from the buckets, whose records are whole at
- * any instruction (see the header).
+ * Repairs a zone whose lock was held by a worker that was killed.  The next
+ * worker that takes the lock rebuilds everything from the buckets, whose
+ * records are consistent at any instruction (see the header).
  *
- * A record that was being changed is as it was before.  Bytes that no record
- * refers to are free; a record that is not completed has no response, and one
- * that is being filled by somebody else begins again.  What
- * can't be, and never should, is left out: a link that leads nowhere, or to
- * what another has.
+ * A record that was being changed gets its former members back.  Bytes that
+ * no record refers to are free.  A record that is not completed has no
+ * response; a worker that was writing one starts again.  Impossible links,
+ * which should never occur, are dropped: those that point outside the zone,
+ * or to memory of another record.
  *
- * It can be killed, too, at any instruction: the next one begins again.
+ * A repair can be killed, too, at any instruction: the next one starts again.
  *
- * Called by the lock of the zone.
+ * Called when the zone is locked.
  */
 
 
@@ -27,24 +27,27 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-/* what there is, as it is counted */
+/* counters of the repaired zone */
 
 typedef struct {
     ngx_uint_t                      records;
     ngx_uint_t                      states[NGX_HTTP_IDEM_UNUSABLE + 1];
     size_t                          bytes;
     size_t                          details_bytes;
-    ngx_uint_t                      wrong;       /* what can't be           */
+    ngx_uint_t                      wrong;       /* impossible links or
+                                                    states */
 } ngx_http_idem_census_t;
 
 
-/* whether these are the links of a record that stands in the queue */
+/* whether q belongs to a record or details that should be in the queue */
 
 typedef ngx_uint_t (*ngx_http_idem_links_pt)(
     ngx_http_idem_records_t *z, ngx_queue_t *q);
 
 
-/* records as they lie in memory: from bucket to bucket would take far longer */
+/*
+ * iterates in memory order, which is much faster than from bucket to bucket
+ */
 #define ngx_http_idem_repair_next(z, node)                                    \
     ngx_http_idem_room_next(&(z)->zone->room, node,                           \
                             NGX_HTTP_IDEM_KIND_NODE)
@@ -88,7 +91,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 
     ngx_http_idem_room_reset(&zone->room);
 
-    /* all records first: no chunk can then be taken for one */
+    /* records first, so that no chunk is mistaken for one */
 
     ngx_http_idem_repair_nodes(z, &census);
     ngx_http_idem_repair_bytes(z, &census);
@@ -103,7 +106,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 
     ngx_http_idem_room_settle(&zone->room);
 
-    /* at once: some look at it without the lock */
+    /* assigned at the end: other code reads the counters without the lock */
 
     zone->records = census.records;
 
@@ -139,7 +142,7 @@ ngx_http_idem_repair_undo(ngx_http_idem_records_t *z)
         return;
     }
 
-    /* it is linked, or it was when it began to change */
+    /* the record is linked, or was when the change began */
 
     ngx_memcpy(&node->expires, undo->head, NGX_HTTP_IDEM_UNDO_HEAD);
     ngx_memcpy(node->token, undo->tail, NGX_HTTP_IDEM_UNDO_TAIL);
@@ -171,7 +174,7 @@ ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
             }
 
             if (ngx_http_idem_repair_known(z->zone->buckets[i], node)) {
-                /* it was being replaced */
+                /* a newer record with this id was about to replace it */
                 *p = node->next;
                 continue;
             }
@@ -191,7 +194,7 @@ ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
 }
 
 
-/* whether one that stands before it has the same id */
+/* whether a record before it in the bucket has the same id */
 
 static ngx_uint_t
 ngx_http_idem_repair_known(ngx_http_idem_node_t *first,
@@ -210,7 +213,10 @@ ngx_http_idem_repair_known(ngx_http_idem_node_t *first,
 }
 
 
-/* and links that are not seen yet, when the order is looked for */
+/*
+ * claims the bytes of all records, and marks queue links as not visited (prev
+ * is NULL) for ..._repair_order()
+ */
 
 static void
 ngx_http_idem_repair_bytes(ngx_http_idem_records_t *z,
@@ -246,7 +252,7 @@ ngx_http_idem_repair_response(ngx_http_idem_records_t *z,
     left = node->size;
     left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
 
-    /* it was about to become unusable */
+    /* the record was about to become unusable */
 
     if (node->state != NGX_HTTP_IDEM_UNUSABLE) {
         node->reason = NGX_HTTP_IDEM_REASON_NONE;
@@ -355,8 +361,8 @@ ngx_http_idem_repair_chunks(ngx_http_idem_records_t *z,
 
 
 /*
- * Those that stand in a queue keep their order: from the head on it is whole,
- * but may lead over some that are gone, whose bytes are still as they were.
+ * Keeps the order of a queue.  From the head on, the queue is consistent, but
+ * it may lead through removed elements whose memory is still intact.
  */
 
 static void
@@ -420,7 +426,7 @@ ngx_http_idem_repair_detailed(ngx_http_idem_records_t *z, ngx_queue_t *q)
 }
 
 
-/* the wheel; and those that were not in their queue, and should be */
+/* rebuilds the wheel, and queues elements that were missing in their queue */
 
 static void
 ngx_http_idem_repair_rest(ngx_http_idem_records_t *z)

@@ -5,12 +5,13 @@
  */
 
 /*
- * Blocks and slots of a zone: see the header.
+ * The memory allocator of a zone: see the header.
  *
- * A block has a bit for each of its slots.  Those of one kind that have a free
- * slot are a list, from whose head slots are taken; blocks that are free as a
- * whole are another.  What is behind "fresh" was never touched: a large zone
- * takes no memory of the machine before it is used.
+ * Each block has a bitmap of its slots.  The blocks of one kind that have a
+ * free slot are in a list, and slots are allocated from its first block.
+ * Blocks that are entirely free are in another list.  Blocks from "fresh" on
+ * were never touched: a large zone takes no physical memory before it is
+ * used.
  *
  * Called by the zone, with the zone locked.
  */
@@ -37,7 +38,7 @@ static const uint8_t  ngx_http_idem_room_shifts[] = {
 };
 
 
-/* bits that are no slots are always set */
+/* bits without a slot are always set */
 
 static const uint64_t  ngx_http_idem_room_empty[][2] = {
     { 0, 0 },
@@ -52,7 +53,7 @@ static const uint64_t  ngx_http_idem_room_empty[][2] = {
 };
 
 
-/* a free block, or one that nobody has claimed yet */
+/* a free block, or one with no claimed slot yet */
 #define NGX_HTTP_IDEM_KIND_NONE  NGX_HTTP_IDEM_KINDS
 
 
@@ -164,7 +165,7 @@ ngx_http_idem_room_free(ngx_http_idem_room_t *room, void *p)
 }
 
 
-/* a free block becomes one of slots of that kind; 0: there is none */
+/* assigns a free block to a kind; 0: there is none */
 
 static ngx_uint_t
 ngx_http_idem_room_block(ngx_http_idem_room_t *room, ngx_uint_t kind)
@@ -334,7 +335,7 @@ ngx_http_idem_room_next(ngx_http_idem_room_t *room, void *p, ngx_uint_t kind)
 }
 
 
-/* of which block, and which slot of it, were it one of that kind */
+/* finds block and slot of a pointer, as if it were of that kind */
 
 static ngx_int_t
 ngx_http_idem_room_slot(ngx_http_idem_room_t *room, void *p,

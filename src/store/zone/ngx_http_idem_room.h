@@ -5,12 +5,14 @@
  */
 
 /*
- * The memory of a zone: blocks of 4k, each cut into slots of one size.
+ * The memory allocator of a zone: blocks of 4k, each divided into slots of
+ * one size.
  *
- * nginx's slab allocator is used once, for all of it: a worker that is killed
- * in the middle of an allocation would leave its lists half changed, and
- * nobody could tell what is free.  Here everything but the slots themselves
- * can be made anew from what the records refer to: ..._repair.c does so.
+ * nginx's slab allocator is used once, for all of this memory: a worker that
+ * is killed in the middle of a slab allocation would leave the slab lists
+ * inconsistent, and nothing could tell which memory is free.  Here everything
+ * but the contents of the slots can be rebuilt from the references in the
+ * records; ..._repair.c does so.
  */
 
 
@@ -26,8 +28,10 @@
 #define NGX_HTTP_IDEM_BLOCK_SIZE                                              \
     ((size_t) 1 << NGX_HTTP_IDEM_BLOCK_SHIFT)
 
-/* slots of 32 bytes up to a block, by powers of two; and those of records,
-   which share no block with others */
+/*
+ * The kinds of slots: powers of two, from 32 bytes to a whole block; and one
+ * for records, so that records share no block with other data.
+ */
 
 #define NGX_HTTP_IDEM_SLOT_SHIFT    5
 #define NGX_HTTP_IDEM_SLOT_MIN                                                \
@@ -43,10 +47,10 @@
 #define NGX_HTTP_IDEM_NODE_SHIFT    8
 
 
-/* of a block; numbers of others count from 1, 0 is none */
+/* a block; blocks are numbered from 1, 0 means none */
 
 typedef struct {
-    uint64_t                        used[2];     /* slots: bits             */
+    uint64_t                        used[2];     /* bitmap of slots */
     uint32_t                        next;
     uint32_t                        prev;
     uint32_t                        kind;
@@ -57,47 +61,51 @@ typedef struct {
     u_char                  *base;
     ngx_http_idem_block_t   *blocks;
     ngx_uint_t               n;
-    ngx_uint_t               fresh;              /* none was used from there
-                                                    on                      */
-    ngx_uint_t               nfree;              /* the fresh ones are, too */
-    uint32_t                 vacant;             /* free ones that were used */
+    ngx_uint_t               fresh;              /* blocks from here on were
+                                                    never used */
+    ngx_uint_t               nfree;              /* free blocks, including
+                                                    fresh ones */
+    uint32_t                 vacant;             /* list of free blocks that
+                                                    were used */
     uint32_t                 partial[NGX_HTTP_IDEM_KINDS];
 } ngx_http_idem_room_t;
 
 
-/* of "size" bytes from p on, as many blocks as there fit */
+/* divides "size" bytes at p into blocks */
 void ngx_http_idem_room_init(ngx_http_idem_room_t *room,
     u_char *p, size_t size);
 
 void *ngx_http_idem_room_alloc(ngx_http_idem_room_t *room, ngx_uint_t kind);
 void ngx_http_idem_room_free(ngx_http_idem_room_t *room, void *p);
 
-/* the kind of slots of so many bytes, a power of two */
+/* the kind of slots of this size, a power of two */
 #define ngx_http_idem_room_kind(size)                                         \
     ((ngx_uint_t) __builtin_ctz((unsigned) (size))                            \
      - NGX_HTTP_IDEM_SLOT_SHIFT)
 
-/* whether those bytes are in the blocks at all */
+/* whether p[0 .. len-1] is inside the blocks */
 #define ngx_http_idem_room_within(room, p, len)                               \
     ((size_t) ((u_char *) (p) - (room)->base) <                               \
         ((room)->n << NGX_HTTP_IDEM_BLOCK_SHIFT) - (len) + 1)
 
 
 /*
- * Making it anew: nothing is in use, then each slot that is is claimed, and
- * then the lists are made.  NGX_ERROR: that can't be such a slot, or it is
- * claimed already.
+ * Rebuilds the allocator: reset() marks all blocks as free, claim() marks a
+ * slot as used, settle() rebuilds the lists.  NGX_ERROR: p is not a slot of
+ * that kind, or it was claimed before.
  */
 void ngx_http_idem_room_reset(ngx_http_idem_room_t *room);
 ngx_int_t ngx_http_idem_room_claim(ngx_http_idem_room_t *room,
     void *p, ngx_uint_t kind);
 void ngx_http_idem_room_settle(ngx_http_idem_room_t *room);
 
-/* the slots of a kind that are in use, as they lie; p is the one before */
+/*
+ * iterates over the used slots of a kind in memory order; p is the previous
+ */
 void *ngx_http_idem_room_next(ngx_http_idem_room_t *room,
     void *p, ngx_uint_t kind);
 
-/* whether it is a slot of that kind, and in use */
+/* whether p is a used slot of that kind */
 ngx_uint_t ngx_http_idem_room_used(ngx_http_idem_room_t *room,
     void *p, ngx_uint_t kind);
 

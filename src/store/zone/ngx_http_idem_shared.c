@@ -5,10 +5,10 @@
  */
 
 /*
- * A small state that all workers share, and that a reload finds again: a zone
- * of its own, named after the store it belongs to.
+ * A small structure in shared memory, which survives a reload: a zone of its
+ * own, named after the store it belongs to.
  *
- * Called while the configuration is read, by what keeps such a state.
+ * Called while the configuration is read, by the owners of such structures.
  */
 
 
@@ -23,7 +23,7 @@
 #define NGX_HTTP_IDEM_SHARED_MAGIC   0x49445331        /* "IDS1" */
 
 
-/* a state in shared memory says what it is: a build may change it */
+/* a header identifies the structure: another build may have changed it */
 
 typedef struct {
     uint32_t                        magic;
@@ -40,7 +40,7 @@ static ngx_int_t ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone,
     void *data);
 
 
-/* <prefix>_<name>[_<other>] */
+/* makes the name "<prefix>_<name>[_<other>]" */
 
 ngx_int_t
 ngx_http_idem_shared_name(ngx_conf_t *cf, ngx_str_t *dst,
@@ -88,7 +88,7 @@ ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 {
     ngx_shm_zone_t  *shm_zone;
 
-    /* known by a tag of nginx itself, as the zones of records are */
+    /* the tag is an address in nginx itself, as that of zones of records */
 
     shm_zone = ngx_shared_memory_add(cf, zone,
                                      NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize,
@@ -124,7 +124,9 @@ ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone, void *data)
 
     head = s->shpool->data;
 
-    /* of another build: it is made anew, since it holds nothing for long */
+    /*
+     * of another build: replaced by a new one, since its data is short-lived
+     */
 
     if (head == NULL
         || head->magic != NGX_HTTP_IDEM_SHARED_MAGIC

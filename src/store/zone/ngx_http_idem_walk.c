@@ -5,11 +5,12 @@
  */
 
 /*
- * The records of a zone as people see them: one, or a slice of all.
+ * The records of a zone as administrators see them: one record, or a slice of
+ * all.
  *
- * A slice is some buckets.  The lock is held for one slice only, and the work
- * of a slice is bounded: what comes or goes between two slices may be seen or
- * not, what stays is seen once.
+ * A slice is a number of buckets.  The lock is held for one slice only, and
+ * the work for a slice is bounded.  Records that are created or removed
+ * between two slices may be listed or not; all others are listed once.
  *
  * Called by the embedded store and by the outbox.
  */
@@ -21,14 +22,14 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-/* a slice: some ten microseconds under the lock */
+/* limits of a slice: about ten microseconds under the lock */
 #define NGX_HTTP_IDEM_WALK_BUCKETS  1024
 #define NGX_HTTP_IDEM_WALK_RECORDS  128
 
 
 /*
- * Whether there is a record for people: one that expired and is remembered for
- * a grace, and one that was removed, is none.
+ * Whether administrators see the record.  They see neither a record that has
+ * expired and is kept for its grace, nor the tombstone of a removed record.
  */
 
 ngx_uint_t
@@ -60,7 +61,7 @@ ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
         return NULL;
     }
 
-    /* an unknown outcome lives on when its lease is over */
+    /* an unknown outcome outlives its lease */
 
     left = (ngx_msec_int_t)
                ((node->reason == NGX_HTTP_IDEM_REASON_UNKNOWN ? node->expires
@@ -95,7 +96,7 @@ ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
 }
 
 
-/* from "bucket" on; returns where the next slice begins, 0: that was all */
+/* starts at "bucket"; returns the start of the next slice, 0: that was all */
 
 ngx_uint_t
 ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,

@@ -5,21 +5,20 @@
  */
 
 /*
- * The records of a zone: by id, by the time of their expiry, and those that
- * may have to give way in order of age.
+ * The records of a zone: by id, by time of expiry, and in order of eviction.
  *
- * When there is no room, expired records are purged, and then details give
- * way.  After that it depends on what the zone is for.  In the embedded store
- * no unexpired record is ever forgotten: the oldest completed ones lose their
- * response, and what is left of them still keeps a request from running
- * twice.  A cache forgets the oldest; what waits to be sent stays, and what is
- * new is refused.
+ * When there is no room, expired records are purged, then details are
+ * evicted.  The next step depends on the use of the zone.  In the embedded
+ * store no unexpired record is ever forgotten: the oldest completed records
+ * lose their response, and the rest of the record still prevents a second
+ * execution.  A cache evicts whole records, oldest first.  An outbox evicts
+ * nothing and refuses new records.
  *
- * Only shpool->mutex guards it: the one lock that nginx's master frees after
- * a worker was killed.  What that worker left is repaired by whoever takes the
- * lock next; the header tells the rules that make this possible.
+ * The zone is protected by shpool->mutex, the one lock that nginx's master
+ * releases after a worker was killed.  The next worker that takes the lock
+ * repairs the zone; the rules in the header make that possible.
  *
- * Called by the embedded store, and by the cache and the outbox.
+ * Called by the embedded store, the cache and the outbox.
  */
 
 
@@ -30,8 +29,10 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-/* how much of the wheel of expiry times may turn in one step: half a minute
-   that nobody came, or some hundred microseconds of looking for room */
+/*
+ * Limits of work in the expiry wheel, in ticks and records: 512 ticks are
+ * half a minute without a request, 2048 steps take some hundred microseconds.
+ */
 #define NGX_HTTP_IDEM_PURGE_WORK    512
 #define NGX_HTTP_IDEM_ROOM_WORK     2048
 
@@ -80,7 +81,7 @@ ngx_http_idem_zone_bucket(ngx_http_idem_records_t *z, u_char *id)
 {
     uint32_t  hash;
 
-    /* an id is a SHA-256: any bits of it will do */
+    /* an id is a SHA-256: any of its bits will do */
 
     ngx_memcpy(&hash, id, sizeof(uint32_t));
 
@@ -127,7 +128,7 @@ ngx_http_idem_zone_insert(ngx_http_idem_records_t *z, u_char *id,
     ngx_memzero(node, offsetof(ngx_http_idem_node_t, data));
     ngx_memcpy(node->id, id, NGX_HTTP_IDEM_ID_LEN);
 
-    /* not while it is being made: looking for room would take it away */
+    /* must not expire while it is written: an allocation would purge it */
 
     if ((ngx_msec_int_t) (expires - ngx_current_msec) <= 0) {
         expires = ngx_current_msec + 1;
@@ -136,7 +137,9 @@ ngx_http_idem_zone_insert(ngx_http_idem_records_t *z, u_char *id,
     node->expires = expires;
     ngx_http_idem_expiry_add(&z->zone->expiry, node);
 
-    /* some look whether there is any at all, without the lock */
+    /*
+     * "records" is also read without the lock, to see whether there are any
+     */
 
     z->zone->records++;
     z->zone->states[node->state]++;
@@ -223,7 +226,7 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 {
     ngx_http_idem_node_t  **p;
 
-    /* one that is being made is in no bucket yet */
+    /* a record that is being created is in no bucket yet */
 
     for (p = ngx_http_idem_zone_bucket(z, node->id);
          *p;
@@ -250,8 +253,8 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 
 
 /*
- * From the head to the tail it is whole at any time: what a repair finds in
- * this order stays in it.
+ * The queue is consistent from head to tail at any time, so a repair can keep
+ * its order.
  */
 
 void
@@ -278,9 +281,9 @@ ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
 
 
 /*
- * The new one is complete before it takes the place of the old one.  It is in
- * the queue of those that give way only when it has all the room it needs, so
- * that it does not give way to itself.
+ * The new record is complete before it replaces the old one.  It enters the
+ * eviction queue only after all its memory is allocated, so that it is not
+ * evicted to make room for itself.
  */
 
 ngx_http_idem_node_t *
@@ -316,7 +319,7 @@ ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
 
     old = ngx_http_idem_zone_find(z, op->id);
 
-    /* it is the first of its bucket, and hides the other */
+    /* the new record comes first in its bucket and hides the old one */
 
     ngx_http_idem_zone_link(z, node);
 
@@ -410,7 +413,7 @@ ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n)
 }
 
 
-/* 0 if it lives: then it is put where it belongs */
+/* returns 0 if the record has not expired, and moves it to its queue */
 
 static ngx_uint_t
 ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
@@ -427,7 +430,7 @@ ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
 }
 
 
-/* what is left of one that was deleted by hand is no record */
+/* a tombstone, left by a manual delete, does not count as a record */
 
 static void
 ngx_http_idem_zone_expired(ngx_http_idem_records_t *z,
@@ -447,7 +450,7 @@ ngx_http_idem_zone_expired(ngx_http_idem_records_t *z,
 }
 
 
-/* its labels stand before the details, in the first chunk of these */
+/* the labels come first in the details, in their first chunk */
 
 static void
 ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
@@ -476,7 +479,7 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
     if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
         noted->ttl = node->u.ttl;
 
-        /* "until" may be the end of a lease */
+        /* otherwise "until" is the end of a lease */
 
         if (node->reason != NGX_HTTP_IDEM_REASON_UNKNOWN || node->hold) {
             over = node->until;
@@ -510,8 +513,8 @@ ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 
 
 /*
- * Before a request is refused, what has expired is looked for to the end,
- * however long that takes
+ * Before a request is refused, the whole wheel is searched for expired
+ * records, however long that takes.
  */
 
 static void *

@@ -5,29 +5,30 @@
  */
 
 /*
- * A shared memory zone of records: the embedded store is one, and what is
- * kept in this nginx of a store that is elsewhere:
+ * A shared memory zone of records.  The embedded store is one; the cache and
+ * the outbox of a remote store are others.
  *
- *   ..._zone_conf.c  its name and size in the configuration, and its making
- *   ..._zone.c       the records, the lock, and what gives way
- *   ..._bytes.c      the bytes of a record: its response, and its details
- *   ..._walk.c       the records as people see them
- *   ..._expiry.c     the records by the time of their expiry
- *   ..._room.c       the memory of all this
- *   ..._repair.c     all this again, after a worker was killed with the lock
+ *   ..._zone_conf.c  its name and size in the configuration, its creation
+ *   ..._zone.c       the records, the lock, eviction
+ *   ..._bytes.c      the responses and the details of records
+ *   ..._walk.c       the records as administrators see them
+ *   ..._expiry.c     the records by time of expiry
+ *   ..._room.c       the memory allocator
+ *   ..._repair.c     rebuilds the above after a worker died with the lock
  *
- * A worker can be killed at any instruction, and the next one that takes the
- * lock has to find every record whole.  So:
+ * A worker can be killed at any instruction, and the next worker that takes
+ * the lock has to find every record consistent.  So:
  *
- *   - what is linked in the buckets is there, and nothing else: a record is
- *     linked, taken out or replaced by one store, when it is complete;
- *   - several members of a record that is linked are changed between
- *     ..._zone_change() and ..._zone_changed(): a kill in between undoes it;
- *   - bytes are written before, and freed after, what refers to them is
- *     changed, by one store; those of a record in progress, which is being
- *     filled, count for nothing before it is completed;
- *   - everything else (the wheel, queues, counters, what is free) is made anew
- *     from the buckets.  It may be in any order.
+ *   - Exactly the records that are linked in the buckets exist.  A record is
+ *     linked, unlinked or replaced by a single store, after it is complete.
+ *   - Several members of a linked record are changed between
+ *     ..._zone_change() and ..._zone_changed(): a kill in between undoes the
+ *     changes.
+ *   - Bytes are written before, and freed after, the pointer to them changes
+ *     by a single store.  The bytes of a record in progress, whose response is
+ *     being written, are ignored until the record is completed.
+ *   - Everything else (the wheel, queues, counters, free lists) is rebuilt
+ *     from the buckets, and may be written in any order.
  */
 
 
@@ -42,22 +43,22 @@
 #include "store/zone/ngx_http_idem_room.h"
 
 
-/* workers that can be woken: bits of a record's mask */
+/* workers that can be woken: one bit each in the mask of a record */
 #define NGX_HTTP_IDEM_WORKERS  64
 
 #define NGX_HTTP_IDEM_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
 #define NGX_HTTP_IDEM_ZONE_VERSION  7
 
-/* a zone has at least so many */
+/* minimum size of a zone */
 #define NGX_HTTP_IDEM_MIN_PAGES     16
 
 
-/* what gives way when there is no room; expired records always do */
+/* what is evicted when the zone is full, after expired records */
 
 typedef enum {
-    NGX_HTTP_IDEM_FULL_EVICT = 0,            /* responses, the oldest first */
-    NGX_HTTP_IDEM_FULL_FORGET,               /* whole records               */
-    NGX_HTTP_IDEM_FULL_REFUSE                /* nothing                     */
+    NGX_HTTP_IDEM_FULL_EVICT = 0,            /* responses, oldest first */
+    NGX_HTTP_IDEM_FULL_FORGET,               /* whole records, oldest first */
+    NGX_HTTP_IDEM_FULL_REFUSE                /* nothing: the zone refuses */
 } ngx_http_idem_full_e;
 
 
@@ -68,16 +69,16 @@ typedef struct ngx_http_idem_details_s
 
 
 /*
- * Stores of a killed worker are all there, in the order of the program: only
- * the compiler must not change it.
+ * A kill loses no stores that were executed, and their order is that of the
+ * program.  Only the compiler has to be kept from reordering them.
  */
 #define ngx_http_idem_zone_barrier()                                          \
     __asm__ volatile ("" ::: "memory")
 
 
 /*
- * A response is kept in chunks of at most a block: a zone in use for days has
- * free blocks, but seldom many in a row.
+ * A response is stored in chunks of at most one block: a zone that has been
+ * in use for days has free blocks, but seldom many adjacent ones.
  */
 
 struct ngx_http_idem_chunk_s {
@@ -87,64 +88,70 @@ struct ngx_http_idem_chunk_s {
 
 
 /*
- * What stands beside a claim: the first of its chunks.  It gives way before
- * any response does, the oldest first.
+ * The details stored beside a claim: their first chunk.  Details are evicted
+ * before any response is, oldest first.
  */
 
 struct ngx_http_idem_details_s {
-    ngx_http_idem_chunk_t   *next;               /* as of any chunk         */
+    ngx_http_idem_chunk_t   *next;               /* as in any chunk */
     ngx_queue_t              queue;
-    ngx_http_idem_node_t    *node;               /* whose they are          */
+    ngx_http_idem_node_t    *node;               /* the record they belong
+                                                    to */
     uint32_t                 len;
     u_char                   data[1];
 };
 
 
 /*
- * A record.  Allocated whole by begin, so that a commit can always at least
- * say that it ran.  What is left of its slot holds the first bytes of the
- * response.
+ * A record.  begin allocates all of it, so that a commit can always at least
+ * store that the request was executed.  The rest of the slot holds the first
+ * bytes of the response.
  */
 
 struct ngx_http_idem_node_s {
 
-    /* the first 64 bytes, a cache line: all that looking for a record reads
-       of those that it is not */
+    /*
+     * The first 64 bytes, a cache line: a lookup reads nothing else of the
+     * other records in the bucket.
+     */
 
     ngx_http_idem_node_t    *next;               /* in its bucket           */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
     ngx_msec_t               expires;
-    ngx_msec_t               until;              /* of the lease if it is in
-                                                    progress; otherwise then
-                                                    only its expiry is
-                                                    remembered              */
+    ngx_msec_t               until;              /* in progress: end of the
+                                                    lease; otherwise: end of
+                                                    the ttl, after which only
+                                                    the grace is left */
     ngx_http_idem_chunk_t   *chunks;
 
-    ngx_queue_t              expiry;             /* in the wheel            */
-    ngx_queue_t              completed;          /* if it has chunks; in
-                                                    "fills" as long as they
-                                                    are not all there       */
+    ngx_queue_t              expiry;             /* in the expiry wheel */
+    ngx_queue_t              completed;          /* if it has chunks; in the
+                                                    queue "fills" until all
+                                                    chunks are written */
     u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
     union {
-        uint64_t                    waiting;     /* workers to be woken     */
-        ngx_msec_t                  locked_until; /* in an outbox: its lock,
-                                                    by our own clock        */
-        ngx_msec_t                  ttl;         /* ... not in progress any
-                                                    more; 0: not known      */
+        uint64_t                    waiting;     /* in progress: workers to
+                                                    wake */
+        ngx_msec_t                  locked_until; /* in an outbox: end of the
+                                                     lock, by our own clock */
+        ngx_msec_t                  ttl;         /* not in progress; 0:
+                                                    unknown */
     } u;
     ngx_http_idem_details_t *details;            /* beside the claim        */
     ngx_http_idem_claim_t    claim;
-    uint32_t                 size;               /* of the response         */
+    uint32_t                 size;               /* of the response, in
+                                                    bytes */
     uint8_t                  state;
     uint8_t                  reason;
     uint8_t                  hold;
-    uint8_t                  again;              /* in progress, and may have
-                                                    run before              */
+    uint8_t                  again;              /* in progress, and an
+                                                    earlier holder may have
+                                                    run */
     u_char                   data[1];
 };
 
 
-/* the slot that a node fills */
+/* the size of the slot of a record */
 #define NGX_HTTP_IDEM_NODE_SIZE                                               \
     ((size_t) 1 << NGX_HTTP_IDEM_NODE_SHIFT)
 
@@ -153,7 +160,7 @@ struct ngx_http_idem_node_s {
      - offsetof(ngx_http_idem_node_t, data))
 
 
-/* what ..._zone_change() lets be changed: all but its links and its id */
+/* the members that ..._zone_change() saves: all but the links and the id */
 
 #define NGX_HTTP_IDEM_UNDO_HEAD                                               \
     (offsetof(ngx_http_idem_node_t, expiry)                                   \
@@ -164,23 +171,28 @@ struct ngx_http_idem_node_s {
      - offsetof(ngx_http_idem_node_t, token))
 
 
-/* a record as it was before it was changed */
+/* the saved members of the record that is being changed */
 
 typedef struct {
-    ngx_http_idem_node_t    *node;               /* NULL: none is changed   */
+    ngx_http_idem_node_t    *node;               /* NULL: no change is under
+                                                    way */
     u_char                   head[NGX_HTTP_IDEM_UNDO_HEAD];
     u_char                   tail[NGX_HTTP_IDEM_UNDO_TAIL];
 } ngx_http_idem_undo_t;
 
 
-/* the last level is of two years: what lives longer goes round again */
+/*
+ * the last level covers two years; records that live longer pass it
+ * repeatedly
+ */
 #define NGX_HTTP_IDEM_EXPIRY_LEVELS  5
 #define NGX_HTTP_IDEM_EXPIRY_SLOTS   64
 
 
 typedef struct {
-    ngx_uint_t                      tick;        /* the one that runs       */
-    ngx_msec_t                      time;        /* when it began           */
+    ngx_uint_t                      tick;        /* current tick */
+    ngx_msec_t                      time;        /* start of the current
+                                                    tick */
     ngx_queue_t                     due;
     ngx_queue_t                     slots[NGX_HTTP_IDEM_EXPIRY_LEVELS]
                                          [NGX_HTTP_IDEM_EXPIRY_SLOTS];
@@ -188,65 +200,67 @@ typedef struct {
 
 
 /*
- * Lives in the zone; its form is as durable as the zone itself.  It begins
- * with what each operation has to do with, on two cache lines: the worker that
- * had the lock before has written to them.
+ * Resides in the zone, so its layout must not change while the zone exists.
+ * The members that every operation uses come first, in two cache lines: the
+ * worker that held the lock before has just written to them.
  */
 
 typedef struct {
     uint32_t                 magic;
     uint32_t                 version;
-    ngx_uint_t               busy;               /* somebody has the lock, or
-                                                    had it when he died     */
+    ngx_uint_t               busy;               /* a worker holds the lock,
+                                                    or died with it */
     ngx_uint_t               mask;               /* buckets - 1             */
     ngx_http_idem_node_t   **buckets;
-    ngx_queue_t              completed;          /* oldest first            */
-    ngx_uint_t               records;            /* all, and by their state */
-    size_t                   bytes;              /* of responses, in chunks */
+    ngx_queue_t              completed;          /* oldest first */
+    ngx_uint_t               records;            /* in total; see also
+                                                    "states" */
+    size_t                   bytes;              /* of all chunks of
+                                                    responses */
     ngx_uint_t               evicted;
 
     ngx_uint_t               states[NGX_HTTP_IDEM_UNUSABLE + 1];
     ngx_http_idem_room_t     room;
     ngx_http_idem_undo_t     undo;
 
-    ngx_queue_t              fills;              /* in progress, and some of
-                                                    their chunks are there  */
-    size_t                   filling;            /* of "bytes": can't give way
-                                                    as long as they do      */
+    ngx_queue_t              fills;              /* records in progress with
+                                                    some chunks */
+    size_t                   filling;            /* part of "bytes" that can't
+                                                    be evicted yet */
 
-    ngx_queue_t              details;            /* oldest first            */
+    ngx_queue_t              details;            /* oldest first */
     size_t                   details_bytes;
     ngx_uint_t               details_dropped;
 
     ngx_http_idem_expiry_t   expiry;
 
     ngx_uint_t               expired;
-    ngx_uint_t               repaired;           /* so often                */
-    u_char                   nonce[8];           /* in the address of the
-                                                    workers' sockets        */
+    ngx_uint_t               repaired;           /* number of repairs */
+    u_char                   nonce[8];           /* part of the addresses of
+                                                    the workers' sockets */
     ngx_pid_t                workers[NGX_HTTP_IDEM_WORKERS];
 } ngx_http_idem_zone_t;
 
 
 /*
- * Records that expired while the lock was held, noted for who tells of them
- * when it was given back; of a process.
+ * Records that expired while the lock was held, collected in the memory of
+ * the process.  Their events are logged after the lock is released.
  */
 
 #define NGX_HTTP_IDEM_GONE_MAX  128
 
 typedef struct {
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
-    uint64_t                 time;               /* its request came        */
-    ngx_msec_t               ttl;                /* 0: not known            */
-    ngx_msec_t               ago;                /* since it was over       */
+    uint64_t                 time;               /* when its request arrived */
+    ngx_msec_t               ttl;                /* 0: unknown */
+    ngx_msec_t               ago;                /* time since it expired */
     size_t                   len;
     u_char                   labels[NGX_HTTP_IDEM_LABELS_MAX];
 } ngx_http_idem_noted_t;
 
 typedef struct {
     ngx_uint_t               n;
-    ngx_uint_t               missed;             /* there was no room for   */
+    ngx_uint_t               missed;             /* records that did not fit */
     ngx_http_idem_noted_t    records[NGX_HTTP_IDEM_GONE_MAX];
 } ngx_http_idem_zone_gone_t;
 
@@ -259,33 +273,33 @@ typedef struct {
     ngx_http_idem_zone_t    *zone;
     ngx_slab_pool_t         *shpool;
     ngx_http_idem_zone_gone_t
-                            *gone;               /* NULL: nobody tells      */
+                            *gone;               /* NULL: no events */
 } ngx_http_idem_records_t;
 
 
 /* ..._zone_conf.c */
 
-/* "<name>:<size>" */
+/* parses "<name>:<size>" */
 char *ngx_http_idem_zone_parse(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_idem_records_t *z);
 char *ngx_http_idem_zone_size(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_idem_records_t *z);
 char *ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z);
 
-/* with those of the configuration before */
+/* check zones of the previous configuration that this one has dropped */
 ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf);
 ngx_uint_t ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name);
 
-/* one after the other, of a cycle's shared_memory.part; "i" is 0 at first */
+/* iterates over shared_memory.part of a cycle; "i" is 0 at first */
 ngx_shm_zone_t *ngx_http_idem_zone_next(ngx_list_part_t **part,
     ngx_uint_t *i);
 
-/* of an outbox: "<prefix>_<store>" */
+/* name of an outbox zone: "<prefix>_<store>" */
 #define NGX_HTTP_IDEM_OUTBOX_PREFIX  "idempotency_outbox"
 
 /* ..._zone.c */
 
-/* whoever locks it finds it whole: it is repaired first, if need be */
+/* repairs the zone first if a worker died with the lock */
 void ngx_http_idem_zone_lock(ngx_http_idem_records_t *z);
 void ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z);
 
@@ -294,15 +308,18 @@ void ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z);
 ngx_http_idem_node_t *ngx_http_idem_zone_find(
     ngx_http_idem_records_t *z, u_char *id);
 
-/* a record that nobody finds before it is linked, when it is complete */
+/*
+ * insert() creates a record that lookups can't find yet; link() makes a
+ * complete record visible
+ */
 ngx_http_idem_node_t *ngx_http_idem_zone_insert(
     ngx_http_idem_records_t *z, u_char *id, ngx_msec_t expires);
 void ngx_http_idem_zone_link(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
 /*
- * Members of a record that is linked are changed in between; one at a time.
- * Nothing is allocated or freed meanwhile.
+ * Members of a linked record are changed between these calls, of one record
+ * at a time.  Nothing may be allocated or freed in between.
  */
 void ngx_http_idem_zone_change(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
@@ -316,36 +333,38 @@ void ngx_http_idem_zone_expire(ngx_http_idem_records_t *z,
 void ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
-/* the record stays and says that it ran, without its response */
+/*
+ * drops the response; the record stays and says that the request was executed
+ */
 void ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
-/* the record goes behind the others that may have to give way */
+/* moves the record to the end of the eviction queue */
 void ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
-/* memory; others give way for it */
+/* allocates a slot, evicting if necessary */
 void *ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind);
 
-/* one record that has expired is taken out, after that much work at most */
+/* removes one expired record; 0: none was found within "work" steps */
 ngx_uint_t ngx_http_idem_zone_purge_one(
     ngx_http_idem_records_t *z, ngx_uint_t work);
 
-/* looks at so many whose time may have come */
+/* checks up to n records that may have expired */
 void ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n);
 
 /*
- * A record as a commit has it, in place of what is there; NULL if there is
- * no room.  It stands behind those that were kept before.
+ * Stores a record as a commit has it, replacing any record with the same id,
+ * at the end of the eviction queue.  NULL: there is no room.
  */
 ngx_http_idem_node_t *ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires);
 
-/* what begin tells of a record that is completed or unusable */
+/* fills the result of a begin that found a completed or unusable record */
 void ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
-/* ... but for its response */
+/* ... without the response */
 void ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
@@ -353,68 +372,68 @@ void ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
 /* ..._bytes.c: called with the zone locked */
 
 /*
- * A response that goes into a record, or out of one, in pieces.  The zone is
- * not locked between two of them: whatever becomes of the record meanwhile is
- * noticed, and it begins again.  Zeroed at first.
+ * A response that is copied into a record, or out of one, in pieces.  The
+ * zone is unlocked between two pieces.  If the record has changed meanwhile,
+ * the copy starts again.  Zeroed at first.
  */
 
 typedef struct {
-    ngx_chain_t             *in;                 /* where the next bytes come
-                                                    from                    */
+    ngx_chain_t             *in;                 /* source of the next bytes */
     u_char                  *pos;
     size_t                   len;
-    u_char                  *out;                /* ... or go to            */
+    u_char                  *out;                /* or their destination */
 
-    ngx_http_idem_chunk_t   *first;              /* of the record           */
-    ngx_http_idem_chunk_t   *chunk;              /* the last one that is
-                                                    filled, or the next that
-                                                    is read                 */
-    size_t                   bytes;              /* of the chunks so far    */
+    ngx_http_idem_chunk_t   *first;              /* first chunk of the
+                                                    record */
+    ngx_http_idem_chunk_t   *chunk;              /* last chunk that was
+                                                    written, or next chunk to
+                                                    read */
+    size_t                   bytes;              /* in chunks so far */
     size_t                   size;
     size_t                   left;
-    ngx_msec_t               time;               /* the caller's            */
+    ngx_msec_t               time;               /* for the caller */
     ngx_msec_t               expires;
     u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
 } ngx_http_idem_copy_t;
 
 /*
- * About so many bytes more into a record that is in progress, and completed
- * by the caller when all are there.  NGX_AGAIN: there are more; NGX_DECLINED:
- * there is no room, and the record has none of them.
+ * Writes about "piece" more bytes into a record in progress, which the caller
+ * completes after the last.  NGX_AGAIN: there is more to write; NGX_DECLINED:
+ * there is no room, and all pieces were freed.
  */
 ngx_int_t ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece);
 
-/* ... and out of one that is completed, to copy->out.  NGX_ERROR: see below */
+/* reads about "piece" more bytes of a completed record; NGX_ERROR: corrupt */
 ngx_int_t ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, size_t piece);
 
-/* whether that is the response of which pieces were read before */
+/* whether "copy" has read pieces of this very response */
 ngx_uint_t ngx_http_idem_zone_reads(ngx_http_idem_node_t *node,
     ngx_http_idem_copy_t *copy);
 
-/* the pieces of one whose holder is gone make room; 0: there are none */
+/* frees the pieces of a record whose lease expired; 0: there are none */
 ngx_uint_t ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z);
 
-/* a record in progress is to become something else: its pieces go first */
+/* frees the pieces of a record in progress before its state changes */
 #define ngx_http_idem_zone_unfill(z, node)                                    \
     if ((node)->size) {                                                       \
         ngx_http_idem_zone_drop(z, node);                                     \
     }
 
 /*
- * Stores a response in a record that has none and is not completed yet;
- * NGX_DECLINED if there is no room.
+ * Stores a response in a record that has none and is not completed yet.
+ * NGX_DECLINED: there is no room.
  */
 ngx_int_t ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_chain_t *in, size_t size);
 
-/* takes the response from a record that is not completed any more */
+/* frees the response of a record that is not completed (any more) */
 void ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
-/* NGX_ERROR: it is not whole */
+/* NGX_ERROR: the response is corrupt */
 ngx_int_t ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, u_char *p);
 
@@ -424,16 +443,16 @@ void ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node, ngx_pool_t *pool, size_t max,
     ngx_str_t *details);
 
-/* the oldest details give way; 0: there are none */
+/* evicts the oldest details; 0: there are none */
 ngx_uint_t ngx_http_idem_zone_drop_details(ngx_http_idem_records_t *z);
 
-/* how large the next chunk is for so many bytes: a block, or a slot */
+/* the size of the next chunk if this many bytes are left */
 size_t ngx_http_idem_chunk_size(size_t size);
 
 #define NGX_HTTP_IDEM_CHUNK_HEAD                                              \
     offsetof(ngx_http_idem_chunk_t, data)
 
-/* the bytes of the chunks of details, the head included */
+/* bytes in the chunks of details, with their header */
 #define ngx_http_idem_details_size(len)                                       \
     ngx_max(offsetof(ngx_http_idem_details_t, data) + (len)                   \
             - NGX_HTTP_IDEM_CHUNK_HEAD,                                       \
@@ -442,13 +461,16 @@ size_t ngx_http_idem_chunk_size(size_t size);
 
 /* ..._walk.c */
 
-/* called with the zone locked; NULL: no memory, op->result says so */
+/*
+ * called with the zone locked; entry() returns NULL: no memory, op->result
+ * set
+ */
 ngx_uint_t ngx_http_idem_zone_visible(ngx_http_idem_node_t *node);
 ngx_http_idem_entry_t *ngx_http_idem_zone_entry(
     ngx_http_idem_records_t *z, ngx_http_idem_node_t *node,
     ngx_http_idem_op_t *op);
 
-/* a slice into op->list, under the lock for as long as that takes */
+/* adds a slice to op->list; takes the lock itself */
 ngx_uint_t ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_uint_t bucket);
 
@@ -457,7 +479,7 @@ ngx_uint_t ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
 
 void ngx_http_idem_zone_repair(ngx_http_idem_records_t *z);
 
-/* whether it stands in the queue of those that may have to give way */
+/* whether the record belongs in the eviction queue */
 #define ngx_http_idem_zone_queued(z, node)                                    \
     ((z)->full != NGX_HTTP_IDEM_FULL_EVICT                                    \
      || ((node)->state == NGX_HTTP_IDEM_COMPLETED && (node)->chunks))
@@ -470,9 +492,9 @@ void ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
     ngx_http_idem_node_t *node);
 
 /*
- * The next whose time may have come; it is left where it is.  NULL: there is
- * none, or that was all the "work" there may be.  A record that comes up and a
- * tick that is over are one each.
+ * Returns the next record that may have expired, and leaves it in the wheel.
+ * NULL: there is none, or "work" is used up.  Each returned record and each
+ * tick count as one unit of work.
  */
 ngx_http_idem_node_t *ngx_http_idem_expiry_next(
     ngx_http_idem_expiry_t *expiry, ngx_uint_t *work);

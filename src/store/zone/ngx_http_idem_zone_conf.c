@@ -5,11 +5,11 @@
  */
 
 /*
- * A zone of records in the configuration: its name and size, and its making
- * when nginx starts.  A reload finds it again, as long as its size is the
- * same; another size is refused, since it would forget every record.
+ * Zones of records in the configuration: name and size, and the creation of
+ * the zone when nginx starts.  A reload reuses the zone if its size is the
+ * same.  A different size is refused, since the records would be lost.
  *
- * Called by the embedded store, and by the layers around the others, while
+ * Called by the embedded store, and by the layers of remote stores, while
  * nginx reads the configuration.
  */
 
@@ -23,10 +23,10 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-/* a bucket for so many bytes of the zone: less than a record takes */
+/* bytes of the zone per bucket: at most twice the size of a record */
 #define NGX_HTTP_IDEM_BUCKET_BYTES  512
 
-/* for how many milliseconds a reload tries to look into a zone */
+/* how long a reload waits for the lock of a zone, ms */
 #define NGX_HTTP_IDEM_LOOK_TIME  1000
 
 
@@ -40,7 +40,7 @@ static ngx_uint_t ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old,
 static ngx_int_t ngx_http_idem_zone_create(ngx_http_idem_records_t *z);
 
 
-/* a zone of one kind is not taken for another after a reload, either */
+/* a reload must not use a zone of another kind, either */
 #define ngx_http_idem_zone_magic(z)                                           \
     (NGX_HTTP_IDEM_ZONE_MAGIC + (uint32_t) (z)->full)
 
@@ -106,8 +106,8 @@ ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z)
     ngx_list_part_t  *part;
 
     /*
-     * nginx itself would quietly make a zone of another size anew: nothing is
-     * lost by that in one that may forget
+     * nginx itself would silently replace a zone whose size has changed.
+     * That does no harm to a cache only.
      */
 
     part = &cf->cycle->old_cycle->shared_memory.part;
@@ -165,8 +165,8 @@ ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone, void *data)
     }
 
     /*
-     * "data" belongs to the cycle before, and perhaps to another build of
-     * this module: only what is in the zone itself is looked at
+     * "data" belongs to the previous cycle, and perhaps to another build of
+     * this module: only the zone itself is examined
      */
 
     z->zone = z->shpool->data;
@@ -188,9 +188,9 @@ ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 
 
 /*
- * All of the zone is one allocation of its slab pool, which is not used again:
- * ..._room.c tells why.  In it stand the zone, the name for nginx's log, the
- * buckets, and then the memory of the records.
+ * The whole zone is one allocation of the slab pool, which is not used again:
+ * ..._room.h explains why.  It holds the zone structure, the buckets, the
+ * name for nginx's log, and then the memory for records.
  */
 
 static ngx_int_t
@@ -202,10 +202,10 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
     ngx_uint_t             n;
     ngx_http_idem_zone_t  *zone;
 
-    /* that there is no room is an outcome here, with a message of its own */
+    /* a full zone is an expected result, and is logged elsewhere */
     z->shpool->log_nomem = 0;
 
-    /* pages in a row, as they are in a new pool */
+    /* a new pool has only adjacent free pages */
 
     size = z->shpool->pfree * ngx_pagesize;
 
@@ -263,10 +263,10 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
 
 
 /*
- * Zones that the configuration before had, and this one has not, and that hold
- * what must not be forgotten.  Commits that a store has not taken yet can't be
- * without it: the reload is refused.  A zone of records is kept for as long as
- * there are any, in case that a store comes back for it.
+ * Zones of the previous configuration that this one does not declare, and
+ * that hold data which must not be lost.  If a zone has commits that a store
+ * has not accepted yet, the reload is refused.  A zone of records is kept
+ * while it has unexpired records, in case a store is declared for it again.
  */
 
 ngx_int_t
@@ -317,7 +317,7 @@ ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
 }
 
 
-/* NULL: that was the last */
+/* NULL: there are no more */
 
 ngx_shm_zone_t *
 ngx_http_idem_zone_next(ngx_list_part_t **part, ngx_uint_t *i)
@@ -347,7 +347,7 @@ ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
     shpool = (ngx_slab_pool_t *) old->shm.addr;
     zone = shpool->data;
 
-    /* other zones of ours hold nothing that would be missed */
+    /* other zones of this module hold nothing that would be missed */
 
     if (zone == NULL || zone->version != NGX_HTTP_IDEM_ZONE_VERSION) {
         return NGX_OK;
@@ -402,7 +402,7 @@ ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
 }
 
 
-/* the name of a zone of commits ends in that of the store */
+/* the name of an outbox zone ends with the name of its store */
 
 static ngx_int_t
 ngx_http_idem_zone_lost(ngx_conf_t *cf, ngx_shm_zone_t *old, ngx_uint_t n)
@@ -434,8 +434,8 @@ ngx_http_idem_zone_lost(ngx_conf_t *cf, ngx_shm_zone_t *old, ngx_uint_t n)
 
 
 /*
- * As far as can be told: a zone that a worker holds for long, or that a dead
- * one left half changed, is taken for one that has some.
+ * Counts unexpired records.  A zone whose lock can't be taken in time, or
+ * that a dead worker left inconsistent, counts as having at least one.
  */
 
 static ngx_uint_t
