@@ -5,12 +5,13 @@
  */
 
 /*
- * The backend of the embedded store: the operations, each one short stay under
- * the zone's mutex.  All but watch are answered at once, unless a response is
- * large: then begin and commit go on in further turns of the event loop, a
- * piece at a time, and each piece looks at the record as if it were the first.
+ * The backend of the embedded store: each operation takes the zone's mutex
+ * once and briefly.  All operations but watch complete at once, unless a
+ * response is large: then begin and commit copy it piece by piece in further
+ * iterations of the event loop, and each piece looks the record up as if it
+ * were the first.
  *
- * Called through the table of stores; calls the zone, and the waking of other
+ * Called through the table of backends; calls the zone, and wakes other
  * workers.
  */
 
@@ -22,12 +23,12 @@
 
 
 /*
- * Records that each begin looks at, of those whose time may have come.  It adds
- * one, which comes up a few times before it expires.
+ * Records that each begin checks for expiry.  A begin adds one record, which
+ * is checked a few times before it expires.
  */
 #define NGX_HTTP_IDEM_PURGE_N       8
 
-/* ... and whoever reads the figures: some ten microseconds */
+/* the same for the status endpoint: about ten microseconds */
 #define NGX_HTTP_IDEM_MEMORY_STATS_PURGE  128
 
 
@@ -92,7 +93,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
      == 0)
 
 
-/* "until" is the end of a lease, and not of the record */
+/* whether "until" is the end of a lease, and not of the record */
 #define ngx_http_idem_memory_leased(node)                                     \
     ((node)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
      || ((node)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN                       \
@@ -223,7 +224,7 @@ ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
     if (op->state == NGX_HTTP_IDEM_COMPLETED
         && op->size > NGX_HTTP_IDEM_PIECE)
     {
-        /* without memory it is one piece */
+        /* without memory for the copy, the response is stored in one piece */
 
         op->state_data = ngx_pcalloc(op->pool, sizeof(ngx_http_idem_copy_t));
     }
@@ -314,7 +315,7 @@ done:
 }
 
 
-/* in one step; returns the workers that wait for it */
+/* changes the record in one step; returns the workers with waiters */
 
 static uint64_t
 ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
@@ -344,8 +345,8 @@ ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
 
 
 /*
- * The response, or a piece of it.  The lease is renewed with each: whoever
- * takes the record over takes these away.
+ * Stores the response, or a piece of it.  Each piece renews the lease: a
+ * request that takes the record over would free the pieces.
  */
 
 static ngx_int_t
@@ -402,8 +403,9 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
 
 
 /*
- * Of a request that did not run.  But one before it, whose lock it took over,
- * may have: then another request must not find nothing.
+ * Releases the lock of a request that did not run.  If it had taken the lock
+ * over from a holder that may have run, the record stays with an unknown
+ * outcome, so that another request still finds it.
  */
 
 static void
@@ -430,9 +432,9 @@ ngx_http_idem_memory_give_back(ngx_http_idem_memory_t *m,
 
 
 /*
- * The record may have changed since begin looked: then there is nothing to
- * wait for.  Otherwise this worker is on the list of those that a commit or
- * a release wakes.
+ * The record may have changed since the begin: then there is nothing to wait
+ * for.  Otherwise the worker is added to those that a commit or a release
+ * wakes.
  */
 
 static ngx_int_t
@@ -494,7 +496,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
 
     ngx_http_idem_zone_lock(&m->z);
 
-    /* a store that nobody uses any more is not full of what has expired */
+    /* an idle store must not report expired records */
 
     ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_MEMORY_STATS_PURGE);
 
@@ -514,7 +516,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
 }
 
 
-/* whether a record that is there is to be had */
+/* whether begin may take over an existing record */
 
 static ngx_uint_t
 ngx_http_idem_memory_free(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
@@ -523,7 +525,7 @@ ngx_http_idem_memory_free(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 
     if (!ngx_http_idem_memory_leased(node)) {
 
-        /* it expired, and did so before the asker came */
+        /* the record expired before the request arrived */
 
         left = (ngx_msec_int_t) (node->until - ngx_current_msec);
 
@@ -546,8 +548,8 @@ ngx_http_idem_memory_free(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 
 
 /*
- * A lease that is over, and the same request: begin takes it over; and so does
- * a holder that had lost its lock to one that is gone by now.
+ * A lock whose lease expired, of the same request: a begin may take it over,
+ * and so may a holder that had lost its lock to a holder that is gone by now.
  */
 
 static ngx_uint_t
@@ -562,7 +564,7 @@ ngx_http_idem_memory_lapsed(ngx_http_idem_node_t *node,
 }
 
 
-/* a new record, with the lock on it */
+/* creates a record with a lock */
 
 static ngx_http_idem_node_t *
 ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
@@ -586,10 +588,10 @@ ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 
 
 /*
- * The lock on a record that is there, in place of what it was.  Its details
- * are taken away first and set last: those of another request never stand
- * beside the claim.  So are the pieces of a response that its holder was about
- * to commit.
+ * Locks an existing record.  Its details are removed first and the new ones
+ * are set last, so that the details of another request are never beside the
+ * claim.  Pieces of a response that the former holder was storing are freed,
+ * too.
  */
 
 static void
@@ -602,7 +604,7 @@ ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
     ngx_http_idem_zone_change(&m->z, node);
 
     if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        node->u.waiting = 0;                     /* it was the ttl until now */
+        node->u.waiting = 0;                     /* was u.ttl before */
     }
 
     ngx_http_idem_memory_hold(m, node, op);
@@ -636,7 +638,7 @@ ngx_http_idem_memory_lease(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 
     node->until = ngx_current_msec + op->lease;
 
-    /* it only ever moves away: purge looks at it again in time */
+    /* only ever later, so the wheel needs no update: a purge checks again */
 
     expires = ngx_current_msec + ngx_http_idem_lock_life(op);
 

@@ -5,16 +5,17 @@
  */
 
 /*
- * The embedded store: records in a shared memory zone, one for all workers of
- * an nginx.  Beside the zone (..._zone.h):
+ * The embedded store: records in a shared memory zone, shared by all workers
+ * of an nginx.  Besides the zone (..._zone.h):
  *
- *   ..._memory_conf.c  its block of directives
- *   ..._memory.c  the backend: the operations
- *   ..._memory_found.c  what a begin finds
- *   ..._memory_admin.c  what people ask: a record, its removal, a list
- *   ..._memory_tell.c  what is told when the lock was given back
- *   ..._turns.c   large responses, in further turns of the event loop
- *   ..._wake.c    telling a waiter in another worker that a record changed
+ *   ..._memory_conf.c   its block of directives
+ *   ..._memory.c        the backend: the operations
+ *   ..._memory_found.c  the result of a begin that finds a record
+ *   ..._memory_admin.c  administrative operations: get, remove, list
+ *   ..._memory_tell.c   log messages and events, after the lock is released
+ *   ..._turns.c         large responses, copied over several event loop
+ *                       iterations
+ *   ..._wake.c          wakes waiters in other workers
  */
 
 
@@ -32,8 +33,8 @@
 #define NGX_HTTP_IDEM_WATCH_BUCKETS  256
 
 /*
- * A response that is larger goes into the zone and out of it in pieces of that
- * size: a millisecond under the lock at most
+ * A larger response is copied into the zone and out of it in pieces of this
+ * size: each takes a millisecond under the lock at most.
  */
 #ifndef NGX_HTTP_IDEM_PIECE
 #define NGX_HTTP_IDEM_PIECE  (1024 * 1024)
@@ -43,17 +44,20 @@
 typedef struct {
     ngx_http_idem_records_t  z;
 
-    /* this worker */
+    /* per worker */
     ngx_http_idem_store_t   *store;
-    ngx_event_t              look;               /* for what has expired    */
-    ngx_int_t                slot;               /* -1: it is not woken     */
+    ngx_event_t              look;               /* searches for expired
+                                                    records */
+    ngx_int_t                slot;               /* -1: other workers can't
+                                                    wake this one */
     ngx_socket_t             fd;
     ngx_queue_t              watches[
                                         NGX_HTTP_IDEM_WATCH_BUCKETS];
     time_t                   eviction_logged;
     time_t                   details_logged;
-    ngx_uint_t               details_dropped;        /* that were logged    */
-    ngx_queue_t              turns;              /* operations that go on   */
+    ngx_uint_t               details_dropped;        /* logged so far */
+    ngx_queue_t              turns;              /* operations with pieces
+                                                    left */
     ngx_event_t              turn;
 } ngx_http_idem_memory_t;
 
@@ -72,7 +76,7 @@ char *ngx_http_idem_memory_init_conf(ngx_conf_t *cf,
     ngx_http_idem_store_t *store);
 
 
-/* ..._memory.c: a piece of an operation; NGX_AGAIN: there are more */
+/* ..._memory.c: copies one piece; NGX_AGAIN: there are more */
 
 ngx_int_t ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op);
@@ -83,7 +87,9 @@ ngx_int_t ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
-/* a begin that has read pieces of a response, and answers something else */
+/*
+ * frees what a begin has read of a response that is not its result any more
+ */
 void ngx_http_idem_memory_found_other(ngx_http_idem_op_t *op);
 
 
@@ -96,7 +102,7 @@ ngx_int_t ngx_http_idem_memory_admin(ngx_http_idem_op_t *op);
 
 void ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log);
 
-/* an operation that is pending from now on, after its first piece */
+/* queues an operation after its first piece: it is pending from now on */
 void ngx_http_idem_turns_add(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
 void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op);
@@ -108,11 +114,11 @@ void ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle,
     ngx_http_idem_memory_t *m);
 void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m);
 
-/* gives the lock back; "evicted" is how many had been when it was taken */
+/* unlocks the zone; "evicted" is the eviction counter when it was locked */
 void ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m,
     ngx_uint_t evicted, ngx_log_t *log);
 
-/* the lock was given back: tells which records had expired */
+/* called after the unlock: logs an event for each expired record */
 void ngx_http_idem_memory_told(ngx_http_idem_memory_t *m);
 
 #define ngx_http_idem_memory_tell(m)                                          \

@@ -5,15 +5,15 @@
  */
 
 /*
- * What people ask of the embedded store: a record, its removal, a list.
+ * Administrative operations of the embedded store: get, remove and list.
  *
- * A record that is over is taken out.  Of one in progress something has to
- * stay, since its holder runs: a renewal or a commit that found nothing would
- * write it anew.  So the record becomes one that has expired, under nobody's
- * token, until the lock itself would have been forgotten.  A begin takes it as
- * if nothing were there.
+ * A record that is not in progress is removed at once.  A record in progress
+ * leaves a tombstone, since its holder still runs: its renewal or commit
+ * would write a missing record again.  The tombstone is an expired record
+ * with a zero token; it stays until the lock would have expired.  A begin
+ * takes the record as if it were missing.
  *
- * Called through the table of stores; calls the zone.
+ * Called through the table of backends; calls the zone.
  */
 
 
@@ -23,7 +23,7 @@
 #include "store/memory/ngx_http_idem_memory.h"
 
 
-/* expired for longer than anybody can have waited */
+/* ms before now: before any waiting request arrived */
 #define NGX_HTTP_IDEM_MEMORY_LONG_AGO  0x3fffffff
 
 
@@ -119,7 +119,7 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
 }
 
 
-/* returns the workers that wait for it */
+/* leaves a tombstone; returns the workers with waiters */
 
 static uint64_t
 ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
@@ -150,7 +150,7 @@ ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
 }
 
 
-/* a cursor is the number of a bucket */
+/* the cursor is the number of a bucket */
 
 static void
 ngx_http_idem_memory_list(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)

@@ -5,10 +5,10 @@
  */
 
 /*
- * The block of directives that declares an embedded store, and the one that is
- * there without: its zone.
+ * The configuration block of an embedded store, and the default zone of a
+ * store without "zone".
  *
- * Called through the table of stores; calls the configuration of zones.
+ * Called through the table of backends; calls the configuration of zones.
  */
 
 

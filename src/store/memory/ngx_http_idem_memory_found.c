@@ -5,10 +5,10 @@
  */
 
 /*
- * What a begin finds in the embedded store.  A large response is read a piece
- * at a time.  The record is not locked for that: before each piece the begin
- * looks whether it is still there, and what it finds in its place is its
- * answer.
+ * The result of a begin that finds a record in the embedded store.  A large
+ * response is read piece by piece.  The record may change meanwhile: the
+ * begin looks it up again before each piece, and its result is the record
+ * that it finds then.
  *
  * Called by begin, with the zone locked; calls the zone.
  */
@@ -20,7 +20,7 @@
 #include "store/memory/ngx_http_idem_memory.h"
 
 
-/* what is about to expire is read at once */
+/* a record that expires within this time is read at once, ms */
 #define NGX_HTTP_IDEM_READ_TIME  2000
 
 
@@ -28,7 +28,7 @@ static ngx_int_t ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
 
-/* whether its response is read in pieces */
+/* whether the response is read in pieces */
 #define ngx_http_idem_memory_is_large(node)                                   \
     ((node)->state == NGX_HTTP_IDEM_COMPLETED                                 \
      && (node)->size > NGX_HTTP_IDEM_PIECE)
@@ -65,7 +65,7 @@ ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
 
     if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
 
-        /* under hold, or of another request */
+        /* the lease expired, but the record is held or of another request */
 
         found->left = node->expires - ngx_current_msec;
         found->state = NGX_HTTP_IDEM_UNUSABLE;
@@ -76,7 +76,7 @@ ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
 }
 
 
-/* NGX_AGAIN: there is more of it; NGX_ERROR: op->result says why */
+/* NGX_AGAIN: there are more pieces; NGX_ERROR: op->result is set */
 
 static ngx_int_t
 ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,

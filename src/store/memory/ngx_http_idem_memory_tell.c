@@ -5,13 +5,14 @@
  */
 
 /*
- * What the embedded store tells when it has given the lock back: responses that
- * gave way, in the error log, and records that expired, as events.
+ * Reports of the embedded store after it has released the lock: evicted
+ * responses go to the error log, expired records become events.
  *
- * Records expire while others are looked for.  Where events are wanted, those
- * are noted in memory of this process, under the lock, and told behind it; and
- * one worker looks for them now and then, since nobody may come.  Where no
- * events are wanted nothing is noted.
+ * Operations find expired records in passing.  If there are listeners for
+ * events, expired records are collected in the memory of the process while
+ * the lock is held, and reported after the unlock.  One worker also searches
+ * periodically, since an idle store has no operations.  Without listeners
+ * nothing is collected.
  *
  * Called by the operations of the store, and by a timer; calls the zone.
  */
@@ -24,7 +25,7 @@
 #include "store/memory/ngx_http_idem_memory.h"
 
 
-/* how often one worker looks, and how soon again when there is more */
+/* interval of the periodic search, and delay if more records are due, ms */
 #define NGX_HTTP_IDEM_MEMORY_LOOK   1000
 #define NGX_HTTP_IDEM_MEMORY_AGAIN  10
 
@@ -46,7 +47,7 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_uint_t evicted,
 
     ngx_http_idem_memory_tell(m);
 
-    /* a zone that is too small evicts with every request: once a second */
+    /* a zone that is too small evicts at every request: log once a second */
 
     if (n && m->eviction_logged != ngx_time()) {
         m->eviction_logged = ngx_time();
@@ -102,7 +103,9 @@ ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 }
 
 
-/* one worker of those that may have to tell looks for who nobody looks for */
+/*
+ * all workers collect expired records; the first also searches periodically
+ */
 
 void
 ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)

@@ -6,11 +6,13 @@
 
 /*
  * Large responses of the embedded store: the operations that copy one, a few
- * pieces in each turn of the event loop, whoever they are.  They stand in one
- * queue, so that many of them take no longer in a turn than one.
+ * pieces per iteration of the event loop.  All such operations of a worker
+ * share one queue, so an iteration takes no longer with many of them than
+ * with one.
  *
- * A commit that is given up is finished at once: it ran, and its record has to
- * say so.  A begin is not, since it has changed nothing.
+ * A commit that is cancelled is finished at once: the request was executed,
+ * and its record has to say so.  A begin is just dropped, since it has
+ * changed nothing.
  *
  * Called by the operations of the embedded store; calls them again.
  */
@@ -23,10 +25,10 @@
 #include "store/memory/ngx_http_idem_memory.h"
 
 
-/* pieces in a turn, each under the lock by itself */
+/* pieces per iteration, each with a lock and unlock of its own */
 #define NGX_HTTP_IDEM_TURN_PIECES  2
 
-/* of the next turn; with 0 it would be this one */
+/* delay, ms; a timer of 0 would fire in the same iteration */
 #define NGX_HTTP_IDEM_TURN_PAUSE   1
 
 
@@ -39,7 +41,7 @@ ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log)
 {
     ngx_queue_init(&m->turns);
 
-    /* it is not cancelable: a worker that leaves finishes them */
+    /* not cancelable: a worker that shuts down finishes them */
 
     m->turn.handler = ngx_http_idem_turns_handler;
     m->turn.data = m;
@@ -115,7 +117,9 @@ ngx_http_idem_turns_piece(ngx_http_idem_op_t *op)
         return ngx_http_idem_memory_commit_piece(op);
     }
 
-    /* what had not expired when it was asked for is still found */
+    /*
+     * a record that had not expired when the request arrived is still found
+     */
 
     copy = op->state_data;
     op->age += ngx_current_msec - copy->time;

@@ -5,13 +5,13 @@
  */
 
 /*
- * Telling a waiter that its record changed.
+ * Wakes the waiters of a record in all workers.
  *
  * nginx's channel between processes has no hook for modules.  So each worker
- * has a datagram socket; its pid stands in a slot of the zone, and a record
- * carries the bits of the slots that wait for it.  A datagram is the id of a
- * record.  It may get lost, or be forged: a watch also looks by itself now
- * and then, and to be woken for nothing does no harm.
+ * has a datagram socket.  Its pid is in a slot of the zone, and a record has
+ * a bit for each slot whose worker waits for it.  A datagram contains the id
+ * of a record.  Datagrams may get lost or be forged.  Therefore a watch also
+ * polls, and a spurious wake-up does no harm.
  *
  * Called by the operations of the embedded store.
  */
@@ -24,7 +24,7 @@
 #include "store/memory/ngx_http_idem_memory.h"
 
 
-/* how often to look when nobody can tell, and when somebody should */
+/* polling interval, ms: the first without a socket; with a socket */
 #define NGX_HTTP_IDEM_POLL_MIN  10
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
@@ -112,7 +112,7 @@ ngx_http_idem_wake_exit(ngx_http_idem_memory_t *m)
 }
 
 
-/* the record changed: wakes the workers whose slots are in "waiting" */
+/* wakes the workers whose slots are in "waiting" */
 
 void
 ngx_http_idem_wake(ngx_http_idem_memory_t *m, u_char *id, uint64_t waiting)
@@ -145,7 +145,7 @@ ngx_http_idem_wake(ngx_http_idem_memory_t *m, u_char *id, uint64_t waiting)
         if (pid && m->fd != (ngx_socket_t) -1) {
             len = ngx_http_idem_wake_address(m, pid, &sun);
 
-            /* a worker that is gone, or a full queue: its watch looks */
+            /* if the worker is gone or its queue is full, its watch polls */
 
             (void) sendto(m->fd, id, NGX_HTTP_IDEM_ID_LEN, 0,
                           (struct sockaddr *) &sun, len);
@@ -213,7 +213,9 @@ ngx_http_idem_wake_local(ngx_http_idem_memory_t *m, u_char *id)
 
         if (ngx_memcmp(op->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
 
-            /* posted: whoever commits is in the middle of a request */
+            /*
+             * posted, since the commit runs in the middle of another request
+             */
 
             ngx_post_event(&op->timer, &ngx_posted_events);
         }
@@ -235,7 +237,7 @@ ngx_http_idem_wake_timer(ngx_event_t *ev)
 
 #if (NGX_LINUX)
 
-/* in the abstract namespace: no file to be left behind */
+/* in the abstract namespace: leaves no file behind */
 
 static socklen_t
 ngx_http_idem_wake_address(ngx_http_idem_memory_t *m,
@@ -269,7 +271,7 @@ ngx_http_idem_wake_slot(ngx_http_idem_memory_t *m)
 
     for (i = 0; i < NGX_HTTP_IDEM_WORKERS; i++) {
 
-        /* a slot whose worker was killed is free as well */
+        /* a slot whose worker was killed is free, too */
 
         if (workers[i] == 0
             || workers[i] == ngx_pid
@@ -304,7 +306,7 @@ ngx_http_idem_wake_listen(ngx_cycle_t *cycle,
     c->read->log = cycle->log;
     c->write->log = cycle->log;
 
-    /* as nginx's own channel: no connection to be missed at exit */
+    /* as nginx's own channel: not reported as an open connection at exit */
 
     c->read->channel = 1;
     c->write->channel = 1;
