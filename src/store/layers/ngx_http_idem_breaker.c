@@ -5,25 +5,29 @@
  */
 
 /*
- * The breaker: a store that failed some times in a row is asked only now and
- * then, so that requests need not wait for a store that does not answer.
+ * The circuit breaker: after a number of consecutive failures a store is
+ * asked only by probes, so that requests do not wait for a store that does
+ * not answer.
  *
- * It gates begin and watch, which come before the application runs.  What
- * comes after (renewals, commits, releases) always tries, and what becomes of
- * it counts as well: any failure is one more in a row, and any answer of the
- * store ends the row.  A watch that ends is no answer, since it may end by
- * its timer; and an error that is about one record is no failure of the store.
+ * The breaker rejects begin and watch only, which come before the application
+ * runs.  The operations that follow (renew, commit, release) always pass, and
+ * their results count as well: any failure is one more, and any reply of the
+ * store resets the count.  A completed watch is no reply, since it may be due
+ * to its timer; and an error that concerns one record is no failure of the
+ * store.
  *
- * Closed: everything passes.  Open, for "reset": begin and watch fail at once.
- * Then half open: one begin of all workers passes, the probe; its answer
- * closes the breaker, its failure opens it again.  A probe has its time: when
- * that is over, as when its worker was killed, the next begin is the probe.
+ * Closed: everything passes.  Open, for "reset": begin and watch fail at
+ * once.  Then half open: one begin of all workers passes, the probe.  Its
+ * reply closes the breaker, its failure opens it again.  A probe is limited
+ * in time: after that, for example if its worker was killed, the next begin
+ * is the probe.
  *
- * A store that is several servers has a breaker for each: one that is down
- * must not keep requests from those that answer.  The one that is asked first
- * counts, wherever it may send the question on.
+ * A store that consists of several servers has a breaker for each of them, so
+ * that a server that is down does not block requests to the others.  Results
+ * count for the node that was asked first, even if it redirects.
  *
- * The state is in shared memory.  While all is well nobody takes its lock.
+ * The state is in shared memory.  While the store works, its lock is not
+ * taken.
  *
  * Called through the layers around it; calls the backend.
  */
@@ -37,14 +41,14 @@
 #include "store/layers/ngx_http_idem_layers.h"
 
 
-/* how long a probe may take before there is another */
+/* bounds of the time limit of a probe, ms */
 #define NGX_HTTP_IDEM_PROBE_MIN  1000
 #define NGX_HTTP_IDEM_PROBE_MAX  10000
 
-/* of an operation that is not the probe */
+/* the probe number of other operations */
 #define NGX_HTTP_IDEM_NO_PROBE   0
 
-/* "store <name>", with the node */
+/* length of "node <node> of store <name>" */
 #define NGX_HTTP_IDEM_WHOSE_LEN  256
 
 
@@ -85,7 +89,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     NULL,                                  /* stats */
     1,
     ngx_http_idem_layer_pass,                /* admin   */
-    NGX_HTTP_IDEM_TRAIL_NONE                 /* store->trail says it */
+    NGX_HTTP_IDEM_TRAIL_NONE                 /* see store->trail */
 };
 
 
@@ -95,12 +99,14 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
 #define ngx_http_idem_breaker_sh(b, place)                                    \
     (&((ngx_http_idem_breaker_sh_t *) (b)->shared.data)[place])
 
-/* without the lock: a look that may be late by a moment */
+/* read without the lock: the value may be slightly outdated */
 #define ngx_http_idem_breaker_is(b, place, what)                              \
     (*(volatile ngx_uint_t *)                                                 \
          &ngx_http_idem_breaker_sh(b, place)->what)
 
-/* what goes along with an operation: the place asked, and its probe */
+/*
+ * the note of an inner operation: slot of the node, and number of the probe
+ */
 #define ngx_http_idem_breaker_note(place, probe)                              \
     ((probe) * NGX_HTTP_IDEM_BREAKERS + (place))
 #define ngx_http_idem_breaker_note_place(note)                                \
@@ -108,7 +114,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
 #define ngx_http_idem_breaker_note_probe(note)                                \
     ((note) / NGX_HTTP_IDEM_BREAKERS)
 
-/* numbers of probes begin anew before they do not fit into a note */
+/* probe numbers wrap before a note overflows */
 #define NGX_HTTP_IDEM_PROBE_LAST                                              \
     ((uintptr_t) -1 / NGX_HTTP_IDEM_BREAKERS - 1)
 
@@ -145,7 +151,7 @@ ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
 }
 
 
-/* never a probe: that it ends does not mean that the store answers */
+/* never a probe: a completed watch does not mean that the store replied */
 
 static ngx_int_t
 ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op)
@@ -193,7 +199,7 @@ ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
         return;
     }
 
-    /* it will never tell: the next one is the probe */
+    /* the probe has no result: let the next begin be the probe */
 
     sh = ngx_http_idem_breaker_sh(b, ngx_http_idem_breaker_note_place(note));
 
@@ -209,7 +215,7 @@ ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
 }
 
 
-/* that of the node the record is on, as far as this worker knows */
+/* the slot of the node that has the record, as far as this worker knows */
 
 static ngx_uint_t
 ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
@@ -233,7 +239,7 @@ ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
     if (ngx_http_idem_breaker_is(b, node->place, owner)
         != node->owner)
     {
-        /* the place was another's: its state is, too */
+        /* the slot was reassigned: discard the state of the former node */
 
         sh = ngx_http_idem_breaker_sh(b, node->place);
 
@@ -254,7 +260,7 @@ ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
 }
 
 
-/* NGX_OK: go on, as "probe" if that is not 0; NGX_DECLINED: not now */
+/* NGX_OK: pass, as a probe if *probe is not 0; NGX_DECLINED: reject */
 
 static ngx_int_t
 ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
@@ -278,7 +284,7 @@ ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
     if (sh->state == NGX_HTTP_IDEM_BREAKER_CLOSED) {
-        /* just now */
+        /* closed in the meantime */
 
     } else if ((ngx_msec_int_t) (sh->until - ngx_current_msec) > 0) {
         rc = NGX_DECLINED;
@@ -360,7 +366,10 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
     } else if (probe != NGX_HTTP_IDEM_NO_PROBE
                || (ngx_msec_int_t) (op->start - sh->opened) > 0)
     {
-        /* not what was asked before it opened, and is late */
+        /*
+         * not a late reply to an operation submitted before the breaker
+         * opened
+         */
 
         sh->state = NGX_HTTP_IDEM_BREAKER_CLOSED;
         sh->fails = 0;
@@ -416,8 +425,9 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
     if (again && op->start == ngx_current_msec) {
 
         /*
-         * The backend refused it without asking, since it waits to connect
-         * again: that tells nothing, and the next probe need not wait long
+         * The backend failed the probe at once, without asking the server,
+         * since it is between two attempts to connect.  That proves nothing,
+         * so the next probe may follow soon.
          */
 
         again = 0;
@@ -480,7 +490,7 @@ ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
 }
 
 
-/* read without the lock: a figure, and the number is whole */
+/* read without the lock, for statistics only */
 
 ngx_int_t
 ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)

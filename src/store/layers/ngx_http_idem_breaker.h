@@ -4,9 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/*
- * The breaker: asks a store that is down only now and then.
- */
+/* The circuit breaker: stops asking a store that is down, but for probes. */
 
 
 #ifndef _NGX_HTTP_IDEM_BREAKER_H_INCLUDED_
@@ -30,18 +28,19 @@ typedef enum {
 } ngx_http_idem_breaker_state_e;
 
 
-/* of a node, or of the whole store where it has no nodes */
+/* per node, or for the whole store if it has no nodes */
 
 typedef struct {
-    ngx_uint_t                      owner;      /* of the node's place      */
+    ngx_uint_t                      owner;      /* of the slot of the node */
     ngx_uint_t                      state;
-    ngx_uint_t                      fails;      /* in a row                 */
+    ngx_uint_t                      fails;      /* consecutive failures */
     ngx_msec_t                      opened;
-    ngx_msec_t                      until;      /* open, or the probe's time */
-    uintptr_t                       probe;      /* number of the last       */
+    ngx_msec_t                      until;      /* end of the open state, or
+                                                   of the probe */
+    uintptr_t                       probe;      /* number of the last probe */
 } ngx_http_idem_breaker_sh_t;
 
-/* by place of the node; the first is that of what has none */
+/* by slot of the node; the first is for records without one */
 #define NGX_HTTP_IDEM_BREAKERS  (1 + NGX_HTTP_IDEM_NODES_MAX)
 
 
@@ -56,8 +55,8 @@ typedef struct {
 extern const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
 
 /*
- * For the figures: of the node at that place; at 0, the worst of the store.
- * NGX_DECLINED if the store has no breaker.
+ * For the status endpoint: the state for a node; with place 0, the worst
+ * state of the store.  NGX_DECLINED: the store has no breaker.
  */
 ngx_int_t ngx_http_idem_breaker_state(
     ngx_http_idem_store_t *store, ngx_uint_t place);

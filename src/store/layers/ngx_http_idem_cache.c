@@ -5,19 +5,19 @@
  */
 
 /*
- * The cache: completed records of a store that is elsewhere, in shared memory
- * of this nginx for a while.
+ * The cache: completed records of a remote store, kept in shared memory of
+ * this nginx for a while.
  *
- * A begin whose record is here is answered without a round trip, also while
- * the store is away.  Only what can't change any more is here: a completed
- * record, until the end of its own life or of the cache's "ttl", whichever
- * comes first.  Both count from when the store was asked, which is before it
- * answered, so that nothing is replayed beyond its life.  It is filled by
- * what begins find, and by the commits of this nginx.  What has to give way
- * is forgotten; the store has it.
+ * A begin whose record is cached needs no round trip, and works while the
+ * store is down.  Only records that can't change any more are cached:
+ * completed ones, until they expire or the "ttl" of the cache is over,
+ * whichever comes first.  Both count from when the store was asked, which is
+ * before it answered, so that nothing is replayed after its expiry.  Records
+ * are added by begins that find them, and by commits of this nginx.  Evicted
+ * records are simply forgotten, since the store has them.
  *
- * Whether a record is of the same request is not judged here: the claim is
- * kept with it, and the core looks at that.
+ * The cache does not compare requests: the claim is cached with the record,
+ * and the core checks it.
  *
  * Called by the core as the store; calls the outbox inside, and the zone.
  */
@@ -30,10 +30,10 @@
 #include "store/layers/ngx_http_idem_layers.h"
 
 
-/* a response that would take more of the zone than this part is left out */
+/* a response larger than 1/8 of the zone is not cached */
 #define NGX_HTTP_IDEM_CACHE_PART  8
 
-/* records that each new one looks at, of those whose time may have come */
+/* records that are checked for expiry when one is added */
 #define NGX_HTTP_IDEM_CACHE_PURGE_N  8
 
 
@@ -66,7 +66,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
     NULL,                                  /* stats */
     1,
     ngx_http_idem_cache_admin,
-    NGX_HTTP_IDEM_TRAIL_NONE                 /* store->trail says it */
+    NGX_HTTP_IDEM_TRAIL_NONE                 /* see store->trail */
 };
 
 
@@ -125,7 +125,7 @@ ngx_http_idem_cache_begun(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    /* once, when it comes from the store, and not for each that finds it */
+    /* verified once, when it comes from the store, and not at each hit */
 
     if (found->verify) {
 
@@ -147,7 +147,7 @@ ngx_http_idem_cache_begun(ngx_http_idem_op_t *op, uintptr_t note)
     cl.buf = &b;
     cl.next = NULL;
 
-    /* as if it had been committed here */
+    /* cache the record as if it had been committed here */
 
     ngx_memzero(&commit, sizeof(ngx_http_idem_op_t));
 
@@ -178,7 +178,7 @@ ngx_http_idem_cache_commit(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_cache_committed(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    /* one that waits in the outbox may yet turn out to be lost */
+    /* a commit in the outbox may still turn out to be lost */
 
     if (op->result == NGX_HTTP_IDEM_OK
         && op->state == NGX_HTTP_IDEM_COMPLETED
@@ -216,7 +216,7 @@ ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
 }
 
 
-/* after it is removed from the store: before, a begin would fetch it again */
+/* removed from the store first: otherwise a begin could cache it again */
 
 static ngx_int_t
 ngx_http_idem_cache_admin(ngx_http_idem_op_t *op)

@@ -5,7 +5,8 @@
  */
 
 /*
- * The cache: completed records, in this nginx for a while.
+ * The cache: completed records of a remote store, kept in this nginx for a
+ * while.
  */
 
 
@@ -30,7 +31,7 @@ typedef struct {
 
 extern const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
 
-/* the record was removed, on another host perhaps */
+/* drops a record that was removed, possibly by another host */
 void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id);
 
 

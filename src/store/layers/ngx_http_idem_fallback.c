@@ -5,29 +5,29 @@
  */
 
 /*
- * The fallback: a store of two.  The first is asked; when it does not answer,
- * the ledger is asked in its place, mostly the embedded store.
+ * The fallback: a store that combines two.  The primary is asked; when it
+ * fails, the ledger is asked in its place, usually the embedded store.
  *
- * What begin learned from one of the two belongs there: op->where names it,
- * and the renewals, the commit, the release and the waiting of that request
- * go to it.  In particular, who waits for a holder in the first store does
- * not run because that store is away for a moment.
+ * A request stays with the store whose answer to its begin counted: op->where
+ * names it, and renewals, commit, release and watches of that request go
+ * there.  In particular, a waiter whose holder is in the primary does not run
+ * because the primary is down for a moment.
  *
- * While the ledger may hold unexpired records, which a time in shared memory
- * tells, begin asks both, the ledger first: a record in either counts.  So does
- * each begin of one that waits, wherever the holder is that it knows of.  Who
- * then becomes the holder in the first store is the holder in both: to one
- * worker the first store may be there, to another it is not yet, and the
- * ledger is what all of them see.  When it is done, the ledger has a copy for
- * a short while, which does not count as one of its records.
+ * While the ledger may have unexpired records, which a time in shared memory
+ * tells, begin asks both, the ledger first: a record in either counts.  The
+ * same holds for each begin of a waiter, wherever its holder is.  A request
+ * that then acquires the lock in the primary holds the lock in both: one
+ * worker may reach the primary while another does not yet, but all of them
+ * see the ledger.  After the commit, the ledger has a copy for a short while,
+ * which does not count as one of its records.
  *
- * A first store that is slow may answer after the ledger came into use, or
- * after the lock there ended.  Then the ledger is asked once more before
- * anybody runs: who is the holder in it may have begun meanwhile.
+ * A slow primary may answer after the ledger came into use, or after the lock
+ * in the ledger expired.  Then the ledger is asked once more before the
+ * request runs: another holder may have begun there in the meantime.
  *
- * Called by the core as the store; calls both, and ..._fallback_both.c for who
- * holds both.  ..._fallback_conf.c makes it.
- * docs/layers.md says what it can't promise.
+ * Called by the core as the store; calls both stores, and ..._fallback_both.c
+ * for holders in both.  ..._fallback_conf.c creates it.  docs/layers.md lists
+ * what it can't guarantee.
  */
 
 
@@ -38,19 +38,19 @@
 #include "store/layers/ngx_http_idem_fallback.h"
 
 
-/* notes of a begin: what is known of the ledger by then */
+/* notes of a begin: what the ledger answered */
 
-#define NGX_HTTP_IDEM_FALLBACK_HELD       0x01         /* its lock is ours   */
+#define NGX_HTTP_IDEM_FALLBACK_HELD       0x01         /* we hold its lock */
 #define NGX_HTTP_IDEM_FALLBACK_ABANDONED  0x02
 #define NGX_HTTP_IDEM_FALLBACK_EXPIRED    0x04
 #define NGX_HTTP_IDEM_FALLBACK_FULL       0x08
 
-/* ... and of its asker: it waits for a holder in the first store, or here */
+/* ... the waiter's holder is in the primary, or in the ledger */
 
 #define NGX_HTTP_IDEM_FALLBACK_WAITS      0x10
 #define NGX_HTTP_IDEM_FALLBACK_WAITS_HERE 0x20
 
-/* ... and that the lock in the first store is ours */
+/* ... we hold the lock in the primary */
 
 #define NGX_HTTP_IDEM_FALLBACK_TAKEN      0x40
 
@@ -88,7 +88,8 @@ const ngx_http_idem_backend_t
     NULL,
     NULL,
     NULL,
-    NULL,                                    /* both are stores on their own */
+    NULL,                                    /* init, exit: both are stores of
+                                                their own */
     NULL,
     ngx_http_idem_fallback_begin,
     ngx_http_idem_fallback_pass,             /* renew   */
@@ -98,7 +99,7 @@ const ngx_http_idem_backend_t
     ngx_http_idem_fallback_cancel,
     NULL,                                  /* stats */
     1,
-    NULL,                                    /* admin: each by its name */
+    NULL,                                    /* admin: each by its own name */
     NGX_HTTP_IDEM_TRAIL_NONE
 };
 
@@ -124,7 +125,7 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
 
     if (op->unprotected) {
 
-        /* neither answers: locks are laid in the outbox of the first */
+        /* neither answers: the outbox of the primary has the locks */
 
         return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
     }
@@ -141,11 +142,15 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
         return NGX_OK;
     }
 
-    /* nothing ran yet: a worker that is killed now leaves nothing unknown */
+    /*
+     * nothing has run yet: after a kill of the worker no outcome is unknown
+     */
 
     child->hold = 0;
 
-    /* nor is it missed where it was not before */
+    /*
+     * the waiter's record is in the primary, so the ledger need not have it
+     */
 
     if (note & NGX_HTTP_IDEM_FALLBACK_WAITS) {
         child->again = 0;
@@ -192,7 +197,7 @@ ngx_http_idem_fallback_ask_ledger(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/* the ledger was asked first */
+/* the ledger answered; it was asked first */
 
 static ngx_int_t
 ngx_http_idem_fallback_looked(ngx_http_idem_op_t *op, uintptr_t note)
@@ -221,19 +226,19 @@ ngx_http_idem_fallback_looked(ngx_http_idem_op_t *op, uintptr_t note)
 
     case NGX_HTTP_IDEM_FULL:
 
-        /* there is none, but nor is there room for one */
+        /* the ledger has no record, and no room for one */
 
         return ngx_http_idem_fallback_ask_primary(op,
                                    note | NGX_HTTP_IDEM_FALLBACK_FULL);
 
-    default: /* it may have run: what the ledger holds can't be told */
+    default: /* the request may have run: the ledger can't be read */
         op->error = "the fallback, which is in use, fails";
         return NGX_OK;
     }
 }
 
 
-/* the first store was asked */
+/* the primary answered, or failed */
 
 static ngx_int_t
 ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
@@ -267,7 +272,7 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
     if (note & NGX_HTTP_IDEM_FALLBACK_WAITS) {
 
-        /* its holder was there: no other answer will do */
+        /* the holder is in the primary: only the primary can tell */
 
         if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
             ngx_http_idem_fallback_give_back(op, f->ledger);
@@ -291,19 +296,23 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
                       &f->ledger->name);
     }
 
-    /* before it may hold one: others look at that without a lock */
+    /*
+     * before the ledger has a record: other workers read this without a lock
+     */
 
     ngx_http_idem_fallback_used(f, ngx_http_idem_lock_life(op));
 
-    /* a lock that is ours already is taken once more, and for what it is */
+    /*
+     * if we hold the lock there, begin acquires it again, now with op->hold
+     */
 
     return ngx_http_idem_fallback_ask_ledger(op, note);
 }
 
 
 /*
- * The first store let it run, and the ledger was not asked, since nothing was
- * in it then; or the lock that is ours there may have ended meanwhile
+ * The primary granted the lock, and the ledger was not asked, since it was
+ * empty then; or our lock in the ledger may have expired in the meantime.
  */
 
 static ngx_uint_t
@@ -391,7 +400,7 @@ ngx_http_idem_fallback_late(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/* the ledger was asked in place of the first store */
+/* the ledger was asked because the primary failed */
 
 static ngx_int_t
 ngx_http_idem_fallback_instead(ngx_http_idem_op_t *op, uintptr_t note)
@@ -433,7 +442,7 @@ ngx_http_idem_fallback_flags(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/* what follows a begin goes to where its answer came from */
+/* operations after begin go to the store that answered it */
 
 static ngx_int_t
 ngx_http_idem_fallback_pass(ngx_http_idem_op_t *op)
@@ -522,7 +531,7 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
         release->hold = op->hold;
         release->laid.stray = op->laid.stray;
 
-        /* under hold it does not end by itself */
+        /* under hold the lock outlives its lease */
 
         release->locked_until = ngx_current_msec
                                 + (op->hold
@@ -551,7 +560,9 @@ ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f)
         return 1;
     }
 
-    /* a time that is long past would look like one to come, some day */
+    /*
+     * reset, since ngx_msec_t wraps and an old time would become a future one
+     */
 
     (void) ngx_atomic_cmp_set(&sh->until, until, 0);
 

@@ -5,10 +5,11 @@
  */
 
 /*
- * The fallback: a store of two, one that is asked, and one for when it fails.
+ * The fallback: a store that combines two, the primary and the ledger, which
+ * takes over while the primary fails.
  *
- *   ..._fallback.c        who of both is asked
- *   ..._fallback_both.c   who holds both
+ *   ..._fallback.c        which of the two is asked
+ *   ..._fallback_both.c   holders of locks in both
  *   ..._fallback_conf.c   "fallback=" in the configuration
  */
 
@@ -25,24 +26,27 @@
 #include "store/zone/ngx_http_idem_shared.h"
 
 
-/* a store of two */
+/* in shared memory */
 
 typedef struct {
-    ngx_atomic_t                    until;      /* of the ledger's last record,
-                                                   0: there is none         */
+    ngx_atomic_t                    until;      /* when the last record in the
+                                                   ledger expires; 0: it has
+                                                   none */
 } ngx_http_idem_fallback_sh_t;
 
 
 typedef struct {
-    ngx_http_idem_store_t    store;             /* of both                  */
+    ngx_http_idem_store_t    store;             /* the combined store */
     ngx_http_idem_store_t    primary;           /* as declared, but without
-                                                   its figures: the whole has
-                                                   them                     */
+                                                   metrics: the combined store
+                                                   has them */
     ngx_http_idem_store_t   *declared;
     ngx_http_idem_store_t   *ledger;
-    ngx_http_idem_store_t    both;              /* only a name for op->where */
+    ngx_http_idem_store_t    both;              /* only a value for
+                                                   op->where */
     ngx_http_idem_shared_t   shared;
-    time_t                   logged;            /* by this worker           */
+    time_t                   logged;            /* last warning of this
+                                                   worker */
 } ngx_http_idem_fallback_t;
 
 
@@ -53,11 +57,11 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_fallback_backend;
 #define ngx_http_idem_fallback_conf(op)                                       \
     ((ngx_http_idem_fallback_t *) (op)->store->conf)
 
-/* the lock of a begin or a commit, in one of both */
+/* releases the lock of a begin or a commit in one of the two stores */
 void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *store);
 
-/* the ledger has a record for so long */
+/* the ledger has a record that lives for "life" */
 void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
     ngx_msec_t life);
 
@@ -67,7 +71,7 @@ ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
 
 /* ..._fallback_conf.c */
 
-/* a store of two, the same for the same two */
+/* returns the combined store of the two, which locations share */
 ngx_http_idem_store_t *ngx_http_idem_fallback(ngx_conf_t *cf,
     ngx_array_t *all, ngx_http_idem_store_t *primary,
     ngx_http_idem_store_t *ledger);

@@ -5,11 +5,11 @@
  */
 
 /*
- * Of a holder in both stores of a fallback: its renewals, its commit, its
- * release.  What the first store says is what counts; the ledger has its part
- * before or after that.
+ * Operations of a holder that has the lock in both stores of a fallback:
+ * renew, commit, release.  The result is that of the primary; the ledger is
+ * updated before or after.
  *
- * Called by the fallback; calls both.
+ * Called by the fallback; calls both stores.
  */
 
 
@@ -20,11 +20,11 @@
 #include "store/layers/ngx_http_idem_fallback.h"
 
 
-/* note of the copy of a commit: the first store does not have it yet */
+/* note of the copy of a commit: the primary has it in its outbox only */
 
 #define NGX_HTTP_IDEM_FALLBACK_KEPT  0x01
 
-/* how long the ledger has a copy of what is in the first store */
+/* how long the ledger keeps a copy of a record in the primary, ms */
 #define NGX_HTTP_IDEM_FALLBACK_COPY  10000
 
 
@@ -100,7 +100,7 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
 
     case NGX_HTTP_IDEM_ERROR:
 
-        /* it could not even be kept for later: here it can */
+        /* not even the outbox could keep the commit: the ledger can */
 
         ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
 

@@ -5,7 +5,7 @@
  */
 
 /*
- * The fallback, as locations name it: "idempotency <store> fallback=<store>".
+ * The configuration of the fallback: "idempotency <store> fallback=<store>".
  *
  * Called while the configuration is read.
  */
@@ -28,8 +28,8 @@ static ngx_int_t ngx_http_idem_fallback_dropped(ngx_conf_t *cf,
 
 
 /*
- * Neither of the two need be declared yet; locations that name the same two
- * have the same store.
+ * The two stores may be declared later.  Locations that name the same two
+ * share one combined store.
  */
 
 ngx_http_idem_store_t *
@@ -72,7 +72,7 @@ ngx_http_idem_fallback(ngx_conf_t *cf, ngx_array_t *all,
 }
 
 
-/* all stores are there, and their layers around them */
+/* called after all stores have their layers */
 
 char *
 ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all)
@@ -130,9 +130,10 @@ ngx_http_idem_fallback_bind(ngx_array_t *all)
 
 
 /*
- * A reload may take "fallback=" away while the ledger holds records that the
- * first store does not have: nobody asks it for them any more.  That is told;
- * and until when they live is kept, for a reload that brings it back.
+ * A reload may remove "fallback=" while the ledger has records that the
+ * primary lacks: no request would look for them any more.  That is logged.
+ * The time of their expiry is kept, in case another reload restores the
+ * fallback.
  */
 
 ngx_int_t

@@ -5,17 +5,19 @@
  */
 
 /*
- * An operation that a layer hands down to the store inside.
+ * An operation that a layer passes on to the inner store.
  *
- * It is an operation of its own (the asker's has one timer and one place in a
- * queue, which belong to the backend below), with the asker's pool for what
- * is found.  When it is done its answer is copied up, and the layer looks at
- * it; then the asker is told, or another one is handed down.
+ * It is a separate operation, the child, since timer and queue of the outer
+ * operation can be used by one backend only.  It uses the pool of the outer
+ * operation for the record found.  When it completes, its result is copied to
+ * the outer operation, and the layer examines it.  Then the outer operation
+ * completes, or the layer submits another child.
  *
- * They come from a list of this worker, since an operation need not have a
- * pool, and a request that runs for long renews its lease often.
+ * Children come from a free list of this worker: an operation need not have a
+ * pool, and a long request renews its lease often, which would make a pool
+ * grow.
  *
- * Called by the layers; calls the store inside.
+ * Called by the layers; calls the inner store.
  */
 
 
@@ -27,8 +29,8 @@
 
 
 /*
- * Of those that are spare, so many are for commits and releases: when memory
- * is short, it is not what ends a lock that fails
+ * This many free children are reserved for commits and releases, so that
+ * locks can be ended when memory is short.
  */
 #define NGX_HTTP_IDEM_LAYER_RESERVE  16
 
@@ -36,11 +38,11 @@
 typedef struct ngx_http_idem_child_s  ngx_http_idem_child_t;
 
 struct ngx_http_idem_child_s {
-    ngx_http_idem_op_t       op;                /* first                    */
+    ngx_http_idem_op_t       op;                /* must be first */
     ngx_http_idem_op_t      *outer;
     ngx_http_idem_layer_pt   done;
     uintptr_t                note;
-    ngx_http_idem_child_t   *next;              /* that is free             */
+    ngx_http_idem_child_t   *next;              /* in the free list */
 };
 
 
@@ -144,7 +146,7 @@ ngx_http_idem_layer_handler(ngx_http_idem_op_t *child)
         ngx_http_idem_store_complete(op);
     }
 
-    /* op->pending is as it was: another one is under way */
+    /* op->pending is still set if another child is pending */
 }
 
 

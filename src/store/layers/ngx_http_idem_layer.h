@@ -5,8 +5,8 @@
  */
 
 /*
- * A layer: a store whose conf begins with the one inside, to which it hands an
- * operation down as one of its own.
+ * A layer: a store around another store, the inner one.  It passes operations
+ * on to the inner store as operations of its own.
  */
 
 
@@ -21,38 +21,42 @@
 #include "store/ngx_http_idem_store.h"
 
 
-/* the beginning of every layer's conf */
+/* the first member of every layer's conf */
 
 typedef struct {
     ngx_http_idem_store_t   *inner;
     ngx_http_idem_store_t   *named;             /* as declared: the outermost,
-                                                   which has the figures    */
+                                                   which has the metrics */
 } ngx_http_idem_layer_t;
 
 
 /*
- * The inner operation is done, and its answer stands in "op".  NGX_OK: that
- * was all; NGX_AGAIN: another one was handed down, and is under way.
+ * Called when the inner operation is complete and its result is copied to
+ * "op".  NGX_OK: the operation is complete; NGX_AGAIN: another inner
+ * operation is pending.
  */
 typedef ngx_int_t (*ngx_http_idem_layer_pt)(
     ngx_http_idem_op_t *op, uintptr_t note);
 
-/* for begin, renew ... of a layer: NGX_OK or NGX_AGAIN; "done" may be NULL */
+/* submits an inner operation; NGX_OK or NGX_AGAIN; "done" may be NULL */
 ngx_int_t ngx_http_idem_layer_ask(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *inner, ngx_http_idem_layer_pt done,
     uintptr_t note);
 
-/* the same in two steps, for one who changes it in between; may be NULL */
+/*
+ * the same in two steps, to change the inner operation; child() may return
+ * NULL
+ */
 ngx_http_idem_op_t *ngx_http_idem_layer_child(
     ngx_http_idem_op_t *op, ngx_http_idem_store_t *inner,
     ngx_http_idem_layer_pt done, uintptr_t note);
 ngx_int_t ngx_http_idem_layer_submit(ngx_http_idem_op_t *child);
 
-/* the note of the inner operation, which is cancelled */
+/* note() returns the note of the inner operation; cancel() cancels it */
 uintptr_t ngx_http_idem_layer_note(ngx_http_idem_op_t *op);
 void ngx_http_idem_layer_cancel(ngx_http_idem_op_t *op);
 
-/* operations of a layer that has nothing to say to them */
+/* for layers that pass an operation on unchanged */
 ngx_int_t ngx_http_idem_layer_pass(ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_layer_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
@@ -62,11 +66,11 @@ void ngx_http_idem_layer_exit_process(ngx_cycle_t *cycle,
 #define ngx_http_idem_layer_inner(op)                                         \
     (((ngx_http_idem_layer_t *) (op)->store->conf)->inner)
 
-/* what the layers stand around: the backend itself */
+/* the backend inside all layers */
 ngx_http_idem_store_t *ngx_http_idem_layer_innermost(
     ngx_http_idem_store_t *store);
 
-/* the store answered, whatever it said */
+/* the store replied, whatever the result */
 #define ngx_http_idem_layer_answered(op)                                      \
     ((op)->result != NGX_HTTP_IDEM_ERROR || (op)->bad_record)
 

@@ -5,19 +5,19 @@
  */
 
 /*
- * What stands around a store that is elsewhere, and can be away.  Each layer
- * is itself a store, with a header of its own:
+ * The layers around a remote store, which may be down.  Each layer is itself
+ * a store, with a header of its own:
  *
- *   cache    completed records, in this nginx for a while
- *   outbox   commits that could not reach the store: answered from here, and
- *            tried again
- *   breaker  asks a store that is down only now and then
+ *   cache    keeps completed records in this nginx for a while
+ *   outbox   keeps commits that could not reach the store, answers begins from
+ *            them, and retries them
+ *   breaker  stops asking a store that is down, but for probes
  *
- * in that order, the outermost first.  The fallback is a store of two: one
- * that is asked, and one for when it fails.
+ * in that order, the outermost first.  The fallback is a store that combines
+ * two: a primary, and a ledger that takes over while the primary fails.
  *
- *   ..._layer.c           an operation handed down as one of its own
- *   ..._layers_conf.c     directives in the block of a store; who is in whom
+ *   ..._layer.c           operations that a layer passes on to the inner store
+ *   ..._layers_conf.c     directives in the block of a store; nesting
  */
 
 
@@ -35,7 +35,7 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* of a store that is elsewhere; of others there is none */
+/* for remote stores only */
 
 struct ngx_http_idem_layers_s {
     ngx_http_idem_breaker_t *breaker;           /* or NULL                  */
@@ -44,10 +44,10 @@ struct ngx_http_idem_layers_s {
 };
 
 
-/* directives in the block of a store: they set store->layers */
+/* directives in the block of a store; their conf is store->layers */
 extern ngx_http_idem_store_command_t  ngx_http_idem_layers_commands[];
 
-/* puts the layers around a store whose own conf is done */
+/* puts the layers around a store after init_conf() of its backend */
 char *ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store);
 
 

@@ -5,15 +5,15 @@
  */
 
 /*
- * The layers in the configuration: their directives, which stand in the block
- * of the store itself, and the order in which they are put around it.
+ * The layers in the configuration: their directives, which are in the block
+ * of the store itself, and their nesting.
  *
- * A store keeps its place and its name.  What it was becomes a store within:
- * its backend and conf move there, and those of the outermost layer take
- * their place.  So whoever has a pointer to the store asks the layers.
+ * A store keeps its address and its name.  Its backend and conf move to a new
+ * inner store, and those of the outermost layer take their place.  So every
+ * pointer to the store leads to the layers.
  *
- * Called by the declaration of stores; calls the zones, and makes small states
- * that all workers share.
+ * Called by idempotency_store; calls the zones, and adds shared memory for
+ * the state of the layers.
  */
 
 
@@ -235,7 +235,7 @@ ngx_http_idem_layers_invalid(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
-/* from the inside out */
+/* from the innermost to the outermost */
 
 char *
 ngx_http_idem_layers_wrap(ngx_conf_t *cf, ngx_http_idem_store_t *store)
@@ -316,7 +316,7 @@ ngx_http_idem_layers_put(ngx_conf_t *cf, ngx_http_idem_store_t *store,
         return NGX_CONF_ERROR;
     }
 
-    /* without figures: they are those of the whole */
+    /* metrics are those of the outermost store only */
 
     *layer->inner = *store;
     layer->inner->metrics = NULL;
@@ -330,7 +330,7 @@ ngx_http_idem_layers_put(ngx_conf_t *cf, ngx_http_idem_store_t *store,
 }
 
 
-/* store->forget: the record was removed, on another host perhaps */
+/* store->forget: the record was removed, possibly by another host */
 
 static void
 ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)

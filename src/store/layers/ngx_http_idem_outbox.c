@@ -8,22 +8,23 @@
  * The outbox: commits that could not reach the store after the application
  * ran.
  *
- * The record is kept in shared memory of this nginx.  A begin for it is
- * answered from here, so that a retry is replayed and does not run again, and
- * the commit is tried again until it lands, or somebody else turns out to
- * have taken over, or its time is over (..._outbox_retry.c).  Once its lease
- * may be over, another host may have run the same: then the commit is tried
- * before anybody is answered (..._outbox_check.c).  What is kept is not
- * forgotten for something newer: when there is no room, the commit fails.
+ * The record is kept in shared memory of this nginx.  A begin finds it here,
+ * so that a retry of the request is replayed and does not run again.  The
+ * commit is retried until the store accepts it, or another request turns out
+ * to have taken over, or the record expires (..._outbox_retry.c).  Once its
+ * lease may have expired, another host may have run the same request: then
+ * the commit is retried before a begin is answered (..._outbox_check.c).
+ * Records are never evicted: without room, a new commit fails.
  *
- * A commit that the store has, but too few of its replicas, is kept as well,
- * while half of the room is free: until replicas have it, it may be lost with
- * its server, and is written again where another takes over.
+ * A commit that the store has accepted, but too few of its replicas, is kept
+ * as well, as long as half of the zone is free: until replicas have it, it
+ * may be lost with its server, and it is written again to the server that
+ * takes over.
  *
- * And here are the locks and outcomes of requests that run although the store
- * does not answer a begin (..._outbox_local.c).
+ * The outbox also has the locks and outcomes of requests that run although
+ * the store does not answer a begin (..._outbox_local.c).
  *
- * While there is nothing in it, a begin costs one look at a counter.
+ * While the outbox is empty, a begin costs one read of a counter.
  *
  * Called by the cache or the core; calls the breaker or the backend inside,
  * and the zone.
@@ -37,14 +38,15 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* what there is of a record */
+/* what the outbox knows of a record */
 
 typedef enum {
     NGX_HTTP_IDEM_OUTBOX_NONE = 0,
     NGX_HTTP_IDEM_OUTBOX_KEPT,
-    NGX_HTTP_IDEM_OUTBOX_DOUBTFUL,           /* the store may know better: the
-                                                lease may be over           */
-    NGX_HTTP_IDEM_OUTBOX_RUNS                /* a lock of this nginx only   */
+    NGX_HTTP_IDEM_OUTBOX_DOUBTFUL,           /* the lease may have expired,
+                                                and the store may know
+                                                better */
+    NGX_HTTP_IDEM_OUTBOX_RUNS                /* a lock in this nginx only */
 } ngx_http_idem_outbox_has_e;
 
 
@@ -85,7 +87,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
     NULL,                                  /* stats */
     1,
     ngx_http_idem_outbox_admin,
-    NGX_HTTP_IDEM_TRAIL_NONE                 /* store->trail says it */
+    NGX_HTTP_IDEM_TRAIL_NONE                 /* see store->trail */
 };
 
 
@@ -137,12 +139,15 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
 {
     if (op->unprotected) {
 
-        /* the store did not know that it runs: it is told when it answers */
+        /*
+         * the store does not know of the request: it is retried like a failed
+         * commit
+         */
 
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "it ran unprotected";
 
-        /* another host may have run it meanwhile */
+        /* another host may have run the request in the meantime */
 
         op->locked_until = ngx_current_msec
                            + (ngx_http_idem_op_retryable(op)
@@ -170,8 +175,9 @@ ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
 
 
 /*
- * What is here has changed already: there is nothing to wait for.  What is in
- * doubt has: whoever waits may have been told that another one runs.
+ * A record with an outcome has changed already: there is nothing to wait for.
+ * A doubtful one is passed on: the waiter may wait for a holder that the
+ * store knows of.
  */
 
 static ngx_int_t
@@ -196,7 +202,7 @@ ngx_http_idem_outbox_watch(ngx_http_idem_op_t *op)
 }
 
 
-/* it ran, whether the asker is there or not */
+/* the request was executed, even if it is gone: its commit is kept */
 
 static void
 ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
@@ -207,7 +213,10 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
 
     if (op->state_data == NULL) {
 
-        /* nothing was handed down: it waits for a commit to be tried */
+        /*
+         * no inner operation: a local watch, or a begin that waits for a
+         * check
+         */
 
         if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
             ngx_http_idem_outbox_local_cancel(op);
@@ -275,7 +284,7 @@ ngx_http_idem_outbox_released(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/* "read": as begin finds it, and then only while it is to be replayed */
+/* "read": fill op->found, and ignore a record that lets the request run */
 
 static ngx_http_idem_outbox_has_e
 ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
@@ -288,7 +297,7 @@ ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
         return NGX_HTTP_IDEM_OUTBOX_NONE;
     }
 
-    /* whoever put it there may be gone */
+    /* the worker that added the record may be gone: retry by timer */
 
     ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
@@ -306,7 +315,7 @@ ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
                && ngx_http_idem_claim_same(&node->claim, op->claim,
                                            op->key_alone))
     {
-        /* the same request may run: that is the store's to say */
+        /* the same request may run: the store decides */
 
         has = NGX_HTTP_IDEM_OUTBOX_NONE;
 
@@ -331,7 +340,7 @@ ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
 }
 
 
-/* of the record; of an unknown outcome, until the same request may run */
+/* time to live; of an unknown outcome, time until the same request may run */
 
 ngx_msec_t
 ngx_http_idem_outbox_left(ngx_http_idem_node_t *node)
@@ -425,7 +434,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 }
 
 
-/* commits that the store lacks; read without the lock, it may be late */
+/* commits that the store lacks; without the lock, so slightly outdated */
 
 ngx_uint_t
 ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o)

@@ -5,18 +5,18 @@
  */
 
 /*
- * The outbox: commits that could not reach the store.  They are answered from
- * here, and tried again.
+ * The outbox: commits that could not reach the store.  Begins are answered
+ * from it, and the commits are retried.
  *
- *   ..._outbox.c          what is kept
- *   ..._outbox_retry.c    trying again: when, and by which worker
- *   ..._outbox_lane.c     ... each node by itself
- *   ..._outbox_try.c      ... one record
- *   ..._outbox_result.c   ... and what becomes of it
- *   ..._outbox_release.c  locks that could not be given back
- *   ..._outbox_check.c    looks before it is told too late
- *   ..._outbox_local.c    locks of this nginx only
- *   ..._outbox_admin.c    what people ask
+ *   ..._outbox.c          the operations, and which commits are kept
+ *   ..._outbox_retry.c    retries: when, and by which worker
+ *   ..._outbox_lane.c     retries: pacing, per node
+ *   ..._outbox_try.c      retries: one record
+ *   ..._outbox_result.c   retries: results
+ *   ..._outbox_release.c  releases that failed
+ *   ..._outbox_check.c    begins after the lease may have expired
+ *   ..._outbox_local.c    locks in this nginx only
+ *   ..._outbox_admin.c    administrative operations
  */
 
 
@@ -33,42 +33,42 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-/* of an outbox, for the metrics; "waiting" is the number of its records */
+/* counters for the metrics */
 
 typedef struct {
     ngx_atomic_t                    kept;
     ngx_atomic_t                    landed;
-    ngx_atomic_t                    lost;       /* somebody else took over  */
-    ngx_atomic_t                    dropped;    /* there was no room        */
+    ngx_atomic_t                    lost;       /* another request took over */
+    ngx_atomic_t                    dropped;    /* there was no room */
 } ngx_http_idem_outbox_figures_t;
 
 
 /* why a commit is in the outbox */
 
 typedef enum {
-    NGX_HTTP_IDEM_OUTBOX_FAILED = 0,            /* the store may not have it */
-    NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED,        /* its replicas may not      */
+    NGX_HTTP_IDEM_OUTBOX_FAILED = 0,            /* the store may lack it */
+    NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED,        /* replicas may lack it */
     NGX_HTTP_IDEM_OUTBOX_CAUSES
 } ngx_http_idem_outbox_cause_e;
 
 
 /*
- * Commits of one node that are kept for one cause: these are tried, paused and
- * resumed together, and hold up no others.
+ * A lane: the commits of one node that are kept for one cause.  They are
+ * retried, paused and resumed together, and do not delay other lanes.
  */
 
 typedef struct {
-    ngx_msec_t                      next;       /* when to try              */
-    ngx_msec_t                      delay;      /* between tries in vain    */
-    ngx_uint_t                      used;       /* there may be some        */
-    ngx_uint_t                      open;       /* the last try succeeded:
-                                                   all are tried at once    */
-    ngx_uint_t                      rewrite;    /* unacknowledged ones, once
-                                                   each: the server may be
-                                                   another one              */
+    ngx_msec_t                      next;       /* time of the next attempt */
+    ngx_msec_t                      delay;      /* between failed attempts */
+    ngx_uint_t                      used;       /* the lane may have records */
+    ngx_uint_t                      open;       /* the last attempt succeeded:
+                                                   retry all */
+    ngx_uint_t                      rewrite;    /* write unacknowledged
+                                                   commits once more: the
+                                                   server may have changed */
 } ngx_http_idem_outbox_lane_t;
 
-/* by place of the node; the first is that of what has none */
+/* by slot of the node; the first is for records without one */
 #define NGX_HTTP_IDEM_OUTBOX_PLACES                                           \
     (1 + NGX_HTTP_IDEM_NODES_MAX)
 
@@ -77,28 +77,32 @@ typedef struct {
 
 
 typedef struct {
-    ngx_pid_t                       owner;      /* who tries, 0: nobody     */
+    ngx_pid_t                       owner;      /* worker that retries; 0:
+                                                   none */
     ngx_msec_t                      owned_until;
-    ngx_uint_t                      expired;    /* of the zone, as logged   */
-    ngx_uint_t                      keeps;      /* so far                   */
-    ngx_uint_t                      unacknowledged; /* records, about       */
+    ngx_uint_t                      expired;    /* z.zone->expired when last
+                                                   logged */
+    ngx_uint_t                      keeps;      /* commits kept so far */
+    ngx_uint_t                      unacknowledged; /* number of records,
+                                                       approximate */
     ngx_http_idem_outbox_figures_t  figures;
     ngx_http_idem_outbox_lane_t  lanes[
                                            NGX_HTTP_IDEM_OUTBOX_LANES];
 } ngx_http_idem_outbox_sh_t;
 
 
-/* of a lane, in the worker that tries */
+/* a lane in the worker that retries */
 
 typedef struct {
-    ngx_uint_t                      tries;      /* under way                */
-    size_t                          bytes;      /* of their responses       */
-    unsigned                        seen:1;     /* in this pass             */
-    unsigned                        taken:1;    /* in this pass             */
-    unsigned                        more:1;     /* some had to wait         */
+    ngx_uint_t                      tries;      /* attempts under way */
+    size_t                          bytes;      /* of their responses */
+    unsigned                        seen:1;     /* has records in this pass */
+    unsigned                        taken:1;    /* attempt started in this
+                                                   pass */
+    unsigned                        more:1;     /* limits were reached */
 } ngx_http_idem_outbox_work_t;
 
-/* tries by id of the record */
+/* hash of attempts by record id */
 #define NGX_HTTP_IDEM_OUTBOX_BUCKETS  256
 
 
@@ -107,28 +111,33 @@ typedef struct {
     ngx_http_idem_records_t  z;
     ngx_http_idem_shared_t   shared;
 
-    /* this worker */
+    /* per worker */
     ngx_event_t              tick;
-    ngx_uint_t               connects;          /* of the store, as seen    */
-    ngx_msec_t               rewritten;         /* ... when                 */
-    ngx_uint_t               left;              /* of this pass             */
-    ngx_uint_t               keeps;             /* when it began            */
+    ngx_uint_t               connects;          /* store->connects when last
+                                                   checked */
+    ngx_msec_t               rewritten;         /* time of the last rewrite */
+    ngx_uint_t               left;              /* records left in this pass */
+    ngx_uint_t               keeps;             /* sh->keeps at its start */
     ngx_queue_t             *tries;
-    ngx_http_idem_outbox_work_t  *work;         /* by lane                  */
-    ngx_queue_t                     checks;     /* those somebody waits for */
-    ngx_queue_t                     releases;   /* to be tried again        */
+    ngx_http_idem_outbox_work_t  *work;         /* one per lane */
+    ngx_queue_t                     checks;     /* attempts that begins wait
+                                                   for */
+    ngx_queue_t                     releases;   /* releases to retry */
     ngx_uint_t                      nreleases;
 } ngx_http_idem_outbox_t;
 
 
-/* how soon a commit is tried again */
+/* delay before a commit is retried, ms */
 #define NGX_HTTP_IDEM_OUTBOX_DELAY_MIN  250
 #define NGX_HTTP_IDEM_OUTBOX_DELAY_MAX  500
 
-/* ... where too few replicas have it */
+/* the same if too few replicas have it */
 #define NGX_HTTP_IDEM_OUTBOX_DELAY_REPLICAS  1000
 
-/* how often every worker looks whether somebody tries, while one waits */
+/*
+ * while the outbox is not empty: how often each worker checks whether another
+ * worker retries, ms
+ */
 #define NGX_HTTP_IDEM_OUTBOX_TICK       1000
 
 #define ngx_http_idem_outbox_sh(o)                                            \
@@ -139,11 +148,11 @@ typedef struct {
 #define ngx_http_idem_outbox_unlock(o)                                        \
     ngx_http_idem_zone_unlock(&(o)->z)
 
-/* one read of shared memory: whether there is anything in it */
+/* a single read of shared memory, without the lock */
 #define ngx_http_idem_outbox_empty(o)                                         \
     (*(volatile ngx_uint_t *) &(o)->z.zone->records == 0)
 
-/* an outcome has no use for "again": it is the cause for which it is kept */
+/* in an outbox, "again" of a record with an outcome is the cause */
 #define ngx_http_idem_outbox_cause(node)                                      \
     ((ngx_http_idem_outbox_cause_e) (node)->again)
 
@@ -157,17 +166,17 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend;
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
 void ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id);
 
-/* what begin tells of the time that is left */
+/* op->found.left of a begin that finds the record */
 ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_node_t *node);
 
-/* for the figures: commits that are kept since the store lacks them */
+/* for the metrics: number of commits that the store lacks */
 ngx_uint_t ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o);
 
 /* ..._outbox_check.c */
 
 /*
- * A begin found what is kept here, but its lease may be over.  NGX_OK or
- * NGX_AGAIN, as of a begin.
+ * A begin found a record whose lease may have expired.  Returns NGX_OK or
+ * NGX_AGAIN, as a begin does.
  */
 ngx_int_t ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
@@ -180,7 +189,7 @@ ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle,
     ngx_http_idem_outbox_t *o);
 void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o);
 
-/* looks at what waits, in that time or before */
+/* wakes the retry timer after "delay" at the latest */
 void ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay);
 
 /* ..._outbox_try.c */
@@ -188,30 +197,32 @@ void ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay);
 ngx_int_t ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle,
     ngx_http_idem_outbox_t *o);
 
-/* the commit of a record, if it may be tried now; the zone is locked */
+/*
+ * returns the commit of a record if it may be retried now; the zone is locked
+ */
 ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_node_t *node);
 void ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op);
 
-/* forgets pauses; "all": and what is under way, since the worker leaves */
+/* removes pauses; "all": also cancels attempts, since the worker exits */
 void ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o,
     ngx_uint_t all);
 
 /* ..._outbox_result.c */
 
-/* what is kept, as a commit of its own; the zone is locked; may be NULL */
+/* creates a commit from a record; the zone is locked; NULL: no memory */
 ngx_http_idem_op_t *ngx_http_idem_outbox_op(
     ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node);
 
 /*
- * Such a commit is done: its record leaves the outbox, unless there was no
- * answer or replicas lack it, and that is logged.  Returns whether it was
- * still here.
+ * Called with the result of such a commit.  Removes the record, unless the
+ * commit failed or replicas lack it, and logs the result.  Returns whether
+ * the record was still in the outbox.
  */
 ngx_uint_t ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
-/* counts and logs those whose time was over, whoever found them */
+/* counts and logs commits that expired, whichever worker found them */
 void ngx_http_idem_outbox_expired(ngx_http_idem_outbox_t *o);
 
 /* ..._outbox_lane.c: called with the zone locked */
@@ -219,14 +230,14 @@ void ngx_http_idem_outbox_expired(ngx_http_idem_outbox_t *o);
 ngx_uint_t ngx_http_idem_outbox_lane(ngx_http_idem_outbox_t *o,
     u_char *id, ngx_http_idem_outbox_cause_e cause);
 
-/* a commit of the lane was kept */
+/* a commit was added to the lane */
 void ngx_http_idem_outbox_lane_use(ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
-/* how many more may be tried now */
+/* how many more attempts may start now */
 ngx_uint_t ngx_http_idem_outbox_lane_room(
     ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
-/* a try begins, and is done; with or without success */
+/* an attempt starts; ends; succeeded; lacks replicas; failed */
 void ngx_http_idem_outbox_lane_take(ngx_http_idem_outbox_t *o,
     ngx_uint_t n, size_t size);
 void ngx_http_idem_outbox_lane_done(ngx_http_idem_outbox_t *o,
@@ -238,26 +249,26 @@ void ngx_http_idem_outbox_lane_missed(ngx_http_idem_outbox_t *o,
 void ngx_http_idem_outbox_lane_failed(ngx_http_idem_outbox_t *o,
     ngx_uint_t n);
 
-/* a server was connected anew: it may lack what replicas did not have */
+/* after a reconnect: the server may lack what had too few replicas */
 void ngx_http_idem_outbox_lanes_rewrite(ngx_http_idem_outbox_t *o);
 
 void ngx_http_idem_outbox_pass_start(ngx_http_idem_outbox_t *o);
 void ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o);
 
-/* until the next is due, or "wait" */
+/* ms until the next attempt of any lane, at most "wait" */
 ngx_msec_t ngx_http_idem_outbox_lanes_next(
     ngx_http_idem_outbox_t *o, ngx_msec_t wait);
 
 /* ..._outbox_release.c */
 
-/* a lock could not be given back: tries on, while its lease can last */
+/* a release failed: retries it until the lease expires */
 void ngx_http_idem_outbox_release_later(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 void ngx_http_idem_outbox_release_exit(ngx_http_idem_outbox_t *o);
 
 /* ..._outbox_local.c */
 
-/* locks of requests that run although the store does not answer */
+/* operations of requests that run although the store does not answer */
 ngx_int_t ngx_http_idem_outbox_local_begin(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_outbox_local_renew(
@@ -265,7 +276,7 @@ ngx_int_t ngx_http_idem_outbox_local_renew(
 ngx_int_t ngx_http_idem_outbox_local_release(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
-/* looks again after a while; nothing is handed down */
+/* completes after a while; there is no inner operation */
 ngx_int_t ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op);
 void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op);
 

@@ -5,15 +5,15 @@
  */
 
 /*
- * What people ask of the outbox: a record that waits here is shown and
- * removed, too.
+ * Administrative operations of the outbox: get and remove also handle records
+ * in the outbox.
  *
- * A commit that is on its way while its record is removed finds what the store
- * leaves in its place, and is lost: ..._store.h, remove.  A list is of what the
- * store has; how much waits here is in the figures.
+ * If a record is removed while its commit is being retried, the commit finds
+ * the tombstone in the store and is lost (see remove in ..._store.h).  A list
+ * has the records of the store only; the metrics tell how many are here.
  *
- * Called through the layers around it; calls the breaker or the backend inside,
- * and the zone.
+ * Called through the layers around it; calls the breaker or the backend
+ * inside, and the zone.
  */
 
 
@@ -52,7 +52,9 @@ ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    /* a store that is away may have it: what is here alone is not removed */
+    /*
+     * a store that is down may have the record: keep ours, so that both agree
+     */
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE
         && op->result == NGX_HTTP_IDEM_ERROR)
@@ -76,7 +78,10 @@ ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
     node = ngx_http_idem_zone_find(&o->z, op->id);
 
-    /* the lock of one that runs without the store stays: its holder is here */
+    /*
+     * the lock of a request that runs without the store stays: its holder is
+     * here
+     */
 
     if (node == NULL
         || (op->kind == NGX_HTTP_IDEM_OP_REMOVE
@@ -86,7 +91,7 @@ ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
         return;
     }
 
-    /* of what the store lacks only: it has the newer ones */
+    /* only if the store has no entry, which would be newer */
 
     if (op->list->entries.nelts == 0) {
         entry = ngx_http_idem_zone_entry(&o->z, node, op);
@@ -123,7 +128,7 @@ ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
 }
 
 
-/* of a record that was removed on another host */
+/* drops a record that was removed by another host */
 
 void
 ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)

@@ -5,23 +5,24 @@
  */
 
 /*
- * Before it is told too late: what is kept in the outbox, once the lease of
- * its execution may be over.
+ * Begins that find a record in the outbox after the lease of its holder may
+ * have expired.
  *
- * While the lease lasts nobody else can have run, and what is kept is true.
- * After that another host may have taken over, and have told its own response
- * to others; and what too few replicas had may be gone with its server.  So
- * the commit is tried at once, and who asked waits for that, but not for any
- * replicas:
+ * Until the lease expires no other request can have run, and the record in
+ * the outbox is valid.  After that another host may have taken over, and may
+ * have sent its own response to clients; and a commit with too few replicas
+ * may be lost with its server.  So the commit is retried at once, and the
+ * begin waits for its result, but not for replicas:
  *
- *   it landed          what is kept is replayed
- *   it is lost         the store is asked as usual; the copy is gone, unless
- *                      the one that took over still runs, and may give back
- *   there is no answer what is kept is replayed: nothing better can be known
+ *   committed  the record in the outbox is replayed
+ *   lost       the begin is passed on to the store; the record is dropped,
+ *              unless the request that took over still runs: it may release
+ *              the lock
+ *   no answer  the record in the outbox is replayed: nothing better is known
  *
- * All who ask in this worker while it is under way share one try.  Another
- * worker may try at the same time, or the outbox itself; a commit that is
- * tried twice does no harm, and is told of once.
+ * All begins of this worker for the same record share one retry.  Another
+ * worker may retry at the same time, or the outbox itself; committing twice
+ * does no harm, and is logged once.
  *
  * Called by the outbox; calls the store inside it.
  */
@@ -38,7 +39,8 @@ typedef struct {
     ngx_queue_t              queue;
     ngx_http_idem_outbox_t  *outbox;
     ngx_http_idem_op_t      *commit;
-    ngx_queue_t              askers;            /* begins, by op->queue     */
+    ngx_queue_t              askers;            /* waiting begins, by
+                                                   op->queue */
 } ngx_http_idem_outbox_check_t;
 
 
@@ -52,7 +54,7 @@ static ngx_int_t ngx_http_idem_outbox_check_answer(
     ngx_http_idem_op_t *op, ngx_uint_t replay, ngx_uint_t kept);
 
 
-/* what is kept was read into op->found already */
+/* op->found already has the record */
 
 ngx_int_t
 ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
@@ -63,7 +65,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     ngx_http_idem_outbox_check_t  *check;
 
     if (op->result != NGX_HTTP_IDEM_FOUND) {
-        /* there was no memory for it */
+        /* there was no memory for the response */
         return NGX_OK;
     }
 
@@ -85,7 +87,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     ngx_http_idem_outbox_unlock(o);
 
     if (node == NULL) {
-        /* another worker was faster */
+        /* another worker has removed the record */
         return ngx_http_idem_layer_pass(op);
     }
 
@@ -131,7 +133,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 }
 
 
-/* the same record, by the same holder */
+/* a check of the same record with the same token */
 
 static ngx_http_idem_outbox_check_t *
 ngx_http_idem_outbox_check_find(ngx_http_idem_outbox_t *o,
@@ -174,7 +176,7 @@ ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit)
     kept = (commit->result == NGX_HTTP_IDEM_ERROR);
     replay = ngx_http_idem_outbox_check_end(check);
 
-    /* whoever is answered may cancel others: each time from the beginning */
+    /* completing one may cancel others: restart from the head each time */
 
     while (!ngx_queue_empty(&check->askers)) {
         q = ngx_queue_head(&check->askers);
@@ -193,7 +195,7 @@ ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit)
 }
 
 
-/* returns whether what is kept may be told */
+/* returns whether the record in the outbox may be replayed */
 
 static ngx_uint_t
 ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_check_t *check)
@@ -205,7 +207,7 @@ ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_check_t *check)
     o = check->outbox;
     commit = check->commit;
 
-    /* who asks from now on begins a check of his own */
+    /* a begin from now on starts a new check */
 
     ngx_queue_remove(&check->queue);
 
@@ -218,7 +220,9 @@ ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_check_t *check)
 
     case NGX_HTTP_IDEM_ERROR:
 
-        /* gone meanwhile: somebody knows better */
+        /*
+         * if the record was removed in the meantime, it must not be replayed
+         */
         return here;
 
     default: /* NGX_HTTP_IDEM_OK, NGX_HTTP_IDEM_FULL */
@@ -244,7 +248,7 @@ ngx_http_idem_outbox_check_answer(ngx_http_idem_op_t *op,
 void
 ngx_http_idem_outbox_check_cancel(ngx_http_idem_op_t *op)
 {
-    /* the commit goes on: it has to be tried in any case */
+    /* the commit continues: it has to be retried in any case */
 
     ngx_queue_remove(&op->queue);
 }

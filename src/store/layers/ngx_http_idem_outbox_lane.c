@@ -5,22 +5,24 @@
  */
 
 /*
- * Lanes of the outbox: the commits of one node that are kept for one cause.
+ * Lanes of the outbox: a lane is the set of commits of one node that are kept
+ * for one cause, with its retry state.
  *
- * A lane is closed while its node does not answer: one commit is tried after
- * each delay.  When that succeeds it is open, and all that it has are tried at
- * once.  So the commits of a node that is away hold up no others.  Where a
- * record is may change while it is kept: its lane is asked for each time.
+ * A lane is closed while its node does not answer: one commit is attempted
+ * after each delay.  If that succeeds, the lane is open, and all its commits
+ * are attempted at once.  So the commits of a node that is down do not delay
+ * others.  A record may move to another node while it is kept; its lane is
+ * determined at each attempt.
  *
- * Commits that too few replicas have are in a lane of their own.  It is open
- * when a try was acknowledged.  And when a server was connected anew, or has
- * the record now, each is written once: that server may have taken over, and
- * lack it.
+ * Commits with too few replicas have lanes of their own.  Such a lane opens
+ * when an attempt is acknowledged by replicas.  After a reconnect, or when
+ * another server has the record, each of these commits is written once more:
+ * the server may have taken over, and may lack it.
  *
- * All of this is a matter of time only: a worker that is killed leaves nothing
- * here that has to be put right.
+ * All of this is timing only, so a worker that is killed leaves nothing that
+ * has to be repaired.
  *
- * Called by the outbox with its zone locked.
+ * Called by the outbox, with its zone locked.
  */
 
 
@@ -31,11 +33,11 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* tries of a lane that are under way, and the bytes they have in memory */
+/* limits of a lane: attempts under way, and bytes of their responses */
 #define NGX_HTTP_IDEM_OUTBOX_TRIES_MAX  1024
 #define NGX_HTTP_IDEM_OUTBOX_BYTES_MAX  (4 * 1024 * 1024)
 
-/* between looks at an open lane which has nothing that could be tried */
+/* delay if an open lane has nothing to attempt, ms */
 #define NGX_HTTP_IDEM_OUTBOX_LOOK       250
 
 
@@ -52,7 +54,7 @@
      : NGX_HTTP_IDEM_OUTBOX_DELAY_MIN)
 
 
-/* that of the node the record is on, as far as this worker knows */
+/* the lane of the node that has the record, as far as this worker knows */
 
 ngx_uint_t
 ngx_http_idem_outbox_lane(ngx_http_idem_outbox_t *o, u_char *id,
@@ -83,7 +85,7 @@ ngx_http_idem_outbox_lane_use(ngx_http_idem_outbox_t *o, ngx_uint_t n)
 
     ngx_http_idem_outbox_sh(o)->keeps++;
 
-    /* a lane that is closed has its time: others that fail do not put it off */
+    /* do not postpone the next attempt of a lane that is in use and closed */
 
     if (lane->used
         && (!lane->open
@@ -111,7 +113,10 @@ ngx_http_idem_outbox_lane_room(ngx_http_idem_outbox_t *o, ngx_uint_t n)
 
     if (!lane->used) {
 
-        /* its node changed, or its worker was killed before it said so */
+        /*
+         * the record moved to another node, or a worker was killed before it
+         * set "used"
+         */
 
         ngx_http_idem_outbox_lane_use(o, n);
         lane->rewrite = 1;
@@ -187,7 +192,7 @@ ngx_http_idem_outbox_lane_opened(ngx_http_idem_outbox_t *o, ngx_uint_t n)
 }
 
 
-/* the server answered, but too few of its replicas did */
+/* the server replied, but too few of its replicas acknowledged */
 
 void
 ngx_http_idem_outbox_lane_missed(ngx_http_idem_outbox_t *o, ngx_uint_t n)
@@ -218,11 +223,11 @@ ngx_http_idem_outbox_lane_failed(ngx_http_idem_outbox_t *o, ngx_uint_t n)
     if (!lane->open
         && (ngx_msec_int_t) (lane->next - ngx_current_msec) > 0)
     {
-        /* one of many that were tried at once: it counts as one */
+        /* attempts that fail together count as one */
         return;
     }
 
-    /* hosts that lost the same store do not come back all at once */
+    /* jitter: hosts that lost the same store should not all return at once */
 
     lane->open = 0;
     lane->next = ngx_current_msec + lane->delay
@@ -273,7 +278,7 @@ ngx_http_idem_outbox_pass_start(ngx_http_idem_outbox_t *o)
 }
 
 
-/* every record that waits was looked at */
+/* called when all records were visited */
 
 void
 ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o)
@@ -297,16 +302,16 @@ ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o)
                 continue;
             }
 
-            /* there may be one that came since the pass began */
+            /* a record may have been added since the pass began */
         }
 
-        /* all are under way, or have to wait each for itself */
+        /* all records are being attempted, or have pauses of their own */
 
         if (ngx_http_idem_outbox_lane_cause(n)
             == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED
             && lane->open && work->tries == 0)
         {
-            /* each was written once more: on with one at a time */
+            /* each was written once more: back to one attempt at a time */
 
             lane->open = 0;
             lane->rewrite = 0;
@@ -348,7 +353,9 @@ ngx_http_idem_outbox_lanes_next(ngx_http_idem_outbox_t *o, ngx_msec_t wait)
         wait = ngx_min(wait, (ngx_msec_t) left);
     }
 
-    /* a worker that was killed may not have said where it put a record */
+    /*
+     * a worker may have been killed after it added a record to an unused lane
+     */
 
     return used ? wait : 0;
 }

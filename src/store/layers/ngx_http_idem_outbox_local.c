@@ -5,16 +5,16 @@
  */
 
 /*
- * Locks of this nginx only: of requests that run although the store does not
- * answer (idempotency_on_store_error pass).
+ * Locks in this nginx only: those of requests that run although the store
+ * does not answer (idempotency_on_store_error pass).
  *
- * Other hosts do not know of them, and the store is not told: what they are
- * good for is that duplicates which come to this nginx wait for the one that
- * runs, and get its response.  That is kept as any commit that failed, and
- * written to the store when it is back, if nothing is there by then.
+ * Neither other hosts nor the store know of these locks.  Their purpose is
+ * that duplicates which reach this nginx wait for the running request and get
+ * its response.  The response is kept like a failed commit, and written to
+ * the store when it is back, unless the store has a record by then.
  *
- * A lock that its worker does not renew is there for the same request when
- * its lease is over, and for no other.
+ * If the worker does not renew the lock, the same request can take it over
+ * after the lease expired; other requests can't.
  *
  * Called by the outbox.
  */
@@ -27,7 +27,7 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* between looks of a request that waits for one of these */
+/* polling interval of a waiter, ms */
 #define NGX_HTTP_IDEM_OUTBOX_LOCAL_MIN  20
 #define NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX  250
 
@@ -89,7 +89,7 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
 }
 
 
-/* whether what is there does not stand in the way of a request */
+/* whether the request may take over the existing record */
 
 static ngx_uint_t
 ngx_http_idem_outbox_local_free(ngx_http_idem_node_t *node,
@@ -113,7 +113,7 @@ ngx_http_idem_outbox_local_free(ngx_http_idem_node_t *node,
                <= 0;
     }
 
-    /* the same request may run when the lease is over, and no other */
+    /* after the lease expired the same request may run, and no other */
 
     if ((ngx_msec_int_t) (until - ngx_current_msec) > 0 || node->hold
         || !ngx_http_idem_claim_same(&node->claim, op->claim,
@@ -128,7 +128,7 @@ ngx_http_idem_outbox_local_free(ngx_http_idem_node_t *node,
 }
 
 
-/* never lost: there is nobody to lose it to, or nothing to be done about it */
+/* never returns LOST: no other host knows of the lock */
 
 ngx_int_t
 ngx_http_idem_outbox_local_renew(ngx_http_idem_outbox_t *o,

@@ -5,8 +5,7 @@
  */
 
 /*
- * Locks that could not be given back: tried again by this worker alone, while
- * their lease may last.  Then they end by themselves.
+ * Releases that failed: this worker retries them until the lease expires.
  *
  * Called by the outbox; calls the store inside it.
  */
@@ -19,10 +18,10 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* releases that may wait in a worker; beyond, leases end by themselves */
+/* maximum per worker; the locks of others end with their lease */
 #define NGX_HTTP_IDEM_OUTBOX_RELEASES     1024
 
-/* between tries, at the most */
+/* maximum delay between two attempts, ms */
 #define NGX_HTTP_IDEM_OUTBOX_RELEASE_MAX  10000
 
 
@@ -75,7 +74,7 @@ ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_t *o,
     release->until = op->start + op->lease;
 
     if ((ngx_msec_int_t) (op->locked_until - release->until) > 0) {
-        /* under hold it does not end by itself */
+        /* under hold the lock outlives its lease */
         release->until = op->locked_until;
     }
 

@@ -5,11 +5,11 @@
  */
 
 /*
- * What becomes of a commit that waits in the outbox: it is made from its
- * record, and when it was tried, or its time is over, the record goes or
- * stays, and that is counted and logged.
+ * Creates the commit of a record in the outbox, and handles its result: the
+ * record is removed or stays, and that is counted and logged.  Also logs
+ * records that expired.
  *
- * Called by whoever tries one: ..._outbox_try.c and ..._outbox_check.c.
+ * Called by ..._outbox_try.c, ..._outbox_check.c and ..._outbox_retry.c.
  */
 
 
@@ -21,9 +21,9 @@
 
 
 /*
- * It is decided what becomes of it.  One that is lost to somebody who still
- * runs is not: a lock that was taken over may be given back, and then this
- * is the only response there is.
+ * The result is final.  A commit that lost to a request which still runs is
+ * not final: that request may release the lock, and then this is the only
+ * response.
  */
 #define ngx_http_idem_outbox_decided(op)                                      \
     ((op)->result != NGX_HTTP_IDEM_ERROR && !(op)->running)
@@ -33,7 +33,7 @@ static void ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
 
-/* the commit once more, with what is left of its time */
+/* the commit with the remaining ttl and grace */
 
 ngx_http_idem_op_t *
 ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
@@ -82,7 +82,7 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
 
     if (ngx_http_idem_op_retryable(op)) {
 
-        /* what is left of the lease: then the same request may run */
+        /* the rest of the lease: after it the same request may run */
 
         left = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec);
         op->lease = ngx_max(left, 1);
@@ -109,7 +109,7 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
     node = ngx_http_idem_zone_find(&o->z, op->id);
 
-    /* it may have been tried twice at the same time: who is second is late */
+    /* two attempts at the same time: the second finds no record */
 
     here = node
            && ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
@@ -120,7 +120,7 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
                   == NGX_HTTP_IDEM_OUTBOX_FAILED);
 
         if (!ngx_http_idem_outbox_decided(op)) {
-            /* it stays */
+            /* the record stays */
 
         } else if (!op->unacknowledged) {
             ngx_http_idem_zone_remove(&o->z, node);
@@ -131,7 +131,7 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
         } else if (waited) {
 
-            /* it is there, as long as its server is */
+            /* the server has it, but it may be lost with the server */
 
             node->again = NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
             sh->unacknowledged++;
@@ -221,7 +221,7 @@ ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 }
 
 
-/* what the store has, and only replicas may lack, did reach it */
+/* unacknowledged commits that expired did reach the store: not logged */
 
 void
 ngx_http_idem_outbox_expired(ngx_http_idem_outbox_t *o)

@@ -5,18 +5,18 @@
  */
 
 /*
- * Trying again: commits that wait in the outbox.
+ * Retries the commits in the outbox.
  *
- * Of all workers one at a time does it.  It passes through what waits in the
- * order in which it was kept, so many records in a turn of the event loop, and
- * takes what may be tried now: of a node that does not answer one commit after
- * each delay, of any other all at once (..._outbox_lane.c).  What was looked
- * at goes behind the others.  Who tries has the right to do so for a while, or
- * until it is gone.  A commit that is tried twice does no harm: it carries the
- * token of its holder.
+ * One worker at a time does so, the owner.  It walks the records in the order
+ * in which they were kept, a limited number per iteration of the event loop,
+ * and attempts those that are due: one commit after each delay if the node
+ * does not answer, all at once otherwise (..._outbox_lane.c).  Visited
+ * records move to the end of the queue.  Ownership ends after a while unless
+ * it is renewed, or when the worker is gone.  Committing twice does no harm:
+ * the commit has the token of its holder.
  *
- * A worker that quits leaves what waits to the others, or to its successor;
- * it ends with nginx itself.
+ * A worker that shuts down leaves the records to other workers, or to its
+ * successor.  The outbox is lost when nginx itself stops.
  *
  * Called by the outbox; calls ..._outbox_try.c for each record.
  */
@@ -29,13 +29,13 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* the right to try: longer than a worker is busy, mostly */
+/* duration of ownership, ms: usually longer than a worker is blocked */
 #define NGX_HTTP_IDEM_OUTBOX_OWNED     5000
 
-/* between two rewrites of what replicas may lack */
+/* minimum time between two rewrites of unacknowledged commits, ms */
 #define NGX_HTTP_IDEM_OUTBOX_REWRITE   2000
 
-/* records that are looked at in a turn */
+/* records visited per iteration */
 #define NGX_HTTP_IDEM_OUTBOX_SCAN      256
 
 
@@ -66,7 +66,7 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     o->tick.log = cycle->log;
     o->tick.cancelable = 1;
 
-    /* what others left */
+    /* records of former workers */
 
     if (!ngx_http_idem_outbox_empty(o)) {
         ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
@@ -151,7 +151,7 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 }
 
 
-/* the commits that are to be tried now, by us; returns when to look again */
+/* collects the commits to attempt now; returns the delay of the next tick */
 
 static ngx_msec_t
 ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
@@ -215,7 +215,7 @@ ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 
         ngx_http_idem_zone_requeue(&o->z, node);
 
-        /* a lock of this nginx is among them after the zone was repaired */
+        /* after a repair of the zone, local locks are in this queue, too */
 
         op = node->state != NGX_HTTP_IDEM_IN_PROGRESS
              ? ngx_http_idem_outbox_try(o, node) : NULL;
@@ -227,7 +227,10 @@ ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
         ngx_queue_insert_tail(ops, &op->queue);
 
         if (ngx_http_idem_outbox_lanes_next(o, 1) != 0) {
-            /* that was all for now; what was not looked at stays as it is */
+            /*
+             * no lane is due any more; the rest of the records keep their
+             * order
+             */
             o->left = 0;
             goto next;
         }
@@ -252,7 +255,7 @@ done:
 }
 
 
-/* the zone is locked; NGX_DECLINED: another worker does it */
+/* called with the zone locked; NGX_DECLINED: another worker is the owner */
 
 static ngx_int_t
 ngx_http_idem_outbox_own(ngx_http_idem_outbox_t *o)

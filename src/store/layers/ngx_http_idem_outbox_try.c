@@ -5,9 +5,9 @@
  */
 
 /*
- * One record of the outbox that is being tried, and those that have a pause
- * of their own since the store refused them, or too few replicas had them:
- * only this worker knows of that.
+ * Attempts for single records of the outbox, and pauses of records that the
+ * store refused or that have too few replicas.  Both are in the memory of
+ * this worker only.
  *
  * Called by ..._outbox_retry.c; calls the store inside the outbox.
  */
@@ -20,18 +20,19 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* before a record is tried again that was refused by itself, or that too few
-   replicas had */
+/*
+ * pause of a record that the store refused, or that has too few replicas, ms
+ */
 #define NGX_HTTP_IDEM_OUTBOX_REFUSED   2000
 #define NGX_HTTP_IDEM_OUTBOX_MISSED    5000
 
 
-/* a record that is being tried, or is not to be before its time */
+/* an attempt under way, or a pause */
 
 typedef struct {
     ngx_queue_t              queue;             /* in its bucket            */
     ngx_http_idem_outbox_t  *outbox;
-    ngx_http_idem_op_t      *op;         /* NULL: not before "until" */
+    ngx_http_idem_op_t      *op;         /* NULL: pause until "until" */
     ngx_msec_t               until;
     ngx_uint_t               lane;
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
@@ -118,7 +119,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 
     ngx_http_idem_outbox_lane_take(o, lane, op->size);
 
-    /* of a node that may be away: soon told whether it is back */
+    /* probe of a node that may be down: the result should come soon */
 
     op->hasty = (ngx_http_idem_outbox_cause(node)
                  == NGX_HTTP_IDEM_OUTBOX_FAILED
@@ -175,7 +176,7 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
 
     if (op->running || op->bad_record || missed) {
 
-        /* others need not wait for it */
+        /* a pause for this record only; others are not delayed */
 
         try->op = NULL;
         try->until = ngx_current_msec
