@@ -62,7 +62,7 @@ typedef enum {
 
 
 typedef enum {
-    NGX_HTTP_IDEM_OK = 0,                /* renewed, committed, released    */
+    NGX_HTTP_IDEM_OK = 0,                /* renewed, committed, released */
     NGX_HTTP_IDEM_ACQUIRED,              /* begin: the request is the holder */
     NGX_HTTP_IDEM_FOUND,                 /* begin, get: there is a record */
     NGX_HTTP_IDEM_LOST,                  /* the record has another token */
@@ -81,7 +81,7 @@ typedef struct {
     ngx_http_idem_state_e    state;
     ngx_http_idem_reason_e   reason;            /* if the record is unusable */
     ngx_http_idem_claim_t    claim;
-    ngx_str_t                response;          /* encoded, in op->pool     */
+    ngx_str_t                response;          /* encoded, in op->pool */
     ngx_str_t                details;           /* as op->details; may be
                                                    empty */
     ngx_msec_t               left;              /* in progress: time to the
@@ -166,7 +166,7 @@ typedef struct {
     ngx_str_t                cursor;            /* start after this event;
                                                    empty: start at "since"; in
                                                    and out, in op->pool */
-    uint64_t                 since;             /* ms since the epoch       */
+    uint64_t                 since;             /* ms since the epoch */
     uint64_t                 until;             /* 0: unlimited */
     ngx_str_t                name;              /* filter: name of a JSON
                                                    member, */
@@ -250,9 +250,9 @@ struct ngx_http_idem_op_s {
                                                    the record expired */
 
     /* commit */
-    ngx_http_idem_state_e    state;             /* completed or unusable    */
+    ngx_http_idem_state_e    state;             /* completed or unusable */
     ngx_http_idem_reason_e   reason;
-    ngx_chain_t             *response;          /* encoded; in memory       */
+    ngx_chain_t             *response;          /* encoded; in memory */
     size_t                   size;              /* of the response, in bytes */
     ngx_msec_t               locked_until;        /* the lock is ours until
                                                      then, counted from when
@@ -310,7 +310,7 @@ struct ngx_http_idem_op_s {
     unsigned                 unacknowledged:1;        /* committed, but on too
                                                          few replicas */
 
-    ngx_pool_t              *pool;              /* for op->found            */
+    ngx_pool_t              *pool;              /* for op->found */
     ngx_log_t               *log;
     ngx_http_idem_op_pt      handler;
     void                    *data;              /* the caller's */
@@ -342,7 +342,7 @@ typedef struct {
 
 
 typedef struct {
-    ngx_uint_t   records[NGX_HTTP_IDEM_UNUSABLE + 1];          /* by state  */
+    ngx_uint_t   records[NGX_HTTP_IDEM_UNUSABLE + 1];          /* by state */
     size_t       bytes;
     size_t       size;
     ngx_uint_t   evicted;
@@ -421,7 +421,7 @@ typedef struct {
      * events   OK, with the events of a slice.
      */
     ngx_int_t  (*admin)(ngx_http_idem_op_t *op);
-    ngx_uint_t   trail;                          /* ..._TRAIL_...           */
+    ngx_uint_t   trail;                          /* ..._TRAIL_... */
 } ngx_http_idem_backend_t;
 
 
@@ -436,8 +436,8 @@ typedef void (*ngx_http_idem_forget_pt)(ngx_http_idem_store_t *store,
 struct ngx_http_idem_store_s {
     ngx_str_t                        name;
     const ngx_http_idem_backend_t   *backend;
-    void                            *conf;            /* the backend's      */
-    ngx_http_idem_layers_t          *layers;          /* or NULL            */
+    void                            *conf;            /* the backend's */
+    ngx_http_idem_layers_t          *layers;          /* or NULL */
     ngx_http_idem_forget_pt          forget;          /* NULL: no local
                                                          copies */
     ngx_uint_t                       copies;          /* a begin may be
@@ -458,7 +458,7 @@ struct ngx_http_idem_store_s {
     ngx_resolver_t                  *resolver;        /* for names that
                                                          workers resolve, or
                                                          NULL */
-    u_char                          *file;            /* where declared     */
+    u_char                          *file;            /* where declared */
     ngx_uint_t                       line;
     unsigned                         labels:1;        /* records always have
                                                          labels, since users

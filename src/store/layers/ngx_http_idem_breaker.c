@@ -81,14 +81,14 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     ngx_http_idem_layer_init_process,
     ngx_http_idem_layer_exit_process,
     ngx_http_idem_breaker_begin,
-    ngx_http_idem_breaker_pass,              /* renew   */
-    ngx_http_idem_breaker_pass,              /* commit  */
+    ngx_http_idem_breaker_pass,              /* renew */
+    ngx_http_idem_breaker_pass,              /* commit */
     ngx_http_idem_breaker_pass,              /* release */
     ngx_http_idem_breaker_watch,
     ngx_http_idem_breaker_cancel,
     NULL,                                  /* stats */
     1,
-    ngx_http_idem_layer_pass,                /* admin   */
+    ngx_http_idem_layer_pass,                /* admin */
     NGX_HTTP_IDEM_TRAIL_NONE                 /* see store->trail */
 };
 

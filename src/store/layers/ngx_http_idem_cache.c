@@ -58,10 +58,10 @@ const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
     ngx_http_idem_layer_init_process,
     ngx_http_idem_layer_exit_process,
     ngx_http_idem_cache_begin,
-    ngx_http_idem_layer_pass,                /* renew   */
+    ngx_http_idem_layer_pass,                /* renew */
     ngx_http_idem_cache_commit,
     ngx_http_idem_layer_pass,                /* release */
-    ngx_http_idem_layer_pass,                /* watch   */
+    ngx_http_idem_layer_pass,                /* watch */
     ngx_http_idem_layer_cancel,
     NULL,                                  /* stats */
     1,

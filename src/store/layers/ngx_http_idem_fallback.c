@@ -92,10 +92,10 @@ const ngx_http_idem_backend_t
                                                 their own */
     NULL,
     ngx_http_idem_fallback_begin,
-    ngx_http_idem_fallback_pass,             /* renew   */
-    ngx_http_idem_fallback_pass,             /* commit  */
+    ngx_http_idem_fallback_pass,             /* renew */
+    ngx_http_idem_fallback_pass,             /* commit */
     ngx_http_idem_fallback_pass,             /* release */
-    ngx_http_idem_fallback_pass,             /* watch   */
+    ngx_http_idem_fallback_pass,             /* watch */
     ngx_http_idem_fallback_cancel,
     NULL,                                  /* stats */
     1,

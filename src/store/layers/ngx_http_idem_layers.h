@@ -38,8 +38,8 @@
 /* for remote stores only */
 
 struct ngx_http_idem_layers_s {
-    ngx_http_idem_breaker_t *breaker;           /* or NULL                  */
-    ngx_http_idem_cache_t   *cache;             /* or NULL                  */
+    ngx_http_idem_breaker_t *breaker;           /* or NULL */
+    ngx_http_idem_cache_t   *cache;             /* or NULL */
     ngx_http_idem_outbox_t   outbox;
 };
 

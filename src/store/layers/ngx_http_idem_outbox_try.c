@@ -30,7 +30,7 @@
 /* an attempt under way, or a pause */
 
 typedef struct {
-    ngx_queue_t              queue;             /* in its bucket            */
+    ngx_queue_t              queue;             /* in its bucket */
     ngx_http_idem_outbox_t  *outbox;
     ngx_http_idem_op_t      *op;         /* NULL: pause until "until" */
     ngx_msec_t               until;

@@ -5,18 +5,18 @@
  */
 
 /*
- * The backend of the PostgreSQL store: operations, the time they have, and how
- * they end.
+ * The backend of the PostgreSQL store: operations, their timeouts, and their
+ * completion.
  *
- * An operation is handed to the connection of its record as a call, and has
- * "timeout" for all of it, connecting included.  The release that follows a
- * begin that was given up (..._remote.c) goes by the same connection.
+ * An operation is queued as a call on the connection of its record.
+ * "timeout" limits the whole operation, including a connect.  The release
+ * that follows an abandoned begin (..._remote.c) uses the same connection.
  *
- * While no server can be reached, a begin and a watch fail at once after a few
- * attempts; a renewal, a commit and a release use the time they have, since
- * the application ran.
+ * While no server can be reached, begin and watch fail at once after a few
+ * attempts.  Renew, commit and release wait until their timeout, since the
+ * application has run.
  *
- * Called through the table of stores and by ..._remote.c; calls the
+ * Called through the table of backends and by ..._remote.c; calls the
  * connections.
  */
 
@@ -52,14 +52,14 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_http_idem_pg_init_conf,
     ngx_http_idem_pg_init_process,
     ngx_http_idem_pg_exit_process,
-    ngx_http_idem_pg_ask,                    /* begin   */
-    ngx_http_idem_pg_ask,                    /* renew   */
-    ngx_http_idem_pg_ask,                    /* commit  */
+    ngx_http_idem_pg_ask,                    /* begin */
+    ngx_http_idem_pg_ask,                    /* renew */
+    ngx_http_idem_pg_ask,                    /* commit */
     ngx_http_idem_pg_ask,                    /* release */
     ngx_http_idem_pg_watch,
     ngx_http_idem_pg_cancel,
     ngx_http_idem_pg_stats,
-    1,                                       /* remote  */
+    1,                                       /* remote */
     ngx_http_idem_pg_admin,
     NGX_HTTP_IDEM_TRAIL_ALL
 };
@@ -73,7 +73,7 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
 };
 
 
-/* it was tried often enough, and will be tried again soon */
+/* enough connects have failed, and another attempt follows soon */
 #define ngx_http_idem_pg_hopeless(conn)                                       \
     ((conn)->failures                                                         \
      >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts                  \
@@ -81,7 +81,7 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
      && (conn)->state != NGX_HTTP_IDEM_PG_CLOSED)
 
 
-/* the first module's functions, for the table of the backend */
+/* functions of the main module, for the backend's table */
 
 static ngx_int_t
 ngx_http_idem_pg_ask(ngx_http_idem_op_t *op)
@@ -123,10 +123,12 @@ ngx_http_idem_pg_admin(ngx_http_idem_op_t *op)
 
 
 /*
- * A record has always the same connection, so that what is asked of it is done
- * in order.  Save for commits of a response, which the client gets only when
- * the commit is through: without one, its retry may be faster.  A removal is on
- * the disk before it is told, as a commit is.
+ * All operations of a record use the same connection, so they are executed in
+ * order.  Commits of a response have other connections.  They need no order,
+ * since the client gets the response only after the commit, and can't retry
+ * before.  A commit without a response stays in order, since the client may
+ * retry at any time.  A removal is on disk before it is reported, as a commit
+ * is.
  */
 
 static ngx_http_idem_pg_conn_t *
@@ -137,7 +139,10 @@ ngx_http_idem_pg_route(ngx_http_idem_op_t *op)
 
     pg = ngx_http_idem_pg_conf(op);
 
-    /* beside the purge, so that no record waits for them */
+    /*
+     * events use the connection of the purge, so that no record waits for
+     * them
+     */
 
     if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
         return &pg->conns[pg->nconns - 1];
@@ -193,7 +198,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
 }
 
 
-/* the Sync of its lot has come; or it failed, and op->result says so already */
+/* the Sync of the lot was read; or the call failed and op->result is set */
 
 void
 ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
@@ -220,7 +225,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
     repeated = (call->tries > 1);
 
-    /* the call is not under way any more, and goes */
+    /* the call is complete, so leave() frees it */
 
     call->sent = 0;
     (void) ngx_http_idem_pg_remote->leave(op);
@@ -250,7 +255,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
     case NGX_HTTP_IDEM_OP_REMOVE:
 
         if (!failed) {
-            /* faster than the notification, and without it */
+            /* faster than the notification, and works without it */
             ngx_http_idem_pg_remote->wake(ngx_http_idem_remote(op), op->id);
         }
 
@@ -280,7 +285,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
     call = op->state_data;
     conn = call->conn;
 
-    /* a server that still talks is only slow: its results stay in order */
+    /* a server that still sends is only slow: keep the connection */
 
     silent = 0;
 
@@ -321,8 +326,8 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
 
 
 /*
- * It is in vain for the time being.  What was asked before the application ran
- * is told so; the rest waits.
+ * No server can be reached for now.  Fails the queued operations that come
+ * before the application runs; the others wait.
  */
 
 void
@@ -346,7 +351,7 @@ again:
             ngx_http_idem_pg_remote->fail(op, error);
             ngx_http_idem_pg_remote->complete(op);
 
-            /* whoever that was may have changed the queue */
+            /* the handler may have changed the queue */
             goto again;
         }
     }
@@ -381,7 +386,9 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 
     pg = store->conf;
 
-    /* the last one is for the purge, in the worker that does it */
+    /*
+     * the last one is for events, and for the purge in the worker that purges
+     */
 
     pg->nconns = 2 * pg->connections + 1;
 
@@ -408,7 +415,7 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 
     ngx_http_idem_pg_purge_init(pg);
 
-    /* who keeps copies hears of what is removed, as long as the worker lives */
+    /* local copies: listen for removals as long as the worker lives */
 
     if (store->copies && pg->conns[0].listens) {
         ngx_http_idem_pg_flush(&pg->conns[0]);

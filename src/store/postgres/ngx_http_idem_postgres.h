@@ -5,29 +5,30 @@
  */
 
 /*
- * The PostgreSQL store: what its files share.
+ * The PostgreSQL store: declarations that its files share.
  *
  *   ..._postgres_conf*.c       the block of directives
- *   ..._postgres.c             operations, the time they have, how they end
- *   ..._postgres_connection.c  a connection: what waits, what was sent, what
- *                              becomes of both when it breaks
- *   ..._postgres_connect.c     from an address to a session
- *   ..._postgres_setup.c       from a session to a connection that is ready
- *   ..._postgres_lot.c         lots: statements with one Sync
- *   ..._postgres_step.c        an operation as a statement
- *   ..._postgres_result.c      a row, or an error, as its result
- *   ..._postgres_admin.c       rows as the entries that people see
+ *   ..._postgres.c             operations, their timeouts, their completion
+ *   ..._postgres_connection.c  a connection: its queues, and what happens to
+ *                              them when the connection breaks
+ *   ..._postgres_connect.c     connecting: from an address to a session
+ *   ..._postgres_setup.c       set-up of a session
+ *   ..._postgres_lot.c         lots: batches of statements with one Sync
+ *   ..._postgres_step.c        operations encoded as statements
+ *   ..._postgres_result.c      rows and errors decoded as results
+ *   ..._postgres_admin.c       rows decoded as entries, for administrators
  *   ..._postgres_trail.c       events
  *   ..._postgres_watch.c       waiters and notifications
  *   ..._postgres_purge.c       the purge, by one worker of a host
  *
- * libpq speaks the protocol, in pipeline mode; nginx has the events, timers and
- * names.  No call of libpq that may block is made.
+ * libpq speaks the protocol, in pipeline mode; events, timers and the
+ * resolver are nginx's.  The module makes no libpq call that may block.
  *
- * The store is a module of its own.  It has no symbol of the first one: that
- * may have been replaced on the disk and loaded twice, and the symbols of the
- * old one would be found.  The functions it needs are in a table which the
- * first module's own ngx_module_t leads to, see ..._store_api.h.
+ * The store is a separate nginx module, and uses no symbol of the main
+ * module: the file of that may have been replaced and loaded a second time,
+ * and symbols would resolve to the old one.  The functions it needs are in a
+ * table to which the ngx_module_t of the main module points, see
+ * ..._store_api.h.
  */
 
 
@@ -44,15 +45,18 @@
 #include "store/ngx_http_idem_store.h"
 
 
-/* of the schema in sql/ that this was written for */
+/* version of the schema in sql/ that this code requires */
 #define NGX_HTTP_IDEM_PG_SCHEMA     1
 
 #define NGX_HTTP_IDEM_PG_ERROR_LEN  256
 
-/* attempts to connect in vain, per server, before what can fail at once does */
+/*
+ * failed connects, plus one per server, after which begin and watch fail at
+ * once
+ */
 #define NGX_HTTP_IDEM_PG_GIVE_UP    2
 
-/* times in milliseconds beyond which "+ interval" would overflow: 100 years */
+/* limit of times in ms, so that "+ interval" can't overflow: 100 years */
 #define NGX_HTTP_IDEM_PG_LIFE_MAX                                             \
     ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
 
@@ -75,13 +79,13 @@ typedef enum {
 } ngx_http_idem_pg_wake_e;
 
 
-/* what a connection is for */
+/* the role of a connection */
 
 typedef enum {
-    NGX_HTTP_IDEM_PG_STEPS = 0,             /* all but commits; the first one
-                                               listens                       */
+    NGX_HTTP_IDEM_PG_STEPS = 0,             /* all but commits; the first of
+                                               them listens */
     NGX_HTTP_IDEM_PG_COMMITS,
-    NGX_HTTP_IDEM_PG_PURGE                  /* ... and events                */
+    NGX_HTTP_IDEM_PG_PURGE                  /* and events */
 } ngx_http_idem_pg_role_e;
 
 
@@ -95,63 +99,74 @@ typedef enum {
 } ngx_http_idem_pg_state_e;
 
 
-/* statements: the operations in their order, with the purge among them */
+/*
+ * Statements: numbered as the operations, with the purge at OP_N.  EXPIRE is
+ * a purge that returns the removed records, for events.
+ */
 
 #define NGX_HTTP_IDEM_PG_STEP_PURGE  NGX_HTTP_IDEM_OP_N
 #define NGX_HTTP_IDEM_PG_STEP_EXPIRE (NGX_HTTP_IDEM_OP_EVENTS + 1)
 #define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 1)
 
-/* ... and the one that says what it removed, for events */
+/* whether a statement is one of the two purges */
 #define ngx_http_idem_pg_purges(step)                                         \
     ((step) == NGX_HTTP_IDEM_PG_STEP_PURGE                                    \
      || (step) == NGX_HTTP_IDEM_PG_STEP_EXPIRE)
 
-/* those of people, behind it, have no name: they may lack a right, or be
-   missing in a schema that was installed before there were any */
+/*
+ * Administrative statements are not prepared: the user may lack permission,
+ * and older installations of the schema lack the functions.
+ */
 #define ngx_http_idem_pg_named(step)                                          \
     ((step) <= NGX_HTTP_IDEM_PG_STEP_PURGE)
 
-/* rows that a slice of a list looks at */
+/* rows that one slice of a list reads */
 #define NGX_HTTP_IDEM_PG_SLICE       100
 
 
 typedef struct {
     ngx_url_t                       url;
-    ngx_str_t                       host;       /* without the port, NUL     */
-    ngx_str_t                       dir;        /* of a unix socket, NUL     */
+    ngx_str_t                       host;       /* without port,
+                                                   NUL-terminated */
+    ngx_str_t                       dir;        /* of a unix socket,
+                                                   NUL-terminated */
     in_port_t                       port;
-    u_char                         *file;       /* where declared            */
+    u_char                         *file;       /* where declared */
     ngx_uint_t                      line;
-    unsigned                        named:1;    /* not an address            */
+    unsigned                        named:1;    /* a host name, not an
+                                                   address */
 } ngx_http_idem_pg_server_t;
 
 
-/* one statement with its operation, if somebody still waits for it */
+/* a statement, with its operation unless that was cancelled */
 
 struct ngx_http_idem_pg_call_s {
     ngx_queue_t                queue;
     ngx_http_idem_op_t        *op;
     ngx_http_idem_pg_conn_t   *conn;
-    PGresult                  *result;          /* counts with its Sync      */
+    PGresult                  *result;          /* valid after the Sync */
     ngx_uint_t                 step;
     ngx_uint_t                 tries;
-    ngx_msec_t                 time;            /* when it was sent          */
+    ngx_msec_t                 time;            /* when it was sent */
     u_char                     id[NGX_HTTP_IDEM_ID_LEN];
     unsigned                   sent:1;
-    unsigned                   single:1;        /* a lot of its own          */
+    unsigned                   single:1;        /* in a lot of its own */
     unsigned                   bare:1;          /* a commit without the
-                                                   response: the disk is full */
+                                                   response: the disk is
+                                                   full */
 };
 
 
-/* statements up to a Sync */
+/* a lot: a batch of statements that ends with one Sync */
 
 typedef struct {
     ngx_queue_t                     queue;
     ngx_queue_t                     calls;
-    ngx_queue_t                    *next;       /* the next to get a result  */
-    PGresult                       *error;      /* of the Sync itself        */
-    unsigned                        prelude:1;  /* its result is to come     */
+    ngx_queue_t                    *next;       /* next call to get a result */
+    PGresult                       *error;      /* of the transaction as a
+                                                   whole */
+    unsigned                        prelude:1;  /* result of the settings is
+                                                   due */
 } ngx_http_idem_pg_lot_t;
 
 
@@ -161,22 +176,27 @@ struct ngx_http_idem_pg_conn_s {
     ngx_http_idem_pg_state_e   state;
 
     PGconn                    *link;
-    ngx_connection_t          *connection;          /* of its socket         */
+    ngx_connection_t          *connection;          /* nginx's, for the
+                                                       socket */
     ngx_resolver_ctx_t        *resolving;
-    ngx_uint_t                 server;              /* of pg->servers        */
-    ngx_uint_t                 setup;               /* results so far        */
+    ngx_uint_t                 server;              /* index in pg->servers */
+    ngx_uint_t                 setup;               /* results of the set-up
+                                                       read */
 
-    ngx_queue_t                unsent;              /* of calls              */
-    ngx_queue_t                lots;                /* sent                  */
+    ngx_queue_t                unsent;              /* calls to send */
+    ngx_queue_t                lots;                /* lots without their
+                                                       Sync */
 
     ngx_event_t                flush;
-    ngx_event_t                timer;               /* connecting, backoff   */
+    ngx_event_t                timer;               /* connecting, backoff */
     ngx_msec_t                 heard;
     ngx_uint_t                 failures;
-    ngx_uint_t                 address;             /* turns with failures   */
-    ngx_uint_t                 stayed;              /* connect_timeouts      */
+    ngx_uint_t                 address;             /* of the server: next
+                                                       after failures */
+    ngx_uint_t                 stayed;              /* connect_timeouts
+                                                       waited */
     unsigned                   listens:1;
-    unsigned                   told:1;              /* that it failed        */
+    unsigned                   told:1;              /* failure was logged */
     unsigned                   was_ready:1;
 
     u_char                     error[NGX_HTTP_IDEM_PG_ERROR_LEN];
@@ -184,7 +204,7 @@ struct ngx_http_idem_pg_conn_s {
 
 
 struct ngx_http_idem_pg_s {
-    ngx_http_idem_remote_t     remote;              /* first                 */
+    ngx_http_idem_remote_t     remote;              /* must be first */
     ngx_http_idem_store_t     *store;
 
     /* the configuration */
@@ -217,15 +237,16 @@ struct ngx_http_idem_pg_s {
     char                      *version_sql;
     char                      *listen_sql;
 
-    /* of a worker */
-    ngx_http_idem_pg_conn_t   *conns;               /* steps, then commits,
-                                                       then that of the purge */
+    /* per worker */
+    ngx_http_idem_pg_conn_t   *conns;               /* for steps, then for
+                                                       commits, then the
+                                                       purge's */
     ngx_uint_t                 nconns;
-    ngx_uint_t                 server;              /* that takes writes, as
-                                                       far as we know        */
+    ngx_uint_t                 server;              /* last known to accept
+                                                       writes */
     ngx_event_t                purge_timer;
-    ngx_uint_t                 purge_silent;        /* the schema can't say
-                                                       what it removes       */
+    ngx_uint_t                 purge_silent;        /* the schema has no
+                                                       EXPIRE */
 };
 
 
@@ -236,7 +257,7 @@ struct ngx_http_idem_pg_s {
     (&((ngx_http_idem_pg_server_t *) (pg)->servers.elts)[n])
 
 
-/* whether what a connection does is on the disk before it is answered */
+/* whether transactions are on disk before the server replies */
 #define ngx_http_idem_pg_durable(conn)                                        \
     ((conn)->role != NGX_HTTP_IDEM_PG_PURGE                                   \
      && ((conn)->pg->durable == NGX_HTTP_IDEM_PG_DURABLE_ALL                  \
@@ -244,7 +265,7 @@ struct ngx_http_idem_pg_s {
              && (conn)->role == NGX_HTTP_IDEM_PG_COMMITS)))
 
 
-/* the first module's functions */
+/* the functions of the main module */
 extern const ngx_http_idem_store_api_t  *ngx_http_idem_pg_api;
 
 #define ngx_http_idem_pg_remote  (ngx_http_idem_pg_api->remote)
@@ -265,13 +286,13 @@ char *ngx_http_idem_pg_set_server(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_pg_init_servers(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 char *ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 
-/* operations */
+/* operations: ..._postgres.c */
 void ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call,
     ngx_uint_t failed);
 void ngx_http_idem_pg_refuse_waiting(
     ngx_http_idem_pg_conn_t *conn, const char *error);
 
-/* a connection */
+/* a connection: ..._postgres_connection.c */
 void ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_t *pg, ngx_http_idem_pg_role_e role);
 ngx_http_idem_pg_call_t *ngx_http_idem_pg_call(
@@ -289,7 +310,7 @@ ngx_int_t ngx_http_idem_pg_watch_socket(
 ngx_uint_t ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn);
 ngx_uint_t ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn);
 
-/* from an address to a connection that is ready */
+/* connecting and set-up */
 void ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup(ngx_http_idem_pg_conn_t *conn);
@@ -305,7 +326,7 @@ void ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn);
 
 #define NGX_HTTP_IDEM_PG_PARAMS      16
 
-/* parameters of one, with room for what is encoded for it */
+/* the parameters of a statement, with a buffer for encoded values */
 
 typedef struct {
     int              n;
@@ -343,14 +364,14 @@ ngx_int_t ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
 void ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call);
 
-/* what becomes of a statement that failed */
+/* what to do after a statement failed */
 
 typedef enum {
-    NGX_HTTP_IDEM_PG_FAILED = 0,            /* op->error says why            */
-    NGX_HTTP_IDEM_PG_AGAIN,                 /* by itself                     */
-    NGX_HTTP_IDEM_PG_AGAIN_BARE,            /* without the response          */
-    NGX_HTTP_IDEM_PG_BROKEN                 /* the connection, or its server,
-                                               is of no use                  */
+    NGX_HTTP_IDEM_PG_FAILED = 0,            /* fail; op->error is set */
+    NGX_HTTP_IDEM_PG_AGAIN,                 /* resend, in a lot of its own */
+    NGX_HTTP_IDEM_PG_AGAIN_BARE,            /* resend without the response */
+    NGX_HTTP_IDEM_PG_BROKEN                 /* the connection or its server is
+                                               unusable */
 } ngx_http_idem_pg_verdict_e;
 
 ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
@@ -368,7 +389,7 @@ void ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed);
 ngx_int_t ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call);
 
-/* where a row has what is told of a record that expired; -1: it does not */
+/* columns of the data of an expired record; -1: none */
 
 typedef struct {
     int  claim;

@@ -5,14 +5,15 @@
  */
 
 /*
- * What people ask of a PostgreSQL store: a record, its removal, a list.
+ * Administrative operations of a PostgreSQL store: get, remove and list.
  *
- * The functions are those of sql/v1/admin.sql.  A list goes through the records
- * in the order of their ids; its cursor is the id of the last one, in hex.  A
- * removed record leaves a row under nobody's token for a while, so that a
- * holder that still runs does not write it anew.
+ * The functions are those of sql/v1/admin.sql.  A list reads the records in
+ * the order of their ids; its cursor is the id of the last one, in hex.  A
+ * removed record leaves a tombstone row for a while, with a token that no
+ * holder has, so that a holder that still runs does not write the record
+ * again.
  *
- * Called with the cursor that somebody sent, and with the rows that came.
+ * Called with the cursor of the client, and with the rows of the reply.
  */
 
 
@@ -47,7 +48,7 @@ static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
 static void ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op);
 
 
-/* NGX_DECLINED: empty, that of a first slice; NGX_ERROR: not one of ours */
+/* NGX_DECLINED: empty, for the first slice; NGX_ERROR: malformed */
 
 ngx_int_t
 ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id)
@@ -77,7 +78,7 @@ ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id)
 }
 
 
-/* op->result says so far that these are not the rows */
+/* op->result and op->error are already set for malformed rows */
 
 void
 ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
@@ -123,14 +124,17 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
                                        NGX_HTTP_IDEM_PG_ENTRY_STATE)
                == 0)
         {
-            /* deleted before: by this one, if its reply was lost */
+            /*
+             * a tombstone: if this statement was resent, its first copy left
+             * it
+             */
 
             op->result = call->tries > 1 ? NGX_HTTP_IDEM_OK
                                          : NGX_HTTP_IDEM_GONE;
             return;
         }
 
-        /* a list leaves out what is none */
+        /* a list skips rows that can't be decoded */
 
         if (rc != NGX_OK && op->kind != NGX_HTTP_IDEM_OP_LIST) {
             op->result = NGX_HTTP_IDEM_ERROR;
@@ -146,7 +150,7 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 }
 
 
-/* NGX_DECLINED: it is none; NGX_ERROR: no memory */
+/* NGX_DECLINED: not a valid record; NGX_ERROR: no memory */
 
 static ngx_int_t
 ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
@@ -229,7 +233,7 @@ ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
 }
 
 
-/* a slice that is not full was the last one */
+/* a slice that is not full is the last one */
 
 static void
 ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op, PGresult *result)

@@ -5,10 +5,10 @@
  */
 
 /*
- * The block of directives that declares a PostgreSQL store.
+ * The configuration block of a PostgreSQL store.
  *
- * Every value that is wrong is named, with what would be right; a password is
- * not.  Servers and TLS have a file of their own.
+ * Error messages contain the invalid value, unless it is a password, and
+ * describe valid ones.  Servers and TLS have a file of their own.
  *
  * Called while the configuration is read.
  */
@@ -238,7 +238,9 @@ ngx_http_idem_pg_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     if (pg->pooler) {
 
-        /* LISTEN seems to work, on a connection that is somebody else's next */
+        /*
+         * LISTEN would succeed, on a connection that other clients use next
+         */
 
         if (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY) {
             return ngx_http_idem_pg_api->wrong(cf, store,
@@ -266,7 +268,7 @@ ngx_http_idem_pg_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* libpq takes a text that ends with a NUL */
+/* libpq takes a NUL-terminated string */
 
 static char *
 ngx_http_idem_pg_password_file(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -300,7 +302,7 @@ ngx_http_idem_pg_password_file(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* a plain name: it is part of the statements, and the channel of wake-ups */
+/* a plain identifier: it is part of the statements, and the LISTEN channel */
 
 static char *
 ngx_http_idem_pg_check_schema(ngx_conf_t *cf, void *post, void *data)

@@ -5,14 +5,14 @@
  */
 
 /*
- * The servers of a PostgreSQL store, and TLS to them.
+ * The servers of a PostgreSQL store, and their TLS files.
  *
- * A name is looked up here, by the master, if it can be; where a resolver is
- * configured, workers look it up before they connect.  The files of TLS are
- * read by libpq in the workers, which need the right to; here it is only seen
- * that they are there.
+ * The master resolves host names when it reads the configuration, if it can.
+ * With a resolver, workers resolve them again before they connect.  libpq
+ * reads the TLS files in the workers, which need permission to; here the
+ * module only checks that the files exist.
  *
- * Called while the configuration is read, and when the block is at its end.
+ * Called while the configuration is read, and at the end of the block.
  */
 
 
@@ -26,7 +26,7 @@
 #define NGX_HTTP_IDEM_PG_PORT    5432
 #define NGX_HTTP_IDEM_PG_SOCKET  "/.s.PGSQL."
 
-/* what libpq 16 knows as "system" */
+/* the file behind "system" in libpq 16 */
 #define NGX_HTTP_IDEM_PG_SYSTEM_CA  "/etc/ssl/certs/ca-certificates.crt"
 
 
@@ -120,7 +120,7 @@ ngx_http_idem_pg_add_server(ngx_conf_t *cf,
 
     if (u->naddrs == 0 && ngx_inet_resolve_host(cf->pool, u) != NGX_OK) {
 
-        /* workers may find it, if there is a resolver: known in the end */
+        /* not an error yet: whether there is a resolver is known later */
 
         u->naddrs = 0;
     }
@@ -139,7 +139,7 @@ invalid:
 }
 
 
-/* libpq has a directory and a port, of which it makes the socket's name */
+/* libpq takes a directory and a port, and makes the socket's name of them */
 
 static ngx_int_t
 ngx_http_idem_pg_add_unix(ngx_conf_t *cf,

@@ -5,14 +5,14 @@
  */
 
 /*
- * From an address to a session: the name, and libpq's connect.
+ * Connecting: resolves the name and runs libpq's connect, up to a session.
  *
- * libpq gets one numeric address at a time: its own look-up would block, and
- * when it goes on to a second address it does so on a socket that nginx does
- * not know of.  A password goes to libpq only.
+ * libpq gets one numeric address at a time: its own name resolution would
+ * block, and it would try a second address on a socket that nginx does not
+ * know of.  The password is passed to libpq only.
  *
- * Called by the connection; calls the set-up when there is a session.
- * Everything that fails here drops the connection.
+ * Called by the connection; calls the set-up when the session is established.
+ * Every failure here drops the connection.
  */
 
 
@@ -84,7 +84,7 @@ ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* NGX_OK: the handler will be called, or was */
+/* NGX_OK: the handler will be called, or has been called */
 
 static ngx_int_t
 ngx_http_idem_pg_resolve(ngx_http_idem_pg_conn_t *conn,
@@ -137,7 +137,7 @@ ngx_http_idem_pg_resolved(ngx_resolver_ctx_t *ctx)
 
     } else if (server->url.naddrs) {
 
-        /* as it was when the configuration was read */
+        /* fall back to the addresses found when the configuration was read */
 
         addr = &server->url.addrs[conn->address % server->url.naddrs];
 
@@ -216,7 +216,9 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* what is not given here libpq would look for in files and the environment */
+/*
+ * set explicitly, since libpq would read defaults from files and environment
+ */
 
 static void
 ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
@@ -251,7 +253,7 @@ ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_param(params, "sslmode",
                            pg->tls_verify ? "verify-full" : "require");
 
-    /* with a file that is there, "require" would check it */
+    /* "require" would verify against a root certificate file that exists */
 
     ngx_http_idem_pg_param(params, "sslrootcert", pg->tls_verify
                            ? (char *) pg->tls_trusted_certificate.data
@@ -316,7 +318,9 @@ ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* what libpq says in one line; the address is in the log already */
+/*
+ * an error of libpq in one line, without the address, which is logged anyway
+ */
 
 u_char *
 ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
@@ -333,7 +337,7 @@ ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
 
         if (*message == '\n' || *message == '\t' || *message == '\r') {
 
-            /* hints that follow are for people at a terminal */
+            /* the hints that follow are for interactive users */
 
             if (message[1] == '\0' || message[1] == '\t') {
                 break;
@@ -346,13 +350,16 @@ ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
         *p++ = (u_char) *message;
     }
 
-    /* a caller's buffer need not be filled: cppcheck 2.17 takes it for "p" */
+    /*
+     * a false positive of cppcheck 2.17, which takes the caller's buffer for
+     * "p"
+     */
     /* cppcheck-suppress uninitvar */
     return p;
 }
 
 
-/* libpq would print it */
+/* without a processor libpq would print notices */
 
 static void
 ngx_http_idem_pg_notice(void *data, const char *message)

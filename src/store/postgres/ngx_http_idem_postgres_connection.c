@@ -5,20 +5,21 @@
  */
 
 /*
- * A connection: calls that wait to be sent, lots that wait for their results,
- * and what becomes of both when it breaks.
+ * A connection: its queue of calls to send, its queue of lots that await
+ * results, and what happens to both when the connection breaks.
  *
- * Sending is put off to the end of the turn of the event loop, so that all that
- * was asked in it goes out together.  A connection is made when a call needs
- * it; attempts that fail come ever more rarely, and go round the servers.  What
- * was sent on a connection that broke is asked again, by whoever still waits:
- * all steps may be repeated, the token tells whose a lock is.
+ * Sending is postponed to the end of the event loop iteration, so that all
+ * calls of the iteration are sent together.  A connection is opened when a
+ * call needs it.  After failures the delay between attempts grows, and
+ * attempts rotate through the servers.  When a connection breaks, the
+ * statements in flight are resent if their operations still wait: every
+ * statement can be repeated, since the token identifies the owner of a lock.
  *
- * The socket is libpq's.  nginx watches it level-triggered, since libpq does
- * not read until there is nothing left, and never closes it.
+ * The socket is libpq's.  nginx polls it level-triggered, since libpq does
+ * not read until EAGAIN, and never closes it.
  *
- * Called by the backend with calls, and by nginx's events; calls the set-up to
- * connect, and the lots to send and to read.
+ * Called by the backend with calls, and by nginx's events; calls the connect,
+ * and the lots to send and to read.
  */
 
 
@@ -32,13 +33,13 @@
 #define NGX_HTTP_IDEM_PG_BACKOFF_MIN     50
 #define NGX_HTTP_IDEM_PG_BACKOFF_MAX     2000
 
-/* ... while something waits that has to get there before its lease ends */
+/* the maximum while calls wait, which must arrive before their lease ends */
 #define NGX_HTTP_IDEM_PG_BACKOFF_WAITED  100
 
-/* times "timeout" for which commits may wait in a server that talks to us */
+/* multiples of "timeout" that commits may take on a server that is alive */
 #define NGX_HTTP_IDEM_PG_AWAITS          10
 
-/* times "connect_timeout" for a server that accepted and says nothing */
+/* multiples of "connect_timeout" for a server that accepted and is silent */
 #define NGX_HTTP_IDEM_PG_PATIENCE        4
 
 
@@ -56,7 +57,7 @@ static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
     (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->lots)     \
      || ((conn)->listens && (conn)->pg->remote.nwatches))
 
-/* ... or to hear of what is removed, by who keeps copies */
+/* ... or to be notified of removals, for stores with local copies */
 #define ngx_http_idem_pg_wanted(conn)                                         \
     (ngx_http_idem_pg_needed(conn)                                            \
      || ((conn)->listens && (conn)->pg->store->copies                         \
@@ -77,7 +78,7 @@ ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
     conn->flush.data = conn;
     conn->flush.log = ngx_cycle->log;
 
-    /* what waits for it has a timer of its own */
+    /* cancelable, since operations have timers of their own */
 
     conn->timer.handler = ngx_http_idem_pg_timer_handler;
     conn->timer.data = conn;
@@ -86,7 +87,7 @@ ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* a new call, the last of those to be sent */
+/* appends a new call to the send queue */
 
 ngx_http_idem_pg_call_t *
 ngx_http_idem_pg_call(ngx_http_idem_pg_conn_t *conn,
@@ -174,7 +175,7 @@ ngx_http_idem_pg_flush_handler(ngx_event_t *ev)
 }
 
 
-/* as much as the socket takes; the rest when it takes more */
+/* flushes what the socket accepts; a write event sends the rest */
 
 void
 ngx_http_idem_pg_write(ngx_http_idem_pg_conn_t *conn)
@@ -197,7 +198,7 @@ ngx_http_idem_pg_write(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* a connection that nobody needs now may be closed by a worker that quits */
+/* an unused connection is idle: a worker that shuts down may close it */
 
 void
 ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn)
@@ -210,7 +211,7 @@ ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* libpq may have another socket after each of its calls that connects */
+/* libpq may change its socket in each step of a connect */
 
 ngx_int_t
 ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
@@ -276,8 +277,9 @@ ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event, ngx_uint_t wanted)
 
 
 /*
- * Before libpq closes the socket, whose number is another's then.  When it
- * finds that the connection broke, it has closed it already.
+ * Called before libpq closes the socket, since its number may be reused.  If
+ * libpq has found that the connection broke, it has closed the socket
+ * already.
  */
 
 static void
@@ -333,7 +335,7 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
     conn = c->data;
 
     if (c->close) {
-        /* the worker leaves, and nobody needs it */
+        /* the worker shuts down, and the connection is idle */
         ngx_http_idem_pg_close(conn);
         return;
     }
@@ -373,7 +375,7 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
 }
 
 
-/* 0: the connection broke */
+/* returns 0 if the connection broke */
 
 ngx_uint_t
 ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
@@ -396,7 +398,9 @@ ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
 
 #if (NGX_SSL)
 
-        /* what TLS has read already does not make the socket readable */
+        /*
+         * data that is buffered in OpenSSL does not make the socket readable
+         */
 
         if (ssl && SSL_pending(ssl) > 0) {
             continue;
@@ -417,7 +421,7 @@ ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* nobody waits for anything on it, or nobody is to wait any longer */
+/* closes the session, and leaves the queues alone */
 
 void
 ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
@@ -442,7 +446,7 @@ ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
     ngx_http_idem_pg_unwatch(conn);
 
     if (conn->link) {
-        /* says good-bye if the socket takes it, and does not wait */
+        /* sends Terminate if the socket accepts it, without blocking */
         PQfinish(conn->link);
         conn->link = NULL;
     }
@@ -450,8 +454,8 @@ ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
 
 
 /*
- * It broke, or is not to be trusted any more.  Calls that nobody waits for are
- * forgotten, the others are asked again, in order.
+ * The connection broke, or is not usable any more.  Cancelled calls are
+ * freed, all others are queued again, in order.
  */
 
 void
@@ -476,7 +480,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
     ready = (conn->state == NGX_HTTP_IDEM_PG_READY);
     needed = ngx_http_idem_pg_needed(conn);
 
-    /* an idle connection may be closed: it will be made anew when needed */
+    /* no error if idle: the connection is opened again when needed */
 
     level = (conn->told || (ready && !needed)
              || conn->role == NGX_HTTP_IDEM_PG_PURGE)
@@ -498,7 +502,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
     ngx_http_idem_pg_lots_requeue(conn);
 
     if (pg->server == conn->server) {
-        /* another may take writes by now */
+        /* another server may accept writes by now */
         pg->server = (pg->server + 1) % pg->servers.nelts;
     }
 
@@ -520,7 +524,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
 }
 
 
-/* the first attempt after it broke, and those at other servers, are at once */
+/* the first reconnect, and attempts at other servers, are not delayed */
 
 static void
 ngx_http_idem_pg_backoff(ngx_http_idem_pg_conn_t *conn)
@@ -546,7 +550,7 @@ ngx_http_idem_pg_backoff(ngx_http_idem_pg_conn_t *conn)
     delay = NGX_HTTP_IDEM_PG_BACKOFF_MIN << ngx_min(rounds, 8);
     delay = ngx_min(delay, max);
 
-    /* workers that lost it together do not come back together */
+    /* jitter: workers should not reconnect all at once */
 
     delay = delay - delay / 4 + ngx_random() % (delay / 2 + 1);
 
@@ -577,18 +581,18 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
         ngx_http_idem_pg_connect(conn);
 
     } else if (conn->pg->servers.nelts > 1) {
-        /* nobody asks any more: who does so later asks all of them */
+        /* unused: a later operation may try all servers before it fails */
         conn->failures = 0;
     }
 }
 
 
 /*
- * A server that took the connection and says nothing stands still, or has
- * others before us: it starts a process for each, one after the other, also
- * for those who have left.  Who comes anew stands behind all of them, so we
- * stay for a while; with another server to go to we do not.  What can fail at
- * once does.
+ * A server that accepted the connection and is silent has stalled, or is busy
+ * with other connections: it starts a process for each, one after the other,
+ * even for clients that are gone.  A new attempt would go to the end of that
+ * queue, so the connection waits a few timeouts longer, unless there is
+ * another server.  Operations that can fail at once do so.
  */
 
 static ngx_int_t
@@ -622,9 +626,9 @@ ngx_http_idem_pg_stay(ngx_http_idem_pg_conn_t *conn)
 
 
 /*
- * Commits wait in a server that talks to us elsewhere: for a synchronous
- * standby that is gone.  To come anew would leave a process of the server
- * behind, each time; its answer comes when the standby does.
+ * Commits may hang in a server that responds on other connections: they wait
+ * for a synchronous standby that is gone.  Each reconnect would leave another
+ * server process behind; the reply comes when the standby is back.
  */
 
 ngx_uint_t
@@ -654,7 +658,7 @@ ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* the worker leaves: nobody is told any more */
+/* the worker exits: frees all calls, without completing operations */
 
 void
 ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn)

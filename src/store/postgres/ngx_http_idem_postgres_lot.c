@@ -5,19 +5,19 @@
  */
 
 /*
- * Lots: what there is to be sent in one turn of the event loop goes out as one
- * transaction, in the order of the record ids, with one Sync.
+ * Lots: all calls that are queued in one iteration of the event loop are sent
+ * as one transaction, sorted by record id, with one Sync.
  *
- * The order keeps lots of different connections from deadlocks; it is stable,
- * so what is asked of one record stays in order.  On a connection of commits
- * the next lot waits until this one has been answered: that makes few large
- * transactions, each of which waits for the disk once.
+ * The order prevents deadlocks between lots of different connections.  It is
+ * stable, so the calls of one record stay in order.  On a connection for
+ * commits the next lot waits for the results of this one: that makes few
+ * large transactions, each with one flush to disk.
  *
- * An answer counts only when the Sync of its lot has come: a statement that had
- * answered is rolled back if a later one of its lot fails.  Then the others are
- * asked again, each with a Sync of its own.
+ * A result is valid only after the Sync of its lot: if a later statement of
+ * the lot fails, earlier ones are rolled back.  Then the others are resent,
+ * each with a Sync of its own.
  *
- * Called by the connection to send, and when there is something to read.
+ * Called by the connection to send, and when there is input.
  */
 
 
@@ -30,10 +30,10 @@
 
 #define NGX_HTTP_IDEM_PG_LOT_MAX    128
 
-/* responses of one lot, so that a large one does not hold up many small */
+/* size limit of the responses in a lot: a large one delays few small ones */
 #define NGX_HTTP_IDEM_PG_LOT_BYTES  (256 * 1024)
 
-/* a statement that is refused for the time being is asked that often */
+/* attempts of a statement that fails temporarily */
 #define NGX_HTTP_IDEM_PG_TRIES      32
 
 
@@ -96,7 +96,7 @@ ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn)
 
     ngx_sort(calls, n, sizeof(calls[0]), ngx_http_idem_pg_lot_order);
 
-    /* as if sent: what is dropped on the way is asked again */
+    /* marked as sent first: if the connection is dropped, they are resent */
 
     ngx_queue_init(&lot->calls);
     ngx_queue_insert_tail(&conn->lots, &lot->queue);
@@ -112,7 +112,7 @@ ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn)
 
     lot->next = ngx_queue_head(&lot->calls);
 
-    /* behind a pooler the session is not ours, and has no settings of ours */
+    /* behind a pooler the session is shared, and has no settings of ours */
 
     durable = ngx_http_idem_pg_lot_durable(conn, calls, n);
 
@@ -136,7 +136,7 @@ ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* the first that is to go by itself, or all up to it */
+/* takes the first call if it is single, otherwise all up to a single one */
 
 static ngx_uint_t
 ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
@@ -190,9 +190,9 @@ ngx_http_idem_pg_lot_order(const void *one, const void *two)
 
 
 /*
- * Whether a transaction has to be on the disk before it is answered: as its
- * connection is, and if it has a commit without a response, or a lock under
- * hold, which is to survive a crash of the server as a commit does.
+ * Whether a transaction must be on disk before the server replies: if the
+ * connection is durable, or if the lot has a commit without a response, or a
+ * lock under hold, which must survive a crash of the server as a commit does.
  */
 
 static ngx_uint_t
@@ -222,7 +222,7 @@ ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* results in the order of the statements, then that of the Sync */
+/* results come in the order of the statements, then that of the Sync */
 
 void
 ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
@@ -245,7 +245,10 @@ ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
 
         if (result == NULL) {
 
-            /* the end of one statement; or of all that has come */
+            /*
+             * NULL ends the result of a statement; more than two: no more
+             * input
+             */
 
             if (++nulls > 2) {
                 break;
@@ -337,7 +340,7 @@ ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
 
     if (ngx_http_idem_pg_lot_failed(conn, lot) == NGX_OK) {
 
-        /* whoever is told may ask again, or cancel another of the lot */
+        /* a handler may submit operations, or cancel others of this lot */
 
         while (!ngx_queue_empty(&lot->calls)) {
             q = ngx_queue_head(&lot->calls);
@@ -345,7 +348,9 @@ ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
 
             if (call->result == NULL) {
 
-                /* a Sync without it: libpq and we disagree */
+                /*
+                 * a Sync without this result: libpq and this module disagree
+                 */
 
                 ngx_http_idem_pg_lot_again(conn, call);
                 continue;
@@ -360,7 +365,7 @@ ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* NGX_OK: it did not.  Otherwise all of it has been seen to */
+/* NGX_OK: no failure; otherwise all calls of the lot have been handled */
 
 static ngx_int_t
 ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
@@ -403,7 +408,7 @@ ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
     }
 
     if (verdict == NGX_HTTP_IDEM_PG_FAILED) {
-        /* told last: the others are in their queue by then */
+        /* completed last, after the others are queued again */
         if (culprit) {
             ngx_queue_remove(&culprit->queue);
             ngx_queue_init(&culprit->queue);
@@ -413,7 +418,7 @@ ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
         culprit = NULL;
     }
 
-    /* before what came later, and in the order in which they were */
+    /* ahead of later calls, and in their former order */
 
     while (!ngx_queue_empty(&lot->calls)) {
         q = ngx_queue_last(&lot->calls);
@@ -438,7 +443,7 @@ ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* whose error it is, or NULL: that of the transaction as a whole */
+/* the call that failed; NULL: the transaction as a whole did */
 
 static ngx_http_idem_pg_call_t *
 ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
@@ -460,7 +465,9 @@ ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
         }
     }
 
-    /* of a lot of one, the error of its Sync is that of its statement */
+    /*
+     * in a lot of one call, an error of the transaction is that of the call
+     */
 
     q = ngx_queue_head(&lot->calls);
 
@@ -474,7 +481,7 @@ ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
 }
 
 
-/* at the head of what is to be sent, if somebody still waits for it */
+/* puts a call back at the head of the send queue, unless it was cancelled */
 
 static void
 ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
@@ -500,7 +507,7 @@ ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* the connection is gone: nothing of what was sent counts */
+/* the connection is closed: all statements in flight have to be resent */
 
 void
 ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn)

@@ -5,11 +5,12 @@
  */
 
 /*
- * The purge: one worker of each host asks for it now and then, on a connection
- * of its own; in the database an advisory lock lets one host through.  A batch
- * that was full is followed by another soon.  No record depends on it: what has
- * expired has expired.  Where there is a log for events the database tells what
- * it removed, and so does the one host that did it.
+ * The purge of expired records.  One worker of each host requests it
+ * periodically, on a connection of its own; an advisory lock in the database
+ * lets one host at a time through.  A full batch is soon followed by another.
+ * The semantics of records do not depend on the purge: begin ignores expired
+ * rows.  If there is a log for events, the database returns the removed
+ * records, and the host that removed them logs the events.
  *
  * Called when a worker starts, by its timer, and with the result.
  */
@@ -22,7 +23,7 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-/* between batches, so that others get to their rows */
+/* pause between batches, so that others can lock their rows, ms */
 #define NGX_HTTP_IDEM_PG_PURGE_NEXT  10
 
 
@@ -92,7 +93,7 @@ ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
 }
 
 
-/* so many rows, -1: another host is at it; or it failed */
+/* "removed": number of rows; -1: another host purges, or an error */
 
 void
 ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
@@ -107,7 +108,9 @@ ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
 }
 
 
-/* how many rows: a number of them, or the rows */
+/*
+ * number of rows: the statement returns their number, or the rows themselves
+ */
 
 ngx_int_t
 ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call)

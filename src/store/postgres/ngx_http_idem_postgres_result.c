@@ -5,12 +5,12 @@
  */
 
 /*
- * A row, or an error, as the result of an operation.
+ * Decodes rows and errors as results of operations.
  *
- * Rows are in binary form, as ..._postgres_step.c asks for them.  What is read
- * is checked before anybody sees it.
+ * Rows are in binary format, as ..._postgres_step.c requests them.  All
+ * values are validated.
  *
- * Called by the lots when the Sync of a statement has come.
+ * Called by the lots after the Sync of a statement.
  */
 
 
@@ -20,20 +20,20 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-/* the largest part of a row that is copied to the request's pool */
+/* larger responses are not copied to the pool of the request */
 #define NGX_HTTP_IDEM_PG_COPY        2048
 
-/* of a begin: the column behind that of a time, and before the details */
+/* the column of the claim in the row of a begin; details follow */
 #define NGX_HTTP_IDEM_PG_CLAIM          4
 
-/* how begin answers */
+/* first column of begin */
 #define NGX_HTTP_IDEM_PG_HOW_FREE       0
 #define NGX_HTTP_IDEM_PG_HOW_ABANDONED  1
 #define NGX_HTTP_IDEM_PG_HOW_EXPIRED    2
 #define NGX_HTTP_IDEM_PG_HOW_FOUND      3
 #define NGX_HTTP_IDEM_PG_HOW_GONE       4
 
-/* how commit does */
+/* result of commit */
 #define NGX_HTTP_IDEM_PG_DONE           1
 #define NGX_HTTP_IDEM_PG_RUNNING        4
 
@@ -47,7 +47,7 @@ static void ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
     const char *why, PGresult *error);
 
 
-/* a column of a row in binary form, of whatever width; -1 for anything else */
+/* an integer column in binary format, of any width; -1: invalid */
 
 int64_t
 ngx_http_idem_pg_number(PGresult *result, int row, int column)
@@ -94,7 +94,7 @@ ngx_http_idem_pg_claim(PGresult *result, int row, int column,
 }
 
 
-/* of a statement that went well: op->result and what belongs to it */
+/* sets op->result and the rest of the result, of a successful statement */
 
 void
 ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
@@ -183,7 +183,7 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
         && PQnfields(call->result) > NGX_HTTP_IDEM_PG_CLAIM + 1
         && !PQgetisnull(call->result, 0, NGX_HTTP_IDEM_PG_CLAIM))
     {
-        /* in place of one that had expired, and was not purged yet */
+        /* replaces a record that had expired and was not purged yet */
 
         ngx_http_idem_pg_expired(call->conn->pg, call->result, 0, op->id,
                                  &columns);
@@ -231,7 +231,7 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
 }
 
 
-/* state, reason, left, claim, details, response: why not, or NULL */
+/* decodes state, reason, left, claim, details, response; NULL, or an error */
 
 static const char *
 ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
@@ -297,7 +297,7 @@ ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
         return ngx_http_idem_pg_keep(op, result, 6, &found->response);
     }
 
-    /* a large one is not copied: the row goes over to the pool */
+    /* a large response is not copied: the pool takes over the row */
 
     cln = ngx_pool_cleanup_add(op->pool, 0);
     if (cln == NULL) {
@@ -347,9 +347,8 @@ ngx_http_idem_pg_clear(void *data)
 
 
 /*
- * Of a statement, or of a transaction (call is NULL), that did not go well: by
- * the code of its error, and not by its words, which are in the server's
- * language.
+ * Classifies the error of a statement, or of a transaction (call is NULL).
+ * By SQLSTATE, since messages are in the server's language.
  */
 
 ngx_http_idem_pg_verdict_e
@@ -361,7 +360,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
     op = call ? call->op : NULL;
     state = PQresultErrorField(error, PG_DIAG_SQLSTATE);
 
-    /* a schema that was installed before can only purge */
+    /* an older installation of the schema has the plain purge only */
 
     if (call && call->step == NGX_HTTP_IDEM_PG_STEP_EXPIRE && state
         && (ngx_strcmp(state, "42883") == 0 || ngx_strcmp(state, "42501") == 0))
@@ -374,19 +373,19 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
                       &call->conn->pg->store->name);
     }
 
-    /* without a code it is libpq's: the connection broke */
+    /* errors without SQLSTATE are libpq's own: the connection broke */
 
     if (state == NULL
-        || ngx_strncmp(state, "08", 2) == 0         /* connection           */
-        || ngx_strncmp(state, "57P", 3) == 0        /* shutdown, crash      */
-        || ngx_strcmp(state, "25006") == 0          /* read-only by now     */
-        || ngx_strcmp(state, "26000") == 0)         /* no such statement    */
+        || ngx_strncmp(state, "08", 2) == 0         /* connection */
+        || ngx_strncmp(state, "57P", 3) == 0        /* shutdown, crash */
+        || ngx_strcmp(state, "25006") == 0          /* a standby by now */
+        || ngx_strcmp(state, "26000") == 0)         /* not prepared */
     {
         return NGX_HTTP_IDEM_PG_BROKEN;
     }
 
     if (ngx_strncmp(state, "40", 2) == 0 || op == NULL) {
-        /* serialization failure, deadlock; or it was one of many */
+        /* serialization failure, deadlock; or an error of a whole lot */
 
         if (op) {
             op->result = NGX_HTTP_IDEM_ERROR;
@@ -398,7 +397,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 
     op->result = NGX_HTTP_IDEM_ERROR;
 
-    if (ngx_strncmp(state, "53", 2) == 0) {         /* disk or memory full  */
+    if (ngx_strncmp(state, "53", 2) == 0) {         /* disk or memory full */
 
         if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && !call->bare
             && op->state == NGX_HTTP_IDEM_COMPLETED)
@@ -422,7 +421,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
         ngx_http_idem_pg_explain(op, "the user may not do that: ",
                                  error);
 
-        /* the store answers, although nobody may look: it is not away */
+        /* the store works, but the user lacks permission: no outage */
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
 
     } else if (ngx_strcmp(state, "42883") == 0
@@ -436,7 +435,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
     } else {
         ngx_http_idem_pg_explain(op, "", error);
 
-        /* events that are no JSON will not be when they are sent again */
+        /* malformed JSON would fail again */
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_LOG
                           && ngx_strncmp(state, "22", 2) == 0);
     }
@@ -445,7 +444,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 }
 
 
-/* the server's word for it, in op->error */
+/* puts the server's message into op->error */
 
 static void
 ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
@@ -458,7 +457,7 @@ ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
 
     message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
 
-    /* an error of a watch is gone before it could change */
+    /* a watch has no pool: its error is logged before the buffer is reused */
 
     p = op->pool ? ngx_pnalloc(op->pool, sizeof(text)) : NULL;
 

@@ -5,15 +5,15 @@
  */
 
 /*
- * The set-up of a session: what the server is asked and told before the first
- * lot, in one round trip.
+ * The set-up of a session: settings, checks and prepared statements, in one
+ * round trip before the first lot.
  *
- * A server has to take writes, and to have the schema in a version that this
- * module knows; if not, the next one is tried.  Statements get names here, and
- * the first connection of a worker listens.
+ * A server has to accept writes, and to have the schema in a version that
+ * this module knows; otherwise the next server is tried.  Statements are
+ * prepared here, and the first connection of a worker executes LISTEN.
  *
- * Called when libpq has connected, and with what came in reply; everything that
- * fails here drops the connection.
+ * Called when libpq has connected, and with the results; every failure drops
+ * the connection.
  */
 
 
@@ -76,7 +76,7 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
 
     if (pg->pooler) {
 
-        /* each lot has its own settings */
+        /* settings are sent with each lot */
 
         if (!PQsendQueryParams(conn->link,
                                "SELECT pg_catalog.current_setting("
@@ -94,7 +94,7 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
         values[1] = (char *) lock_timeout;
         values[2] = (char *) timeout;
 
-        /* what the database has as a default may be stricter than "on" */
+        /* the default of the database may be stricter than "on": keep it */
 
         if (!PQsendQueryParams(conn->link,
                "SELECT pg_catalog.current_setting('transaction_read_only'), "
@@ -225,7 +225,7 @@ ngx_http_idem_pg_setup_result(ngx_http_idem_pg_conn_t *conn, PGresult *result)
                                              : PQerrorMessage(conn->link));
     *p = '\0';
 
-    if (state && (ngx_strcmp(state, "3F000") == 0       /* no such schema   */
+    if (state && (ngx_strcmp(state, "3F000") == 0       /* no such schema */
                   || ngx_strcmp(state, "42883") == 0))  /* no such function */
     {
         ngx_http_idem_pg_drop(conn, "database \"%V\" has no schema "
@@ -247,7 +247,9 @@ ngx_http_idem_pg_setup_result(ngx_http_idem_pg_conn_t *conn, PGresult *result)
 }
 
 
-/* the oldest version that the schema serves, and its own */
+/*
+ * columns: version of the schema, and the oldest module version it supports
+ */
 
 static ngx_int_t
 ngx_http_idem_pg_setup_version(ngx_http_idem_pg_conn_t *conn,
@@ -316,7 +318,10 @@ ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn)
                       "again", &pg->store->name, &server->url.url);
     }
 
-    /* one server for all: another that took writes is not the one any more */
+    /*
+     * one server for all connections: the former one must not be used any
+     * more
+     */
 
     for (i = 0; i < pg->nconns; i++) {
         other = &pg->conns[i];
@@ -332,7 +337,7 @@ ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn)
             continue;
         }
 
-        /* it is back: what others know of it is old */
+        /* the server is back: let other connections retry at once */
 
         other->failures = 0;
 
@@ -345,7 +350,7 @@ ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn)
 
     if (again && conn->role == NGX_HTTP_IDEM_PG_STEPS) {
 
-        /* a crash, or a failover, may have cost the last locks */
+        /* a crash or a failover may have lost the latest locks */
 
         ngx_http_idem_pg_api->doubt(pg->store, 1, NULL, NULL);
         ngx_http_idem_pg_renew_first(conn);
@@ -355,7 +360,7 @@ ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* who runs has the lock before anybody who waited for the connection as well */
+/* holders renew their locks before queued begins can take them */
 
 static void
 ngx_http_idem_pg_renew_first(ngx_http_idem_pg_conn_t *conn)

@@ -5,10 +5,10 @@
  */
 
 /*
- * An operation as a statement.
+ * Encodes operations as statements.
  *
- * Each is one call of a function of sql/v1/, with its parameters in
- * binary form: numbers in network order, bytes as they are.
+ * Each statement calls one function of sql/v1/, with parameters in binary
+ * format: integers in network byte order, bytea unchanged.
  *
  * Called by the lots.
  */
@@ -20,7 +20,7 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-/* of an encoded response: see record/ */
+/* offset of the status in an encoded response: see record/ */
 #define NGX_HTTP_IDEM_PG_STATUS_AT   8
 
 
@@ -162,7 +162,7 @@ ngx_http_idem_pg_arg_claim(ngx_http_idem_pg_args_t *args,
 }
 
 
-/* as columns, beside the details that they stand before; the host is ours */
+/* labels as columns, in addition to the details; the host is this one */
 
 static void
 ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
@@ -184,8 +184,9 @@ ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
 
 
 /*
- * A text that the server does not take for one would fail the whole step.
- * What comes from a client may be any bytes, and was cut at any of them.
+ * Replaces invalid characters, which would make the statement fail.  Labels
+ * come from clients and may have any bytes, and may be truncated inside a
+ * character.
  */
 
 static void
@@ -334,7 +335,7 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* memory to be freed, or that of args, or NULL: there is none */
+/* returns memory to free, args->room if there is none, or NULL on error */
 
 static u_char *
 ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
@@ -416,7 +417,7 @@ ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size)
 }
 
 
-/* behind a pooler a statement that has a name is not there in the next lot */
+/* behind a pooler, prepared statements do not outlive a transaction */
 
 ngx_int_t
 ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
@@ -440,7 +441,7 @@ ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* settings for one transaction */
+/* settings for a single transaction */
 
 ngx_int_t
 ngx_http_idem_pg_prelude_send(ngx_http_idem_pg_conn_t *conn,

@@ -7,11 +7,11 @@
 /*
  * Events in PostgreSQL: rows of idempotency_events, for all hosts.
  *
- * A batch is one call of idempotency_log(), and a slice of what is read or
- * removed one of idempotency_trail(), both on the connection of the purge.  A
- * cursor is the number of the last row.
+ * A batch of events is one call of idempotency_log(); a slice to read or to
+ * remove is one call of idempotency_trail().  Both use the connection of the
+ * purge.  The cursor is the number of the last row.
  *
- * Called by the statement of an operation, and with its rows.
+ * Called when an operation is sent, and with its rows.
  */
 
 
@@ -56,7 +56,7 @@ ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
 
     if (t->cursor.len) {
 
-        /* somebody else's: from the end, where nothing is */
+        /* a malformed cursor: start at the end, where there are no events */
 
         after = ngx_atoi(t->cursor.data, t->cursor.len);
 
@@ -82,7 +82,7 @@ ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/* lines as an array: "[", commas in place of line feeds, "]" at the end */
+/* lines as a JSON array: "[", commas instead of line feeds, "]" at the end */
 
 static ngx_int_t
 ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
@@ -172,7 +172,7 @@ ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
                         - p;
     }
 
-    /* events come about in the order of their time: that will do */
+    /* rows are only roughly ordered by time, which is good enough here */
 
     t->more = (rows == NGX_HTTP_IDEM_TRAIL_SLICE
                && late < (ngx_uint_t) rows);

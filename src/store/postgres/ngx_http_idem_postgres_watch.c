@@ -5,12 +5,12 @@
  */
 
 /*
- * Waiters.  A begin or a watch says in the record that somebody waits; then a
- * commit or a release notifies, with the record's id, and the first connection
- * of each worker, which listens, wakes those of its own that wait for it: the
- * first module has them, in ..._remote.c.
+ * Waiters.  A begin or a watch marks the record as waited for.  Then a commit
+ * or a release sends a notification with the record's id.  The first
+ * connection of each worker listens, and the worker wakes its own waiters,
+ * which ..._remote.c of the main module has.
  *
- * Called by that, and by the connection with notifications.
+ * Called by ..._remote.c, and by the connection with notifications.
  */
 
 
@@ -21,7 +21,9 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-/* how often to look while nobody listens, and where nobody ever will, ms */
+/*
+ * polling interval, ms: while the listening connection is down; without one
+ */
 #define NGX_HTTP_IDEM_PG_POLL        1000
 #define NGX_HTTP_IDEM_PG_POLL_QUICK  250
 
@@ -51,7 +53,7 @@ ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op)
 }
 
 
-/* it is in progress, for op->found.left at most */
+/* the record is in progress: wait for op->found.left at most */
 
 void
 ngx_http_idem_pg_wait(ngx_http_idem_op_t *op)
@@ -68,8 +70,8 @@ ngx_http_idem_pg_wait(ngx_http_idem_op_t *op)
 
 
 /*
- * The id in hex; with a "-" before it the record was deleted by hand.  Whatever
- * else comes on the channel is somebody else's.
+ * The payload is the id in hex; a "-" before it means that the record was
+ * removed by an administrator.  Other payloads on the channel are ignored.
  */
 
 void

@@ -115,7 +115,7 @@ struct ngx_http_idem_node_s {
      * other records in the bucket.
      */
 
-    ngx_http_idem_node_t    *next;               /* in its bucket           */
+    ngx_http_idem_node_t    *next;               /* in its bucket */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
     ngx_msec_t               expires;
     ngx_msec_t               until;              /* in progress: end of the
@@ -137,7 +137,7 @@ struct ngx_http_idem_node_s {
         ngx_msec_t                  ttl;         /* not in progress; 0:
                                                     unknown */
     } u;
-    ngx_http_idem_details_t *details;            /* beside the claim        */
+    ngx_http_idem_details_t *details;            /* beside the claim */
     ngx_http_idem_claim_t    claim;
     uint32_t                 size;               /* of the response, in
                                                     bytes */
@@ -210,7 +210,7 @@ typedef struct {
     uint32_t                 version;
     ngx_uint_t               busy;               /* a worker holds the lock,
                                                     or died with it */
-    ngx_uint_t               mask;               /* buckets - 1             */
+    ngx_uint_t               mask;               /* buckets - 1 */
     ngx_http_idem_node_t   **buckets;
     ngx_queue_t              completed;          /* oldest first */
     ngx_uint_t               records;            /* in total; see also
