@@ -457,7 +457,7 @@ ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
 
     message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
 
-    /* a watch has no pool: its error is logged before the buffer is reused */
+    /* without a pool: the error is used before the next one overwrites it */
 
     p = op->pool ? ngx_pnalloc(op->pool, sizeof(text)) : NULL;
 

@@ -99,9 +99,7 @@ ngx_int_t ngx_http_idem_room_claim(ngx_http_idem_room_t *room,
     void *p, ngx_uint_t kind);
 void ngx_http_idem_room_settle(ngx_http_idem_room_t *room);
 
-/*
- * iterates over the used slots of a kind in memory order; p is the previous
- */
+/* iterates over used slots of a kind in memory order; p is the previous */
 void *ngx_http_idem_room_next(ngx_http_idem_room_t *room,
     void *p, ngx_uint_t kind);
 

@@ -20,13 +20,13 @@
  * the lock has to find every record consistent.  So:
  *
  *   - Exactly the records that are linked in the buckets exist.  A record is
- *     linked, unlinked or replaced by a single store, after it is complete.
+ *     linked, unlinked or replaced by one memory write, after it is complete.
  *   - Several members of a linked record are changed between
  *     ..._zone_change() and ..._zone_changed(): a kill in between undoes the
  *     changes.
  *   - Bytes are written before, and freed after, the pointer to them changes
- *     by a single store.  The bytes of a record in progress, whose response is
- *     being written, are ignored until the record is completed.
+ *     by one memory write.  The bytes of a record in progress, whose response
+ *     is being written, are ignored until the record is completed.
  *   - Everything else (the wheel, queues, counters, free lists) is rebuilt
  *     from the buckets, and may be written in any order.
  */
@@ -69,8 +69,8 @@ typedef struct ngx_http_idem_details_s
 
 
 /*
- * A kill loses no stores that were executed, and their order is that of the
- * program.  Only the compiler has to be kept from reordering them.
+ * A kill loses no memory writes that were executed, and their order is that of
+ * the program.  Only the compiler has to be kept from reordering them.
  */
 #define ngx_http_idem_zone_barrier()                                          \
     __asm__ volatile ("" ::: "memory")
