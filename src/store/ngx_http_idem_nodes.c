@@ -33,7 +33,7 @@ typedef struct {
 } ngx_http_idem_nodes_sh_t;
 
 
-static ngx_uint_t ngx_http_idem_nodes_place(
+static ngx_uint_t ngx_http_idem_nodes_assign(
     ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name);
 
 
@@ -82,7 +82,7 @@ ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
 
     ngx_http_idem_mutex_lock(shpool);
 
-    node->place = ngx_http_idem_nodes_place(sh, &node->name);
+    node->place = ngx_http_idem_nodes_assign(sh, &node->name);
 
     if (node->place) {
         entry = &sh->nodes[node->place - 1];
@@ -97,7 +97,7 @@ ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
 /* returns the slot of a name, or assigns a free one; 0: there is none */
 
 static ngx_uint_t
-ngx_http_idem_nodes_place(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
+ngx_http_idem_nodes_assign(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
 {
     u_char                           c, text[NGX_HTTP_IDEM_NODES_NAME];
     size_t                           len;

@@ -46,7 +46,7 @@
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
 
-static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid);
+static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
@@ -180,11 +180,11 @@ ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
 ngx_int_t
 ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 {
-    ngx_msec_t  over;
+    ngx_msec_t  elapsed;
 
-    over = ngx_current_msec - op->start;
+    elapsed = ngx_current_msec - op->start;
 
-    if (!ngx_http_idem_remote_is_undo(op) || over >= op->lease) {
+    if (!ngx_http_idem_remote_is_undo(op) || elapsed >= op->lease) {
         return NGX_OK;
     }
 
@@ -192,7 +192,7 @@ ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 
     op->timer.cancelable = 1;
 
-    ngx_add_timer(&op->timer, ngx_min(op->lease - over,
+    ngx_add_timer(&op->timer, ngx_min(op->lease - elapsed,
                                       ngx_http_idem_remote(op)->timeout));
 
     return NGX_DECLINED;
@@ -308,19 +308,19 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
  */
 
 static void
-ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
+ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
 {
     ngx_http_idem_op_t      *op;
     ngx_http_idem_remote_t  *remote;
 
-    remote = ngx_http_idem_remote(laid);
+    remote = ngx_http_idem_remote(locked);
 
     if (remote->undos >= NGX_HTTP_IDEM_UNDOS) {
         return;
     }
 
-    op = ngx_http_idem_op_detached(laid->store, NGX_HTTP_IDEM_OP_RELEASE,
-                                   laid->id, laid->token);
+    op = ngx_http_idem_op_detached(locked->store, NGX_HTTP_IDEM_OP_RELEASE,
+                                   locked->id, locked->token);
     if (op == NULL) {
         return;
     }
@@ -331,9 +331,9 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
 
     /* as long as the lock may live: under hold it outlives its lease */
 
-    op->lease = laid->hold ? ngx_http_idem_lock_life(laid)
-                           : laid->lease;
-    op->hold = laid->hold;
+    op->lease = locked->hold ? ngx_http_idem_lock_life(locked)
+                             : locked->lease;
+    op->hold = locked->hold;
 
     ngx_http_idem_op_detach(op);
 }
@@ -351,15 +351,15 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *laid)
 static ngx_int_t
 ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
 {
-    ngx_msec_t               over, delay;
+    ngx_msec_t               elapsed, delay;
     ngx_http_idem_remote_t  *remote;
 
     remote = ngx_http_idem_remote(op);
-    over = ngx_current_msec - op->start;
+    elapsed = ngx_current_msec - op->start;
 
     if (!op->hold || ngx_exiting
         || op->result == NGX_HTTP_IDEM_ERROR
-        || over >= op->lease)
+        || elapsed >= op->lease)
     {
         return NGX_DECLINED;
     }
@@ -376,7 +376,7 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
             << (2 * ngx_min(op->attempt, NGX_HTTP_IDEM_UNDO_MAX) - 2);
 
     ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler,
-                               ngx_min(delay, op->lease - over));
+                               ngx_min(delay, op->lease - elapsed));
     op->timer.cancelable = 1;
 
     return NGX_OK;

@@ -45,7 +45,7 @@ static ngx_http_idem_op_t *ngx_http_idem_op_make(ngx_pool_t *pool);
 static ngx_http_idem_op_t *ngx_http_idem_op_new(void);
 static void ngx_http_idem_op_destroy(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_count(ngx_http_idem_op_t *op);
-static void ngx_http_idem_op_missed(ngx_http_idem_op_t *op);
+static void ngx_http_idem_op_commit_failed(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_backend_add(
     const ngx_http_idem_backend_t *backend);
 
@@ -595,7 +595,7 @@ ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
                       op->error ? op->error : "the lock was lost");
 
         if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-            ngx_http_idem_op_missed(op);
+            ngx_http_idem_op_commit_failed(op);
         }
     }
 
@@ -624,7 +624,7 @@ ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
  */
 
 static void
-ngx_http_idem_op_missed(ngx_http_idem_op_t *op)
+ngx_http_idem_op_commit_failed(ngx_http_idem_op_t *op)
 {
     switch (op->result) {
 

@@ -24,7 +24,7 @@
 #define NGX_HTTP_IDEM_PASSWORD_MAX  4096
 
 
-static ngx_uint_t ngx_http_idem_store_counts(ngx_conf_t *cf,
+static ngx_uint_t ngx_http_idem_store_args_valid(ngx_conf_t *cf,
     ngx_command_t *cmd);
 static ngx_uint_t ngx_http_idem_store_is_word(ngx_command_t *cmd,
     ngx_str_t *value);
@@ -68,7 +68,7 @@ ngx_http_idem_store_set(ngx_conf_t *cf, ngx_http_idem_store_command_t *c,
     cmd = &c->command;
     value = cf->args->elts;
 
-    if (!ngx_http_idem_store_counts(cf, cmd)) {
+    if (!ngx_http_idem_store_args_valid(cf, cmd)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid number of arguments in \"%V\" directive: "
                            "it takes one%s that is not empty, and is %s",
@@ -105,7 +105,7 @@ ngx_http_idem_store_set(ngx_conf_t *cf, ngx_http_idem_store_command_t *c,
 /* as in ngx_conf_handler(), and the first argument must not be empty */
 
 static ngx_uint_t
-ngx_http_idem_store_counts(ngx_conf_t *cf, ngx_command_t *cmd)
+ngx_http_idem_store_args_valid(ngx_conf_t *cf, ngx_command_t *cmd)
 {
     ngx_uint_t  n;
 

@@ -49,7 +49,7 @@
 #define NGX_HTTP_IDEM_NO_PROBE   0
 
 /* length of "node <node> of store <name>" */
-#define NGX_HTTP_IDEM_WHOSE_LEN  256
+#define NGX_HTTP_IDEM_BREAKER_TEXT_LEN  256
 
 
 static ngx_int_t ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op);
@@ -60,7 +60,7 @@ static ngx_uint_t ngx_http_idem_breaker_place(
     ngx_http_idem_breaker_t *b, u_char *id);
 static ngx_int_t ngx_http_idem_breaker_gate(
     ngx_http_idem_breaker_t *b, ngx_uint_t place, uintptr_t *probe);
-static ngx_int_t ngx_http_idem_breaker_refuse(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_breaker_reject(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_breaker_ask(
     ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
 static ngx_int_t ngx_http_idem_breaker_done(
@@ -69,7 +69,7 @@ static void ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
     ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
 static void ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
     ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
-static u_char *ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
+static u_char *ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
     ngx_uint_t place, u_char *p, u_char *last);
 
 
@@ -132,7 +132,7 @@ ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
     if (ngx_http_idem_breaker_gate(b, place, &probe) != NGX_OK) {
         ngx_http_idem_metrics_count(b->layer.named->metrics,
                                     NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
-        return ngx_http_idem_breaker_refuse(op);
+        return ngx_http_idem_breaker_reject(op);
     }
 
     return ngx_http_idem_breaker_ask(op, place, probe);
@@ -165,7 +165,7 @@ ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op)
     if (ngx_http_idem_breaker_is(b, place, state)
         != NGX_HTTP_IDEM_BREAKER_CLOSED)
     {
-        return ngx_http_idem_breaker_refuse(op);
+        return ngx_http_idem_breaker_reject(op);
     }
 
     return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
@@ -310,7 +310,7 @@ ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
 
 
 static ngx_int_t
-ngx_http_idem_breaker_refuse(ngx_http_idem_op_t *op)
+ngx_http_idem_breaker_reject(ngx_http_idem_op_t *op)
 {
     op->result = NGX_HTTP_IDEM_ERROR;
     op->error = "the breaker is open";
@@ -351,7 +351,7 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
     ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe)
 {
     u_char                      *p;
-    u_char                       whose[NGX_HTTP_IDEM_WHOSE_LEN];
+    u_char                       text[NGX_HTTP_IDEM_BREAKER_TEXT_LEN];
     ngx_uint_t                   closed;
     ngx_http_idem_breaker_sh_t  *sh;
 
@@ -383,12 +383,12 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
                                   NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL,
                                   NULL);
 
-        p = ngx_http_idem_breaker_whose(b, place, whose,
-                                        whose + sizeof(whose));
+        p = ngx_http_idem_breaker_describe(b, place, text,
+                                           text + sizeof(text));
 
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
                       "idempotency: %*s answers again, its breaker is closed",
-                      p - whose, whose);
+                      p - text, text);
     }
 }
 
@@ -398,7 +398,7 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
     ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe)
 {
     u_char                      *p;
-    u_char                       whose[NGX_HTTP_IDEM_WHOSE_LEN];
+    u_char                       text[NGX_HTTP_IDEM_BREAKER_TEXT_LEN];
     ngx_uint_t                   opened, again;
     ngx_http_idem_breaker_sh_t  *sh;
 
@@ -447,12 +447,12 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
         return;
     }
 
-    p = ngx_http_idem_breaker_whose(b, place, whose, whose + sizeof(whose));
+    p = ngx_http_idem_breaker_describe(b, place, text, text + sizeof(text));
 
     if (again) {
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
                       "idempotency: %*s still fails, its breaker stays open "
-                      "for %M ms: %s", p - whose, whose, b->reset,
+                      "for %M ms: %s", p - text, text, b->reset,
                       op->error ? op->error : "no answer");
         return;
     }
@@ -465,13 +465,13 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: %*s failed %ui times in a row, its breaker is "
-                  "open for %M ms: %s", p - whose, whose, b->fails, b->reset,
+                  "open for %M ms: %s", p - text, text, b->fails, b->reset,
                   op->error ? op->error : "no answer");
 }
 
 
 static u_char *
-ngx_http_idem_breaker_whose(ngx_http_idem_breaker_t *b,
+ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
     ngx_uint_t place, u_char *p, u_char *last)
 {
     ngx_http_idem_node_figures_t  *node;

@@ -40,19 +40,19 @@
 
 /* notes of a begin: what the ledger answered */
 
-#define NGX_HTTP_IDEM_FALLBACK_HELD       0x01         /* we hold its lock */
-#define NGX_HTTP_IDEM_FALLBACK_ABANDONED  0x02
-#define NGX_HTTP_IDEM_FALLBACK_EXPIRED    0x04
-#define NGX_HTTP_IDEM_FALLBACK_FULL       0x08
+#define NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER   0x01     /* we hold its lock */
+#define NGX_HTTP_IDEM_FALLBACK_ABANDONED      0x02
+#define NGX_HTTP_IDEM_FALLBACK_EXPIRED        0x04
+#define NGX_HTTP_IDEM_FALLBACK_FULL           0x08
 
 /* ... the waiter's holder is in the primary, or in the ledger */
 
-#define NGX_HTTP_IDEM_FALLBACK_WAITS      0x10
-#define NGX_HTTP_IDEM_FALLBACK_WAITS_HERE 0x20
+#define NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY  0x10
+#define NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER   0x20
 
 /* ... we hold the lock in the primary */
 
-#define NGX_HTTP_IDEM_FALLBACK_TAKEN      0x40
+#define NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY  0x40
 
 
 static ngx_int_t ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op);
@@ -62,17 +62,17 @@ static ngx_int_t ngx_http_idem_fallback_ask_primary(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_ask_ledger(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_looked(
+static ngx_int_t ngx_http_idem_fallback_ledger_checked(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_begun(
+static ngx_int_t ngx_http_idem_fallback_primary_begun(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_uint_t ngx_http_idem_fallback_is_late(
+static ngx_uint_t ngx_http_idem_fallback_needs_recheck(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_ask_late(
+static ngx_int_t ngx_http_idem_fallback_recheck(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_late(
+static ngx_int_t ngx_http_idem_fallback_rechecked(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_instead(
+static ngx_int_t ngx_http_idem_fallback_ledger_begun(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_passed(
     ngx_http_idem_op_t *op, uintptr_t note);
@@ -117,9 +117,9 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
 
     f = ngx_http_idem_fallback_conf(op);
 
-    note = (op->where == &f->primary) ? NGX_HTTP_IDEM_FALLBACK_WAITS
+    note = (op->where == &f->primary) ? NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY
            : (op->where == f->ledger)
-             ? NGX_HTTP_IDEM_FALLBACK_WAITS_HERE : 0;
+             ? NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER : 0;
 
     op->where = NULL;
 
@@ -135,7 +135,8 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
     }
 
     child = ngx_http_idem_layer_child(op, f->ledger,
-                                      ngx_http_idem_fallback_looked, note);
+                                      ngx_http_idem_fallback_ledger_checked,
+                                      note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for an operation";
@@ -152,7 +153,7 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
      * the waiter's record is in the primary, so the ledger need not have it
      */
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS) {
+    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY) {
         child->again = 0;
     }
 
@@ -169,15 +170,16 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
     f = ngx_http_idem_fallback_conf(op);
 
     child = ngx_http_idem_layer_child(op, &f->primary,
-                                      ngx_http_idem_fallback_begun, note);
+                                      ngx_http_idem_fallback_primary_begun,
+                                      note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for an operation";
 
-        return ngx_http_idem_fallback_begun(op, note);
+        return ngx_http_idem_fallback_primary_begun(op, note);
     }
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_HERE) {
+    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER) {
         child->again = 0;
     }
 
@@ -193,14 +195,14 @@ ngx_http_idem_fallback_ask_ledger(ngx_http_idem_op_t *op, uintptr_t note)
     f = ngx_http_idem_fallback_conf(op);
 
     return ngx_http_idem_layer_ask(op, f->ledger,
-                                   ngx_http_idem_fallback_instead, note);
+                                   ngx_http_idem_fallback_ledger_begun, note);
 }
 
 
 /* the ledger answered; it was asked first */
 
 static ngx_int_t
-ngx_http_idem_fallback_looked(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
 {
     switch (op->result) {
 
@@ -212,7 +214,7 @@ ngx_http_idem_fallback_looked(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
 
     case NGX_HTTP_IDEM_ACQUIRED:
-        note |= NGX_HTTP_IDEM_FALLBACK_HELD;
+        note |= NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER;
 
         if (op->abandoned) {
             note |= NGX_HTTP_IDEM_FALLBACK_ABANDONED;
@@ -241,7 +243,7 @@ ngx_http_idem_fallback_looked(ngx_http_idem_op_t *op, uintptr_t note)
 /* the primary answered, or failed */
 
 static ngx_int_t
-ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_fallback_t  *f;
 
@@ -250,11 +252,11 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
     if (ngx_http_idem_layer_answered(op)) {
         op->where = &f->primary;
 
-        if (ngx_http_idem_fallback_is_late(op, note)) {
-            return ngx_http_idem_fallback_ask_late(op, note);
+        if (ngx_http_idem_fallback_needs_recheck(op, note)) {
+            return ngx_http_idem_fallback_recheck(op, note);
         }
 
-        if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
+        if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
 
             if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
                 op->where = &f->both;
@@ -270,11 +272,11 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS) {
+    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY) {
 
         /* the holder is in the primary: only the primary can tell */
 
-        if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
+        if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
             ngx_http_idem_fallback_give_back(op, f->ledger);
         }
 
@@ -316,7 +318,7 @@ ngx_http_idem_fallback_begun(ngx_http_idem_op_t *op, uintptr_t note)
  */
 
 static ngx_uint_t
-ngx_http_idem_fallback_is_late(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_needs_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 {
     if (op->result != NGX_HTTP_IDEM_ACQUIRED
         || (note & NGX_HTTP_IDEM_FALLBACK_FULL))
@@ -324,7 +326,7 @@ ngx_http_idem_fallback_is_late(ngx_http_idem_op_t *op, uintptr_t note)
         return 0;
     }
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
+    if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
         return ngx_current_msec - op->start >= op->lease / 2;
     }
 
@@ -333,11 +335,11 @@ ngx_http_idem_fallback_is_late(ngx_http_idem_op_t *op, uintptr_t note)
 
 
 static ngx_int_t
-ngx_http_idem_fallback_ask_late(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_op_t  *child;
 
-    note |= NGX_HTTP_IDEM_FALLBACK_TAKEN;
+    note |= NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY;
 
     if (op->abandoned) {
         note |= NGX_HTTP_IDEM_FALLBACK_ABANDONED;
@@ -349,11 +351,11 @@ ngx_http_idem_fallback_ask_late(ngx_http_idem_op_t *op, uintptr_t note)
 
     child = ngx_http_idem_layer_child(op,
                                ngx_http_idem_fallback_conf(op)->ledger,
-                               ngx_http_idem_fallback_late, note);
+                               ngx_http_idem_fallback_rechecked, note);
     if (child == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
 
-        return ngx_http_idem_fallback_late(op, note);
+        return ngx_http_idem_fallback_rechecked(op, note);
     }
 
     child->hold = 0;
@@ -364,7 +366,7 @@ ngx_http_idem_fallback_ask_late(ngx_http_idem_op_t *op, uintptr_t note)
 
 
 static ngx_int_t
-ngx_http_idem_fallback_late(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_rechecked(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_fallback_t  *f;
 
@@ -403,7 +405,7 @@ ngx_http_idem_fallback_late(ngx_http_idem_op_t *op, uintptr_t note)
 /* the ledger was asked because the primary failed */
 
 static ngx_int_t
-ngx_http_idem_fallback_instead(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_ledger_begun(ngx_http_idem_op_t *op, uintptr_t note)
 {
     switch (op->result) {
 
@@ -507,11 +509,11 @@ ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
         return;
     }
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_HELD) {
+    if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
         ngx_http_idem_fallback_give_back(op, f->ledger);
     }
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_TAKEN) {
+    if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY) {
         ngx_http_idem_fallback_give_back(op, &f->primary);
     }
 }

@@ -60,7 +60,7 @@ static ngx_int_t ngx_http_idem_outbox_committed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_outbox_released(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_has(
+static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
     ngx_uint_t read);
 static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
@@ -106,7 +106,7 @@ ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op)
         return ngx_http_idem_outbox_local_begin(o, op);
     }
 
-    switch (ngx_http_idem_outbox_has(o, op, 1)) {
+    switch (ngx_http_idem_outbox_lookup(o, op, 1)) {
 
     case NGX_HTTP_IDEM_OUTBOX_KEPT:
     case NGX_HTTP_IDEM_OUTBOX_RUNS:
@@ -187,7 +187,7 @@ ngx_http_idem_outbox_watch(ngx_http_idem_op_t *op)
 
     o = ngx_http_idem_outbox_conf(op);
 
-    switch (ngx_http_idem_outbox_has(o, op, 0)) {
+    switch (ngx_http_idem_outbox_lookup(o, op, 0)) {
 
     case NGX_HTTP_IDEM_OUTBOX_KEPT:
         op->result = NGX_HTTP_IDEM_OK;
@@ -287,7 +287,7 @@ ngx_http_idem_outbox_released(ngx_http_idem_op_t *op, uintptr_t note)
 /* "read": fill op->found, and ignore a record that lets the request run */
 
 static ngx_http_idem_outbox_has_e
-ngx_http_idem_outbox_has(ngx_http_idem_outbox_t *o,
+ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t read)
 {
     ngx_http_idem_node_t        *node;

@@ -24,11 +24,11 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-static ngx_int_t ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op,
+static ngx_int_t ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op,
     uintptr_t note);
-static void ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
+static void ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
     ngx_http_idem_node_t *node);
-static void ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o,
+static void ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
 
@@ -37,12 +37,13 @@ ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
                                    op->kind >= NGX_HTTP_IDEM_OP_LIST
-                                   ? NULL : ngx_http_idem_outbox_asked, 0);
+                                   ? NULL : ngx_http_idem_outbox_admin_done,
+                                   0);
 }
 
 
 static ngx_int_t
-ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_outbox_t  *o;
 
@@ -62,14 +63,15 @@ ngx_http_idem_outbox_asked(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    ngx_http_idem_outbox_look(o, op);
+    ngx_http_idem_outbox_admin_local(o, op);
 
     return NGX_OK;
 }
 
 
 static void
-ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
+ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
 {
     ngx_http_idem_node_t   *node;
     ngx_http_idem_entry_t  *entry;
@@ -105,7 +107,7 @@ ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_outbox_take(o, node);
+        ngx_http_idem_outbox_remove(o, node);
     }
 
     ngx_http_idem_outbox_unlock(o);
@@ -113,7 +115,7 @@ ngx_http_idem_outbox_look(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
 
 static void
-ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o,
+ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
     ngx_http_idem_node_t *node)
 {
     ngx_http_idem_outbox_sh_t  *sh;
@@ -144,7 +146,7 @@ ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
     node = ngx_http_idem_zone_find(&o->z, id);
 
     if (node && node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        ngx_http_idem_outbox_take(o, node);
+        ngx_http_idem_outbox_remove(o, node);
     }
 
     ngx_http_idem_outbox_unlock(o);

@@ -39,7 +39,7 @@ typedef struct {
     ngx_queue_t              queue;
     ngx_http_idem_outbox_t  *outbox;
     ngx_http_idem_op_t      *commit;
-    ngx_queue_t              askers;            /* waiting begins, by
+    ngx_queue_t              begins;            /* waiting begins, by
                                                    op->queue */
 } ngx_http_idem_outbox_check_t;
 
@@ -109,7 +109,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
         check->outbox = o;
         check->commit = commit;
 
-        ngx_queue_init(&check->askers);
+        ngx_queue_init(&check->begins);
         ngx_queue_insert_tail(&o->checks, &check->queue);
 
         commit->handler = ngx_http_idem_outbox_check_done;
@@ -127,7 +127,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     }
 
     op->state_data = NULL;
-    ngx_queue_insert_tail(&check->askers, &op->queue);
+    ngx_queue_insert_tail(&check->begins, &op->queue);
 
     return NGX_AGAIN;
 }
@@ -178,8 +178,8 @@ ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit)
 
     /* completing one may cancel others: restart from the head each time */
 
-    while (!ngx_queue_empty(&check->askers)) {
-        q = ngx_queue_head(&check->askers);
+    while (!ngx_queue_empty(&check->begins)) {
+        q = ngx_queue_head(&check->begins);
         ngx_queue_remove(q);
 
         op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
@@ -266,8 +266,8 @@ ngx_http_idem_outbox_check_exit(ngx_http_idem_outbox_t *o)
 
         ngx_queue_remove(q);
 
-        while (!ngx_queue_empty(&check->askers)) {
-            q = ngx_queue_head(&check->askers);
+        while (!ngx_queue_empty(&check->begins)) {
+            q = ngx_queue_head(&check->begins);
             ngx_queue_remove(q);
             ngx_queue_init(q);
         }

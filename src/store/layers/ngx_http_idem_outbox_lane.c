@@ -38,7 +38,7 @@
 #define NGX_HTTP_IDEM_OUTBOX_BYTES_MAX  (4 * 1024 * 1024)
 
 /* delay if an open lane has nothing to attempt, ms */
-#define NGX_HTTP_IDEM_OUTBOX_LOOK       250
+#define NGX_HTTP_IDEM_OUTBOX_LANE_PAUSE  250
 
 
 #define ngx_http_idem_outbox_lane_sh(o, n)                                    \
@@ -318,7 +318,7 @@ ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o)
         }
 
         if ((ngx_msec_int_t) (lane->next - ngx_current_msec) <= 0) {
-            lane->next = ngx_current_msec + NGX_HTTP_IDEM_OUTBOX_LOOK;
+            lane->next = ngx_current_msec + NGX_HTTP_IDEM_OUTBOX_LANE_PAUSE;
         }
     }
 }

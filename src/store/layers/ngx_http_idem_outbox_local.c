@@ -32,9 +32,9 @@
 #define NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX  250
 
 
-static ngx_uint_t ngx_http_idem_outbox_local_free(
+static ngx_uint_t ngx_http_idem_outbox_local_available(
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static void ngx_http_idem_outbox_local_look(ngx_event_t *ev);
+static void ngx_http_idem_outbox_local_poll(ngx_event_t *ev);
 static ngx_http_idem_node_t *ngx_http_idem_outbox_local_find(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
@@ -49,7 +49,7 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
 
     node = ngx_http_idem_zone_find(&o->z, op->id);
 
-    if (node && !ngx_http_idem_outbox_local_free(node, op)) {
+    if (node && !ngx_http_idem_outbox_local_available(node, op)) {
         ngx_http_idem_zone_found(&o->z, node, op);
         op->found.left = ngx_http_idem_outbox_left(node);
         op->kept = 1;
@@ -92,7 +92,7 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
 /* whether the request may take over the existing record */
 
 static ngx_uint_t
-ngx_http_idem_outbox_local_free(ngx_http_idem_node_t *node,
+ngx_http_idem_outbox_local_available(ngx_http_idem_node_t *node,
     ngx_http_idem_op_t *op)
 {
     ngx_msec_t  until;
@@ -186,7 +186,7 @@ ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op)
 
     ngx_memzero(&op->timer, sizeof(ngx_event_t));
 
-    op->timer.handler = ngx_http_idem_outbox_local_look;
+    op->timer.handler = ngx_http_idem_outbox_local_poll;
     op->timer.data = op;
     op->timer.log = ngx_cycle->log;
     op->timer.cancelable = 1;
@@ -203,7 +203,7 @@ ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op)
 
 
 static void
-ngx_http_idem_outbox_local_look(ngx_event_t *ev)
+ngx_http_idem_outbox_local_poll(ngx_event_t *ev)
 {
     ngx_http_idem_op_t  *op;
 

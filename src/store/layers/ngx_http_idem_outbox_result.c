@@ -25,7 +25,7 @@
  * not final: that request may release the lock, and then this is the only
  * response.
  */
-#define ngx_http_idem_outbox_decided(op)                                      \
+#define ngx_http_idem_outbox_is_final(op)                                     \
     ((op)->result != NGX_HTTP_IDEM_ERROR && !(op)->running)
 
 
@@ -98,12 +98,12 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
 ngx_uint_t
 ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
-    ngx_uint_t                  here, waited;
+    ngx_uint_t                  here, lacking;
     ngx_http_idem_node_t       *node;
     ngx_http_idem_outbox_sh_t  *sh;
 
     sh = ngx_http_idem_outbox_sh(o);
-    waited = 0;
+    lacking = 0;
 
     ngx_http_idem_outbox_lock(o);
 
@@ -116,20 +116,20 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
               == 0;
 
     if (here) {
-        waited = (ngx_http_idem_outbox_cause(node)
-                  == NGX_HTTP_IDEM_OUTBOX_FAILED);
+        lacking = (ngx_http_idem_outbox_cause(node)
+                   == NGX_HTTP_IDEM_OUTBOX_FAILED);
 
-        if (!ngx_http_idem_outbox_decided(op)) {
+        if (!ngx_http_idem_outbox_is_final(op)) {
             /* the record stays */
 
         } else if (!op->unacknowledged) {
             ngx_http_idem_zone_remove(&o->z, node);
 
-            if (!waited && sh->unacknowledged) {
+            if (!lacking && sh->unacknowledged) {
                 sh->unacknowledged--;
             }
 
-        } else if (waited) {
+        } else if (lacking) {
 
             /* the server has it, but it may be lost with the server */
 
@@ -144,7 +144,7 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
     ngx_http_idem_outbox_unlock(o);
 
-    if (here && (waited || op->result == NGX_HTTP_IDEM_LOST)) {
+    if (here && (lacking || op->result == NGX_HTTP_IDEM_LOST)) {
         ngx_http_idem_outbox_report(o, op);
     }
 

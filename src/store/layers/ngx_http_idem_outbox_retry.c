@@ -40,7 +40,7 @@
 
 
 static void ngx_http_idem_outbox_tick(ngx_event_t *ev);
-static ngx_msec_t ngx_http_idem_outbox_take(
+static ngx_msec_t ngx_http_idem_outbox_collect(
     ngx_http_idem_outbox_t *o, ngx_queue_t *ops);
 static ngx_int_t ngx_http_idem_outbox_own(ngx_http_idem_outbox_t *o);
 static void ngx_http_idem_outbox_disown(ngx_http_idem_outbox_t *o);
@@ -137,7 +137,7 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 
     ngx_queue_init(&ops);
 
-    wait = ngx_http_idem_outbox_take(o, &ops);
+    wait = ngx_http_idem_outbox_collect(o, &ops);
 
     ngx_http_idem_outbox_arm(o, wait);
 
@@ -154,7 +154,7 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 /* collects the commits to attempt now; returns the delay of the next tick */
 
 static ngx_msec_t
-ngx_http_idem_outbox_take(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
+ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 {
     ngx_uint_t             n;
     ngx_msec_t             wait;

@@ -44,24 +44,24 @@ static ngx_int_t ngx_http_idem_memory_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     ngx_http_idem_store_stats_t *stats);
-static uint64_t ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
+static uint64_t ngx_http_idem_memory_finish(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
     ngx_http_idem_state_e state, ngx_http_idem_reason_e reason);
 static ngx_int_t ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static void ngx_http_idem_memory_give_back(
+static void ngx_http_idem_memory_drop_lock(
     ngx_http_idem_memory_t *m, ngx_http_idem_node_t *node);
-static ngx_uint_t ngx_http_idem_memory_free(
+static ngx_uint_t ngx_http_idem_memory_available(
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_memory_lapsed(
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static ngx_http_idem_node_t *ngx_http_idem_memory_lay(
+static ngx_http_idem_node_t *ngx_http_idem_memory_create(
     ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op);
-static void ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
+static void ngx_http_idem_memory_take_over(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again);
-static void ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
+static void ngx_http_idem_memory_set_lock(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static void ngx_http_idem_memory_lease(
+static void ngx_http_idem_memory_set_lease(
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
 
@@ -135,17 +135,17 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
     node = ngx_http_idem_zone_find(&m->z, op->id);
 
     if (node == NULL) {
-        node = ngx_http_idem_memory_lay(m, op);
+        node = ngx_http_idem_memory_create(m, op);
         op->result = node ? NGX_HTTP_IDEM_ACQUIRED
                           : NGX_HTTP_IDEM_FULL;
 
     } else if (ngx_http_idem_memory_ours(node, op)
                && node->state == NGX_HTTP_IDEM_IN_PROGRESS)
     {
-        ngx_http_idem_memory_take(m, node, op, node->again);
+        ngx_http_idem_memory_take_over(m, node, op, node->again);
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
-    } else if (ngx_http_idem_memory_free(node, op)) {
+    } else if (ngx_http_idem_memory_available(node, op)) {
 
         if (op->expired || op->abandoned) {
             m->z.zone->expired += op->expired;
@@ -156,8 +156,8 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
             ngx_http_idem_zone_evict(&m->z, node);
         }
 
-        ngx_http_idem_memory_take(m, node, op,
-                                  ngx_http_idem_memory_leased(node));
+        ngx_http_idem_memory_take_over(m, node, op,
+                                       ngx_http_idem_memory_leased(node));
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
     } else {
@@ -189,7 +189,7 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
     node = ngx_http_idem_zone_find(&m->z, op->id);
 
     if (node == NULL) {
-        node = ngx_http_idem_memory_lay(m, op);
+        node = ngx_http_idem_memory_create(m, op);
         op->result = node ? NGX_HTTP_IDEM_OK
                           : NGX_HTTP_IDEM_FULL;
 
@@ -197,13 +197,13 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
                && ngx_http_idem_memory_ours(node, op))
     {
         ngx_http_idem_zone_change(&m->z, node);
-        ngx_http_idem_memory_lease(node, op);
+        ngx_http_idem_memory_set_lease(node, op);
         ngx_http_idem_zone_changed(&m->z);
 
         op->result = NGX_HTTP_IDEM_OK;
 
     } else if (ngx_http_idem_memory_lapsed(node, op)) {
-        ngx_http_idem_memory_take(m, node, op, 1);
+        ngx_http_idem_memory_take_over(m, node, op, 1);
         op->result = NGX_HTTP_IDEM_OK;
 
     } else {
@@ -260,7 +260,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     node = ngx_http_idem_zone_find(&m->z, op->id);
 
     if (node == NULL) {
-        node = ngx_http_idem_memory_lay(m, op);
+        node = ngx_http_idem_memory_create(m, op);
 
     } else if (!ngx_http_idem_memory_ours(node, op)) {
 
@@ -269,7 +269,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
             goto done;
         }
 
-        ngx_http_idem_memory_take(m, node, op, 1);
+        ngx_http_idem_memory_take_over(m, node, op, 1);
 
     } else if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
         op->result = NGX_HTTP_IDEM_OK;
@@ -303,7 +303,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_FULL;
     }
 
-    waiting = ngx_http_idem_memory_end(m, node, op, state, reason);
+    waiting = ngx_http_idem_memory_finish(m, node, op, state, reason);
 
 done:
 
@@ -318,7 +318,7 @@ done:
 /* changes the record in one step; returns the workers with waiters */
 
 static uint64_t
-ngx_http_idem_memory_end(ngx_http_idem_memory_t *m,
+ngx_http_idem_memory_finish(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
     ngx_http_idem_state_e state, ngx_http_idem_reason_e reason)
 {
@@ -358,7 +358,7 @@ ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
     }
 
     ngx_http_idem_zone_change(&m->z, node);
-    ngx_http_idem_memory_lease(node, op);
+    ngx_http_idem_memory_set_lease(node, op);
     ngx_http_idem_zone_changed(&m->z);
 
     return ngx_http_idem_zone_fill(&m->z, node, op->state_data, op->response,
@@ -386,7 +386,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
             && ngx_http_idem_memory_ours(node, op))
         {
             waiting = node->u.waiting;
-            ngx_http_idem_memory_give_back(m, node);
+            ngx_http_idem_memory_drop_lock(m, node);
 
         } else {
             op->result = NGX_HTTP_IDEM_LOST;
@@ -409,7 +409,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
  */
 
 static void
-ngx_http_idem_memory_give_back(ngx_http_idem_memory_t *m,
+ngx_http_idem_memory_drop_lock(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node)
 {
     if (!node->again) {
@@ -519,7 +519,8 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
 /* whether begin may take over an existing record */
 
 static ngx_uint_t
-ngx_http_idem_memory_free(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+ngx_http_idem_memory_available(ngx_http_idem_node_t *node,
+    ngx_http_idem_op_t *op)
 {
     ngx_msec_int_t  left;
 
@@ -567,7 +568,7 @@ ngx_http_idem_memory_lapsed(ngx_http_idem_node_t *node,
 /* creates a record with a lock */
 
 static ngx_http_idem_node_t *
-ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
+ngx_http_idem_memory_create(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 {
     ngx_msec_t             expires;
     ngx_http_idem_node_t  *node;
@@ -577,7 +578,7 @@ ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
     node = ngx_http_idem_zone_insert(&m->z, op->id, expires);
 
     if (node) {
-        ngx_http_idem_memory_hold(m, node, op);
+        ngx_http_idem_memory_set_lock(m, node, op);
         node->again = 0;
         ngx_http_idem_zone_details(&m->z, node, &op->details);
         ngx_http_idem_zone_link(&m->z, node);
@@ -595,7 +596,7 @@ ngx_http_idem_memory_lay(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
  */
 
 static void
-ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
+ngx_http_idem_memory_take_over(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again)
 {
     ngx_http_idem_zone_details(&m->z, node, NULL);
@@ -607,7 +608,7 @@ ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
         node->u.waiting = 0;                     /* was u.ttl before */
     }
 
-    ngx_http_idem_memory_hold(m, node, op);
+    ngx_http_idem_memory_set_lock(m, node, op);
     node->again = (uint8_t) again;
     ngx_http_idem_zone_changed(&m->z);
 
@@ -616,7 +617,7 @@ ngx_http_idem_memory_take(ngx_http_idem_memory_t *m,
 
 
 static void
-ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
+ngx_http_idem_memory_set_lock(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
 {
     ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_IN_PROGRESS,
@@ -627,12 +628,13 @@ ngx_http_idem_memory_hold(ngx_http_idem_memory_t *m,
 
     ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-    ngx_http_idem_memory_lease(node, op);
+    ngx_http_idem_memory_set_lease(node, op);
 }
 
 
 static void
-ngx_http_idem_memory_lease(ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+ngx_http_idem_memory_set_lease(ngx_http_idem_node_t *node,
+    ngx_http_idem_op_t *op)
 {
     ngx_msec_t  expires;
 

@@ -31,7 +31,7 @@ static void ngx_http_idem_memory_get(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
-static uint64_t ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
+static uint64_t ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node);
 static void ngx_http_idem_memory_list(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
@@ -105,7 +105,7 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
         op->result = NGX_HTTP_IDEM_OK;
 
         if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
-            waiting = ngx_http_idem_memory_bury(m, node);
+            waiting = ngx_http_idem_memory_leave_tombstone(m, node);
 
         } else {
             ngx_http_idem_zone_remove(&m->z, node);
@@ -122,7 +122,7 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
 /* leaves a tombstone; returns the workers with waiters */
 
 static uint64_t
-ngx_http_idem_memory_bury(ngx_http_idem_memory_t *m,
+ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node)
 {
     uint64_t  waiting;

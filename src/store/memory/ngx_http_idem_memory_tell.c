@@ -26,11 +26,11 @@
 
 
 /* interval of the periodic search, and delay if more records are due, ms */
-#define NGX_HTTP_IDEM_MEMORY_LOOK   1000
-#define NGX_HTTP_IDEM_MEMORY_AGAIN  10
+#define NGX_HTTP_IDEM_MEMORY_SEARCH  1000
+#define NGX_HTTP_IDEM_MEMORY_AGAIN   10
 
 
-static void ngx_http_idem_memory_look(ngx_event_t *ev);
+static void ngx_http_idem_memory_search(ngx_event_t *ev);
 
 
 void
@@ -132,12 +132,12 @@ ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
 
     ngx_memzero(ev, sizeof(ngx_event_t));
 
-    ev->handler = ngx_http_idem_memory_look;
+    ev->handler = ngx_http_idem_memory_search;
     ev->data = m;
     ev->log = cycle->log;
     ev->cancelable = 1;
 
-    ngx_add_timer(ev, NGX_HTTP_IDEM_MEMORY_LOOK);
+    ngx_add_timer(ev, NGX_HTTP_IDEM_MEMORY_SEARCH);
 }
 
 
@@ -151,7 +151,7 @@ ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m)
 
 
 static void
-ngx_http_idem_memory_look(ngx_event_t *ev)
+ngx_http_idem_memory_search(ngx_event_t *ev)
 {
     ngx_uint_t               more;
     ngx_http_idem_memory_t  *m;
@@ -172,6 +172,6 @@ ngx_http_idem_memory_look(ngx_event_t *ev)
 
     if (!ngx_exiting) {
         ngx_add_timer(ev, more ? NGX_HTTP_IDEM_MEMORY_AGAIN
-                               : NGX_HTTP_IDEM_MEMORY_LOOK);
+                               : NGX_HTTP_IDEM_MEMORY_SEARCH);
     }
 }

@@ -74,7 +74,7 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
 
 
 /* enough connects have failed, and another attempt follows soon */
-#define ngx_http_idem_pg_hopeless(conn)                                       \
+#define ngx_http_idem_pg_unreachable(conn)                                    \
     ((conn)->failures                                                         \
      >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts                  \
      && (conn)->state != NGX_HTTP_IDEM_PG_READY                               \
@@ -175,7 +175,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     op->state_data = NULL;
 
     if (ngx_http_idem_remote_impatient(op)
-        && ngx_http_idem_pg_hopeless(conn))
+        && ngx_http_idem_pg_unreachable(conn))
     {
         op->error = (char *) conn->error;
         return NGX_ERROR;

@@ -46,10 +46,10 @@
 static void ngx_http_idem_pg_flush_handler(ngx_event_t *ev);
 static void ngx_http_idem_pg_event_handler(ngx_event_t *ev);
 static void ngx_http_idem_pg_timer_handler(ngx_event_t *ev);
-static ngx_int_t ngx_http_idem_pg_stay(ngx_http_idem_pg_conn_t *conn);
+static ngx_int_t ngx_http_idem_pg_keep_waiting(ngx_http_idem_pg_conn_t *conn);
 static void ngx_http_idem_pg_backoff(ngx_http_idem_pg_conn_t *conn);
 static void ngx_http_idem_pg_unwatch(ngx_http_idem_pg_conn_t *conn);
-static ngx_int_t ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event,
+static ngx_int_t ngx_http_idem_pg_set_event(ngx_event_t *ev, ngx_int_t event,
     ngx_uint_t wanted);
 
 
@@ -250,8 +250,8 @@ ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
         conn->connection = c;
     }
 
-    if (ngx_http_idem_pg_want(c->read, NGX_READ_EVENT, read) != NGX_OK
-        || ngx_http_idem_pg_want(c->write, NGX_WRITE_EVENT, write)
+    if (ngx_http_idem_pg_set_event(c->read, NGX_READ_EVENT, read) != NGX_OK
+        || ngx_http_idem_pg_set_event(c->write, NGX_WRITE_EVENT, write)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -262,7 +262,7 @@ ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
 
 
 static ngx_int_t
-ngx_http_idem_pg_want(ngx_event_t *ev, ngx_int_t event, ngx_uint_t wanted)
+ngx_http_idem_pg_set_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t wanted)
 {
     if (wanted && !ev->active) {
         return ngx_add_event(ev, event, NGX_LEVEL_EVENT);
@@ -567,7 +567,7 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
 
     if (conn->state != NGX_HTTP_IDEM_PG_BACKOFF) {
 
-        if (ngx_http_idem_pg_stay(conn) != NGX_OK) {
+        if (ngx_http_idem_pg_keep_waiting(conn) != NGX_OK) {
             ngx_http_idem_pg_drop(conn, "no reply within %M ms",
                                   conn->pg->connect_timeout);
         }
@@ -596,7 +596,7 @@ ngx_http_idem_pg_timer_handler(ngx_event_t *ev)
  */
 
 static ngx_int_t
-ngx_http_idem_pg_stay(ngx_http_idem_pg_conn_t *conn)
+ngx_http_idem_pg_keep_waiting(ngx_http_idem_pg_conn_t *conn)
 {
     ngx_http_idem_pg_t  *pg;
 

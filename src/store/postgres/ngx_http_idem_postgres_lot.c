@@ -51,7 +51,7 @@ static ngx_int_t ngx_http_idem_pg_lot_failed(
     ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_lot_t *lot);
 static ngx_http_idem_pg_call_t *ngx_http_idem_pg_lot_culprit(
     ngx_http_idem_pg_lot_t *lot, PGresult **error);
-static void ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
+static void ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
 
 
@@ -352,7 +352,7 @@ ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
                  * a Sync without this result: libpq and this module disagree
                  */
 
-                ngx_http_idem_pg_lot_again(conn, call);
+                ngx_http_idem_pg_call_requeue(conn, call);
                 continue;
             }
 
@@ -425,7 +425,7 @@ ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
         call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
 
         call->single = !broken;
-        ngx_http_idem_pg_lot_again(conn, call);
+        ngx_http_idem_pg_call_requeue(conn, call);
     }
 
     if (broken) {
@@ -484,7 +484,7 @@ ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
 /* puts a call back at the head of the send queue, unless it was cancelled */
 
 static void
-ngx_http_idem_pg_lot_again(ngx_http_idem_pg_conn_t *conn,
+ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call)
 {
     if (call->op == NULL) {
@@ -524,7 +524,7 @@ ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn)
             call = ngx_queue_data(ngx_queue_last(&lot->calls),
                                   ngx_http_idem_pg_call_t, queue);
 
-            ngx_http_idem_pg_lot_again(conn, call);
+            ngx_http_idem_pg_call_requeue(conn, call);
         }
 
         ngx_queue_remove(q);

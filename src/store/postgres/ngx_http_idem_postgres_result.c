@@ -40,7 +40,7 @@
 
 static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call);
 static const char *ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call);
-static const char *ngx_http_idem_pg_keep(ngx_http_idem_op_t *op,
+static const char *ngx_http_idem_pg_copy_column(ngx_http_idem_op_t *op,
     PGresult *result, int column, ngx_str_t *part);
 static void ngx_http_idem_pg_clear(void *data);
 static void ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
@@ -277,7 +277,7 @@ ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
         return "its claim is corrupt";
     }
 
-    wrong = ngx_http_idem_pg_keep(op, result, 5, &found->details);
+    wrong = ngx_http_idem_pg_copy_column(op, result, 5, &found->details);
 
     if (wrong) {
         return wrong;
@@ -294,7 +294,7 @@ ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
     found->response.len = (size_t) PQgetlength(result, 0, 6);
 
     if (found->response.len <= NGX_HTTP_IDEM_PG_COPY) {
-        return ngx_http_idem_pg_keep(op, result, 6, &found->response);
+        return ngx_http_idem_pg_copy_column(op, result, 6, &found->response);
     }
 
     /* a large response is not copied: the pool takes over the row */
@@ -315,7 +315,7 @@ ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call)
 
 
 static const char *
-ngx_http_idem_pg_keep(ngx_http_idem_op_t *op, PGresult *result,
+ngx_http_idem_pg_copy_column(ngx_http_idem_op_t *op, PGresult *result,
     int column, ngx_str_t *part)
 {
     size_t  len;

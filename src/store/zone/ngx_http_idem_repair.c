@@ -56,7 +56,7 @@ typedef ngx_uint_t (*ngx_http_idem_links_pt)(
 static void ngx_http_idem_repair_undo(ngx_http_idem_records_t *z);
 static void ngx_http_idem_repair_nodes(
     ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
-static ngx_uint_t ngx_http_idem_repair_known(
+static ngx_uint_t ngx_http_idem_repair_is_duplicate(
     ngx_http_idem_node_t *first, ngx_http_idem_node_t *node);
 static void ngx_http_idem_repair_bytes(
     ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
@@ -68,11 +68,11 @@ static ngx_int_t ngx_http_idem_repair_chunks(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
 static void ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
     ngx_queue_t *head, ngx_http_idem_links_pt links);
-static ngx_uint_t ngx_http_idem_repair_completed(
+static ngx_uint_t ngx_http_idem_repair_is_completed(
     ngx_http_idem_records_t *z, ngx_queue_t *q);
-static ngx_uint_t ngx_http_idem_repair_detailed(
+static ngx_uint_t ngx_http_idem_repair_is_details(
     ngx_http_idem_records_t *z, ngx_queue_t *q);
-static void ngx_http_idem_repair_rest(ngx_http_idem_records_t *z);
+static void ngx_http_idem_repair_queues(ngx_http_idem_records_t *z);
 static void ngx_http_idem_repair_append(ngx_queue_t *head, ngx_queue_t *q);
 
 
@@ -97,10 +97,10 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
     ngx_http_idem_repair_bytes(z, &census);
 
     ngx_http_idem_repair_order(z, &zone->completed,
-                               ngx_http_idem_repair_completed);
+                               ngx_http_idem_repair_is_completed);
     ngx_http_idem_repair_order(z, &zone->details,
-                               ngx_http_idem_repair_detailed);
-    ngx_http_idem_repair_rest(z);
+                               ngx_http_idem_repair_is_details);
+    ngx_http_idem_repair_queues(z);
 
     ngx_queue_init(&zone->fills);
 
@@ -173,7 +173,7 @@ ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
                 break;
             }
 
-            if (ngx_http_idem_repair_known(z->zone->buckets[i], node)) {
+            if (ngx_http_idem_repair_is_duplicate(z->zone->buckets[i], node)) {
                 /* a newer record with this id was about to replace it */
                 *p = node->next;
                 continue;
@@ -197,7 +197,7 @@ ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
 /* whether a record before it in the bucket has the same id */
 
 static ngx_uint_t
-ngx_http_idem_repair_known(ngx_http_idem_node_t *first,
+ngx_http_idem_repair_is_duplicate(ngx_http_idem_node_t *first,
     ngx_http_idem_node_t *node)
 {
     for ( /* void */ ; first != node; first = first->next) {
@@ -399,7 +399,7 @@ ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
 
 
 static ngx_uint_t
-ngx_http_idem_repair_completed(ngx_http_idem_records_t *z, ngx_queue_t *q)
+ngx_http_idem_repair_is_completed(ngx_http_idem_records_t *z, ngx_queue_t *q)
 {
     ngx_http_idem_node_t  *node;
 
@@ -412,7 +412,7 @@ ngx_http_idem_repair_completed(ngx_http_idem_records_t *z, ngx_queue_t *q)
 
 
 static ngx_uint_t
-ngx_http_idem_repair_detailed(ngx_http_idem_records_t *z, ngx_queue_t *q)
+ngx_http_idem_repair_is_details(ngx_http_idem_records_t *z, ngx_queue_t *q)
 {
     ngx_http_idem_details_t  *d;
 
@@ -429,7 +429,7 @@ ngx_http_idem_repair_detailed(ngx_http_idem_records_t *z, ngx_queue_t *q)
 /* rebuilds the wheel, and queues elements that were missing in their queue */
 
 static void
-ngx_http_idem_repair_rest(ngx_http_idem_records_t *z)
+ngx_http_idem_repair_queues(ngx_http_idem_records_t *z)
 {
     ngx_http_idem_node_t  *node;
 

@@ -41,11 +41,11 @@ static void *ngx_http_idem_zone_make_room(
     ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_uint_t ngx_http_idem_zone_purge_node(
     ngx_http_idem_records_t *z, ngx_http_idem_node_t *node);
-static void ngx_http_idem_zone_expired(ngx_http_idem_records_t *z,
+static void ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 static void ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
     ngx_http_idem_node_t *node);
-static ngx_uint_t ngx_http_idem_zone_give_way(ngx_http_idem_records_t *z);
+static ngx_uint_t ngx_http_idem_zone_evict_one(ngx_http_idem_records_t *z);
 
 
 void
@@ -106,7 +106,7 @@ ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
             return node;
         }
 
-        ngx_http_idem_zone_expired(z, node);
+        ngx_http_idem_zone_remove_expired(z, node);
         return NULL;
     }
 
@@ -424,7 +424,7 @@ ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
         return 0;
     }
 
-    ngx_http_idem_zone_expired(z, node);
+    ngx_http_idem_zone_remove_expired(z, node);
 
     return 1;
 }
@@ -433,7 +433,7 @@ ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
 /* a tombstone, left by a manual delete, does not count as a record */
 
 static void
-ngx_http_idem_zone_expired(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node)
 {
     ngx_uint_t  record;
@@ -527,7 +527,7 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
                                               NGX_HTTP_IDEM_ROOM_WORK)
             && !ngx_http_idem_zone_drop_fill(z)
             && !ngx_http_idem_zone_drop_details(z)
-            && !ngx_http_idem_zone_give_way(z)
+            && !ngx_http_idem_zone_evict_one(z)
             && !ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1))
         {
             return NULL;
@@ -561,7 +561,7 @@ ngx_http_idem_zone_purge_one(ngx_http_idem_records_t *z, ngx_uint_t work)
 
 
 static ngx_uint_t
-ngx_http_idem_zone_give_way(ngx_http_idem_records_t *z)
+ngx_http_idem_zone_evict_one(ngx_http_idem_records_t *z)
 {
     ngx_queue_t           *q;
     ngx_http_idem_node_t  *node;

@@ -27,13 +27,14 @@
 #define NGX_HTTP_IDEM_BUCKET_BYTES  512
 
 /* how long a reload waits for the lock of a zone, ms */
-#define NGX_HTTP_IDEM_LOOK_TIME  1000
+#define NGX_HTTP_IDEM_LOCK_TIME  1000
 
 
 static ngx_int_t ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
-static ngx_int_t ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old);
-static ngx_int_t ngx_http_idem_zone_lost(ngx_conf_t *cf,
+static ngx_int_t ngx_http_idem_zone_dropped(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
+static ngx_int_t ngx_http_idem_zone_commits_lost(ngx_conf_t *cf,
     ngx_shm_zone_t *old, ngx_uint_t n);
 static ngx_uint_t ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old,
     ngx_http_idem_zone_t *zone);
@@ -284,7 +285,7 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
         if (zone->tag == ngx_http_idem_zone_tag
             && zone->shm.addr
             && !ngx_http_idem_zone_declared(cf, &zone->shm.name)
-            && ngx_http_idem_zone_left(cf, zone) != NGX_OK)
+            && ngx_http_idem_zone_dropped(cf, zone) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -337,7 +338,7 @@ ngx_http_idem_zone_next(ngx_list_part_t **part, ngx_uint_t *i)
 
 
 static ngx_int_t
-ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
+ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
 {
     ngx_uint_t                n;
     ngx_slab_pool_t          *shpool;
@@ -379,7 +380,7 @@ ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
     }
 
     if (z->full == NGX_HTTP_IDEM_FULL_REFUSE) {
-        return ngx_http_idem_zone_lost(cf, old, n);
+        return ngx_http_idem_zone_commits_lost(cf, old, n);
     }
 
     z->size = old->shm.size;
@@ -405,7 +406,8 @@ ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_shm_zone_t *old)
 /* the name of an outbox zone ends with the name of its store */
 
 static ngx_int_t
-ngx_http_idem_zone_lost(ngx_conf_t *cf, ngx_shm_zone_t *old, ngx_uint_t n)
+ngx_http_idem_zone_commits_lost(ngx_conf_t *cf, ngx_shm_zone_t *old,
+    ngx_uint_t n)
 {
     size_t     len;
     ngx_str_t  store;
@@ -450,7 +452,7 @@ ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old, ngx_http_idem_zone_t *zone)
 
     for (tries = 0; !ngx_shmtx_trylock(&shpool->mutex); tries++) {
 
-        if (tries == NGX_HTTP_IDEM_LOOK_TIME) {
+        if (tries == NGX_HTTP_IDEM_LOCK_TIME) {
             return ngx_max(zone->records, 1);
         }
 
