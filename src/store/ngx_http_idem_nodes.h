@@ -82,9 +82,7 @@ struct ngx_http_idem_nodes_s {
 char *ngx_http_idem_nodes_add(ngx_conf_t *cf,
     ngx_http_idem_nodes_t *nodes, ngx_str_t *store);
 
-/*
- * Assigns a slot to a node that the worker knows, and keeps the slot alive.
- */
+/* assigns a slot to a node that the worker knows, or keeps it alive */
 void ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node);
 

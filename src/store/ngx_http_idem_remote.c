@@ -39,9 +39,7 @@
 /* the delay before each next one quadruples, up to this attempt */
 #define NGX_HTTP_IDEM_UNDO_MAX  12
 
-/*
- * polling interval, ms: the first without notifications; with notifications
- */
+/* polling interval, ms: the first without notifications; with them */
 #define NGX_HTTP_IDEM_POLL_MIN  10
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
@@ -283,9 +281,7 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 
         ngx_http_idem_remote(op)->undos--;
 
-        /*
-         * no error: another request has the record, or the lease has expired
-         */
+        /* no error: another request has the record, or the lease is over */
         op->result = NGX_HTTP_IDEM_OK;
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE
@@ -303,9 +299,7 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 }
 
 
-/*
- * releases the lock of an abandoned begin, or one that a copy may write again
- */
+/* releases a lock of an abandoned begin, or that a delayed copy may write */
 
 static void
 ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)

@@ -110,9 +110,7 @@ void ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error);
 /* Called before complete(): a begin or a renewal was sent more than once. */
 void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
 
-/*
- * wake the watches of one record, or of all records, after a possible change
- */
+/* wake the watches of one record, or of all, after a possible change */
 void ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id);
 void ngx_http_idem_remote_wake_all(ngx_http_idem_remote_t *remote);
 

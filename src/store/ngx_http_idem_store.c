@@ -344,9 +344,7 @@ ngx_http_idem_op_count(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_metrics_t  *m;
 
-    /*
-     * an administrative operation may fail for lack of permission: no outage
-     */
+    /* an administrative operation may lack permission: no outage */
 
     if (op->store->outage && op->kind != NGX_HTTP_IDEM_OP_WATCH
         && !(ngx_http_idem_op_is_admin(op)

@@ -56,9 +56,7 @@ char *ngx_http_idem_store_not_found(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, const char *directive, ngx_str_t *name,
     u_char *file, ngx_uint_t line);
 
-/*
- * slots for a ngx_str_t: the password, or the name of the file that holds it
- */
+/* slots for a ngx_str_t: the password, or the name of a file with it */
 char *ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_store_password_file(ngx_conf_t *cf, ngx_command_t *cmd,

@@ -104,9 +104,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     (*(volatile ngx_uint_t *)                                                 \
          &ngx_http_idem_breaker_sh(b, place)->what)
 
-/*
- * the note of an inner operation: slot of the node, and number of the probe
- */
+/* the note of an inner operation: slot of the node, number of the probe */
 #define ngx_http_idem_breaker_note(place, probe)                              \
     ((probe) * NGX_HTTP_IDEM_BREAKERS + (place))
 #define ngx_http_idem_breaker_note_place(note)                                \

@@ -143,15 +143,11 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
         return NGX_OK;
     }
 
-    /*
-     * nothing has run yet: after a kill of the worker no outcome is unknown
-     */
+    /* nothing has run yet: no outcome is unknown if the worker is killed */
 
     child->hold = 0;
 
-    /*
-     * the waiter's record is in the primary, so the ledger need not have it
-     */
+    /* the record is in the primary, so the ledger need not have it */
 
     if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY) {
         child->again = 0;
@@ -298,15 +294,11 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
                       &f->ledger->name);
     }
 
-    /*
-     * before the ledger has a record: other workers read this without a lock
-     */
+    /* first, since other workers read the time without a lock */
 
     ngx_http_idem_fallback_used(f, ngx_http_idem_lock_life(op));
 
-    /*
-     * if we hold the lock there, begin acquires it again, now with op->hold
-     */
+    /* if we hold the lock there, it is acquired again with op->hold */
 
     return ngx_http_idem_fallback_ask_ledger(op, note);
 }
@@ -562,9 +554,7 @@ ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f)
         return 1;
     }
 
-    /*
-     * reset, since ngx_msec_t wraps and an old time would become a future one
-     */
+    /* an old time would become a future one when ngx_msec_t wraps */
 
     (void) ngx_atomic_cmp_set(&sh->until, until, 0);
 

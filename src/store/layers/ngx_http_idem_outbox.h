@@ -197,9 +197,7 @@ void ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay);
 ngx_int_t ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle,
     ngx_http_idem_outbox_t *o);
 
-/*
- * returns the commit of a record if it may be retried now; the zone is locked
- */
+/* returns the commit of a record if it is due; called with the zone locked */
 ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_node_t *node);
 void ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op);

@@ -53,9 +53,7 @@ ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    /*
-     * a store that is down may have the record: keep ours, so that both agree
-     */
+    /* a store that is down may have the record, too: keep ours */
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE
         && op->result == NGX_HTTP_IDEM_ERROR)

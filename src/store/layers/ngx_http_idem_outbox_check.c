@@ -220,9 +220,7 @@ ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_check_t *check)
 
     case NGX_HTTP_IDEM_ERROR:
 
-        /*
-         * if the record was removed in the meantime, it must not be replayed
-         */
+        /* if the record was removed, it must not be replayed */
         return here;
 
     default: /* NGX_HTTP_IDEM_OK, NGX_HTTP_IDEM_FULL */

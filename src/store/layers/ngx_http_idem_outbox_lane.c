@@ -353,9 +353,7 @@ ngx_http_idem_outbox_lanes_next(ngx_http_idem_outbox_t *o, ngx_msec_t wait)
         wait = ngx_min(wait, (ngx_msec_t) left);
     }
 
-    /*
-     * a worker may have been killed after it added a record to an unused lane
-     */
+    /* a killed worker may have added a record without marking its lane */
 
     return used ? wait : 0;
 }

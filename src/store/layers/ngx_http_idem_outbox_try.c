@@ -20,9 +20,7 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/*
- * pause of a record that the store refused, or that has too few replicas, ms
- */
+/* pause of a record that the store refused, or that lacks replicas, ms */
 #define NGX_HTTP_IDEM_OUTBOX_REFUSED   2000
 #define NGX_HTTP_IDEM_OUTBOX_MISSED    5000
 

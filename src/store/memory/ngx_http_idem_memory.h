@@ -87,9 +87,7 @@ ngx_int_t ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
     ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
 
-/*
- * frees what a begin has read of a response that is not its result any more
- */
+/* frees the pieces that a begin has read, if its result is another */
 void ngx_http_idem_memory_found_other(ngx_http_idem_op_t *op);
 
 

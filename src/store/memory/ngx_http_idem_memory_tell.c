@@ -103,9 +103,7 @@ ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 }
 
 
-/*
- * all workers collect expired records; the first also searches periodically
- */
+/* all workers collect expired records; the first searches for them, too */
 
 void
 ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)

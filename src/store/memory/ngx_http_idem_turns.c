@@ -117,9 +117,7 @@ ngx_http_idem_turns_piece(ngx_http_idem_op_t *op)
         return ngx_http_idem_memory_commit_piece(op);
     }
 
-    /*
-     * a record that had not expired when the request arrived is still found
-     */
+    /* a record that expired after the request arrived is still found */
 
     copy = op->state_data;
     op->age += ngx_current_msec - copy->time;

@@ -213,9 +213,7 @@ ngx_http_idem_wake_local(ngx_http_idem_memory_t *m, u_char *id)
 
         if (ngx_memcmp(op->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
 
-            /*
-             * posted, since the commit runs in the middle of another request
-             */
+            /* posted, since the commit is part of another request */
 
             ngx_post_event(&op->timer, &ngx_posted_events);
         }

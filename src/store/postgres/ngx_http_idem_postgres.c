@@ -386,9 +386,7 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 
     pg = store->conf;
 
-    /*
-     * the last one is for events, and for the purge in the worker that purges
-     */
+    /* the last one is for events, and for the purge in one worker */
 
     pg->nconns = 2 * pg->connections + 1;
 

@@ -238,9 +238,7 @@ ngx_http_idem_pg_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 
     if (pg->pooler) {
 
-        /*
-         * LISTEN would succeed, on a connection that other clients use next
-         */
+        /* LISTEN would succeed, but other clients use the connection next */
 
         if (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY) {
             return ngx_http_idem_pg_api->wrong(cf, store,

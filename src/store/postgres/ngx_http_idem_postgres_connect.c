@@ -216,9 +216,7 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
 }
 
 
-/*
- * set explicitly, since libpq would read defaults from files and environment
- */
+/* set explicitly: libpq would read defaults from files and environment */
 
 static void
 ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
@@ -318,9 +316,7 @@ ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/*
- * an error of libpq in one line, without the address, which is logged anyway
- */
+/* an error of libpq in one line, without the address, which the log has */
 
 u_char *
 ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)

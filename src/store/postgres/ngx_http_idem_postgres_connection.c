@@ -398,9 +398,7 @@ ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
 
 #if (NGX_SSL)
 
-        /*
-         * data that is buffered in OpenSSL does not make the socket readable
-         */
+        /* data buffered in OpenSSL does not make the socket readable */
 
         if (ssl && SSL_pending(ssl) > 0) {
             continue;

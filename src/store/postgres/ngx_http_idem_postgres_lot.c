@@ -350,6 +350,7 @@ ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
 
                 /*
                  * a Sync without this result: libpq and this module disagree
+                 * on it
                  */
 
                 ngx_http_idem_pg_call_requeue(conn, call);
@@ -465,9 +466,7 @@ ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
         }
     }
 
-    /*
-     * in a lot of one call, an error of the transaction is that of the call
-     */
+    /* the error of a transaction with one call is that of the call */
 
     q = ngx_queue_head(&lot->calls);
 

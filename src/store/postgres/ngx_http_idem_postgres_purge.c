@@ -108,9 +108,7 @@ ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
 }
 
 
-/*
- * number of rows: the statement returns their number, or the rows themselves
- */
+/* number of rows: the statement returns that, or the rows themselves */
 
 ngx_int_t
 ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call)

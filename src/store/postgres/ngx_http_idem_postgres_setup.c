@@ -247,9 +247,7 @@ ngx_http_idem_pg_setup_result(ngx_http_idem_pg_conn_t *conn, PGresult *result)
 }
 
 
-/*
- * columns: version of the schema, and the oldest module version it supports
- */
+/* columns: version of the schema, oldest module version it supports */
 
 static ngx_int_t
 ngx_http_idem_pg_setup_version(ngx_http_idem_pg_conn_t *conn,

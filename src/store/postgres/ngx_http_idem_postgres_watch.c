@@ -21,9 +21,7 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-/*
- * polling interval, ms: while the listening connection is down; without one
- */
+/* polling interval, ms: while the listening connection is down; without it */
 #define NGX_HTTP_IDEM_PG_POLL        1000
 #define NGX_HTTP_IDEM_PG_POLL_QUICK  250
 

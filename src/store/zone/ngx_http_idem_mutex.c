@@ -30,9 +30,7 @@
 /* as in nginx: growing numbers of CPU pauses */
 #define NGX_HTTP_IDEM_MUTEX_SPIN    2048
 
-/*
- * then the worker yields this many times, and then sleeps for 1 ms at a time
- */
+/* then the worker yields this many times, then sleeps 1 ms at a time */
 #define NGX_HTTP_IDEM_MUTEX_YIELDS  16
 
 

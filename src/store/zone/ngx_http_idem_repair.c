@@ -45,9 +45,7 @@ typedef ngx_uint_t (*ngx_http_idem_links_pt)(
     ngx_http_idem_records_t *z, ngx_queue_t *q);
 
 
-/*
- * iterates in memory order, which is much faster than from bucket to bucket
- */
+/* iterates in memory order, much faster than from bucket to bucket */
 #define ngx_http_idem_repair_next(z, node)                                    \
     ngx_http_idem_room_next(&(z)->zone->room, node,                           \
                             NGX_HTTP_IDEM_KIND_NODE)

@@ -124,9 +124,7 @@ ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone, void *data)
 
     head = s->shpool->data;
 
-    /*
-     * of another build: replaced by a new one, since its data is short-lived
-     */
+    /* of another build: allocate a new one, since its data is short-lived */
 
     if (head == NULL
         || head->magic != NGX_HTTP_IDEM_SHARED_MAGIC

@@ -30,9 +30,7 @@ char *ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 char *ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     size_t size, ngx_str_t *zone);
 
-/*
- * the structure in a zone of the previous configuration; NULL: not compatible
- */
+/* the structure in a zone of the previous cycle; NULL: incompatible */
 void *ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size);
 
 /* makes the name "<prefix>_<name>[_<other>]" */

@@ -137,9 +137,7 @@ ngx_http_idem_zone_insert(ngx_http_idem_records_t *z, u_char *id,
     node->expires = expires;
     ngx_http_idem_expiry_add(&z->zone->expiry, node);
 
-    /*
-     * "records" is also read without the lock, to see whether there are any
-     */
+    /* "records" is also read without the lock, to see if there are any */
 
     z->zone->records++;
     z->zone->states[node->state]++;

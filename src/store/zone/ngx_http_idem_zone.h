@@ -125,8 +125,8 @@ struct ngx_http_idem_node_s {
     ngx_http_idem_chunk_t   *chunks;
 
     ngx_queue_t              expiry;             /* in the expiry wheel */
-    ngx_queue_t              completed;          /* if it has chunks; in the
-                                                    queue "fills" until all
+    ngx_queue_t              completed;          /* in the eviction queue;
+                                                    in "fills" until all
                                                     chunks are written */
     u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
     union {
@@ -333,9 +333,7 @@ void ngx_http_idem_zone_expire(ngx_http_idem_records_t *z,
 void ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
-/*
- * drops the response; the record stays and says that the request was executed
- */
+/* drops the response; the record still says that the request was executed */
 void ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
     ngx_http_idem_node_t *node);
 
