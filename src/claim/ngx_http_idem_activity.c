@@ -5,19 +5,19 @@
  */
 
 /*
- * Activity: how often a client of a scope has had something executed lately,
- * and when it was for the last time (idempotency_activity), for windows of
- * derived keys that adapt.
+ * Activity (idempotency_activity): how many executions a client of a scope
+ * had lately, and when the last one was.  Windows of derived keys can adapt
+ * to it.
  *
- * A table of a fixed size in shared memory, in sets of a few entries: a client
- * that finds its set taken puts out the one of it that was idle for longest.
- * An entry has a ring of counters, each for a part of the window; those of
- * parts that have passed are not looked at.  Nothing in the table points to
- * anything else, so a worker that is killed while it writes leaves a wrong
- * count of one client at the worst, and the lock is freed as that of every
- * zone (store/zone/..._mutex.c).
+ * The counts are in a table of fixed size in shared memory, split into sets
+ * of a few entries.  A client whose set is full replaces the entry that was
+ * idle longest.  An entry has a ring of counters, one for each part of the
+ * window; counters of parts that have passed are ignored.  The table has no
+ * pointers.  A worker that is killed while it writes leaves a wrong count for
+ * one client at worst, and its lock is freed like that of every zone
+ * (store/zone/..._mutex.c).
  *
- * Called when a request is covered, and when it is executed.
+ * Called when a request is covered and when it is executed.
  */
 
 
@@ -31,21 +31,21 @@
 
 #define NGX_HTTP_IDEM_ACTIVITY_MAGIC   0x49444131              /* "IDA1" */
 #define NGX_HTTP_IDEM_ACTIVITY_WAYS    8
-#define NGX_HTTP_IDEM_ACTIVITY_PARTS   16        /* of the window           */
-#define NGX_HTTP_IDEM_ACTIVITY_MAX     0xffff    /* of a counter            */
+#define NGX_HTTP_IDEM_ACTIVITY_PARTS   16        /* parts of a window       */
+#define NGX_HTTP_IDEM_ACTIVITY_MAX     0xffff    /* limit of a counter      */
 
 
 typedef struct {
     u_char       id[NGX_HTTP_IDEM_ACTIVITY_ID_LEN];
-    uint64_t     last;                           /* execution, ms           */
-    uint64_t     part;                           /* in which it was         */
+    uint64_t     last;                           /* last execution, ms      */
+    uint64_t     part;                           /* its part                */
     uint16_t     n[NGX_HTTP_IDEM_ACTIVITY_PARTS];
 } ngx_http_idem_activity_entry_t;
 
 
 typedef struct {
     uint32_t     magic;
-    uint32_t     size;                           /* of an entry             */
+    uint32_t     size;                           /* of an entry, bytes      */
     uint64_t     window;
     uint64_t     sets;
 
@@ -106,7 +106,10 @@ ngx_http_idem_activity_zone(ngx_conf_t *cf)
 }
 
 
-/* of another build, or with another window: it is begun anew */
+/*
+ * Refuses a table of another version.  A changed window clears the table: the
+ * counters are per part of the window.
+ */
 
 static ngx_int_t
 ngx_http_idem_activity_init(ngx_shm_zone_t *shm_zone, void *data)
@@ -153,8 +156,8 @@ ngx_http_idem_activity_init(ngx_shm_zone_t *shm_zone, void *data)
 
 
 /*
- * One process: the zone of its own cycle.  That of a reload that failed may be
- * gone when the master starts another worker.
+ * Each process uses the zone of its own cycle.  The zone of a failed reload
+ * may be gone when the master starts another worker.
  */
 
 void
@@ -173,7 +176,7 @@ ngx_http_idem_activity_init_process(ngx_cycle_t *cycle)
 }
 
 
-/* all of the zone is one allocation of its slab pool, which is never freed */
+/* the table is one allocation of the slab pool's whole room, never freed */
 
 static ngx_http_idem_activity_table_t *
 ngx_http_idem_activity_create(ngx_slab_pool_t *shpool)
@@ -203,7 +206,10 @@ ngx_http_idem_activity_create(ngx_slab_pool_t *shpool)
 }
 
 
-/* what was before this request: it is asked once, and stays the same for it */
+/*
+ * Reads the activity before this request.  It is read once, so the variables
+ * stay the same for the whole request.
+ */
 
 ngx_int_t
 ngx_http_idem_activity_look(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -240,7 +246,10 @@ ngx_http_idem_activity_look(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     if (e) {
         age = (ngx_msec_int_t) (ngx_current_msec - (ngx_msec_t) e->last);
 
-        /* another worker's clock may be ahead by as much as its turn takes */
+        /*
+         * another worker's cached time may be ahead by one event loop
+         * iteration
+         */
 
         activity->age = (ngx_msec_t) ngx_max(age, 0);
         activity->known = (activity->age
@@ -263,7 +272,7 @@ ngx_http_idem_activity_look(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* it is executed */
+/* counts an execution */
 
 void
 ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity)
@@ -283,7 +292,7 @@ ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity)
         e->part = part;
     }
 
-    /* parts that passed without an execution */
+    /* clear the counters of parts without an execution */
 
     while (e->part < part) {
         e->part++;
@@ -302,7 +311,7 @@ ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity)
 }
 
 
-/* the number of the part of a window that time is in */
+/* the number of the current part of the window */
 
 static uint64_t
 ngx_http_idem_activity_part(void)
@@ -315,7 +324,7 @@ ngx_http_idem_activity_part(void)
 }
 
 
-/* under the lock */
+/* called with the mutex held */
 
 static ngx_http_idem_activity_entry_t *
 ngx_http_idem_activity_find(const u_char *id, ngx_uint_t add)
@@ -346,7 +355,7 @@ ngx_http_idem_activity_find(const u_char *id, ngx_uint_t add)
         return NULL;
     }
 
-    /* what was counted for another is gone before the name is */
+    /* clear the old client's counters before its id is overwritten */
 
     ngx_memzero(oldest->n, sizeof(oldest->n));
     oldest->part = 0;

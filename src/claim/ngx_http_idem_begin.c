@@ -5,24 +5,25 @@
  */
 
 /*
- * Begin: taking the lock on each record that covers the request, or finding
- * what is there, and what follows from that.
+ * Begin: acquires the lock of each record that covers the request, or acts on
+ * the record that is found instead.
  *
- * Records are asked for one after the other, in order of their ids, so that
- * two requests with records in common do not take them crosswise; one that
- * can't be had gives back those that were taken.  The record of the key has
- * the last word: a derived record only adds to what it says, so that one is
- * asked for even where a derived one stands in the way.  Of derived records
- * that are there the one counts whose rule stands first in the configuration:
- * a double tap gets its answer before a rule that rejects has its say.
+ * Records are begun one after the other, in order of their ids, so that two
+ * requests with records in common do not deadlock.  If one lock can't be
+ * acquired, those already acquired are released.  The record of the key
+ * decides first: it is begun even if a derived record blocks the request.
+ * Among the derived records that are found, the rule that comes first in the
+ * configuration counts, so that a double tap is replayed before a later rule
+ * rejects it.
  *
- * Nobody runs on a lock whose lease may be over.  A worker that stood still
- * reads what the store said long ago, and a lock may end while the next one is
- * asked for: then somebody else may have taken over.  Such a lock is asked for
- * again, by its own token, and who lost it meets the one that runs.
+ * No request runs on a lock whose lease may be over.  A worker that stalled
+ * reads the store's reply late, and a lease may end while the next lock is
+ * acquired; another request may have taken over by then.  The begin of such a
+ * lock is repeated with the same token.  If the lock was lost, the repeated
+ * begin finds the new holder.
  *
- * Called by the handler; calls the store, and whoever goes on from there:
- * execution, waiting, replay, refusal.
+ * Called by the handler.  Calls the store, then execution, waiting, replay or
+ * refusal.
  */
 
 
@@ -33,7 +34,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* how often locks of a request are asked for again: some store is that slow */
+/* how often a request repeats begins whose lease ended before the reply */
 #define NGX_HTTP_IDEM_LAPSES  4
 
 
@@ -113,7 +114,9 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
             if (cover == ctx->claims.primary) {
                 if (ctx->claims.blocked) {
-                    /* what it said will be old if this request has to wait */
+                    /*
+                     * its result will be outdated if this request has to wait
+                     */
                     ctx->claims.blocked->asked = 0;
                     ctx->claims.blocked = NULL;
                 }
@@ -124,7 +127,9 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             if (op->found.state == NGX_HTTP_IDEM_COMPLETED
                 && ngx_http_idem_same_request(cover, &op->found.claim))
             {
-                /* it has the response, if the key's record does not object */
+                /*
+                 * replay this response unless the record of the key objects
+                 */
 
                 if (ngx_http_idem_begin_before(cover, ctx->claims.replayed)) {
                     ctx->claims.replayed = cover;
@@ -153,7 +158,7 @@ ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover)
     cover->op.handler = ngx_http_idem_begin_handler;
 
     if (cover->taken) {
-        /* as the first time: whichever store has it */
+        /* ask all stores again, as the first begin did */
         cover->op.where = NULL;
     }
 
@@ -198,7 +203,7 @@ ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover)
 }
 
 
-/* whose rule stands first */
+/* whether the rule of "cover" comes before that of "other" */
 
 static ngx_uint_t
 ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
@@ -220,7 +225,7 @@ ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the record of the key does not object; a derived one may */
+/* the record of the key lets the request run; a derived record may not */
 
 static ngx_int_t
 ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -258,7 +263,9 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        /* beside a key what folds requests for a while is no key itself */
+        /*
+         * with a key, the end of a derived record's window is no expired key
+         */
 
         if (cover->op.expired && ctx->claims.grace
             && cover->derived == ctx->claims.primary->derived)
@@ -281,7 +288,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    /* what it may have waited for was given back: it is the original now */
+    /* a record that this request waited for was released: forget it */
 
     ctx->answer.original_time = 0;
     ctx->answer.met = NULL;
@@ -303,8 +310,8 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The lock stays ours until the answer is there: if it is somebody else's by
- * now, what another store has of it is given back
+ * "taken" stays set until the reply: if the lock is lost by now, the parts of
+ * it in other stores are released
  */
 
 static ngx_int_t
@@ -345,8 +352,8 @@ ngx_http_idem_begin_handler(ngx_http_idem_op_t *op)
 
 
 /*
- * A record is there.  Whose it is comes first, then whether it is of the same
- * request; only then what became of that.
+ * Acts on the record that was found: first compares identity and request,
+ * then checks the state.
  */
 
 static ngx_int_t
@@ -360,7 +367,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ngx_http_idem_release(ctx);
 
-    /* who waits asks the store again: it may be back */
+    /* a waiter asks the store again: it may be reachable by then */
 
     ctx->claims.unprotected = 0;
     ctx->answer.original_time = found->claim.time;
@@ -377,7 +384,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     if (cover->derived && cover->dedupe->reject
         && found->state != NGX_HTTP_IDEM_UNUSABLE)
     {
-        /* whether the first one is through or still runs */
+        /* whether the first request is done or still runs */
 
         if (found->state == NGX_HTTP_IDEM_IN_PROGRESS
             && ngx_http_idem_may_fold(cover))
@@ -404,9 +411,8 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
 
 /*
- * Whether a rule that stands before this one does not reject.  What that has to
- * say is known when the holder is through, since its record may not be laid
- * yet.
+ * Whether an earlier rule would replay rather than reject.  That is certain
+ * only when the holder is done: it may not have acquired that record yet.
  */
 
 static ngx_uint_t
@@ -455,7 +461,7 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     case NGX_HTTP_IDEM_REASON_UNKNOWN:
 
-        /* under "lease" this is what is left of it */
+        /* under "lease" the rest of the lease */
 
         if (ctx->conf->unknown_outcome != NGX_HTTP_IDEM_UNKNOWN_HOLD) {
             ctx->answer.retryable = 1;
@@ -477,9 +483,9 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
 
 /*
- * A replay through a derived record: the same response goes into the record
- * of the key, with the key's own fingerprint and TTL, so that the key replays
- * when the window is over.
+ * A request is replayed from a derived record.  Commits the same response to
+ * the record of the key, with the key's own fingerprint and TTL, so that the
+ * key still replays after the window.
  */
 
 static void
@@ -493,8 +499,8 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
     cover = ctx->claims.primary;
 
     /*
-     * Not so a derived record: this request is not the one that ran, and who
-     * shares the one member with it may share none with the other
+     * A derived record adopts no response.  This request did not run; a later
+     * one may share a member with it and none with the original.
      */
 
     if (!cover->taken || cover->derived) {
@@ -516,7 +522,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
     b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
 
     if (op->store->backend->remote && !found->verify) {
-        /* it may be of a store in this nginx, which needs no checksum */
+        /* a response found in a store of this nginx has no checksum */
         ngx_http_idem_response_seal(b->pos, found->response.len);
     }
 
@@ -549,7 +555,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ngx_http_idem_release(ctx);
 
-    /* a record that is there, and can't be read, is no reason to run */
+    /* an unreadable record may be that of an execution: do not run */
 
     pass = (ctx->conf->on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS
             && !op->bad_record);
@@ -557,7 +563,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     if (pass && !ctx->claims.unprotected && ctx->conf->store->layers) {
         rc = ngx_http_idem_begin_here(r, ctx);
 
-        /* otherwise the request may be gone */
+        /* with any other result the request may be freed */
 
         if (rc == NGX_DECLINED && ctx->claims.unprotected
             && ctx->phase == NGX_HTTP_IDEM_EXECUTE)
@@ -590,8 +596,8 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
 
 /*
- * The request may run although the store does not answer.  What ran so before
- * is kept in this nginx, and so are the locks of what runs: these are asked.
+ * The request may run although the store does not reply.  This nginx keeps
+ * the locks and responses of unprotected requests: begins with those.
  */
 
 static ngx_int_t
@@ -628,7 +634,7 @@ ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
                   full ? "" : (error ? error : "no answer"), then)
                - buf;
 
-    /* with a store that is away it is the same for every request */
+    /* while a store is unreachable, every request logs the same line */
 
     ngx_http_idem_log_repeated(ctx->request->connection->log, &line);
 
@@ -637,7 +643,7 @@ ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the client's own wish counts up to the configured limit */
+/* the TTL that the client asks for, up to the configured limit */
 
 static ngx_msec_t
 ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -670,7 +676,7 @@ ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (n == NGX_ERROR) {
 
-        /* more digits than a number can have: still the limit */
+        /* too many digits for an integer mean the limit */
 
         for (n = 0; n < (ngx_int_t) h->value.len; n++) {
             if (h->value.data[n] < '0' || h->value.data[n] > '9') {

@@ -5,10 +5,11 @@
  */
 
 /*
- * The room of claims: the records that cover a request, and their life.  They
- * are derived, begun, waited for, renewed and settled here, and nowhere else.
+ * Claims: the records that cover a request, and their life cycle.  This room
+ * derives records, acquires their locks, waits for them, renews them and
+ * settles them.  No other room does.
  *
- * Called by the way of a request and by the response; calls the store.
+ * The request and response rooms call it; it calls the store.
  */
 
 
@@ -28,44 +29,50 @@ typedef struct ngx_http_idem_watch_s  ngx_http_idem_watch_t;
 
 
 /*
- * One record that covers a request: that of its key, or one derived from what
- * it is.  Mostly there is one.  They are asked for in order of their ids.
+ * One record that covers a request: the record of its key, or a record
+ * derived from the request itself (idempotency_dedupe).  Most requests have
+ * one.  Locks are acquired in order of the record ids.
  */
 
 typedef struct {
     ngx_http_idem_ctx_t    *ctx;
     u_char                  id[NGX_HTTP_IDEM_ID_LEN];
     u_char                  token[NGX_HTTP_IDEM_TOKEN_LEN];
-                                                /* of the last begin        */
+                                                /* of the last begin */
     ngx_http_idem_claim_t   claim;
     ngx_str_t               details;
-    ngx_str_t               stored;             /* labels and details; empty:
-                                                   there are no labels      */
-    ngx_http_idem_dedupe_t *dedupe;             /* of a derived one:        */
+    ngx_str_t               stored;             /* labels and details;
+                                                   empty without labels     */
+    ngx_http_idem_dedupe_t *dedupe;             /* the rule of a derived
+                                                   record                   */
     ngx_msec_t              window;
-    ngx_msec_t              linger;             /* after its commit         */
+    ngx_msec_t              linger;             /* fold time after the
+                                                   commit                   */
     ngx_http_idem_op_t      op;                 /* begin, then commit       */
     ngx_http_idem_op_t      renewal;
-    ngx_http_idem_store_t  *where;              /* op.where of the begin that
-                                                   took the lock, or found it
-                                                   taken                    */
-    ngx_msec_t              locked_until;       /* at the least, by our own
+    ngx_http_idem_store_t  *where;              /* op.where of the begin
+                                                   that acquired the lock
+                                                   or found it held         */
+    ngx_msec_t              locked_until;       /* held at least until
+                                                   then, by this worker's
                                                    clock                    */
     unsigned                derived:1;
     unsigned                asked:1;
-    unsigned                taken:1;            /* the lock is ours         */
-    unsigned                doubted:1;          /* ... if it did not end: it is
-                                                   asked for again          */
-    unsigned                lost:1;             /* not any more             */
+    unsigned                taken:1;            /* this request holds the
+                                                   lock                     */
+    unsigned                doubted:1;          /* the lease may be over:
+                                                   begin is repeated        */
+    unsigned                lost:1;             /* another request took
+                                                   over                     */
 } ngx_http_idem_cover_t;
 
 
-/* every commit of a request is done */
+/* called when all commits of a request are done */
 typedef void (*ngx_http_idem_claims_pt)(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
-/* what an execution does to its records: response/..._outcome.c judges */
+/* what an execution does to its records; response/..._outcome.c decides */
 
 typedef enum {
     NGX_HTTP_IDEM_OUTCOME_KEEP = 0,
@@ -77,50 +84,51 @@ typedef enum {
 #define NGX_HTTP_IDEM_ACTIVITY_ID_LEN  16
 
 
-/* what a client of a scope has had executed before, in the last window */
+/* earlier executions of a client in a scope, within the last window */
 
 typedef struct {
     u_char                  id[NGX_HTTP_IDEM_ACTIVITY_ID_LEN];
     ngx_uint_t              count;
-    ngx_msec_t              age;                /* of the last              */
-    unsigned                known:1;            /* there was one            */
+    ngx_msec_t              age;                /* of the last execution    */
+    unsigned                known:1;            /* there was an execution   */
 } ngx_http_idem_activity_t;
 
 
-/* all of a request's */
+/* all records of a request */
 
 typedef struct {
     ngx_http_idem_cover_t   *covers;
     ngx_uint_t               ncovers;
-    ngx_http_idem_cover_t   *primary;           /* the key's, or that of the
+    ngx_http_idem_cover_t   *primary;           /* of the key, or of the
                                                    first rule               */
-    ngx_http_idem_cover_t   *replayed;          /* a derived one that has the
+    ngx_http_idem_cover_t   *replayed;          /* derived, has the
                                                    response                 */
-    ngx_http_idem_cover_t   *blocked;           /* a derived one that can't be
-                                                   had                      */
-    ngx_http_idem_activity_t *activity;         /* NULL: it is not on       */
+    ngx_http_idem_cover_t   *blocked;           /* derived, held by another
+                                                   request                  */
+    ngx_http_idem_activity_t *activity;         /* NULL: activity is off    */
     ngx_msec_t               ttl;
     ngx_msec_t               lease;
     ngx_msec_t               grace;
 
-    ngx_queue_t              holder;            /* among those that run     */
-    ngx_msec_t               renew_at;          /* the locks                */
+    ngx_queue_t              holder;            /* in the queue of holders  */
+    ngx_msec_t               renew_at;          /* when to renew the locks  */
     ngx_msec_t               held_since;
     ngx_msec_t               store_time;
-    ngx_uint_t               lapses;            /* locks that were seen too
-                                                   late                     */
-    ngx_uint_t               commits;           /* under way                */
-    ngx_http_idem_claims_pt  done;              /* ... called after them    */
+    ngx_uint_t               lapses;            /* leases that ended before
+                                                   begin's reply was read   */
+    ngx_uint_t               commits;           /* in flight                */
+    ngx_http_idem_claims_pt  done;              /* called after the last
+                                                   commit                   */
 
-    unsigned                 holding:1;         /* its locks are renewed    */
-    unsigned                 expired:1;         /* there was a record       */
-    unsigned                 unprotected:1;     /* the store does not answer:
-                                                   its locks are this nginx's
-                                                   own                      */
+    unsigned                 holding:1;         /* the locks are renewed    */
+    unsigned                 expired:1;         /* a record had expired     */
+    unsigned                 unprotected:1;     /* the store does not
+                                                   reply: the locks are in
+                                                   this nginx only          */
 } ngx_http_idem_claims_t;
 
 
-/* waiting for the holder of one of them */
+/* waiting for the holder of one of the records */
 
 typedef struct {
     ngx_http_idem_watch_t  *watch;
@@ -129,11 +137,12 @@ typedef struct {
     ngx_event_t             deadline;
     ngx_msec_t              start;
     ngx_msec_t              until;
-    ngx_msec_t              time;               /* in all                   */
+    ngx_msec_t              time;               /* total time waited        */
 
     unsigned                waited:1;
-    unsigned                counted:1;          /* among the waiters        */
-    unsigned                ready:1;            /* to be resumed            */
+    unsigned                counted:1;          /* in the table of waiters  */
+    unsigned                ready:1;            /* in the queue of requests
+                                                   to resume                */
 } ngx_http_idem_wait_t;
 
 
@@ -182,19 +191,19 @@ ngx_int_t ngx_http_idem_wait(ngx_http_request_t *r,
 void ngx_http_idem_wait_cancel(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_wait_init(ngx_cycle_t *cycle);
 
-/* ..._waiters.c: how many requests wait, in all workers of this nginx */
+/* ..._waiters.c: counts the waiters in all workers of this nginx */
 
 ngx_int_t ngx_http_idem_waiters_zone(ngx_conf_t *cf);
 
-/* NGX_DECLINED if there are "max" of that record already */
+/* NGX_DECLINED if the record already has "max" waiters */
 ngx_int_t ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
     ngx_msec_t time, ngx_int_t max);
 void ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id);
 
-/* how many wait now, for that record */
+/* the current number of waiters for the record */
 ngx_uint_t ngx_http_idem_waiters_of(ngx_str_t *store, u_char *id);
 
-/* how many wait now, for any record */
+/* the current number of waiters for all records */
 ngx_uint_t ngx_http_idem_waiters_all(void);
 
 /* ..._activity.c */
@@ -205,15 +214,15 @@ ngx_int_t ngx_http_idem_activity_look(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *scope, u_char *identity);
 void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 
-/* ..._replays.c: how often a record was replayed, by this nginx */
+/* ..._replays.c: counts the replays of a record by this nginx */
 
 ngx_int_t ngx_http_idem_replays_zone(ngx_conf_t *cf);
 ngx_uint_t ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover,
     uint64_t original);
 
 /*
- * So far; and the time of the response that was replayed, 0: none was.
- * NGX_DECLINED: nobody counts.
+ * Returns the number of replays so far and the time of the replayed response
+ * (0 if there was none), or NGX_DECLINED if replays are not counted.
  */
 ngx_int_t ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count,
     uint64_t *original);

@@ -5,12 +5,12 @@
  */
 
 /*
- * Which records cover a request: that of its key, and those that are derived
- * from what it is (idempotency_dedupe).
+ * Cover: derives the records that cover a request, from its key and from the
+ * rules of idempotency_dedupe.
  *
- * Scope and identity are evaluated here and not before: they may be what an
- * access check has set.  Called once the body was read; what it makes is what
- * begin asks the store for.
+ * Scope and identity are evaluated here and not earlier, since an access
+ * check may set their variables.  Called once the body was read; begin then
+ * acquires the records.
  */
 
 
@@ -21,7 +21,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* the scheme of derived records: the id says all, there is no other request */
+/* the scheme of derived records: the id includes the fingerprint */
 #define NGX_HTTP_IDEM_SCHEME_DERIVED  1
 
 
@@ -36,7 +36,7 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 
 
-/* ctx->claims.ncovers is 0 if there are none */
+/* sets ctx->claims.ncovers to 0 if no record covers the request */
 
 ngx_int_t
 ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -125,7 +125,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the wall clock's time when the request came */
+/* the time of day when the request arrived, ms */
 
 uint64_t
 ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx)
@@ -159,8 +159,8 @@ ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * NGX_DECLINED if the rule does not apply: the body has no such member, or the
- * window is one of no time.
+ * NGX_DECLINED if the rule does not apply: the body lacks the members, or the
+ * window is 0.
  */
 
 static ngx_int_t
@@ -190,7 +190,7 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
 
     ngx_http_idem_digest_start(&d);
 
-    /* three fields and more: never the two that make the id of a key */
+    /* At least three fields, while the id of a key has two: the ids differ */
 
     ngx_http_idem_digest_field(&d, dedupe->name.data, dedupe->name.len);
     ngx_http_idem_digest_field(&d, scope->data, scope->len);
@@ -239,7 +239,7 @@ ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     for (i = 0; i < dedupe->members->nelts; i++) {
         member = ngx_http_idem_json_member(ctx->body.json, index[i]);
 
-        /* of one that comes twice nobody knows which the application takes */
+        /* which of two equal members the application reads is unknown */
 
         if (member->count > 1) {
             return NGX_DECLINED;
@@ -275,7 +275,7 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i, k;
     ngx_http_idem_cover_t   tmp, *covers;
 
-    /* a handful at most, and each is moved before anybody points to it */
+    /* there are few covers, and nothing points to them yet */
 
     covers = ctx->claims.covers;
 
@@ -292,7 +292,7 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    /* a key has no rule: it comes before all of them */
+    /* the cover of the key has no rule: NULL sorts before all rules */
 
     ctx->claims.primary = covers;
 

@@ -5,11 +5,12 @@
  */
 
 /*
- * The labels of the records of a request: group, tenant, actor, and this host,
- * which holds them.  Only where idempotency_tenant or idempotency_actor says
- * so, or in a store that people read: elsewhere a record has no byte for them.
+ * Labels of the records of a request: group, tenant, actor and the name of
+ * this host.  They are stored only if idempotency_tenant or idempotency_actor
+ * is set, or if people read the store (PostgreSQL).  Other records have no
+ * labels.
  *
- * Called when the records of a request are known.
+ * Called when the covers of a request are known.
  */
 
 

@@ -5,8 +5,8 @@
  */
 
 /*
- * The operations on the records of a request: the one place that fills them,
- * and the one that reports what became of those that failed.
+ * Store operations on the records of a request.  This file fills every
+ * operation and reports every failed renewal and commit.
  *
  * Called by begin, wait, renew and settle.
  */
@@ -19,7 +19,10 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* for so long those who came within the window of a record still find it */
+/*
+ * how long a derived record is found after its window by requests that
+ * arrived within the window, ms
+ */
 #define NGX_HTTP_IDEM_DERIVED_GRACE  5000
 
 
@@ -28,13 +31,12 @@ static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
 
 
 /*
- * An operation that the request waits for; claims and times as the request has
- * them.
+ * Prepares an operation that the request waits for.
  *
- * Each begin has a token of its own.  The release of a lock that was given
- * back, or of a begin that was given up, may still be on its way, on a
- * connection that broke: it must not find the same token in the next lock.
- * A lock that is asked for again keeps its token, which says whose it is.
+ * Each begin gets a new token.  A release of an earlier lock or of a
+ * cancelled begin may be delayed on a broken connection, and must not match
+ * the next lock.  A begin that is repeated for a lock already acquired keeps
+ * its token, so that the store recognises the holder.
  */
 
 void
@@ -81,7 +83,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
 }
 
 
-/* one of its own life: nobody waits for it.  NULL: there is no memory */
+/* A detached operation, which outlives the request. NULL: no memory. */
 
 ngx_http_idem_op_t *
 ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
@@ -119,7 +121,7 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 }
 
 
-/* its begin got the lock */
+/* begin acquired the lock */
 
 void
 ngx_http_idem_taken(ngx_http_idem_cover_t *cover)
@@ -132,9 +134,10 @@ ngx_http_idem_taken(ngx_http_idem_cover_t *cover)
 
 
 /*
- * A begin or a renewal got through: until when the lock is ours for certain.
- * The store counts from when it was asked, which is not before it was sent.
- * Under hold nobody takes over when the lease has run out.
+ * A begin or a renewal succeeded.  Computes until when the lock is certainly
+ * held.  The store starts the lease when the operation arrives, so counting
+ * from the time it was sent is safe.  Under "hold" nobody takes over when the
+ * lease runs out.
  */
 
 void
@@ -146,7 +149,7 @@ ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 }
 
 
-/* one whose lock may not be ours any more, or NULL */
+/* a cover whose lease may be over, or NULL */
 
 ngx_http_idem_cover_t *
 ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx)
@@ -154,7 +157,7 @@ ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    /* the worker may have stood still in this turn of the event loop */
+    /* the worker may have stalled in this event loop iteration */
 
     ngx_time_update();
 
@@ -173,9 +176,9 @@ ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * For how long a record that is committed now is kept.  A derived one folds
- * those who come until the later of arrival + window and commit + linger; and
- * those who came in time find it for its grace.
+ * The TTL of a record that is committed now.  A derived record folds requests
+ * until the later of arrival + window and commit + linger.  Requests that
+ * arrived in time still find it within the grace period.
  */
 
 ngx_msec_t
@@ -195,7 +198,7 @@ ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
 }
 
 
-/* a renewal or a commit did not get through */
+/* reports a renewal or a commit that failed */
 
 void
 ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)

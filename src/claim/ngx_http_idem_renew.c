@@ -5,20 +5,19 @@
  */
 
 /*
- * The leases of the requests that run: renewed at a third of their time.
+ * Renews the leases of running requests after a third of the lease.
  *
- * There is one timer for all holders of a worker and not one for each: most
- * requests are through long before their lease is renewed, and need not go in
- * and out of nginx's tree of timers.  It goes off when the first is due, and
- * then all are looked at.  Those that are due within a twelfth of their lease
- * are renewed as well, so that it does not go off for each.  A renewal that
- * failed is tried again soon: a third of the lease later it may be over.
+ * All holders of a worker share one timer.  Most requests end long before
+ * their lease is renewed, and a timer for each would cost an insertion into
+ * and a removal from nginx's timer tree.  The timer fires when the first
+ * lease is due and checks all holders.  Leases due within a twelfth of their
+ * length are renewed too, so that the timer does not fire for each.  A failed
+ * renewal is retried soon: a third of the lease later the lease may be over.
  *
- * A store that may have lost its records says so: then those of its holders
- * are renewed at once, which lays their locks anew where they are gone.
+ * A store that may have lost its records reports that.  The leases of its
+ * holders are then renewed at once, which restores lost locks.
  *
- * Called when a request begins to run and when it is through; calls the
- * store.
+ * Called when a request starts to run and when it is done; calls the store.
  */
 
 
@@ -29,7 +28,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* how soon a renewal that failed is tried again */
+/* delay before a failed renewal is retried */
 #define NGX_HTTP_IDEM_RENEW_AGAIN(lease)  ngx_max((lease) / 12, 50)
 
 
@@ -82,7 +81,7 @@ ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
     ngx_queue_insert_tail(&ngx_http_idem_holders, &ctx->claims.holder);
     ngx_http_idem_nholders++;
 
-    /* a worker that is to quit waits while there are holders, but no longer */
+    /* a worker that shuts down waits for its holders only */
 
     ngx_http_idem_renewal.cancelable = 0;
 
@@ -102,7 +101,7 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_nholders--;
 
     if (ngx_http_idem_nholders == 0) {
-        /* the timer stays, for the next one */
+        /* the timer stays set for the next holder */
         ngx_http_idem_renewal.cancelable = 1;
     }
 
@@ -118,7 +117,7 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the timer is to go off by then; mostly it will in any case */
+/* makes sure that the timer fires by "time"; usually it is set already */
 
 static void
 ngx_http_idem_renew_due(ngx_msec_t time)
@@ -134,7 +133,7 @@ ngx_http_idem_renew_due(ngx_msec_t time)
             return;
         }
 
-        /* ngx_add_timer() would leave it where it is for 300 ms */
+        /* ngx_add_timer() would keep the old time if it is within 300 ms */
 
         ngx_del_timer(ev);
     }
@@ -157,9 +156,9 @@ ngx_http_idem_renew_handler(ngx_event_t *ev)
     }
 
     /*
-     * A store that fails may end requests, and begin others, while it is asked
-     * here: so each goes from a queue of its own back to that of the holders
-     * before anything is done to it.
+     * While a renewal is submitted, a failing store may end requests and
+     * start others.  So each holder moves from a local queue back to the
+     * queue of holders before it is renewed.
      */
 
     ngx_queue_init(&all);
@@ -190,8 +189,8 @@ ngx_http_idem_renew_handler(ngx_event_t *ev)
 
 
 /*
- * Of a store that may have lost them.  Not by the timer: who asks the store
- * meanwhile is to find the locks.
+ * Renews the leases in a store that may have lost its records.  With "now" it
+ * does not wait for the timer, so that other requests find the locks.
  */
 
 static void
@@ -247,7 +246,7 @@ ngx_http_idem_renew_concerns(ngx_http_idem_ctx_t *ctx,
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        /* a store has several parts, and one name; a fallback has another */
+        /* parts of one store share its name; a fallback has its own name */
 
         name = (cover->where && cover->where->name.len)
                ? &cover->where->name : &ctx->conf->store->name;
@@ -276,7 +275,7 @@ ngx_http_idem_renew(ngx_http_idem_ctx_t *ctx)
         cover = &ctx->claims.covers[i];
         op = &cover->renewal;
 
-        /* the last one may still be under way */
+        /* the previous renewal may still be pending */
 
         if (!cover->taken || cover->lost || op->pending) {
             continue;

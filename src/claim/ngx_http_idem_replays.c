@@ -5,16 +5,17 @@
  */
 
 /*
- * How often a record was replayed by this nginx: $idempotency_replay_count, the
- * member of that name in events, and "replays" of idempotency_admin.
+ * Counts the replays of each record by this nginx, for
+ * $idempotency_replay_count, the event member of that name and "replays" of
+ * idempotency_admin.
  *
- * A table in shared memory, of all workers and whatever the store, which is
- * there only if the variable is used, events are logged, or people can ask.  A
- * record has its place in one of the sets; where all ways of the set are taken,
- * the one that was used least lately gives way, and is counted from the
- * beginning if it comes again.
+ * The counts are in a table in shared memory, common to all workers and
+ * stores.  The table exists only if the variable is used, events are logged
+ * or idempotency_admin is configured.  A record hashes to a set.  If the set
+ * is full, the entry that was used least recently is replaced, and its record
+ * is counted from zero if it is replayed again.
  *
- * Called by the replay, and by who tells of a record.
+ * Called by the replay, and by code that reports on a record.
  */
 
 
@@ -31,9 +32,11 @@
 
 
 typedef struct {
-    u_char      id[16];                         /* half of the record's     */
-    uint64_t    original;                       /* time of its response: a new
-                                                   one is counted anew      */
+    u_char      id[16];                         /* first half of the record
+                                                   id                       */
+    uint64_t    original;                       /* time of the response; a
+                                                   new response resets the
+                                                   count                    */
     uint32_t    used;
     uint32_t    count;
 } ngx_http_idem_replays_entry_t;
@@ -122,7 +125,7 @@ ngx_http_idem_replays_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
-/* one more; 0: nobody wants to know */
+/* counts a replay; returns 0 if replays are not counted */
 
 ngx_uint_t
 ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)

@@ -5,12 +5,12 @@
  */
 
 /*
- * The end of the records that a request has locked: the response is committed
- * to each of them, or they say that there is none, or they are given back.
+ * Settles the records that a request has locked: commits the response to each
+ * of them, marks them unusable, or releases them.
  *
  * Called by the response when its outcome is known, and by the context when a
- * request ends without one.  A commit with a response is waited for; all else
- * is an operation of its own life.
+ * request ends without one.  The request waits for a commit with a response;
+ * other operations are detached.
  */
 
 
@@ -29,7 +29,7 @@ static void ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl);
 
 
-/* NGX_OK: all of them have it; NGX_AGAIN: "done" is called when they have */
+/* NGX_OK if all commits are done, NGX_AGAIN if "done" will be called */
 
 ngx_int_t
 ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx, ngx_chain_t *response,
@@ -109,8 +109,8 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
 
 
 /*
- * Ends the records without a response.  KEEP: it ran, and "reason" says why
- * there is none.
+ * Ends the records without a response.  With OUTCOME_KEEP the request ran,
+ * and "reason" says why there is no response.
  */
 
 void
@@ -161,7 +161,7 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* that it ran without the store says more than what became of it here */
+/* for an unprotected request, UNPROTECTED stays the reported status */
 
 static void
 ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
@@ -172,7 +172,7 @@ ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 }
 
 
-/* gives back every lock that was taken */
+/* releases all locks of the request */
 
 void
 ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
@@ -223,7 +223,7 @@ ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
 }
 
 
-/* the request ended before a response was complete */
+/* the request ended before its response was complete */
 
 void
 ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx)

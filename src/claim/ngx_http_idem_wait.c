@@ -5,22 +5,24 @@
  */
 
 /*
- * Waiters: requests that came while the holder runs.
+ * Waiters: requests that arrive while the holder of their record runs.
  *
- * Those of one record hang on one watch in each worker, however many they
- * are: one question to the store stands for all.  When the store says that
- * the record changed, the waiter that came first begins again.  If it becomes
- * the holder, it leaves and the others go on waiting; if there is an answer,
- * it is everybody's.  A store that fails meanwhile is no reason to run what
- * may be running: they wait on, to the end of their time.  Only one that ran
- * unprotected is known for certain to be done: its lock was this nginx's own.
+ * All waiters of one record in a worker share one watch, so the store is
+ * asked once for all of them.  When the store reports a change, the first
+ * waiter begins again.  If it acquires the lock, it leaves and the others
+ * keep waiting; if it finds a result, all waiters get that result.  If the
+ * store fails meanwhile, the waiters keep waiting until their deadline, since
+ * the holder may still run.  The exception is a holder that ran unprotected:
+ * its lock was in this nginx, which knows that it ended.
  *
- * Nor is a store that lost the record: it was restarted, flushed, or replaced
- * by a replica that did not have it.  The holder lays its lock anew when it
- * renews it; until that is due, nobody runs in its place.  A record that the
- * holder gave back is another thing, and the store tells them apart.
+ * The waiters also keep waiting if the store lost the record, because it was
+ * restarted, flushed, or replaced by a replica without the record.  The
+ * holder restores its lock at the next renewal; until that is due, no waiter
+ * runs.  The store distinguishes a lost record from one that the holder
+ * released.
  *
- * Called by the handler; calls the store, and the handler to resume.
+ * Called by the handler.  Calls the store, and the handler to resume
+ * requests.
  */
 
 
@@ -36,30 +38,38 @@
 
 struct ngx_http_idem_watch_s {
     ngx_queue_t            link;               /* in its bucket             */
-    ngx_queue_t            waiters;            /* first come, first         */
+    ngx_queue_t            waiters;            /* in order of arrival       */
     ngx_http_idem_op_t     op;                 /* the watch in the store    */
-    ngx_http_idem_ctx_t   *asking;             /* whose begin is under way  */
-    ngx_event_t            look;               /* posted, or a timer: ask   */
-    ngx_msec_t             leased;             /* by its holder until then,
-                                                  as far as is known        */
-    ngx_msec_t             back;               /* nobody runs before, if it is
-                                                  gone                      */
-    unsigned               busy:1;             /* sharing: leave it alone   */
+    ngx_http_idem_ctx_t   *asking;             /* the waiter whose begin is
+                                                  pending                   */
+    ngx_event_t            look;               /* posted or a timer: begin
+                                                  again                     */
+    ngx_msec_t             leased;             /* known end of the holder's
+                                                  lease                     */
+    ngx_msec_t             back;               /* no waiter runs earlier if
+                                                  the record is lost        */
+    unsigned               busy:1;             /* results are being shared:
+                                                  do not free or arm the
+                                                  watch                     */
     unsigned               gone:1;             /* the store lost the record */
-    unsigned               local:1;            /* its holder runs unprotected:
-                                                  its lock is here, and its
-                                                  lease not over            */
+    unsigned               local:1;            /* the holder runs
+                                                  unprotected: its lock is
+                                                  in this nginx and not
+                                                  over                      */
 };
 
 
-/* how soon to ask a store again that failed; doubled each time */
+/* delays before a store that failed is asked again; doubled each time */
 #define NGX_HTTP_IDEM_ASK_MIN   10
 #define NGX_HTTP_IDEM_ASK_MAX   1000
 
-/* ... whether a record that was lost is there again */
+/* longest interval between checks whether a lost record was restored */
 #define NGX_HTTP_IDEM_ASK_GONE  250
 
-/* a renewal is due every third of a lease, and takes its time */
+/*
+ * a renewal is due after a third of a lease, plus a margin for the timer and
+ * the store
+ */
 #define NGX_HTTP_IDEM_RENEWED(lease)                                          \
     ((lease) / 3 + (lease) / 12 + 1000)
 
@@ -95,7 +105,7 @@ static void ngx_http_idem_deadline_handler(ngx_event_t *ev);
 
 static ngx_queue_t  ngx_http_idem_watches[NGX_HTTP_IDEM_WATCHES];
 
-/* waiters that have their answer, and are to be resumed one by one */
+/* waiters that have a result and are resumed one by one */
 static ngx_queue_t  ngx_http_idem_ready_queue;
 static ngx_event_t  ngx_http_idem_ready_event;
 
@@ -143,7 +153,10 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         }
     }
 
-    /* however often it is put off, and by whichever record */
+    /*
+     * the deadline stays the same, however often and for whichever record the
+     * request waits
+     */
 
     left = (ngx_msec_int_t) (ctx->wait.until - ngx_current_msec);
 
@@ -175,7 +188,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx->wait.deadline.data = ctx;
     ctx->wait.deadline.log = r->connection->log;
 
-    /* not cancelable: it also keeps a worker that is to quit */
+    /* not cancelable: keeps a worker that shuts down alive for the waiter */
 
     ngx_add_timer(&ctx->wait.deadline, (ngx_msec_t) left);
 
@@ -200,7 +213,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx->wait.watch = watch;
     ngx_queue_insert_tail(&watch->waiters, &ctx->wait.queue);
 
-    /* it was there just now, whatever others found before */
+    /* this request has just found the record, whatever others found before */
 
     watch->gone = 0;
     watch->local = (cover->op.kept && cover->op.found.left);
@@ -214,7 +227,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 }
 
 
-/* a waiter is gone, or could not be put aside */
+/* a waiter has gone, or could not be parked */
 
 void
 ngx_http_idem_wait_cancel(ngx_http_idem_ctx_t *ctx)
@@ -302,7 +315,10 @@ ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch)
 {
     if (ngx_http_idem_store_submit(&watch->op) == NGX_OK) {
 
-        /* it changed already; posted, since a request may be at work */
+        /*
+         * The record changed already.  Posted, since a request may be
+         * executing below this call.
+         */
 
         ngx_post_event(&watch->look, &ngx_posted_events);
     }
@@ -320,7 +336,7 @@ ngx_http_idem_watch_handler(ngx_http_idem_op_t *op)
 }
 
 
-/* the one that came first begins again */
+/* the first waiter begins again */
 
 static void
 ngx_http_idem_watch_look(ngx_event_t *ev)
@@ -420,9 +436,9 @@ ngx_http_idem_watch_again(ngx_http_idem_watch_t *watch, ngx_msec_t max)
 
 
 /*
- * The holder may still run.  Not so one whose lock was this nginx's own, where
- * it is found no more: it gave back, and the store was asked instead.  Then
- * who asked may run as that one did; the others find its lock.
+ * The store failed, and the holder may still run.  An unprotected holder
+ * whose lock is no longer in this nginx has released it, so this waiter may
+ * run unprotected too; the others find its lock.
  */
 
 static void
@@ -441,8 +457,8 @@ ngx_http_idem_watch_failed(ngx_http_idem_watch_t *watch,
 
 
 /*
- * The record is not there, and was not given back: its holder has the time of
- * a renewal to say that it still runs, but no longer than its lease was.
+ * The record is lost rather than released.  The holder gets the time of one
+ * renewal to restore its lock, but no longer than the rest of its lease.
  */
 
 static void
@@ -478,8 +494,9 @@ ngx_http_idem_watch_gone(ngx_http_idem_watch_t *watch,
 
 
 /*
- * What one waiter found is true for all.  Each gets its own copy of the bytes:
- * requests end in any order.  Those for which it changes nothing stay.
+ * Passes a result to all waiters.  Each gets its own copy of the data, since
+ * requests end in any order.  Waiters that still have to wait stay in the
+ * queue.
  */
 
 static void
@@ -572,7 +589,7 @@ ngx_http_idem_watch_leave(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_watch_free(watch);
 
     } else if (ngx_http_idem_watch_idle(watch)) {
-        /* it was the one that asked */
+        /* the waiter that asked has left */
         ngx_post_event(&watch->look, &ngx_posted_events);
     }
 }
@@ -596,7 +613,10 @@ ngx_http_idem_watch_free(ngx_http_idem_watch_t *watch)
 }
 
 
-/* its op has the answer: resumed from the event loop, never from here */
+/*
+ * The result is in the waiter's op.  The request is resumed from the event
+ * loop, never from here.
+ */
 
 static void
 ngx_http_idem_ready(ngx_http_idem_ctx_t *ctx)

@@ -5,15 +5,15 @@
  */
 
 /*
- * A small table in shared memory: record, number of waiters, and the time by
- * which the last of them has given up.  That time is what mends the count
- * after a worker was killed with waiters in it.
+ * Counts waiters in a small table in shared memory.  An entry has the record,
+ * its number of waiters, and the deadline of the last of them.  The deadline
+ * corrects the count after a worker was killed with waiters.
  *
- * The table is of a fixed size, in sets of a few entries: a record that finds
- * its set taken by others is not counted, which lets a waiter too many in and
- * never refuses one wrongly.
+ * The table has a fixed size and consists of sets of a few entries.  A record
+ * whose set is full of others is not counted: this may admit a waiter too
+ * many, but never refuses one wrongly.
  *
- * Called by the waiting.
+ * Called by wait.
  */
 
 
@@ -63,7 +63,7 @@ ngx_http_idem_waiters_zone(ngx_conf_t *cf)
 
     static ngx_str_t  name = ngx_string("idempotency:waiters");
 
-    /* the slab pool needs a page or two beside the table */
+    /* the slab pool needs a page or two besides the table */
 
     shm_zone = ngx_shared_memory_add(cf, &name,
                                      sizeof(ngx_http_idem_waiters_t)
@@ -196,7 +196,7 @@ ngx_http_idem_waiters_all(void)
 
     e = ngx_http_idem_waiters->sets[0];
 
-    /* read without the lock: a figure, and each number is whole */
+    /* read without the lock: an approximate figure of whole numbers */
 
     for (i = 0;
          i < NGX_HTTP_IDEM_WAITERS_SETS
@@ -214,7 +214,10 @@ ngx_http_idem_waiters_all(void)
 }
 
 
-/* a record is one of its store: half of its id will do, and the name of that */
+/*
+ * half of the record id, mixed with the store's name, since records of
+ * different stores are distinct
+ */
 
 static void
 ngx_http_idem_waiters_id(u_char *dst, ngx_str_t *store, u_char *id)
@@ -246,7 +249,7 @@ ngx_http_idem_waiters_entry(u_char *id, ngx_uint_t add)
 
     for (i = 0; i < NGX_HTTP_IDEM_WAITERS_WAYS; i++) {
 
-        /* whoever was counted has given up, or died, by then */
+        /* all counted waiters have reached their deadline or died */
 
         if (set[i].n
             && (ngx_msec_int_t) (ngx_current_msec - set[i].until) > 1000)
