@@ -5,17 +5,21 @@
  */
 
 /*
- * ngx_http_idempotency_module: an HTTP API that is safe to retry.
+ * ngx_http_idempotency_module: makes HTTP APIs safe to retry.
  *
- * The table of directives, and where the module hooks into nginx; nothing
- * else.  What it does is told by the rooms below src/:
+ * This file has the table of directives and hooks the module into nginx;
+ * nothing else.  The rooms below src/:
  *
- *   core      configuration, the context of a request, the way it goes
- *   request   its key, its body, its fingerprint
- *   response  capture, replay, refusal
- *   record    the stored form
- *   store     where records are kept
- *   observe   what the operator sees
+ *   conf       configuration and its merge
+ *   request    context, phases, admission, body, fingerprint, execution
+ *   claim      the records that cover a request: begin, wait, renew, settle
+ *   response   outcome, capture, commit, replay, refusal
+ *   canonical  canonical JSON, forms and multipart, keys, digests
+ *   record     the stored form of a record
+ *   store      where records are kept
+ *   redis      a Redis and Valkey client for nginx
+ *   observe    metrics and events
+ *   admin      statistics, inspection and deletion of records
  */
 
 
@@ -59,7 +63,7 @@ static ngx_conf_enum_t  ngx_http_idem_conflict_status[] = {
 };
 
 
-/* cmd->post of a time: it must be above 0 */
+/* cmd->post of a time that must be positive */
 #define NGX_HTTP_IDEM_POSITIVE  ((void *) 1)
 
 #define NGX_HTTP_IDEM_ANYWHERE                                                \
@@ -416,9 +420,9 @@ ngx_http_idem_init(ngx_conf_t *cf)
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
     /*
-     * Also if it is nowhere on.  nginx has one chain of filters, and has just
-     * begun a new one; should this configuration be refused, workers of the
-     * one before will be started with the new chain
+     * Filters are registered even if the module is not enabled anywhere.  The
+     * filter chains are global and were reset for this configuration.  If it
+     * is refused, workers that the old cycle starts later use the new chains.
      */
 
     ngx_http_idem_capture_init();
@@ -452,7 +456,7 @@ ngx_http_idem_init(ngx_conf_t *cf)
 }
 
 
-/* the zones are there, and no worker is yet */
+/* called when the zones exist and before workers are started */
 
 static ngx_int_t
 ngx_http_idem_init_module(ngx_cycle_t *cycle)

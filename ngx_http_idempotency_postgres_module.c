@@ -5,12 +5,12 @@
  */
 
 /*
- * ngx_http_idempotency_postgres_module: the PostgreSQL store as a module of its
- * own, so that nobody needs libpq who does not use it.
+ * ngx_http_idempotency_postgres_module: the PostgreSQL store, in a module of
+ * its own so that only its users need libpq.
  *
- * It has no directive: before the http block is read it looks for
- * ngx_http_idempotency_module among the modules of this configuration, in
- * whatever order they were loaded, and adds its backend to the kinds of
+ * The module has no directives.  Before nginx reads the http block, it looks
+ * for ngx_http_idempotency_module among the modules of the configuration, in
+ * any order of loading, and adds its backend to the types of
  * "idempotency_store".
  *
  * Called by nginx.

@@ -5,8 +5,8 @@
  */
 
 /*
- * What every room may know of the module as a whole: its version, itself, and
- * the tag of its shared memory.
+ * What every room may use of the module as a whole: its version, its module
+ * object, and the tag of its shared memory zones.
  */
 
 
@@ -20,16 +20,16 @@
 
 #include "idempotency_version.h"
 
-/* the file VERSION of the tree, see config */
+/* from the file VERSION, see config */
 #define NGX_HTTP_IDEM_VERSION  IDEMPOTENCY_VERSION
 
 
 extern ngx_module_t  ngx_http_idempotency_module;
 
 /*
- * nginx keeps a zone over a reload if its tag is the same.  The module's own
- * address changes when its file was replaced; that of a module that is built
- * into nginx does not.
+ * nginx keeps a zone across a reload if the tag is unchanged.  The address of
+ * this module changes when its .so file is replaced; the address of a module
+ * that is built into nginx does not.
  */
 extern ngx_module_t  ngx_http_core_module;
 

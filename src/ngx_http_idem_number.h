@@ -5,8 +5,8 @@
  */
 
 /*
- * Numbers in network order, as they stand in whatever leaves the process or
- * is hashed.
+ * Integers in network byte order, for data that leaves the process or is
+ * hashed.
  */
 
 
