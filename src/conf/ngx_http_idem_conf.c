@@ -5,7 +5,7 @@
  */
 
 /*
- * The configuration: defaults, inheritance, and the stores by name.
+ * Configuration: defaults and inheritance.
  *
  * Called by nginx while it reads the configuration.
  */
@@ -145,7 +145,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_http_core_loc_conf_t  *clcf;
 
-    /* what is said in a location is said in its "if" and "limit_except" */
+    /* "if" and "limit_except" blocks count as the location around them */
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
@@ -262,7 +262,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
-    /* what takes memory is made only where it is used */
+    /* allocate defaults only where the module is enabled */
 
     if (ngx_http_idem_default_keys(cf, conf) != NGX_CONF_OK
         || ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
@@ -275,7 +275,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_ERROR;
     }
 
-    /* what happens to a store is told in the log of the first who uses it */
+    /* events of a store go to the log of the first location that uses it */
 
     if (conf->store->log == NULL) {
         conf->store->log = conf->log;
@@ -293,8 +293,9 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
 
 /*
- * The label of the location in figures: as named, or the name of its server.
- * It gets a number when the figures are there, after the configuration.
+ * The group of a location: the configured name, or the server's name.  Its
+ * number is assigned after the configuration was read, when the metrics zone
+ * exists.
  */
 
 static ngx_int_t
@@ -340,7 +341,7 @@ ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
         *conf = *prev;
     }
 
-    /* also what a variable falls back to */
+    /* also the default if a variable is empty or not a time */
 
     if (conf->value == NGX_CONF_UNSET_MSEC) {
         conf->value = value;
@@ -455,7 +456,7 @@ ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         ngx_string("DELETE")
     };
 
-    /* of 2xx 3xx 4xx: not a refusal of the operation but of the moment */
+    /* of 2xx 3xx 4xx, statuses that may change on a retry */
 
     static ngx_uint_t  released[] = {
         401, 403, 407, 408, 409, 423, 425, 429, 0
@@ -499,8 +500,8 @@ ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
 
 /*
- * Whether the key and the bypass can be evaluated in the access phase: they
- * are of the request's own header, and not what another module sets there.
+ * Whether the key and the bypass can be evaluated in the access phase: their
+ * variables depend on the request header only, not on other modules.
  */
 
 static ngx_uint_t

@@ -5,11 +5,11 @@
  */
 
 /*
- * The room of the configuration: what a location is told to do, and values
- * that differ by request.
+ * Configuration: the settings of a location, and values that may differ by
+ * request.
  *
- * Everybody above the stores reads it; only nginx's parser, through the
- * directives of ngx_http_idempotency_module.c, writes it.
+ * All rooms above the stores read it.  Only nginx's parser writes it, through
+ * the directives of ngx_http_idempotency_module.c.
  */
 
 
@@ -35,11 +35,11 @@
 #define NGX_HTTP_IDEM_LEASE_MIN  100
 #define NGX_HTTP_IDEM_WAIT_TIME  (10 * 1000)
 
-/* RFC 9110's 422, for which nginx has no name */
+/* 422 of RFC 9110, for which nginx has no constant */
 #define NGX_HTTP_IDEM_UNPROCESSABLE  422
 
 
-/* a directive's value that may differ by request */
+/* a time or a size that may differ by request */
 
 typedef struct {
     ngx_http_complex_value_t        *complex;    /* NULL: a constant        */
@@ -53,7 +53,10 @@ typedef struct {
 } ngx_http_idem_size_t;
 
 
-/* what a value is: most are one variable, which need not be a script */
+/*
+ * Kinds of values.  Most values are one variable, which can be read without a
+ * script.
+ */
 
 typedef enum {
     NGX_HTTP_IDEM_VALUE_SCRIPT = 0,
@@ -63,40 +66,43 @@ typedef enum {
 } ngx_http_idem_value_e;
 
 
-/* a value that may differ by request */
+/* a string that may differ by request */
 
 typedef struct {
     ngx_str_t                    text;
     ngx_http_idem_value_e        kind;
-    ngx_str_t                    header;     /* of "$http_...": its name,
-                                                    '_' for '-'              */
+    ngx_str_t                    header;     /* name of an $http_ header,
+                                                '_' for '-'                 */
     ngx_http_complex_value_t     script;
 } ngx_http_idem_value_t;
 
 
-/* where a key may come from */
+/* a source of the key */
 
 typedef struct {
     ngx_http_idem_value_t     value;
-    ngx_int_t                 member;     /* of "json:...": its number
-                                                    among those wanted, or -1 */
+    ngx_int_t                 member;     /* index of a "json:" member in
+                                             wanted, or -1                  */
 } ngx_http_idem_key_source_t;
 
 
-/* a rule for derived keys */
+/* a rule of idempotency_dedupe */
 
 typedef struct {
-    ngx_array_t              *members;           /* ngx_uint_t: numbers of
-                                                    wanted JSON members;
-                                                    NULL: the whole request */
-    ngx_str_t                 name;              /* "body", or the members  */
+    ngx_array_t              *members;           /* ngx_uint_t: indexes in
+                                                    wanted; NULL: the whole
+                                                    request                 */
+    ngx_str_t                 name;              /* "body", or "json:" and
+                                                    the members             */
     ngx_http_idem_time_t      window;
     ngx_http_idem_time_t      linger;            /* after the response      */
-    ngx_array_t              *strip;             /* ngx_str_t: arguments of a
-                                                    URL that do not count   */
-    unsigned                  url:1;             /* members are URLs        */
-    unsigned                  reject:1;          /* not replay              */
-    unsigned                  always:1;          /* also beside a key       */
+    ngx_array_t              *strip;             /* ngx_str_t: URL
+                                                    arguments to ignore     */
+    unsigned                  url:1;             /* the members are URLs    */
+    unsigned                  reject:1;          /* reject instead of
+                                                    replay                  */
+    unsigned                  always:1;          /* for requests with a
+                                                    key, too                */
 } ngx_http_idem_dedupe_t;
 
 
@@ -114,9 +120,10 @@ typedef enum {
 
 typedef struct {
     ngx_http_idem_fingerprint_e   mode;
-    ngx_array_t                  *excluded;          /* ngx_str_t: names of
-                                                        members, or pointers */
-    ngx_array_t                  *names;             /* of them, no pointers */
+    ngx_array_t                  *excluded;          /* ngx_str_t: member
+                                                        names or pointers   */
+    ngx_array_t                  *names;             /* the names among
+                                                        them                */
     ngx_array_t                  *included;          /* ngx_str_t: pointers */
     unsigned                      unordered:1;
 } ngx_http_idem_canonical_t;
@@ -135,9 +142,9 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                        member;
-    ngx_str_t                        from;       /* "json:...": of the body of
-                                                    the request; or empty   */
-    ngx_uint_t                       wanted;     /* its number then         */
+    ngx_str_t                        from;       /* a "json:" member of the
+                                                    request body, or empty  */
+    ngx_uint_t                       wanted;     /* its index in wanted     */
     ngx_http_complex_value_t         value;
 } ngx_http_idem_replay_member_t;
 
@@ -163,11 +170,11 @@ typedef enum {
 
 typedef struct {
     ngx_http_idem_value_t            value;
-    ngx_str_t                        name;       /* with a NUL behind it    */
+    ngx_str_t                        name;       /* NUL-terminated          */
 } ngx_http_idem_log_field_t;
 
 
-/* statuses 0..999, one bit each */
+/* a set of statuses 0..999, one bit each */
 
 typedef struct {
     uint32_t                         bits[32];
@@ -178,26 +185,26 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                        zone;
-    size_t                           size;       /* 0: there is none        */
+    size_t                           size;       /* 0: no zone is declared  */
     ngx_msec_t                       window;
     ngx_shm_zone_t                  *shm_zone;
 } ngx_http_idem_activity_conf_t;
 
 
 typedef struct {
-    ngx_array_t                      stores;     /* of ..._store_t *        */
-    ngx_array_t                      fallbacks;  /* stores of two of them   */
-    ngx_array_t                      locations;  /* of ..._loc_conf_t *: where
-                                                    it is on                */
-    ngx_array_t                      pages;      /* of ngx_str_t, and others:
+    ngx_array_t                      stores;     /* ..._store_t *           */
+    ngx_array_t                      fallbacks;  /* pairs of stores         */
+    ngx_array_t                      locations;  /* ..._loc_conf_t *:
+                                                    locations where the
+                                                    module is enabled       */
+    ngx_array_t                      pages;      /* ngx_str_t: see
                                                     ..._conf_pages.c        */
-    ngx_queue_t                      logs;       /* of ..._log_t            */
-    ngx_shm_zone_t                  *tap;        /* of events, or NULL      */
+    ngx_queue_t                      logs;       /* ..._log_t               */
+    ngx_shm_zone_t                  *tap;        /* zone of events, or NULL */
     ngx_http_idem_activity_conf_t    activity;
-    ngx_int_t                        request_body; /* index of the variable,
-                                                    or -1                   */
-    ngx_int_t                        request_id; /* ... of $request_id      */
-    ngx_uint_t                       stats;      /* somebody may look       */
+    ngx_int_t                        request_body; /* variable index        */
+    ngx_int_t                        request_id; /* variable index          */
+    ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
 } ngx_http_idem_main_conf_t;
@@ -205,39 +212,38 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_store_t        *store;                 /* NULL: off       */
-    unsigned                      own:1;                 /* said here, and not
+    unsigned                      own:1;                 /* set here, not
                                                             inherited       */
-    unsigned                      off:1;                 /* said so here, or in
-                                                            a location around
-                                                            it              */
+    /* set to off here or in an outer location */
+    unsigned                      off:1;
 
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
     ngx_flag_t                    required;
     ngx_array_t                  *methods;               /* ngx_str_t       */
     ngx_array_t                  *bypass;                /* ..._value_t     */
-    unsigned                      early:1;               /* key and bypass are
-                                                            of the request's
-                                                            own header: known
-                                                            in access phase */
+    /*
+     * the key and bypass depend on the request header only, and are known in
+     * the access phase
+     */
+    unsigned                      early:1;
 
     ngx_http_idem_value_t        *scope;
     ngx_array_t                  *identity;              /* ..._value_t     */
     u_char                        nobody[
                                            NGX_HTTP_IDEM_HASH_LEN];
-                                                         /* hash of it if all
-                                                            are empty       */
+                                                         /* hash of an
+                                                            empty identity  */
     unsigned                      nobody_known:1;
     ngx_http_idem_canonical_t    *fingerprint;
     uint32_t                      scheme;
     ngx_array_t                  *dedupe;                /* ..._dedupe_t    */
-    ngx_array_t                  *wanted;                /* ngx_str_t: JSON
-                                                            members that keys
-                                                            come from       */
+    /* ngx_str_t: JSON members to find in request bodies */
+    ngx_array_t                  *wanted;
     ngx_flag_t                    activity;
     ngx_uint_t                    conflict_detail;
-    ngx_array_t                  *redacted;              /* ngx_str_t: names or
-                                                            pointers        */
+    /* ngx_str_t: names or pointers */
+    ngx_array_t                  *redacted;
     ngx_http_idem_json_options_t  json;
     ngx_http_idem_form_options_t  form;
 
@@ -253,17 +259,18 @@ typedef struct {
 
     ngx_http_idem_statuses_t     *keep_status;
     ngx_array_t                  *keep_json;             /* ..._keep_t      */
-    ngx_http_idem_json_options_t  keep_options;          /* to look for them */
+    ngx_http_idem_json_options_t  keep_options;          /* to find the
+                                                            pointers        */
     ngx_uint_t                    on_store_error;
     ngx_uint_t                    unknown_outcome;
     ngx_uint_t                    stream;
-    ngx_array_t                  *stream_types;          /* ngx_str_t: more
-                                                            than SSE        */
+    /* ngx_str_t: streams besides SSE */
+    ngx_array_t                  *stream_types;
     ngx_uint_t                    conflict_status;
     ngx_int_t                     replay_status;         /* 0: original     */
     ngx_array_t                  *replay_json;           /* ..._member_t    */
-    unsigned                      replay_body:1;         /* some are of the
-                                                            request's body  */
+    /* a member is read from the request body */
+    unsigned                      replay_body:1;
     ngx_array_t                  *hide_headers;          /* ngx_str_t       */
     ngx_array_t                  *keep_headers;          /* ngx_str_t; NULL:
                                                             all             */
@@ -276,17 +283,21 @@ typedef struct {
     ngx_http_idem_log_t          *log;
     ngx_http_idem_value_t        *tenant;                /* NULL: none      */
     ngx_http_idem_value_t        *actor;
-    ngx_flag_t                    actor_plain;           /* not as a hash   */
+    ngx_flag_t                    actor_plain;           /* stored unhashed */
     ngx_array_t                  *log_fields;            /* ..._log_field_t */
     ngx_str_t                     group_name;
     ngx_http_idem_value_t        *group_value;           /* NULL: a constant */
-    ngx_uint_t                    group;                 /* of figures, or of
-                                                            a value that is
-                                                            empty           */
-    ngx_uint_t                    stats;                 /* how to serve them */
-    ngx_uint_t                    admin;                 /* 0: it is none   */
-    void                        **no_post_action;        /* of nginx, made when
-                                                            it is wanted    */
+    /*
+     * number of group_name in the metrics; the default if group_value is
+     * empty
+     */
+    ngx_uint_t                    group;
+    ngx_uint_t                    stats;                 /* format of
+                                                            statistics      */
+    ngx_uint_t                    admin;                 /* 0: not an admin
+                                                            location        */
+    /* copy of r->loc_conf without post_action, created on first use */
+    void                        **no_post_action;
 } ngx_http_idem_loc_conf_t;
 
 

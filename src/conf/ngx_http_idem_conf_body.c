@@ -5,7 +5,7 @@
  */
 
 /*
- * What of a body counts, and what in it is wanted: idempotency_fingerprint,
+ * Directives for bodies: idempotency_fingerprint, idempotency_keep_json,
  * idempotency_replay_json and idempotency_compress.
  *
  * Called by nginx while it reads the configuration, and by the merge.
@@ -240,7 +240,7 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (value[1].len && value[1].data[0] == '/') {
 
-        /* a pointer, which may lead to a member of the object itself only */
+        /* a pointer, but only to a top-level member */
 
         member->member.data++;
         member->member.len--;
@@ -404,9 +404,10 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 /*
- * What is to be found in a body.  Keys and derived keys may come from other
- * levels of the configuration: the JSON members that they want are put on one
- * list here, and each learns its number in it.
+ * Collects the JSON members to find in request bodies.  Keys, dedupe rules
+ * and replay members may be inherited from different levels of the
+ * configuration.  They share one list here, and each stores its index in the
+ * list.
  */
 
 ngx_int_t
@@ -462,7 +463,7 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-/* the number of a member among those wanted, or NGX_ERROR */
+/* the index of a member in the list, or NGX_ERROR; adds the member */
 
 ngx_int_t
 ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
@@ -499,7 +500,7 @@ ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     ngx_array_t                 *keys;
     ngx_http_idem_key_source_t  *source;
 
-    /* a copy: the same directive may serve several locations */
+    /* a copy, since several locations may inherit the directive */
 
     keys = ngx_array_create(cf->pool, conf->keys->nelts,
                             sizeof(ngx_http_idem_key_source_t));
@@ -587,8 +588,8 @@ ngx_http_idem_number_replay(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
 
 /*
- * A number for the way in which fingerprints are made here: the same on every
- * host with the same configuration.
+ * The scheme: a number that identifies how fingerprints are computed.  It is
+ * the same on all hosts with the same configuration.
  */
 
 uint32_t

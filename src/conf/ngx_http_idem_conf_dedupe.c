@@ -5,7 +5,7 @@
  */
 
 /*
- * Derived keys, and what their windows may depend on: idempotency_dedupe and
+ * Directives for derived keys and adaptive windows: idempotency_dedupe and
  * idempotency_activity.
  *
  * Called by nginx while it reads the configuration, and by the merge.
@@ -257,7 +257,7 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
 }
 
 
-/* NGX_CONF_ERROR without a message: it is none, or not a time */
+/* NGX_CONF_ERROR without a message if "value" is not such a time */
 
 static char *
 ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,

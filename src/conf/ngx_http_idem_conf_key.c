@@ -5,7 +5,7 @@
  */
 
 /*
- * Where a key comes from, and what it may look like: idempotency_key and
+ * Directives for the sources and the format of keys: idempotency_key and
  * idempotency_key_format.
  *
  * Called by nginx while it reads the configuration.
@@ -69,7 +69,7 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                 return NGX_CONF_ERROR;
             }
 
-            /* its number is known when all that want one are */
+            /* its index is assigned by ..._body_options() */
 
             source->value.text = name;
             source->member = 0;
@@ -91,7 +91,9 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "\"json:<member>\"");
         }
 
-        /* of a header it is known how often it was sent */
+        /*
+         * a plain header compiles to a kind whose occurrences can be counted
+         */
 
         if (ngx_http_idem_conf_compile(cf, &name, &source->value)
             != NGX_CONF_OK)
@@ -123,8 +125,8 @@ ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value)
 
 
 /*
- * The name of a member, or a pointer to one.  What looks like a path and is
- * none would be a name that no body has.
+ * A member name, or a JSON Pointer.  A name that looks like a path is
+ * refused, since it would match no member.
  */
 
 char *
@@ -164,7 +166,9 @@ ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
-/* $http_idempotency-key: of all requests without that header it is "-key" */
+/*
+ * $http_idempotency-key would be "-key" for all requests without the header
+ */
 
 static ngx_uint_t
 ngx_http_idem_conf_key_hyphen(ngx_str_t *value)

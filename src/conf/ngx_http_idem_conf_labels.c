@@ -5,9 +5,9 @@
  */
 
 /*
- * What people see of a request: labels and fields of its events, a dry run,
- * and how much of a conflict is told (idempotency_actor,
- * idempotency_log_field, idempotency_dry_run, idempotency_conflict_detail).
+ * Directives for labels and event fields, dry runs and details of conflicts:
+ * idempotency_actor, idempotency_log_field, idempotency_dry_run and
+ * idempotency_conflict_detail.
  *
  * Called by nginx while it reads the configuration.
  */
@@ -24,7 +24,7 @@
 #define NGX_HTTP_IDEM_LOG_FIELD_NAME  64
 
 
-/* members that an event has of itself, now or in another release */
+/* built-in members of events, including reserved ones */
 
 static const char  *ngx_http_idem_event_members[] = {
     "event_id", "timestamp", "level", "component", "event", "host", "store",

@@ -5,7 +5,7 @@
  */
 
 /*
- * idempotency_log: where events go, which, and how many of them.
+ * idempotency_log: destination, level and sampling of events.
  *
  * Called by nginx while it reads the configuration.
  */
@@ -120,7 +120,10 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* it may be declared later: whether it keeps events is seen then */
+/*
+ * The store may be declared later. ..._init_trail() checks then whether it
+ * keeps events.
+ */
 
 static char *
 ngx_http_idem_conf_log_store(ngx_conf_t *cf, ngx_http_idem_log_t *log,
@@ -197,7 +200,7 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
 }
 
 
-/* sample=0.1: of info; sample=info:0.1,warn:0.5: of each that is named */
+/* sample=0.1 is for level info; sample=info:0.1,warn:0.5 names the levels */
 
 static char *
 ngx_http_idem_conf_sample(ngx_conf_t *cf,

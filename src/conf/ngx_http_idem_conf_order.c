@@ -5,16 +5,17 @@
  */
 
 /*
- * Where the module stands among the others, whichever was loaded first.
+ * Moves the module to its place among the filter modules, in whichever order
+ * they were loaded.
  *
- * A filter of Lua, njs or subs that stands before the capture has changed a
- * response when it is stored, and changes it again when it is replayed.  Of
- * such modules the one that was loaded last stands first, and packages load
- * them by the alphabet.
+ * If a Lua, njs or subs filter ran before the capture, it would change a
+ * response before it is stored, and again when it is replayed.  Of dynamic
+ * filter modules the last one loaded runs first, and packages load them in
+ * alphabetical order.
  *
- * Called by the directive "idempotency": nginx goes through its list of
- * modules neither then nor in the blocks around it, and makes its filters and
- * phases of that list when the configuration was read.
+ * Called by the directive "idempotency".  nginx does not iterate over its
+ * list of modules at that time, and derives filters and phases from the list
+ * after the configuration was read.
  */
 
 
@@ -25,7 +26,10 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
-/* the list is this configuration's own; the others keep their order */
+/*
+ * cycle->modules belongs to this configuration; other modules keep their
+ * order
+ */
 
 void
 ngx_http_idem_conf_order(ngx_conf_t *cf)
@@ -41,7 +45,10 @@ ngx_http_idem_conf_order(ngx_conf_t *cf)
         }
     }
 
-    /* nginx's own filters that come before all of these begin with this one */
+    /*
+     * in the list, nginx's own filters that run before these modules start
+     * here
+     */
 
     for (i = own; modules[i]; i++) {
         if (ngx_strcmp(modules[i]->name, "ngx_http_copy_filter_module") == 0) {

@@ -5,16 +5,19 @@
  */
 
 /*
- * Pages that nginx leads a refused request to without leaving a mark on it.
+ * Error pages that nginx redirects a refused request to without marking the
+ * request.
  *
- * A request that "return" or the like refuses has no context yet.  Where an
- * error_page takes it, it must not be covered: it would find what it was kept
- * from.  nginx marks such a request, unless recursive_error_pages are on and
- * the page has "=" without a status.  So the named locations of such pages are
- * collected.  A page with a URI changes the method to GET, which is a mark.
+ * A request that is refused by "return" or the like has no context yet.  If
+ * an error_page redirects it to a covered location, it must not be covered
+ * there: it could get a stored response although it was refused.  nginx marks
+ * a redirected request, except if recursive_error_pages is on and the
+ * error_page has "=" without a status.  So this file collects the named
+ * locations of such error_pages.  An error_page with a URI changes the method
+ * to GET, which shows the redirect.
  *
- * Called when locations are merged; asked by the handler in preaccess, where
- * a request comes by that was not seen before.
+ * Called when locations are merged, and by the preaccess handler for requests
+ * that have no context.
  */
 
 
@@ -25,7 +28,10 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
-/* of a location where it is on; nginx has merged its error_pages before */
+/*
+ * called for a location where the module is enabled; its error_pages are
+ * merged
+ */
 
 ngx_int_t
 ngx_http_idem_conf_pages(ngx_conf_t *cf)
@@ -77,7 +83,7 @@ ngx_http_idem_conf_pages(ngx_conf_t *cf)
 }
 
 
-/* whether one of these pages may have led the request to where it is */
+/* whether such an error_page may have redirected the request here */
 
 ngx_uint_t
 ngx_http_idem_may_be_page(ngx_http_request_t *r)

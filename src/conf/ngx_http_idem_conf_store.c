@@ -5,11 +5,12 @@
  */
 
 /*
- * The stores of a configuration: their declaration, their names, and which
- * of them a location uses.
+ * Stores in the configuration: their declaration, their lookup by name, and
+ * the store that a location uses.
  *
- * Called by nginx while it reads the configuration; calls the layers and the
- * backend for the block of directives, and the layers to be put around it.
+ * Called by nginx while it reads the configuration.  Calls the backend and
+ * the layers for the directives in the block, and then the layers to wrap the
+ * backend.
  */
 
 
@@ -108,7 +109,7 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* in the block: a directive of the backend, or of the layers around it */
+/* a directive in the block: of the backend, or of a layer */
 
 static char *
 ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
@@ -170,7 +171,7 @@ ngx_http_idem_conf_store_unknown(ngx_conf_t *cf, ngx_http_idem_store_t *store,
 }
 
 
-/* a store may be named before it is declared */
+/* finds or creates a store: its name may be used before its declaration */
 
 ngx_http_idem_store_t *
 ngx_http_idem_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
@@ -239,7 +240,7 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
     ngx_http_idem_store_t      *store;
     ngx_http_idem_log_t        *log;
 
-    /* of the http block; one that was not configured has no servers */
+    /* the http block's resolver; if none was configured, it has no servers */
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
     resolver = clcf->resolver;
@@ -307,7 +308,7 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
 }
 
 
-/* the next log whose events go to that store */
+/* the next log that writes to the store */
 
 static ngx_http_idem_log_t *
 ngx_http_idem_find_log(ngx_http_idem_main_conf_t *mcf,

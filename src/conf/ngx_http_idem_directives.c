@@ -5,11 +5,10 @@
  */
 
 /*
- * The directives: what each takes, and a message that says so when it gets
- * something else.
+ * Handlers of directives, and their error messages.
  *
- * Called by nginx while it reads the configuration.  A wrong value is named
- * with the directive and with what would be right; nginx adds file and line.
+ * Called by nginx while it reads the configuration.  A message names the
+ * wrong value, the directive and the valid values; nginx adds file and line.
  */
 
 
@@ -26,7 +25,7 @@ static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
     ngx_http_idem_statuses_t *statuses, ngx_str_t *value);
 
 
-/* a list of names: methods, or headers */
+/* a list of method or header names */
 
 char *
 ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -97,7 +96,7 @@ ngx_http_idem_conf_is_name(ngx_str_t *value, ngx_uint_t method)
 }
 
 
-/* a list of values with variables */
+/* a list of values that may have variables */
 
 char *
 ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -138,7 +137,7 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* one value with variables */
+/* a value that may have variables */
 
 char *
 ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -165,7 +164,7 @@ ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* one of the words in cmd->post */
+/* one of the names in cmd->post */
 
 char *
 ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -205,7 +204,7 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* a time, or a value with variables that is one */
+/* a time, or variables that evaluate to a time */
 
 char *
 ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -235,7 +234,7 @@ ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     n = ngx_parse_time(&value[1], 0);
 
-    /* what lives for no time, or is locked for none, would run twice */
+    /* with a TTL or a lease of 0, retries would run again */
 
     if (n == NGX_ERROR || (n == 0 && cmd->post)) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
@@ -274,7 +273,7 @@ ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return NGX_CONF_ERROR;
         }
 
-        /* what the variable falls back to */
+        /* the default if the variable is empty or not a size */
         s->value = 1024 * 1024;
 
         return ngx_http_idem_conf_complex(cf, &value[1], s->complex);
@@ -498,7 +497,9 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    /* first what is kept, then what is left out of it, whatever the order */
+    /*
+     * add the kept statuses first, then remove those with "!", in any order
+     */
 
     for (pass = 0; pass < 2; pass++) {
         for (i = 1; i < cf->args->nelts; i++) {

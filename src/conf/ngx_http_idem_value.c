@@ -7,13 +7,14 @@
 /*
  * Values of directives that may differ by request.
  *
- * Most are one variable: a header of the request, $host.  Such a one is read
- * where nginx reads it, without a script, and without a place among the
- * variables that nginx makes for every request of the server.  Unless
- * somebody else has made a variable of that name: "set $http_x_api_key ..." is
- * what counts then.
+ * Most values are one variable, a request header or $host.  Such a value is
+ * read directly from the request, without a script and without an indexed
+ * variable, which nginx would allocate for every request of the server.  If a
+ * variable of the same name is defined elsewhere, as by "set $http_x_api_key
+ * ...", that variable is used.
  *
- * Compiled while the configuration is read; evaluated by whoever needs them.
+ * Values are compiled while the configuration is read, and evaluated by all
+ * rooms that need them.
  */
 
 
@@ -49,7 +50,7 @@ ngx_http_idem_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
     switch (ngx_http_idem_value_header(cf, text, &value->header)) {
 
     case NGX_OK:
-        /* compiled in the end, if it has to be */
+        /* ..._values_init() compiles it if the variable is redefined */
         value->kind = NGX_HTTP_IDEM_VALUE_HEADER;
         return NGX_CONF_OK;
 
@@ -78,7 +79,7 @@ ngx_http_idem_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
 }
 
 
-/* NGX_DECLINED if it is not a header and nothing else */
+/* NGX_DECLINED if the text is more, or other, than one header */
 
 static ngx_int_t
 ngx_http_idem_value_header(ngx_conf_t *cf, ngx_str_t *text, ngx_str_t *header)
@@ -115,7 +116,10 @@ ngx_http_idem_value_header(ngx_conf_t *cf, ngx_str_t *text, ngx_str_t *header)
 }
 
 
-/* all of the configuration was read: who else makes which variable is known */
+/*
+ * Called after the whole configuration was read, when all variables are
+ * defined.
+ */
 
 ngx_int_t
 ngx_http_idem_values_init(ngx_conf_t *cf)
@@ -158,8 +162,9 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
     }
 
     /*
-     * njs and perl ask for variables by name; with an index it shows that they
-     * did.  $request_id would be made anew each time without one.
+     * njs and perl look up variables by name; an indexed $request_body shows
+     * that it was evaluated.  Without an index, $request_id would differ each
+     * time.
      */
 
     mcf->request_body = ngx_http_get_variable_index(cf, &request_body);
@@ -170,7 +175,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 }
 
 
-/* a value is the first member of whatever is in the array */
+/* the elements have a value as their first member */
 
 static ngx_int_t
 ngx_http_idem_values_settle(ngx_conf_t *cf, ngx_array_t *values, size_t size)
@@ -215,7 +220,7 @@ ngx_http_idem_value_settle(ngx_conf_t *cf, ngx_http_idem_value_t *value)
     value->kind = NGX_HTTP_IDEM_VALUE_SCRIPT;
 
     if (v->flags & NGX_HTTP_VAR_CHANGEABLE) {
-        /* "set", "map" and the like: it is no header at all */
+        /* defined by "set", "map" or the like, so not a header */
         ngx_str_null(&value->header);
     }
 
@@ -224,7 +229,9 @@ ngx_http_idem_value_settle(ngx_conf_t *cf, ngx_http_idem_value_t *value)
 }
 
 
-/* by nginx itself ($http_cookie joins several headers), or by the operator */
+/*
+ * a variable defined by nginx ($http_cookie joins headers) or by the operator
+ */
 
 static ngx_http_variable_t *
 ngx_http_idem_value_made(ngx_conf_t *cf, ngx_str_t *header)
@@ -307,10 +314,10 @@ ngx_http_idem_value(ngx_http_request_t *r,
 
 
 /*
- * Before the body is read.  NGX_AGAIN if the value depends on it, through
- * however many variables: it shows by $request_body having been evaluated.
- * Then whatever was is evaluated again when it is there: nginx would go by what
- * it has remembered.
+ * Evaluates a value before the body is read.  Returns NGX_AGAIN if the value
+ * depends on the body, even indirectly: $request_body was evaluated.  The
+ * cached variables are then restored, so that they are evaluated again once
+ * the body was read.
  */
 
 ngx_int_t
@@ -361,7 +368,7 @@ ngx_http_idem_value_early(ngx_http_request_t *r,
 }
 
 
-/* whoever asked for $request_body before was told that there is none */
+/* forgets that $request_body was found empty before the body was read */
 
 void
 ngx_http_idem_value_body_read(ngx_http_request_t *r)
@@ -374,7 +381,9 @@ ngx_http_idem_value_body_read(ngx_http_request_t *r)
 }
 
 
-/* ... and has kept that: "set" is of a time when no body is there */
+/*
+ * whether $request_body was evaluated before the body was read, as by "set"
+ */
 
 ngx_uint_t
 ngx_http_idem_value_too_early(ngx_http_request_t *r)
@@ -389,8 +398,8 @@ ngx_http_idem_value_too_early(ngx_http_request_t *r)
 
 
 /*
- * A header that was sent more than once: all of it counts, as later releases
- * of nginx have it; earlier ones take the first.
+ * Joins the values of a header that was sent more than once, as newer
+ * versions of nginx do.  Older versions take the first.
  */
 
 static ngx_int_t
@@ -448,8 +457,9 @@ ngx_http_idem_value_joined(ngx_http_request_t *r, ngx_str_t *header,
 
 
 /*
- * A header as $http_name finds it, and how often it was sent: the variable is
- * the first of them in one release of nginx and all of them in another.
+ * Finds a header by the name in $http_name, and counts its occurrences.  The
+ * variable itself is the first value or all of them, depending on the version
+ * of nginx.
  */
 
 ngx_table_elt_t *
@@ -481,7 +491,7 @@ ngx_http_idem_request_header(ngx_http_request_t *r, ngx_str_t *name,
 }
 
 
-/* '_' stands for '-', as in the name of a variable */
+/* '_' stands for '-', as in variable names */
 
 static ngx_uint_t
 ngx_http_idem_is_header(ngx_table_elt_t *h, ngx_str_t *name)
