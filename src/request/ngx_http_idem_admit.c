@@ -5,11 +5,11 @@
  */
 
 /*
- * Admission: is this request covered, and what is its key?
+ * Admission: decides whether a request is covered, and finds its key.
  *
- * No store is touched, and no access granted.  Called in the access phase
- * where the request's own header tells, otherwise in pre-content; calls the
- * key's syntax, and refuses what is malformed.
+ * Admission does not use the store and does not grant access.  Called in the
+ * access phase if the request header is sufficient, otherwise in
+ * pre-content.  Calls the parser of keys, and refuses malformed keys.
  */
 
 
@@ -55,7 +55,7 @@ ngx_http_idem_admit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (rc == NGX_DECLINED) {
 
-        /* unless it was refused, in a dry run */
+        /* in a dry run a refused request is in PASS already */
 
         if (ctx->phase != NGX_HTTP_IDEM_PASS) {
             ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_BYPASS);
@@ -103,7 +103,7 @@ ngx_http_idem_admit_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     rc = ngx_http_idem_key(r, ctx, 1);
 
-    /* without one, the derived keys may still cover it */
+    /* without a key, derived records may still cover the request */
 
     return (rc == NGX_DECLINED) ? NGX_OK : rc;
 }
@@ -130,7 +130,7 @@ ngx_http_idem_covered(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 }
 
 
-/* NGX_DECLINED if so */
+/* NGX_DECLINED if the request is bypassed */
 
 static ngx_int_t
 ngx_http_idem_bypassed(ngx_http_request_t *r,
@@ -174,9 +174,9 @@ ngx_http_idem_bypassed(ngx_http_request_t *r,
 
 
 /*
- * The first value that is not empty.  A header that is there but empty was
- * sent by somebody who meant a key: that is an error, not a request without.
- * NGX_DECLINED if there is none; NGX_OK also if the body must be seen first.
+ * Finds the first value that is not empty.  An empty header was meant to be a
+ * key: that is an error, not a missing key.  Returns NGX_DECLINED if there is
+ * no key, and NGX_OK also if the body has to be read first.
  */
 
 static ngx_int_t
@@ -257,7 +257,7 @@ ngx_http_idem_key(ngx_http_request_t *r,
 }
 
 
-/* NGX_AGAIN if the body must be seen first */
+/* NGX_AGAIN if the body has to be read first */
 
 static ngx_int_t
 ngx_http_idem_key_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -279,7 +279,7 @@ ngx_http_idem_key_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* and nothing was sent that was meant for one */
+/* no key was found, and no empty header was sent */
 
 static ngx_int_t
 ngx_http_idem_no_key(ngx_http_request_t *r,
@@ -290,7 +290,9 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
     if (body && ctx->body_variable && r->request_body
         && r->request_body->temp_file)
     {
-        /* nginx has no $request_body of it: nobody knows whether it has one */
+        /*
+         * nginx has no $request_body for a body in a file: it may have a key
+         */
 
         ctx->answer.reason = "is looked for in the body, which is too large "
                              "for it";
@@ -338,7 +340,7 @@ ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* a top-level member of a JSON body: a string or a number is a key */
+/* a key in a JSON body: a string or a number */
 
 static ngx_int_t
 ngx_http_idem_key_member(ngx_http_request_t *r,

@@ -5,13 +5,13 @@
  */
 
 /*
- * The body as it counts: hashed while it streams in, by a filter on the
- * request body, so that what was spooled to a file is not read again.  Where
- * another module had read the body before, it is hashed from there.
+ * Hashes the request body in a request body filter while it is read, so that
+ * a body in a temporary file need not be read again.  A body that another
+ * module has read earlier is hashed afterwards.
  *
- * Started and finished by the handler; feeds the digest, through the
- * multipart reader where the boundary must not count, and the walkers of JSON
- * and forms where those are wanted.
+ * The handler starts and finishes it.  It feeds the digest, through the
+ * multipart parser so that the boundary does not count, and the parsers of
+ * JSON and forms if they are needed.
  */
 
 
@@ -24,7 +24,7 @@
 
 #define NGX_HTTP_IDEM_READ_SIZE   65536
 
-/* what is parsed at once; of a body that is larger, the rest is in turns */
+/* bytes parsed while the body is read; the rest is parsed in ..._rest.c */
 #define NGX_HTTP_IDEM_PARSE_SIZE  65536
 
 
@@ -52,7 +52,7 @@ static ngx_http_request_body_filter_pt
     ngx_http_idem_next_request_body_filter;
 
 
-/* of this process: whether nginx calls our filters, once that is known */
+/* in this process: whether nginx calls the module's filters */
 
 static enum {
     NGX_HTTP_IDEM_FILTERS_UNKNOWN = 0,
@@ -78,13 +78,14 @@ ngx_http_idem_body_reset(void)
 
 
 /*
- * nginx makes its chains of filters when it reads a configuration, and has one
- * of each kind.  A reload that failed may have left one without us, if the
- * module is not loaded there or another one failed before; a worker of the
- * configuration before that is started then would run every request
- * and keep nothing.  So the chain is asked once for each worker: with a call
- * that nginx itself makes now and then, for a body that was read already.  All
- * of our filters are in their chains if the one of the request body is.
+ * Checks that nginx calls the module's filters.  nginx builds its global
+ * filter chains when it reads a configuration.  A failed reload may leave
+ * chains without this module, if the module is not loaded in that
+ * configuration or another one failed earlier.  A worker that the old cycle
+ * starts then would run every request and store nothing.  So each worker
+ * probes the chain once, with a call that nginx makes itself at times for a
+ * body that was read already.  If the request body filter is in its chain,
+ * the others are in theirs.
  */
 
 ngx_int_t
@@ -99,7 +100,7 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ngx_http_idem_filters == NGX_HTTP_IDEM_FILTERS_UNKNOWN) {
 
-        /* there is none if it was thrown away */
+        /* NULL if the body was discarded */
 
         body = r->request_body;
 
@@ -108,7 +109,7 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             r->request_body = &none;
         }
 
-        /* without buffering nginx does nothing where there is nothing */
+        /* without buffering, nginx does nothing if there is no data */
 
         no_buffering = r->request_body_no_buffering;
         r->request_body_no_buffering = 1;
@@ -140,8 +141,8 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The raw digest is made in any case: what does not parse counts raw, and
- * when that shows, its beginning has passed by.
+ * The raw digest is always computed: a body that fails to parse is hashed
+ * raw, and its beginning is gone by then.
  */
 
 ngx_int_t
@@ -193,7 +194,9 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    /* read already, by a module of an earlier phase: no filter will see it */
+    /*
+     * a module of an earlier phase has read the body: the filter won't see it
+     */
 
     body->late = (r->request_body != NULL);
 
@@ -201,7 +204,7 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* "auto" is what the media type says */
+/* "auto" depends on the media type */
 
 static ngx_http_idem_fingerprint_e
 ngx_http_idem_body_mode(ngx_http_idem_fingerprint_e mode, ngx_str_t *type)
@@ -246,8 +249,8 @@ ngx_http_idem_body_mode(ngx_http_idem_fingerprint_e mode, ngx_str_t *type)
 
 
 /*
- * JSON is walked also where only a member of it is wanted, or the paths that
- * a conflict could name.
+ * JSON is also parsed if only a member is needed, or the paths for the
+ * details of a conflict.
  */
 
 static ngx_int_t
@@ -298,8 +301,8 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
 
 
 /*
- * The hashes of paths are keyed by what a store does not have: who asks, and
- * the key itself.
+ * The hashes of paths are keyed by the identity and the key, which are not in
+ * the store.
  */
 
 static ngx_http_idem_json_options_t *
@@ -333,7 +336,7 @@ ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NULL;
     }
 
-    /* empty if it is in the body: then it is not known yet */
+    /* empty if the key is in the body: it is not known yet */
     fields[3] = ctx->key;
 
     ngx_http_idem_digest_fields(secret, fields, 4);
@@ -384,7 +387,7 @@ ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* NGX_AGAIN: it is parsed in turns, and ..._body_ready() is called later */
+/* NGX_AGAIN if the body is parsed later: ..._body_ready() will be called */
 
 ngx_int_t
 ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -419,7 +422,7 @@ ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the digest of what was parsed, if it was, in place of the raw one */
+/* replaces the raw digest by the canonical one if the body was parsed */
 
 ngx_int_t
 ngx_http_idem_body_canonical(ngx_http_idem_body_t *body)
@@ -582,7 +585,7 @@ ngx_http_idem_body_feed(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
 
     body->parsed_len += n;
 
-    /* what they say stays said until the body is finished */
+    /* a parser keeps its failure, and ..._done() returns it */
 
     if (n && body->json) {
         (void) ngx_http_idem_json_feed(body->json, p, n);

@@ -5,8 +5,8 @@
  */
 
 /*
- * The context of a request: made at admission, found again after an internal
- * redirect, settled when the request ends however it ends.
+ * The context of a request: created before the access phase, found again
+ * after an internal redirect, and settled when the request ends in any way.
  */
 
 
@@ -54,7 +54,9 @@ static const char  *ngx_http_idem_phase_names[] = {
 #endif
 
 
-/* what an internal redirect took out of r->ctx: the cleanup still has it */
+/*
+ * an internal redirect clears r->ctx, but the pool cleanup keeps the context
+ */
 
 ngx_http_idem_ctx_t *
 ngx_http_idem_find_ctx(ngx_http_request_t *r)
@@ -116,12 +118,13 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r,
 
 
 /*
- * The request may have come here from another location, before it has begun.
- * Then it was refused there, and an error_page leads it: it must not find here
- * what it was kept from, for the record would be the same, nor take the lock.
- * Or try_files or a module sent it on, as ngx.exec() of Lua does: then the
- * location counts where it is now, with its access checks and what they find
- * out.  One that says nothing of idempotency leaves it as it was.
+ * The request may have been redirected to another location before begin.
+ * Either it was refused there, and an error_page redirected it.  Then it must
+ * not be covered here: it could get the stored response or the lock of the
+ * request that was refused.  Or try_files or a module redirected it, as
+ * ngx.exec() of Lua does.  Then the configuration of the new location counts,
+ * with its access checks and the variables they set.  A location without
+ * "idempotency" leaves the context as it was.
  */
 
 void
@@ -173,7 +176,7 @@ ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* ... and is let in: what leads it on from here is no refusal */
+/* the access checks passed: a redirect from here is no refusal */
 
 void
 ngx_http_idem_let_in(ngx_http_request_t *r)
@@ -202,9 +205,10 @@ ngx_http_idem_place(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Whether an error_page led it here that was not let in.  nginx leaves a mark,
- * unless recursive_error_pages are on there and the page has "=" without a
- * status: then it is taken for one if it could be.
+ * Whether an error_page redirected a request that was refused.  nginx marks
+ * such a request, except if recursive_error_pages is on and the error_page
+ * has "=" without a status.  Then a request in any location that such an
+ * error_page redirects to counts as redirected.
  */
 
 static ngx_uint_t
@@ -261,10 +265,11 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * A replay did not run, nor did what was refused: the operator's action after
- * a request is not for it.  nginx reads it from the location when all else is
- * through; this request gets one without.  It is made once for a location: a
- * connection that is kept alive reads it when the request is gone.
+ * A replayed or refused request did not run, so post_action must not run for
+ * it.  nginx reads post_action from the location after the request; this
+ * request gets a copy of the location configuration without it.  The copy is
+ * made once per location: a keepalive connection reads it when the request is
+ * freed.
  */
 
 void
@@ -318,7 +323,7 @@ ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* $idempotency_status, and under what the request is counted */
+/* sets $idempotency_status and the outcome in the metrics */
 
 void
 ngx_http_idem_status(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
@@ -327,7 +332,7 @@ ngx_http_idem_status(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 }
 
 
-/* of a request, in figures and events; the same from the first to the last */
+/* the group in metrics and events; it stays the same during a request */
 
 ngx_uint_t
 ngx_http_idem_group(ngx_http_idem_ctx_t *ctx)
@@ -355,7 +360,7 @@ ngx_http_idem_group(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the same from the first answer to the last, whatever a variable says then */
+/* evaluated once: a variable may change during the request */
 
 ngx_uint_t
 ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx)
@@ -368,7 +373,7 @@ ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx)
 
     if (!ctx->dry_known) {
 
-        /* what can't be evaluated is no reason to run anything unprotected */
+        /* if the value can't be evaluated, the request is protected */
 
         if (ngx_http_idem_value(ctx->request, ctx->conf->dry_run, &value)
             != NGX_OK)
@@ -387,8 +392,8 @@ ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Under idempotency_dry_run: what would have become of the request is in
- * "status", and it goes on as if this module were not there.
+ * idempotency_dry_run: sets the status that the request would have got, and
+ * passes it on unprotected.
  */
 
 ngx_int_t
@@ -402,7 +407,7 @@ ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 }
 
 
-/* a begin, and all that belongs to it */
+/* cancels a begin, and releases what it acquired */
 
 void
 ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
@@ -419,9 +424,9 @@ ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The request ends, in order or not: nobody may call us for it any more, and
- * what it was holder of must not stay locked.  It runs before the access log
- * is written, and after the upstream has said how much it was sent.
+ * The request ends, normally or not: cancels all callbacks for it, and
+ * settles its locks.  Called before the access log is written, and after the
+ * upstream has recorded the number of bytes sent.
  */
 
 static void
@@ -450,7 +455,7 @@ ngx_http_idem_ctx_cleanup(void *data)
         break;
 
     default:
-        /* a commit that is under way keeps the request alive: r->blocked */
+        /* during a commit r->blocked keeps the request alive */
         break;
     }
 
@@ -462,7 +467,7 @@ ngx_http_idem_ctx_cleanup(void *data)
 }
 
 
-/* what has become of it, and how long that took: in all that is counted */
+/* counts the outcome and the duration in the metrics */
 
 static void
 ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
@@ -499,7 +504,7 @@ ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
                     : NGX_HTTP_IDEM_LAYER_JSON;
         }
 
-        /* a clock that was set back is no age */
+        /* the clock may have been set back */
 
         now = (uint64_t) tp->sec * 1000 + tp->msec;
         age = ctx->answer.original_time;
@@ -507,7 +512,7 @@ ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
 
         ngx_http_idem_metrics_replay(m, layer, age);
 
-        /* under idempotency_dry_run it would have been, and ran */
+        /* in a dry run the request ran */
 
         replayed = !ctx->dry;
         break;
@@ -546,7 +551,7 @@ ngx_http_idem_ctx_free(void *data)
 
     ngx_uint_t  i;
 
-    /* the rest of what could still call us; mostly there is none of it */
+    /* cancel everything that could still call back */
 
     ngx_http_idem_ctx_cleanup(ctx);
     ngx_http_idem_execute_done(ctx);
@@ -559,7 +564,7 @@ ngx_http_idem_ctx_free(void *data)
         ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
-    /* after the operations: a commit is sent from there */
+    /* after the operations: a commit sends these blocks */
 
     ngx_http_idem_hold_cleanup(ctx);
 

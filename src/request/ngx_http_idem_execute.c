@@ -5,17 +5,18 @@
  */
 
 /*
- * The holder at work: its content handler, those of the subrequests that it
- * makes, and what nginx must not do to them meanwhile.
+ * Executes the holder: its content handler, and those of its subrequests.
+ * Keeps nginx from ending them early.
  *
- * A client that goes away does not end what runs: the lost response is what
- * this module exists for.  Whoever looks at the client's connection (the
- * upstream, Lua, limit_req in a location that a redirect leads to) does so
- * when nginx tells of an event on it, so none is told of any.
+ * A client that disconnects does not end the execution, since replaying lost
+ * responses is the purpose of the module.  The upstream module, Lua, and
+ * limit_req in a location reached by a redirect all check the client's
+ * connection when nginx reports an event on it; so events are not reported
+ * meanwhile.
  *
- * Called by the handlers in preaccess and pre-content; the filters take over
- * from here.  Calls the upstream's watch and, when a handler hands the request
- * on, the outcome.
+ * Called by the preaccess and pre-content handlers; the filters take over
+ * from here.  Calls the upstream watch, and the outcome when a handler
+ * redirects the request.
  */
 
 
@@ -37,12 +38,12 @@ static ngx_int_t ngx_http_idem_set_copies_aside(ngx_http_request_t *r,
 static void ngx_http_idem_client_handler(ngx_event_t *rev);
 
 
-/* methods that dav, a handler of the content phase, acts on */
+/* the methods of dav, a handler of the content phase */
 #define NGX_HTTP_IDEM_DAV                                                     \
     (NGX_HTTP_PUT|NGX_HTTP_DELETE|NGX_HTTP_MKCOL|NGX_HTTP_COPY|NGX_HTTP_MOVE)
 
 
-/* nginx's own, which is the same for every connection that has a request */
+/* nginx's own handler, the same for all connections with a request */
 static ngx_event_handler_pt  ngx_http_idem_request_handler;
 
 
@@ -73,7 +74,7 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         if (ngx_http_idem_move_end(r, ctx) != NGX_OK) {
 
-            /* it could be replayed to somebody who would not be let in here */
+            /* without the move, a replay might skip the access checks here */
 
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
@@ -81,7 +82,7 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_guard(r);
 
-    /* the handler of this location; after a redirect it is another one's */
+    /* the handler of this location, which may differ after a redirect */
 
     if (r->content_handler == NULL) {
 
@@ -101,10 +102,10 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * A subrequest.  What the holder's content handler makes is a part of the
- * work, as ngx.location.capture() of Lua.  A mirror's is a copy for somebody
- * else, and nobody waits for it; that of auth_request, in a location where a
- * redirect led, asks whether the client may.
+ * A subrequest of the holder's content handler is part of the execution, as
+ * with ngx.location.capture() of Lua.  A mirror subrequest is not: nobody
+ * waits for it.  Nor is an auth_request subrequest in a location reached by a
+ * redirect, which only checks access.
  */
 
 ngx_int_t
@@ -163,8 +164,8 @@ ngx_http_idem_add_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * What was made before the content handler is called, and goes on beside it,
- * is a mirror's.
+ * Background subrequests made before the content handler is called are a
+ * mirror's.
  */
 
 static ngx_int_t
@@ -211,7 +212,7 @@ ngx_http_idem_checks_access(ngx_http_request_t *r)
 }
 
 
-/* nobody renews the lease any more */
+/* stops renewing the lease */
 
 void
 ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx)
@@ -239,7 +240,9 @@ ngx_http_idem_content_handler(ngx_http_request_t *r)
     run = ngx_http_idem_run_of(ctx, r);
 
     if (run == NULL) {
-        /* a copy of the holder, as those that update a cache */
+        /*
+         * a background subrequest that copies the holder, as a cache update
+         */
         return ctx->work.run.content_handler(r);
     }
 
@@ -256,13 +259,15 @@ ngx_http_idem_content_handler(ngx_http_request_t *r)
     rc = run->content_handler(r);
 
     if (uri_changes != r->uri_changes) {
-        /* it has sent the request on, and another one was called */
+        /*
+         * the handler redirected the request, and another handler was called
+         */
         return rc;
     }
 
     run->inside = 0;
 
-    /* NGX_DONE: the handler holds a reference, so r is still there */
+    /* NGX_DONE: the handler holds a reference, so r still exists */
 
     u = r->upstream;
 
@@ -295,9 +300,8 @@ ngx_http_idem_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
 
 
 /*
- * Events on the client's connection are nobody's business from now on.  An
- * error makes nginx take its own handler again: each location that is come to
- * puts this one back.
+ * Stops reporting events on the client's connection.  nginx restores its own
+ * handler on errors, so each location that is entered sets this one again.
  */
 
 void
@@ -341,10 +345,10 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
 
 /*
- * When worker_shutdown_timeout is over, nginx sets "close" and "error" of each
- * connection.  "close" alone is a QUIC connection that its client has closed.
- * A stream of HTTP/2 has "error" only, as when its client is gone; then the
- * connection that it belongs to has come to its end, or failed.
+ * When worker_shutdown_timeout expires, nginx sets "close" and "error" on
+ * each connection.  "close" alone is a QUIC connection closed by its client.
+ * An HTTP/2 stream has only "error", as if its client had gone; the state of
+ * the connection it belongs to tells the difference.
  */
 
 ngx_uint_t
@@ -377,7 +381,9 @@ ngx_http_idem_cut_off(ngx_http_request_t *r)
 }
 
 
-/* nothing is held any more: a client that goes away may end the upstream */
+/*
+ * nothing is held any longer: a client that disconnects may end the upstream
+ */
 
 void
 ngx_http_idem_execute_let_go(ngx_http_request_t *r)
@@ -387,7 +393,7 @@ ngx_http_idem_execute_let_go(ngx_http_request_t *r)
     rev = r->connection->read;
 
     if (rev->ready && rev->handler == ngx_http_idem_client_handler) {
-        /* it may be gone already */
+        /* the client may have gone already */
         ngx_post_event(rev, &ngx_posted_events);
     }
 }

@@ -5,11 +5,11 @@
  */
 
 /*
- * What a request is, in hashes: its fingerprint, and who asks.  Every string
- * goes in with its length.
+ * The fingerprint and the identity of a request.  All fields are hashed with
+ * their lengths.
  *
- * The identity is evaluated here and not before: it may be what an access
- * check has set.  Called for the records that are to cover the request.
+ * The identity is evaluated here and not earlier, since an access check may
+ * set its variables.  Called when the covers of a request are computed.
  */
 
 
@@ -26,9 +26,9 @@ static ngx_int_t ngx_http_idem_media_type(ngx_http_request_t *r,
 
 
 /*
- * Who asks.  The hash of somebody is made for each request, and what it is
- * made of is not kept.  That of nobody, all values being empty, is always the
- * same in a location.
+ * Hashes the identity.  The hash is computed for each request and its values
+ * are not kept.  The hash of an empty identity is constant for a location and
+ * is cached.
  */
 
 ngx_int_t
@@ -43,7 +43,7 @@ ngx_http_idem_identity(ngx_http_request_t *r,
     part = conf->identity->elts;
     n = conf->identity->nelts;
 
-    /* as many as are empty before the first that is not */
+    /* skip leading empty values */
 
     value.len = 0;
 
@@ -89,9 +89,9 @@ ngx_http_idem_identity(ngx_http_request_t *r,
 
 
 /*
- * What the request is.  With "idempotency_fingerprint off" the key alone
- * decides that; who asks still counts.  "whole": with the body even so, for a
- * key that is derived from it.
+ * Computes the fingerprint.  With "idempotency_fingerprint off" it consists
+ * of the identity only; "whole" includes the request even then, for a derived
+ * key.
  */
 
 ngx_int_t
@@ -119,7 +119,7 @@ ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    /* a body that did not parse must not be taken for one that did */
+    /* a raw body must not match a parsed one */
 
     kind = (u_char) ctx->body.kind;
 
@@ -136,8 +136,8 @@ ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * Which operation it is, without its body: what two fingerprints have in
- * common that were made by different schemes.
+ * Hashes the operation without its body.  It can be compared between
+ * fingerprints that were made by different schemes.
  */
 
 void
@@ -159,8 +159,8 @@ ngx_http_idem_target(ngx_http_request_t *r, u_char *target)
 
 
 /*
- * The media type without white space around its parameters, its names in
- * lower case, and without a boundary: that is made anew for each try.
+ * Normalizes the media type: names in lower case, no white space around
+ * parameters, and no boundary, which differs for each try.
  */
 
 static ngx_int_t
@@ -181,7 +181,7 @@ ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
     p = value->data;
     last = p + value->len;
 
-    /* mostly it is plain: a name in lower case, no parameter */
+    /* fast path: lower case and without parameters */
 
     while (p < last && *p > ' ' && *p != ';' && *p != '"'
            && (*p < 'A' || *p > 'Z'))
@@ -204,7 +204,7 @@ ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
 
     while (p < last) {
 
-        /* a part: the type itself, or a parameter */
+        /* a part: the type, or a parameter */
 
         while (p < last && (*p == ' ' || *p == '\t')) {
             p++;
@@ -251,7 +251,7 @@ ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
 }
 
 
-/* a URL of a derived key; NGX_DECLINED if it is none: it counts as it is */
+/* hashes a normalized URL; NGX_DECLINED if the member is not a valid URL */
 
 ngx_int_t
 ngx_http_idem_url_digest(ngx_http_request_t *r, ngx_http_idem_dedupe_t *dedupe,

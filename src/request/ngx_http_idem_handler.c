@@ -7,16 +7,16 @@
 /*
  * The way of a request from its arrival to the content handler.
  *
- * Before the access phase its context is made, and in it it is admitted: no
- * store is touched there, since a client that is about to be refused gets that
- * far; nor is it later, where an error_page may lead it.  In pre-content, after
- * every access check, the body is read, the record is begun, and the request
- * runs, waits, is replayed or refused.  ngx_http_idem_run() is the one
- * function that advances it; whatever was asked asynchronously runs
- * the phases again when it is there.
+ * The context is created before the access phase, and the request is usually
+ * admitted in the access phase.  Neither phase uses the store, since the
+ * client may still be refused, and an error_page may redirect a refused
+ * request.  In pre-content, after all access checks, the body is read and the
+ * record is begun; then the request runs, waits, is replayed or is refused.
+ * Only ngx_http_idem_run() advances a request.  When an asynchronous
+ * operation completes, the phases run again.
  *
- * Called by nginx's phases; calls request/ to know what the request is, the
- * store, and response/ for an answer.
+ * Called by nginx's phases.  Calls the other files of request/, the claims,
+ * and response/.
  */
 
 
@@ -41,8 +41,8 @@ static void ngx_http_idem_body_handler(ngx_http_request_t *r);
 
 
 /*
- * Before anything that may refuse the request has had its say: what comes to
- * another location later on is known to have been here.
+ * Runs before anything that may refuse the request.  If the request is
+ * redirected later, its context shows where it was first.
  */
 
 ngx_int_t
@@ -53,7 +53,10 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    /* internal: it may have come here from a location where it is on */
+    /*
+     * internal: redirected, possibly from a location where the module is
+     * enabled
+     */
 
     if ((conf->store == NULL && !r->internal)
         || r != r->main || r->post_action)
@@ -66,7 +69,9 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
     if (ctx) {
 
         if (ngx_http_idem_at_work(ctx)) {
-            /* what may delay it here looks at the client, too */
+            /*
+             * a handler that delays the request here also watches the client
+             */
             ngx_http_idem_guard(r);
         }
 
@@ -91,10 +96,10 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
     }
 
     /*
-     * It was seen in no location before, and comes from an error_page:
-     * "return" or limit_req may have refused it ahead of this, and here is the
-     * page that says so.  It is not to be stored, nor to be replaced by what
-     * is, unless this location itself was told to.
+     * The request has no context and comes from an error_page: "return" or
+     * limit_req may have refused it earlier, and this location serves the
+     * error page.  The page must be neither stored nor replaced by a stored
+     * response, unless the location itself has an "idempotency" directive.
      */
 
     ngx_http_idem_not_covered(r, conf);
@@ -104,8 +109,8 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
 
 
 /*
- * Some use "return" and an error_page to choose a location, and expect it to
- * be covered as any other.
+ * Warns once, since some configurations use "return" and an error_page to
+ * choose a location, and expect it to be covered.
  */
 
 static void
@@ -135,9 +140,9 @@ ngx_http_idem_not_covered(ngx_http_request_t *r,
 
 
 /*
- * Never grants access: it declines, or answers 400.  Only where the key and
- * the bypass are of the request's own header: what another module sets in
- * this phase may not be there yet.
+ * Never grants access: returns NGX_DECLINED or refuses with 400.  Only used
+ * if the key and the bypass depend on the request header alone: variables set
+ * by other modules in this phase may not be set yet.
  */
 
 ngx_int_t
@@ -179,7 +184,10 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx == NULL) {
-        /* preaccess made one wherever it is on */
+        /*
+         * the preaccess handler creates a context wherever the module is
+         * enabled
+         */
         return NGX_DECLINED;
     }
 
@@ -190,9 +198,10 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
 
 
 /*
- * Advances the request as far as it can go now.  NGX_DECLINED: nginx goes on
- * to the content; NGX_AGAIN: parked, the phases are run again later; NGX_DONE:
- * answered, or reading the body; a status: nginx makes the answer.
+ * Advances the request as far as possible.  NGX_DECLINED: nginx continues
+ * with the content handler; NGX_AGAIN: parked, the phases run again later;
+ * NGX_DONE: answered, or reading the body; a status: nginx sends the
+ * response.
  */
 
 static ngx_int_t
@@ -226,7 +235,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_READ_BODY:
 
-        /* reading failed, and an error_page led here */
+        /* reading the body failed, and an error_page redirected here */
 
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
                             "the body was not read");
@@ -240,8 +249,8 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             && ctx->phase == NGX_HTTP_IDEM_BEGIN)
         {
             /*
-             * There was no memory.  The request may last for a while: nobody
-             * is to resume it, and no error_page to run it
+             * No memory.  The request may live on: prevent that it is
+             * resumed, or that an error_page runs it
              */
 
             ngx_http_idem_give_up(ctx);
@@ -327,11 +336,10 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * A body that is too large is thrown away before any phase of ours, and an
- * error_page may lead here all the same.  What is left of the request is not
- * what the client means by its key.  A body that Lua throws away where the
- * request came to by itself is another matter: there it is what everybody
- * gets to see, and it counts as an empty one.
+ * A body that is too large is discarded before the module's phases, and an
+ * error_page may still redirect the request here; it is incomplete then and
+ * is not covered.  If Lua discards the body of a request that was not
+ * redirected, all handlers see an empty body, and it is hashed as such.
  */
 
 static ngx_uint_t
@@ -377,7 +385,7 @@ ngx_http_idem_read_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (r->method == NGX_HTTP_PUT && r->content_handler == NULL) {
 
-        /* dav makes the file of the body, and would have read it like this */
+        /* dav renames the body file, and reads the body with these flags */
 
         r->request_body_in_file_only = 1;
         r->request_body_in_persistent_file = 1;
@@ -386,7 +394,7 @@ ngx_http_idem_read_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         r->request_body_file_log_level = 0;
     }
 
-    /* whatever proxy_request_buffering says: the body counts as a whole */
+    /* even with proxy_request_buffering off: the whole body is hashed */
 
     rc = ngx_http_read_client_request_body(r, ngx_http_idem_body_handler);
 
@@ -406,7 +414,7 @@ ngx_http_idem_body_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    /* the content handler is to find it, even after a redirect */
+    /* keep the body for the content handler, even after a redirect */
     r->preserve_body = 1;
 
     ngx_http_idem_body_ready(r, ngx_http_idem_body_finish(r, ctx));
@@ -427,7 +435,7 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
             return;
         }
 
-        /* nobody is to go on with it */
+        /* cancel parsing: the request ends */
         ngx_http_idem_rest_cleanup(ctx);
     }
 
@@ -444,7 +452,7 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
 }
 
 
-/* puts a request aside; a client that goes away ends it */
+/* suspends a request; it ends if its client disconnects */
 
 ngx_int_t
 ngx_http_idem_park(ngx_http_request_t *r)

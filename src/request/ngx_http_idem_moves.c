@@ -5,24 +5,23 @@
  */
 
 /*
- * Requests that move on to another location after they have begun.
+ * Moves: internal redirects of a request after its begin.
  *
- * "index", an error_page, X-Accel-Redirect, ngx.exec() and the like lead a
- * request on when its content handler runs, and the location where it comes to
- * may have access checks of its own.  What is stored under the key was let in
- * there, too; who asks for it again is not known to be.  So the moves are kept
- * with the response, and a replay makes them first: nginx checks the access to
- * each location on the way, and only the last one is where the response is
- * sent from.  A client that is refused there gets the same answer as for a
- * key that nobody has used.
+ * "index", error_page, X-Accel-Redirect, ngx.exec() and the like redirect a
+ * request while its content handler runs, and the new location may have
+ * access checks of its own.  The original request passed those checks; a
+ * retry has not.  So the moves are stored with the response, and a replay
+ * repeats them first: nginx checks the access to each location on the way,
+ * and the response is sent from the last one.  A client that is refused there
+ * gets the same answer as for an unused key.
  *
- * A move begins where nginx enters a location, and ends when it was let in:
- * whatever the location itself does to a request before that (rewrite,
- * try_files) it does again.  Should it come to another location all the same,
- * nothing is replayed.
+ * A move starts when nginx enters a location and ends when the access checks
+ * have passed.  Whatever the location does to the request in between
+ * (rewrite, try_files) happens again.  If the retry reaches another location
+ * nevertheless, nothing is replayed.
  *
- * Called by the handlers as a request comes by; the header is written by the
- * capture and read by the replay.
+ * Called by the handlers.  The capture writes the header with the moves, and
+ * the replay reads it.
  */
 
 
@@ -37,7 +36,7 @@
 
 #define NGX_HTTP_IDEM_MOVES_HEADER  "X-Idempotency-Moves"
 
-/* in the head of a stored response, which is seldom more than a few of them */
+/* how many bytes of a stored response are searched for the header */
 #define NGX_HTTP_IDEM_MOVES_LOOK  65536
 
 #define NGX_HTTP_IDEM_WHO_LEN                                                 \
@@ -60,8 +59,8 @@ static ngx_int_t ngx_http_idem_follow_move(ngx_http_request_t *r,
 
 
 /*
- * nginx enters a location.  The first that is seen of it counts: by its URI
- * before anything is rewritten, or by its name, which is not seen as early.
+ * nginx enters a location.  The first call for a location counts: for a URI
+ * that is before rewrites; a named location is noticed later.
  */
 
 ngx_int_t
@@ -125,7 +124,7 @@ ngx_http_idem_move_copy(ngx_pool_t *pool, ngx_str_t *to, ngx_str_t *from)
 }
 
 
-/* it was let in */
+/* the access checks of the new location passed */
 
 ngx_int_t
 ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -166,9 +165,9 @@ ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Who asks may be known only where it has come to: by the identity that is
- * configured there, or else where it began, with what the access checks have
- * set meanwhile.
+ * The identity may be known only in the last location.  It is evaluated by
+ * the configuration there if the module is enabled, otherwise by that of the
+ * first location, with the variables that access checks have set meanwhile.
  */
 
 static ngx_int_t
@@ -193,8 +192,8 @@ ngx_http_idem_move_who(ngx_http_request_t *r,
 
 
 /*
- * The moves as one more header of the stored response, which no client gets
- * to see: fields with a letter each, escaped, with a space between them.
+ * Writes the moves as one more header of the stored response, which is not
+ * sent to clients: escaped fields with a letter each, separated by spaces.
  */
 
 ngx_int_t
@@ -293,8 +292,9 @@ ngx_http_idem_is_moves(ngx_str_t *name)
 
 
 /*
- * Another request than that of the response: it is not led to where it would
- * be checked, and is told no more than that.
+ * Whether a response was made in another location.  A request that conflicts
+ * with it was not checked there, so the conflict must not disclose anything
+ * about the original.
  */
 
 ngx_uint_t
@@ -317,8 +317,8 @@ ngx_http_idem_moved(ngx_http_idem_found_t *found)
 
 
 /*
- * NGX_DECLINED if there is nothing to follow: the response was made where the
- * request is.
+ * NGX_DECLINED if there are no moves: the response was made in the location
+ * of the request.
  */
 
 ngx_int_t
@@ -363,7 +363,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 }
 
 
-/* NGX_DECLINED if it can't be read */
+/* NGX_DECLINED if the header can't be parsed */
 
 static ngx_int_t
 ngx_http_idem_moves_read(ngx_http_request_t *r,
@@ -490,7 +490,7 @@ ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         r->method_name = ngx_http_core_get_method;
     }
 
-    /* as try_files does it */
+    /* as try_files does */
 
     if (step->target.data[0] == '@') {
         (void) ngx_http_named_location(r, &step->target);
@@ -505,7 +505,7 @@ ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* it was let in, where it has come to */
+/* the access checks passed in the location that was reached */
 
 ngx_int_t
 ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -523,7 +523,9 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         || ngx_strncmp(clcf->name.data, step->location.data, clcf->name.len)
            != 0)
     {
-        /* an error_page may have led it: a page of that is welcome */
+        /*
+         * refused by the access checks, and redirected to a static error page
+         */
 
         if (r->content_handler == NULL
             && (r->error_page || r->err_status)

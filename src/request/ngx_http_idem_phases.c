@@ -5,9 +5,9 @@
  */
 
 /*
- * Where the handlers of a request stand among nginx's phases.
+ * Installs the handlers into nginx's phases.
  *
- * Called once by the module when the configuration was read.
+ * Called once by the module after the configuration was read.
  */
 
 
@@ -26,8 +26,8 @@ static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
 
 
 /*
- * Of nginx's own, which are there as long as nginx is: what is to be done
- * right before them takes no place of its own among the handlers.
+ * Handlers of nginx's own modules that are wrapped, so that code runs right
+ * before them in any order of handlers.
  */
 
 static ngx_http_handler_pt  ngx_http_idem_next_server_rewrite;
@@ -35,11 +35,11 @@ static ngx_http_handler_pt  ngx_http_idem_next_try_files;
 
 
 /*
- * nginx calls the handlers of a phase from the last to the first.  Those of its
- * own modules come first in the list, whichever others are loaded: rewrite in
- * server rewrite; in pre-content mirror, then try_files.  What leads to a
- * location with checks of its own is to be called before begin, and mirror
- * after it: a replay is not mirrored.
+ * nginx calls the handlers of a phase from the last to the first.  Those of
+ * its own modules are at the start of the array, whichever other modules are
+ * loaded: rewrite in server rewrite; mirror, then try_files in pre-content.
+ * Handlers that redirect to a location with its own access checks must run
+ * before begin, and mirror after it, so that replays are not mirrored.
  */
 
 ngx_int_t
@@ -100,8 +100,8 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
     if (ngx_http_idem_has_module(cf, "ngx_http_lua_module")) {
 
         /*
-         * access_by_lua may set the header with the key, and puts itself
-         * behind all others of its phase: admission is in pre-content then
+         * access_by_lua may set the header with the key, and always runs last
+         * in the access phase: the request is admitted in pre-content then
          */
 
         return NGX_OK;
@@ -118,7 +118,7 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
 }
 
 
-/* those from "place" on move up by one */
+/* handlers from "place" on move up by one */
 
 static ngx_int_t
 ngx_http_idem_add_handler(ngx_array_t *handlers,
@@ -158,7 +158,7 @@ ngx_http_idem_has_module(ngx_conf_t *cf, const char *name)
 }
 
 
-/* an internal redirect begins here */
+/* the first phase of an internal redirect */
 
 static ngx_int_t
 ngx_http_idem_server_rewrite(ngx_http_request_t *r)
@@ -174,10 +174,7 @@ ngx_http_idem_server_rewrite(ngx_http_request_t *r)
 }
 
 
-/*
- * Behind every check: where the request goes from here is not for having been
- * refused.
- */
+/* All access checks have passed: a redirect by try_files is no refusal. */
 
 static ngx_int_t
 ngx_http_idem_try_files(ngx_http_request_t *r)

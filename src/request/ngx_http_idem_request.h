@@ -5,10 +5,10 @@
  */
 
 /*
- * The room of the request: its context, its way through nginx's phases, its
+ * Requests: the context of a request, its way through nginx's phases, its
  * body and fingerprint, and its execution.
  *
- * The context is what the rooms above the stores have in common.
+ * The rooms above the stores share the context.
  */
 
 
@@ -26,8 +26,8 @@
 
 
 /*
- * The states of a request.  One function, ngx_http_idem_run(), moves
- * it from one to the next up to EXECUTE; the filters take it from there.
+ * The states of a request.  One function, ngx_http_idem_run(), advances the
+ * request up to EXECUTE; the filters advance it from there.
  */
 
 typedef enum {
@@ -36,15 +36,16 @@ typedef enum {
     NGX_HTTP_IDEM_BEGIN,
     NGX_HTTP_IDEM_WAIT,
     NGX_HTTP_IDEM_EXECUTE,           /* the content handler runs            */
-    NGX_HTTP_IDEM_HOLD,              /* its response is being captured      */
-    NGX_HTTP_IDEM_STREAM,            /* ... and goes out meanwhile          */
-    NGX_HTTP_IDEM_COMPRESS,          /* ... is complete, and compressed     */
-    NGX_HTTP_IDEM_COMMIT,            /* ... and being stored                */
-    NGX_HTTP_IDEM_SEND,              /* may go to the client                */
-    NGX_HTTP_IDEM_FOLLOW,            /* to where the response was made      */
+    NGX_HTTP_IDEM_HOLD,              /* the response is being captured      */
+    NGX_HTTP_IDEM_STREAM,            /* captured and sent at the same time  */
+    NGX_HTTP_IDEM_COMPRESS,          /* complete, and being compressed      */
+    NGX_HTTP_IDEM_COMMIT,            /* complete, and being stored          */
+    NGX_HTTP_IDEM_SEND,              /* may be sent to the client           */
+    NGX_HTTP_IDEM_FOLLOW,            /* redirected to where the response
+                                        was made, for a replay              */
     NGX_HTTP_IDEM_REPLAY,
     NGX_HTTP_IDEM_REFUSE,
-    NGX_HTTP_IDEM_PASS               /* not ours, or not any more           */
+    NGX_HTTP_IDEM_PASS               /* not covered, or no longer           */
 } ngx_http_idem_phase_e;
 
 
@@ -77,34 +78,34 @@ typedef struct ngx_http_idem_run_s   ngx_http_idem_run_t;
 
 
 typedef struct {
-    ngx_http_idem_digest_t       *digest;       /* NULL: not reading        */
+    ngx_http_idem_digest_t       *digest;       /* NULL: not being read     */
     ngx_http_idem_multipart_t    *multipart;
     ngx_http_idem_json_t         *json;
     ngx_http_idem_form_t         *form;
-    ngx_http_idem_rest_t         *rest;         /* to be parsed yet         */
-    size_t                        parsed_len;   /* given to a parser        */
-    ngx_http_idem_fingerprint_e   kind;         /* what "hash" is of        */
+    ngx_http_idem_rest_t         *rest;         /* still to be parsed       */
+    size_t                        parsed_len;   /* bytes given to a parser  */
+    ngx_http_idem_fingerprint_e   kind;         /* how "hash" was computed  */
     u_char                        hash[NGX_HTTP_IDEM_HASH_LEN];
-    unsigned                      late:1;       /* read before us           */
-    unsigned                      parsed:1;     /* it is JSON               */
+    unsigned                      late:1;       /* read by another module   */
+    unsigned                      parsed:1;     /* the body is valid JSON   */
 } ngx_http_idem_body_t;
 
 
 /*
- * A request at work: the holder itself, or a subrequest that its content
- * handler made.  One upstream at a time is watched for it.
+ * A request that executes: the holder itself, or a subrequest of its content
+ * handler.  One upstream of it is watched at a time.
  */
 
 struct ngx_http_idem_run_s {
     ngx_http_idem_run_t             *next;
     ngx_http_request_t              *request;
 
-    /* the content handler that was called last */
+    /* the content handler that was called last, and values at that call */
     ngx_http_handler_pt              content_handler;
-    ngx_http_upstream_t             *before;    /* r->upstream then         */
-    ngx_uint_t                       err_status; /* ... and r->err_status   */
+    ngx_http_upstream_t             *before;    /* r->upstream              */
+    ngx_uint_t                       err_status; /* r->err_status           */
 
-    /* its upstream, and what was put in the way of it */
+    /* its upstream, and the callbacks of the upstream that were replaced */
     ngx_http_upstream_t             *upstream;
     ngx_int_t                      (*create)(ngx_http_request_t *r);
     void                           (*finalize)(ngx_http_request_t *r,
@@ -116,79 +117,90 @@ struct ngx_http_idem_run_s {
     void                            *pipe_ctx;
     ngx_uint_t                       method;
 
-    ngx_uint_t                       first;     /* upstream states, and
-                                                   upstream, that were there
-                                                   before it all            */
+    ngx_uint_t                       first;     /* number of upstream
+                                                   states before the
+                                                   execution, and
+                                                   r->upstream              */
     ngx_http_upstream_t             *origin;
-    ngx_uint_t                       broken;    /* ... when a response broke
-                                                   off last                 */
+    ngx_uint_t                       broken;    /* number of upstream
+                                                   states when a response
+                                                   broke off last           */
 
     unsigned                         uri_changes:4; /* at the call          */
     unsigned                         error_page:1;
     unsigned                         recursive:1;
     unsigned                         called:1;
-    unsigned                         inside:1;  /* has not returned         */
-    unsigned                         phase:1;   /* one of the phase, as dav */
-    unsigned                         masked:1;  /* the method               */
-    unsigned                         broke:1;   /* some response            */
-    unsigned                         invalid:1; /* the one that comes       */
-    unsigned                         aside:1;   /* no part of the work      */
+    unsigned                         inside:1;  /* has not returned yet     */
+    unsigned                         phase:1;   /* a handler of the content
+                                                   phase, as dav            */
+    unsigned                         masked:1;  /* r->method is changed     */
+    unsigned                         broke:1;   /* a response broke off     */
+    unsigned                         invalid:1; /* the current response is
+                                                   invalid                  */
+    unsigned                         aside:1;   /* a mirror's: not part of
+                                                   the execution            */
 };
 
 
-/* to another location, by a content handler, after begin */
+/* an internal redirect to another location after begin */
 
 typedef struct {
-    ngx_str_t                            target;     /* a URI, or a name    */
+    ngx_str_t                            target;     /* a URI or a named
+                                                        location            */
     ngx_str_t                            args;
-    ngx_str_t                            location;   /* where it came to    */
-    unsigned                             get:1;      /* as GET              */
+    ngx_str_t                            location;   /* the location that
+                                                        was reached         */
+    unsigned                             get:1;      /* the method is GET   */
 } ngx_http_idem_move_t;
 
 
 /*
- * Its execution: who works on it, and whose response goes out.  Written by
- * ..._execute.c, ..._upstream.c and ..._moves.c.
+ * The execution: the requests that run, and the upstream whose response is
+ * sent.  Written by ..._execute.c, ..._upstream.c and ..._moves.c.
  */
 
 typedef struct {
-    ngx_http_idem_run_t        run;             /* and subrequests          */
-    ngx_http_upstream_t       *answering;       /* whose response it is;
-                                                   NULL: no upstream's      */
-    ngx_uint_t                 left;            /* what handlers that are no
-                                                   upstreams made of it
-                                                   before the last one      */
+    ngx_http_idem_run_t        run;             /* the holder; then its
+                                                   subrequests              */
+    ngx_http_upstream_t       *answering;       /* the upstream that sends
+                                                   the response; NULL: no
+                                                   upstream                 */
+    ngx_uint_t                 left;            /* answers of handlers
+                                                   without an upstream that
+                                                   redirected the request   */
     ngx_array_t               *moves;           /* ..._move_t               */
-    ngx_http_idem_move_t       move;            /* the one under way        */
+    ngx_http_idem_move_t       move;            /* the move in progress     */
 } ngx_http_idem_work_t;
 
 
-/* following the moves of a record that is to be replayed: ..._moves.c */
+/* following the moves of a record before it is replayed: ..._moves.c */
 
 typedef struct {
     ngx_http_idem_cover_t     *cover;
     ngx_array_t               *steps;           /* ..._move_t               */
     ngx_uint_t                 step;
-    ngx_str_t                  follower;        /* who made them            */
+    ngx_str_t                  follower;        /* hashed identity of the
+                                                   original                 */
 } ngx_http_idem_follow_t;
 
 
-/* where the request came to, and as what: ..._ctx.c */
+/* the location of the request, and the state it came in: ..._ctx.c */
 
 typedef struct {
     ngx_http_core_loc_conf_t  *location;
     ngx_uint_t                 err_status;
     unsigned                   uri_changes:4;
     unsigned                   error_page:1;
-    unsigned                   let_in:1;        /* by all its checks        */
-    unsigned                   led:1;           /* ... to the first of ours */
-    unsigned                   probe:1;         /* of the filters           */
+    unsigned                   let_in:1;        /* all access checks passed */
+    unsigned                   led:1;           /* redirected here before
+                                                   the context was created  */
+    unsigned                   probe:1;         /* probe of the filters     */
 } ngx_http_idem_place_t;
 
 
 /*
- * The context.  Its parts belong to a room each, which alone writes them; what
- * stands here by itself is the request's own.
+ * The context.  Each part is written by one room only; the other members
+ * belong to this room.
  */
 
 struct ngx_http_idem_ctx_s {
@@ -198,9 +210,9 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_phase_e      phase;
     ngx_http_idem_status_e     status;
 
-    /* who and what */
-    ngx_uint_t                 group;           /* and 1; 0: not known      */
-    ngx_str_t                  sent_key;        /* with its quotes          */
+    /* key and labels */
+    ngx_uint_t                 group;           /* number + 1; 0: not known */
+    ngx_str_t                  sent_key;        /* as sent, with quotes     */
     ngx_str_t                  key;
     ngx_http_idem_body_t       body;
     ngx_msec_t                 arrival;
@@ -214,9 +226,9 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_stream_t     stream;
     ngx_http_idem_answer_t     answer;
 
-    unsigned                      dry_known:1;       /* whether it is a    */
-    unsigned                      dry:1;             /* ... dry run         */
-    unsigned                   figured:1;       /* in the metrics           */
+    unsigned                      dry_known:1;       /* "dry" is valid      */
+    unsigned                      dry:1;             /* a dry run           */
+    unsigned                   figured:1;       /* counted in metrics       */
     unsigned                   admitted:1;
     unsigned                   bypassed:1;      /* where it was admitted    */
     unsigned                   key_in_body:1;
@@ -247,18 +259,19 @@ extern ngx_str_t  ngx_http_idem_status_names[];
 /* ..._request_events.c */
 
 /*
- * Something happened to a request.  "word" says more, if it is not NULL: a
- * word of ours, never what a client or an application sent.
+ * Reports that something happened to a request.  "word" adds a reason if it
+ * is not NULL.  It is always one of the module's own words, never data of a
+ * client or an application.
  */
 void ngx_http_idem_event(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_event_e event, const char *word);
 
-/* ... in one of its records, which need not be the primary one */
+/* the same for one of the records, which need not be the primary one */
 void ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_cover_t *cover, ngx_http_idem_event_e event,
     const char *word);
 
-/* the request ended: the event of its outcome */
+/* reports the outcome when the request ends */
 void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 
 /* ..._variables.c */
@@ -304,7 +317,10 @@ ngx_int_t ngx_http_idem_execute_part(ngx_http_request_t *r);
 void ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_guard(ngx_http_request_t *r);
 
-/* the worker is told to end what is not through by now; nginx's handler does */
+/*
+ * whether nginx's handler is to end the request: the worker's shutdown
+ * timeout expired
+ */
 ngx_uint_t ngx_http_idem_cut_off(ngx_http_request_t *r);
 void ngx_http_idem_execute_let_go(ngx_http_request_t *r);
 
@@ -355,7 +371,7 @@ ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
     u_char *hash);
 
 
-/* the holder is at work, and what becomes of it is not known yet */
+/* the holder runs, and its outcome is not known yet */
 
 #define ngx_http_idem_at_work(ctx)                                            \
     ((ctx)->phase == NGX_HTTP_IDEM_EXECUTE                                    \
@@ -365,7 +381,7 @@ ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
 
 /*
  * Handlers and filters are called for every request of the server, and most
- * may have nothing to do with us: that takes a few instructions.
+ * requests are not covered: this takes a few instructions.
  */
 
 static ngx_inline ngx_http_idem_ctx_t *
@@ -379,7 +395,7 @@ ngx_http_idem_get_ctx(ngx_http_request_t *r)
         return ctx;
     }
 
-    /* an internal redirect reset r->ctx */
+    /* an internal redirect cleared r->ctx */
 
     return ngx_http_idem_find_ctx(r);
 }

@@ -5,9 +5,9 @@
  */
 
 /*
- * The events of requests: which is told when, and what stands in it.
+ * Events of requests: when they are written, and their members.
  *
- * Called from wherever the thing happens; calls the lines of observe.
+ * Called wherever an event occurs; calls the line writer of observe/.
  */
 
 
@@ -84,7 +84,7 @@ ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* what all of them have */
+/* members of all events */
 
 static void
 ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
@@ -127,7 +127,7 @@ ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* by its index: that is the one that the upstream and access_log have */
+/* the indexed variable has the value that upstream and access_log use */
 
 static void
 ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
@@ -153,7 +153,7 @@ ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* what one of them has beside that, as far as the request knows it */
+/* members of some events, as far as the request knows them */
 
 static void
 ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
@@ -201,7 +201,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
             break;
         }
 
-        /* of the old one; replays as far as this nginx has seen them */
+        /* of the expired record; replays as counted by this nginx */
 
         if (ngx_http_idem_replays_look(ctx->claims.primary->id, &count,
                                        &original)
@@ -245,7 +245,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
 
-        /* it waited for that one, or the store told */
+        /* known from waiting for that holder, or from the store's reply */
 
         if (original == 0) {
             original = ctx->claims.primary->op.original;
@@ -265,7 +265,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* of somebody else's record it is told when and whose it was, and no more */
+/* for another identity's record: only its time and actor */
 
 static void
 ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
@@ -303,7 +303,7 @@ ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* a label of the record that was met, if that has any */
+/* a label of the record that was found, if it has one */
 
 static void
 ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
@@ -334,7 +334,7 @@ ngx_http_idem_event_now(void)
 }
 
 
-/* whose it is, and who sent it: labels for people */
+/* tenant and actor */
 
 static void
 ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
@@ -369,7 +369,7 @@ ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the operator's own */
+/* the fields of idempotency_log_field */
 
 static void
 ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
@@ -414,7 +414,7 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_STATUS_TOO_LARGE:
 
-        /* the one that ran, not those that were refused for it */
+        /* for the request that ran, not for its refused retries */
 
         if (ctx->phase == NGX_HTTP_IDEM_SEND) {
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_TOO_LARGE, NULL);
@@ -449,7 +449,7 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
         break;
 
-    default: /* NGX_HTTP_IDEM_STATUS_BYPASS: nothing happened */
+    default: /* NGX_HTTP_IDEM_STATUS_BYPASS: no event */
         break;
     }
 }

@@ -5,16 +5,16 @@
  */
 
 /*
- * The rest of a large body, parsed in turns.
+ * Parses the rest of a large body in several iterations of the event loop.
  *
- * To parse 1 MB of JSON can take tens of milliseconds, in which a worker would
- * serve nobody else.  So no more than a part of a body is parsed while it
- * comes in; what is behind that is copied, and parsed when all of it is there,
- * a piece in each turn of the event loop; the children of a large container
- * are sorted in turns, too.  A body beyond the limit of the
- * parsers is not copied: they decline it.
+ * Parsing 1 MB of JSON can take tens of milliseconds, during which the worker
+ * would serve nobody else.  So only the first part of a body is parsed while
+ * it is read.  The rest is copied, and parsed when the body is complete, one
+ * piece per iteration; the children of large containers are sorted in several
+ * iterations, too.  A body that exceeds the parsers' limit is not copied: the
+ * parsers decline it.
  *
- * Called by the body; goes on to begin when it is done.
+ * Called by the body; continues with begin when it is done.
  */
 
 
@@ -27,16 +27,16 @@
 
 #define NGX_HTTP_IDEM_REST_PIECE  65536
 
-/* the end closes what was opened at the beginning: a turn of its own */
+/* the end closes the outermost containers: it gets an iteration of its own */
 #define NGX_HTTP_IDEM_REST_END    64
 
-/* what is sorted and hashed in a turn: a millisecond or two */
+/* bytes sorted and hashed per iteration: one or two milliseconds */
 #define NGX_HTTP_IDEM_REST_WORK   262144
 
-/* of the next turn; with 0 it would be this one */
+/* a timer of 0 would fire in the same iteration */
 #define NGX_HTTP_IDEM_REST_PAUSE  1
 
-/* more than any of the parsers takes */
+/* one byte more than any parser accepts */
 #define NGX_HTTP_IDEM_REST_MAX                                                \
     (ngx_max(NGX_HTTP_IDEM_JSON_SIZE, NGX_HTTP_IDEM_FORM_SIZE)                \
      + 1)
@@ -48,7 +48,8 @@ struct ngx_http_idem_rest_s {
     size_t        size;
     size_t        pos;
     ngx_event_t   event;
-    unsigned      last:1;                        /* the parser knows its end */
+    unsigned      last:1;                        /* the parser has seen the
+                                                    end                     */
 };
 
 
@@ -77,7 +78,7 @@ ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
         ctx->body.rest = rest;
     }
 
-    /* with a byte more than they take, the parsers decline the whole */
+    /* with one byte over the limit, the parsers decline the body */
 
     len = ngx_min(len, NGX_HTTP_IDEM_REST_MAX - rest->len);
 
@@ -114,7 +115,7 @@ ngx_http_idem_rest_parse(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (rest->len == NGX_HTTP_IDEM_REST_MAX) {
 
-        /* too large: it is declined at once */
+        /* too large: the parsers decline it at once */
 
         if (ctx->body.json) {
             (void) ngx_http_idem_json_feed(ctx->body.json, rest->data,
@@ -173,7 +174,7 @@ ngx_http_idem_rest_handler(ngx_event_t *ev)
 }
 
 
-/* NGX_AGAIN, or NGX_OK: there is nothing left that takes its time */
+/* NGX_AGAIN, or NGX_OK if nothing expensive is left */
 
 static ngx_int_t
 ngx_http_idem_rest_turn(ngx_http_idem_body_t *body)
@@ -185,7 +186,7 @@ ngx_http_idem_rest_turn(ngx_http_idem_body_t *body)
 
     rest = body->rest;
 
-    /* the children of a container that has ended are sorted first */
+    /* sort the children of containers that have ended first */
 
     if (body->json
         && ngx_http_idem_json_work(body->json, NGX_HTTP_IDEM_REST_WORK)
@@ -237,7 +238,7 @@ ngx_http_idem_rest_turn(ngx_http_idem_body_t *body)
         rc = NGX_AGAIN;
     }
 
-    /* what no parser goes on with is not read to its end */
+    /* if no parser continues, the rest is skipped */
 
     return rc;
 }

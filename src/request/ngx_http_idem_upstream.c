@@ -5,16 +5,17 @@
  */
 
 /*
- * The upstreams of an execution, watched: when one starts, answers, and ends.
+ * Watches the upstreams of an execution: when they start, respond and end.
  *
- * An upstream may start later than its content handler returns, as when it
- * waits for the lock of a cache entry.  Once something was sent to it, nginx
- * does not try a next peer by itself: it would for PUT and DELETE.  A response
- * that ends before its time is one that broke off, and so is one whose body is
- * invalid: nginx has no answer for that since it believes the header to be out.
+ * An upstream may start after its content handler has returned, for example
+ * when it waits for the lock of a cache entry.  Once a request was sent,
+ * nginx must not try a next peer, which it would do for PUT and DELETE.  A
+ * response that ends early or whose body is invalid counts as broken off.
+ * nginx sends no error response for that, since it assumes that the header
+ * was sent.
  *
- * nginx calls the functions that an upstream's module gave it; some of them
- * are replaced by ours, which call them.  Called by the execution and the
+ * Some callbacks that the upstream's module has set are replaced by functions
+ * of this file, which call the originals.  Called by the execution and the
  * capture.
  */
 
@@ -41,11 +42,11 @@ static ngx_int_t ngx_http_idem_pipe_input(ngx_event_pipe_t *p,
 static ngx_uint_t ngx_http_idem_invalid(ngx_http_idem_run_t *run);
 
 
-/* methods after which nginx tries no next peer anyway */
+/* methods for which nginx tries no next peer by default */
 #define NGX_HTTP_IDEM_SPARED                                                  \
     (NGX_HTTP_POST|NGX_HTTP_LOCK|NGX_HTTP_PATCH)
 
-/* those of a subrequest that only asks for something */
+/* methods of a subrequest that only reads */
 #define NGX_HTTP_IDEM_SAFE                                                    \
     (NGX_HTTP_GET|NGX_HTTP_HEAD|NGX_HTTP_OPTIONS)
 
@@ -65,7 +66,9 @@ ngx_http_idem_run_of(ngx_http_idem_ctx_t *ctx, ngx_http_request_t *r)
 }
 
 
-/* the content handler has made an upstream, which may wait for something yet */
+/*
+ * the content handler has created an upstream, which may still have to wait
+ */
 
 void
 ngx_http_idem_upstream_start(ngx_http_request_t *r, ngx_http_idem_run_t *run)
@@ -84,7 +87,7 @@ ngx_http_idem_upstream_start(ngx_http_request_t *r, ngx_http_idem_run_t *run)
 }
 
 
-/* the first thing that nginx does after it took to checking the client */
+/* the first callback after nginx has installed its checks of the client */
 
 static ngx_int_t
 ngx_http_idem_upstream_create(ngx_http_request_t *r)
@@ -119,8 +122,8 @@ ngx_http_idem_upstream_started(ngx_http_request_t *r,
     }
 
     /*
-     * In place of the check of the client's connection.  The held response is
-     * never written to it, so that it is not missed.
+     * Replaces the check of the client's connection.  The held response is
+     * never written by this handler, so nothing is lost.
      */
 
     r->write_event_handler = ngx_http_request_empty_handler;
@@ -157,9 +160,9 @@ ngx_http_idem_upstream_watch(ngx_http_upstream_t *u, ngx_http_idem_run_t *run)
 
 
 /*
- * The method is as it was before an error_page or X-Accel-Redirect reads it.
- * "rc" tells how the upstream ended: 0 in order, NGX_DECLINED in order by
- * X-Accel-Redirect.
+ * Restores the method before an error_page or X-Accel-Redirect reads it.
+ * "rc" says how the upstream ended: 0 is a normal end, NGX_DECLINED a normal
+ * end by X-Accel-Redirect.
  */
 
 static void
@@ -199,9 +202,10 @@ ngx_http_idem_unmask(ngx_http_idem_run_t *run)
 
 
 /*
- * A response has come, so that there is no next peer any more: the filters are
- * to find the method as it was.  And whose it is has to be known now: others
- * answer when an upstream is through, and r->upstream is still there.
+ * A response has arrived, so there is no next peer any more: the method is
+ * restored for the filters.  The upstream that responds is recorded now:
+ * other handlers may respond after an upstream has ended, while r->upstream
+ * is still set.
  */
 
 void
@@ -247,7 +251,7 @@ ngx_http_idem_upstream_answers(ngx_http_request_t *r,
 }
 
 
-/* an upstream that is through, and did not say that this was all */
+/* the upstream has ended without a last buffer */
 
 ngx_uint_t
 ngx_http_idem_upstream_broke(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -257,7 +261,9 @@ ngx_http_idem_upstream_broke(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the module may choose how to read a body only now that it has a header */
+/*
+ * only now that the header is known, the module may choose its input filter
+ */
 
 static ngx_int_t
 ngx_http_idem_input_init(void *data)
@@ -302,7 +308,7 @@ ngx_http_idem_input_init(void *data)
 }
 
 
-/* without buffers; "u->error" ends it as a lost connection would */
+/* unbuffered; "u->error" ends the upstream like a lost connection */
 
 static ngx_int_t
 ngx_http_idem_input(void *data, ssize_t bytes)
@@ -338,7 +344,7 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
     run = &ctx->work.run;
 
     if (run->invalid) {
-        /* nobody wants the rest */
+        /* discard the rest */
         return NGX_OK;
     }
 
@@ -355,7 +361,7 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
 }
 
 
-/* nginx would close the connection, of which the client has seen nothing yet */
+/* nginx would close the connection, but nothing was sent to the client yet */
 
 static ngx_uint_t
 ngx_http_idem_invalid(ngx_http_idem_run_t *run)

@@ -5,11 +5,11 @@
  */
 
 /*
- * The variables: what became of a request, for log_format, add_header,
- * proxy_set_header and map.
+ * Variables that describe what happened to a request, for log_format,
+ * add_header, proxy_set_header and map.
  *
- * $idempotency_key is the one that holds what the client sent; whether it is
- * logged is the operator's own choice.
+ * $idempotency_key is the only one with data sent by the client; logging it
+ * is the operator's choice.
  */
 
 
@@ -158,8 +158,8 @@ static ngx_http_variable_t  ngx_http_idem_vars[] = {
 
 
 /*
- * nginx has all variables in one hash of a bounded size, and warns when they
- * do not fit well.  Ours are one prefix, which is not in it.
+ * nginx has all variables in one hash of limited size, and warns if they do
+ * not fit well.  A prefix variable is not in the hash, so there is only one.
  */
 
 static ngx_str_t  ngx_http_idem_prefix = ngx_string("idempotency_");
@@ -184,9 +184,9 @@ ngx_http_idem_add_variables(ngx_conf_t *cf)
 
 
 /*
- * For a prefix nginx takes any name.  As for other variables, a name that is
- * none of ours is unknown, unless the configuration defines it, and ours are
- * not to be defined by it.
+ * nginx accepts any name for a prefix variable.  This check makes names that
+ * are neither known here nor defined by the configuration an error, and
+ * prevents that the configuration redefines the variables.
  */
 
 ngx_int_t
@@ -274,7 +274,9 @@ ngx_http_idem_variable_named(ngx_http_request_t *r,
     var = ngx_http_idem_variable_find((ngx_str_t *) data);
 
     if (var == NULL) {
-        /* of "set", and not set yet; or asked for by name, as in Lua */
+        /*
+         * defined by "set" but not set yet, or looked up by name, as in Lua
+         */
         v->not_found = 1;
         return NGX_OK;
     }
@@ -300,7 +302,7 @@ ngx_http_idem_variable(ngx_http_request_t *r,
     if (ctx == NULL
         || (ctx->phase == NGX_HTTP_IDEM_ADMIT && !ctx->admitted))
     {
-        /* off here, or never looked at: refused before it was its turn */
+        /* disabled here, or refused before admission */
         v->not_found = 1;
         return NGX_OK;
     }
@@ -400,9 +402,9 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
 
 /*
- * $idempotency_job_<type>: the same for each try, another for each type.  The
- * hash of "<key>:<type>", so that anybody can make it with sha256sum; where
- * there is no key, the id of the derived record stands for it.
+ * $idempotency_job_<type>: the same for all tries, different for each type.
+ * It is the hash of "<key>:<type>", which sha256sum can reproduce.  Without a
+ * key, the id of the derived record is used instead.
  */
 
 static ngx_int_t
@@ -448,7 +450,7 @@ ngx_http_idem_variable_job(ngx_http_request_t *r,
 }
 
 
-/* as sha256sum makes it */
+/* the same as sha256sum */
 
 static ngx_int_t
 ngx_http_idem_variable_hash(ngx_http_request_t *r,

@@ -4,9 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/*
- * The numbers of the variables, which their handlers go by.
- */
+/* Numbers of the variables, for their handlers. */
 
 
 #ifndef _NGX_HTTP_IDEM_VARIABLES_H_INCLUDED_

@@ -5,12 +5,13 @@
  */
 
 /*
- * The variables of an answer that is not the application's: what was refused
- * and why, what the original was, what differs.  With them an error body of
- * any shape is an error_page and a "return".  Those that end in _json are JSON
- * literals: a request that was refused has one in any case, if only null or [].
+ * Variables of responses that are not the application's: why a request was
+ * refused, what the original was, what differs.  With an error_page and
+ * "return" they make error bodies of any shape.  Variables that end in _json
+ * are JSON literals; for a refused request they are never empty, but null or
+ * [].
  *
- * Nothing is told of another identity's record.  Called by the table of
+ * They disclose nothing of another identity's record.  Called by the table of
  * variables.
  */
 
@@ -201,7 +202,7 @@ ngx_http_idem_variable_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* without the quotes that it was sent in; one that is malformed, as it is */
+/* without its quotes; a malformed key as it was sent */
 
 static ngx_int_t
 ngx_http_idem_variable_key(ngx_http_request_t *r,
@@ -270,7 +271,7 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
 }
 
 
-/* by which of its records a request was folded into another */
+/* the kind of record by which the request was folded into another */
 
 static void
 ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
@@ -296,7 +297,7 @@ ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 }
 
 
-/* as it was before this request */
+/* before this request */
 
 static ngx_int_t
 ngx_http_idem_variable_activity(ngx_http_request_t *r,
