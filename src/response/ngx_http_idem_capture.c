@@ -5,15 +5,15 @@
  */
 
 /*
- * Capture and hold: the header and body of the holder's response are kept
- * back, bounded, until the record is stored; then they go out.  So a client
- * that has seen a response can get it again.
+ * Capture: holds the header and body of the holder's response, up to a limit,
+ * until the record is stored; then sends them.  So a client that has seen a
+ * response can get it again.
  *
- * What can't be held (too large) is marked as such in the record and goes
- * through untouched.  A stream goes out while it is captured: ..._stream.c.
+ * A response that can't be held (too large) is sent unchanged, and its record
+ * is marked unusable.  A stream is sent while it is captured: ..._stream.c.
  *
- * The filters are called by nginx for every response; they call the outcome
- * to know what becomes of the record, and the commit.
+ * nginx calls the filters for every response.  They call the outcome to
+ * decide what becomes of the record, and the commit.
  */
 
 
@@ -25,8 +25,8 @@
 
 
 /*
- * What is not to become a part of the filter that calls it: the filters are
- * called for every response, and for most of them a look is all they do.
+ * Functions that must not be inlined into the filters.  The filters are
+ * called for every response, and return at once for most of them.
  */
 
 #if (__GNUC__)
@@ -60,7 +60,9 @@ static void ngx_http_idem_own_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
-/* nginx has no header for it: where the range that is wanted is found */
+/*
+ * nginx declares it in no header; its context says that a range was requested
+ */
 extern ngx_module_t  ngx_http_range_body_filter_module;
 
 
@@ -126,7 +128,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_upstream_answers(r, ctx);
 
-    /* held already: this is another response in place of that */
+    /* reset: this response may replace one that was held already */
 
     ctx->capture.held = NULL;
     ctx->capture.last = &ctx->capture.held;
@@ -147,7 +149,10 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD,
                         "a response has come");
 
-    /* first of all: also what can't be held may have a word for us in it */
+    /*
+     * first: X-Idempotency-Store also counts for a response that can't be
+     * held
+     */
 
     rc = ngx_http_idem_capture_head(r, ctx);
 
@@ -162,7 +167,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (r->headers_out.content_offset) {
 
-        /* the slice module has begun where the client's range begins */
+        /* the slice module starts at the client's range */
 
         ctx->capture.composed = 1;
 
@@ -203,8 +208,8 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     r->filter_need_in_memory = 1;
 
     /*
-     * The range filters stand on both sides of this one: a range is cut out
-     * of what is held when it is sent
+     * The range header filter runs after this filter and the range body
+     * filter before it: a range is cut from the held body when it is sent
      */
 
     ctx->capture.ranges = r->allow_ranges && ngx_http_idem_may_range(r);
@@ -212,7 +217,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (header_only) {
 
-        /* no body will come, and with that no last buffer */
+        /* neither a body nor a last buffer will follow */
 
         r->header_only = 1;
         ctx->capture.response.header_only = 1;
@@ -234,7 +239,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* of a tunnel (CONNECT, nginx 1.31) the status is that of any response */
+/* a tunnel (CONNECT, nginx 1.31) may have any status */
 
 static ngx_uint_t
 ngx_http_idem_upgrades(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -245,11 +250,11 @@ ngx_http_idem_upgrades(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Some handlers say themselves that their header is all (dav, "return 204"),
- * others are told so by the header filter, which comes after us.  An upstream
- * still ends its empty body.  The response to a HEAD is none of these: a
- * filter between us and the header filter, as image_filter, may have to see
- * the body before there can be a header.
+ * Some handlers set header_only themselves (dav, "return 204"); for others
+ * the header filter does, which runs after this one.  An upstream still ends
+ * its empty body.  A response to HEAD does not count as header only here: a
+ * filter such as image_filter may need the body before it can make the
+ * header.
  */
 
 static ngx_uint_t
@@ -265,7 +270,7 @@ ngx_http_idem_header_only(ngx_http_request_t *r)
 }
 
 
-/* the response to a HEAD, without a body that its handler may have for it */
+/* completes a response to HEAD without the body that its handler may send */
 
 static ngx_int_t
 ngx_http_idem_head_alone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -349,7 +354,7 @@ ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
 
     if (ctx->phase == NGX_HTTP_IDEM_SEND && r->header_only) {
 
-        /* a HEAD whose handler was not told so in time */
+        /* a response to HEAD whose handler sends a body nevertheless */
 
         ngx_http_idem_drop(in);
         in = NULL;
@@ -431,7 +436,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
     if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
 
         if (r->method == NGX_HTTP_HEAD) {
-            /* its body is nobody's business */
+            /* the body of a response to HEAD does not matter */
             return ngx_http_idem_head_alone(r, ctx);
         }
 
@@ -442,7 +447,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 }
 
 
-/* the response is not ours to hold: the record says why, and it streams */
+/* stops holding the response: settles the record with a reason, and sends */
 
 void
 ngx_http_idem_let_through(ngx_http_request_t *r,
@@ -482,8 +487,8 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
 
 /*
- * Nothing of it went to the client yet.  So this need not be a response that
- * breaks off: it is what nginx answers when an upstream fails.
+ * Nothing was sent to the client yet.  So instead of a truncated response it
+ * gets the response that nginx sends when an upstream fails.
  */
 
 static ngx_int_t
@@ -510,7 +515,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_hold_last(ctx);
     }
 
-    /* the length of these, if they have one, is not that of their body */
+    /* Content-Length of these responses is not the length of their body */
 
     if (ctx->capture.response.body_len == 0
         && (ctx->capture.response.status == NGX_HTTP_NO_CONTENT
@@ -533,7 +538,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         && r->headers_out.content_length_n
            != (off_t) ctx->capture.response.body_len)
     {
-        /* one of the slices broke off, and nginx went on */
+        /* a slice broke off, and nginx continued */
 
         outcome = NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
 
@@ -548,7 +553,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return rc;
         }
 
-        /* it ran, and whoever can't get its response again must know */
+        /* the request ran: a retry must learn that there is no response */
 
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_NO_ROOM);
 
@@ -566,8 +571,8 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * What an execution says in its header, besides the application's words: a
- * hint, for the lack of which nobody is to lose the response.
+ * Adds a header to the application's response.  It is only a hint: if there
+ * is no memory, the response is sent without it.
  */
 
 static void
@@ -606,7 +611,7 @@ ngx_http_idem_pass_body(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* what was held, to the client */
+/* sends the held response to the client */
 
 ngx_int_t
 ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -621,7 +626,7 @@ ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->capture.ranges) {
 
-        /* of several ranges, the range body filter would have to make one */
+        /* one range only: the range body filter can't make several */
 
         r->allow_ranges = 1;
         r->single_range = 1;

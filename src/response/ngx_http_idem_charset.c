@@ -5,13 +5,14 @@
  */
 
 /*
- * The charset that a held response will have.
+ * Sets the charset of a held response early.
  *
- * autoindex looks at it once its header is sent: names in UTF-8 are cut where
- * a character ends.  The charset filter has not seen the header of a held
- * response yet, so what it will say is found out ahead.  Its configuration is
- * its own: where the value of "charset" stands in it is told by the table of
- * its directives, and the names are in an array at its beginning.
+ * autoindex reads the charset after it has sent its header, to cut UTF-8
+ * names at character boundaries.  The charset filter has not seen the header
+ * of a held response by then, so this file finds the charset that the filter
+ * will set.  The filter's configuration is private: its table of directives
+ * has the offset of "charset", and its main configuration starts with the
+ * array of names.
  *
  * Called by the capture.
  */
@@ -24,11 +25,11 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* of "charset": at least that, a variable's index follows */
+/* values of "charset" from here on are indexes of variables */
 #define NGX_HTTP_IDEM_CHARSET_VAR  0x10000
 
 
-/* the beginning of what the charset filter knows of a charset */
+/* the first members of the charset filter's description of a charset */
 
 typedef struct {
     u_char     **tables;
@@ -45,7 +46,7 @@ ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t  name;
 
-    /* a list of files: no location has a handler for it */
+    /* only directory listings, which have no content handler */
 
     if (r->upstream || r->content_handler
         || r->headers_out.charset.len
@@ -125,7 +126,7 @@ ngx_http_idem_charset_name(ngx_http_request_t *r, ngx_str_t *name)
     charsets = r->main_conf[module->ctx_index];
 
     if (charset < 0 || (ngx_uint_t) charset >= charsets->nelts) {
-        /* "off" */
+        /* "charset off" */
         return NGX_DECLINED;
     }
 

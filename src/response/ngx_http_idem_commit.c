@@ -5,11 +5,11 @@
  */
 
 /*
- * Commit: a complete response goes into every record that covers the request,
- * then to the client.
+ * Commit: stores a complete response in all records that cover the request,
+ * then sends it to the client.
  *
- * The request is kept until the store has answered, even if its client is
- * gone.  Called by the capture; calls the record's encoding and the store,
+ * The request stays alive until the store has replied, even if its client has
+ * gone.  Called by the capture.  Calls the encoder of records and the claims,
  * and the capture again to send.
  */
 
@@ -21,7 +21,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* how often to see whether a handler is through */
+/* interval for checking whether a handler has finished, ms */
 #define NGX_HTTP_IDEM_INSTEAD_PAUSE  10
 
 
@@ -36,7 +36,7 @@ static void ngx_http_idem_commit_done(ngx_http_request_t *r,
 static void ngx_http_idem_instead_handler(ngx_event_t *ev);
 
 
-/* NGX_DECLINED: there is no memory for it, and nothing was done */
+/* NGX_DECLINED: no memory, and nothing was done */
 
 ngx_int_t
 ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -73,7 +73,7 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the request is there until the commit is, whatever its client does */
+/* keeps the request alive until the commit is done, even without a client */
 
 void
 ngx_http_idem_commit_block(ngx_http_request_t *r)
@@ -84,8 +84,8 @@ ngx_http_idem_commit_block(ngx_http_request_t *r)
     r->aio = 1;
 
     /*
-     * A response that a filter made in place of another (412) is taken for
-     * sent when its handler is through, and nginx closes the connection.
+     * nginx would take a response that a filter made in place of another
+     * (412) for sent when its handler returns, and close the connection.
      */
 
     r->filter_finalize = 0;
@@ -102,7 +102,7 @@ ngx_http_idem_commit_unblock(ngx_http_request_t *r)
 }
 
 
-/* compressed, in further turns of the event loop */
+/* compression finished in a later iteration of the event loop */
 
 void
 ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -125,7 +125,7 @@ ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* NGX_OK: stored; NGX_AGAIN: will be; NGX_DECLINED: as above */
+/* NGX_OK: stored; NGX_AGAIN: in progress; NGX_DECLINED: no memory */
 
 static ngx_int_t
 ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -163,7 +163,7 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 
     body = response->compressed ? ctx->capture.compressed : ctx->capture.held;
 
-    /* the head is what it was when it came: it is not checked again */
+    /* the header was validated when it was captured */
 
     *size = ctx->capture.head_size;
 
@@ -177,7 +177,7 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 
     if (ctx->conf->store->backend->remote) {
 
-        /* it leaves this nginx, and is not to be believed when it comes back */
+        /* the response leaves this nginx: a replay verifies the checksum */
 
         sum = NGX_HTTP_IDEM_SUM;
 
@@ -218,7 +218,7 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->capture.compressed) {
 
-        /* the store has it, and there is more to be freed with the request */
+        /* stored, and not needed any longer */
 
         (void) ngx_pfree(r->pool, ctx->capture.compressed);
         ctx->capture.compressed = NULL;
@@ -228,7 +228,7 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         rc = NGX_ERROR;
 
     } else if (r->header_sent && !ctx->stream.live) {
-        /* the handler failed after all, and nginx has said so */
+        /* the handler failed meanwhile, and nginx has sent an error */
         rc = NGX_OK;
 
     } else {
@@ -239,7 +239,7 @@ ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* whoever made the response, or waits for its end, goes on */
+/* resumes the handler that made the response or waits for its end */
 
 void
 ngx_http_idem_commit_return(ngx_http_request_t *r,
@@ -282,11 +282,13 @@ ngx_http_idem_commit_return(ngx_http_request_t *r,
 
 
 /*
- * A filter has another response for the one that is sent: "status", and
- * nothing was sent yet.  Without this module its handler would have learned
- * that from its header.  Now it may be through (Redis), or it does not look at
- * what becomes of its body (perl, njs), or it goes on after its last byte
- * (Lua, after ngx.eof()).  So nginx is told when the handler is through.
+ * A filter replaces the response that is being sent by one with another
+ * status; nothing was sent yet.  Without this module the content handler
+ * would learn that when it sends its header.  Here the handler may have
+ * finished already (with a remote store), may ignore the result of sending
+ * its body (perl, njs), or may continue after the last byte (Lua, after
+ * ngx.eof()).  So the request is finalized with that status once the handler
+ * has finished.
  */
 
 ngx_int_t
@@ -332,7 +334,10 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
 
     if (c->error || r->done || r->header_sent) {
 
-        /* the client left, or the handler failed and nginx has said so */
+        /*
+         * the client has gone, or the handler failed and nginx has sent an
+         * error
+         */
 
         status = NGX_OK;
 
@@ -343,7 +348,7 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
 
     } else if (r->http_state != NGX_HTTP_WRITING_REQUEST_STATE) {
 
-        /* there is no event for the end of a handler */
+        /* no event reports the end of a handler */
 
         ngx_add_timer(ev, NGX_HTTP_IDEM_INSTEAD_PAUSE);
         return;

@@ -5,10 +5,10 @@
  */
 
 /*
- * Bodies that are stored compressed (idempotency_compress), with zlib.
+ * Compresses stored bodies (idempotency_compress) with zlib.
  *
- * Called by the commit and by the replay.  What comes from a store is not
- * trusted: it is inflated to the length the record gives, and not a byte more.
+ * Called by the commit and by the replay.  Data from a store is not trusted:
+ * it is inflated to exactly the length in the record.
  */
 
 
@@ -21,17 +21,17 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* the most that zlib makes of a byte is 1032: RFC 1951's longest match */
+/* zlib's maximum ratio, from the longest match of RFC 1951 */
 #define NGX_HTTP_IDEM_INFLATE_RATIO  1032
 
 
-/* what is compressed in one turn of the event loop: some 3 ms */
+/* bytes compressed per iteration of the event loop: about 3 ms */
 #define NGX_HTTP_IDEM_DEFLATE_PIECE  (256 * 1024)
 
-/* of the next turn; with 0 it would be this one */
+/* a timer of 0 would fire in the same iteration */
 #define NGX_HTTP_IDEM_DEFLATE_PAUSE  1
 
-/* what is made by decompression in one turn: some 3 ms */
+/* bytes decompressed per iteration of the event loop: about 3 ms */
 #define NGX_HTTP_IDEM_INFLATE_PIECE  (512 * 1024)
 
 
@@ -39,8 +39,8 @@ struct ngx_http_idem_deflate_s {
     z_stream                    z;
     ngx_chain_t                *in;
     ngx_chain_t                *out;
-    ngx_str_t                   plain;           /* of decompression        */
-    ngx_http_idem_inflated_pt   inflated;        /* NULL: of compression    */
+    ngx_str_t                   plain;           /* decompressed body       */
+    ngx_http_idem_inflated_pt   inflated;        /* NULL: compressing       */
     ngx_event_t                 event;
     unsigned                    open:1;
 };
@@ -55,9 +55,9 @@ static void ngx_http_idem_inflate_handler(ngx_event_t *ev);
 
 
 /*
- * Compresses the body that is held.  NGX_OK: that is done, or it is not worth
- * it, or there is no memory for it.  NGX_AGAIN: it goes on in further turns of
- * the event loop, and ngx_http_idem_deflated() is called in the end.
+ * Compresses the held body.  NGX_OK: done, or compression does not pay, or
+ * there is no memory.  NGX_AGAIN: continues in later iterations of the event
+ * loop, and calls ngx_http_idem_deflated() at the end.
  */
 
 ngx_int_t
@@ -70,7 +70,7 @@ ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    /* room for less than it is now: with more it is not worth it */
+    /* no larger than the body: otherwise compression does not pay */
 
     d->out = ngx_http_idem_piece(r->pool, ctx->capture.response.body_len);
     if (d->out == NULL) {
@@ -214,9 +214,9 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Decompresses the body of a record.  NGX_OK: it is in "body"; NGX_DECLINED:
- * it is not what the record says; NGX_AGAIN: it goes on in further turns of
- * the event loop, and "inflated" is called in the end.
+ * Decompresses the body of a record.  NGX_OK: the result is in "body";
+ * NGX_DECLINED: the data does not match the record; NGX_AGAIN: continues in
+ * later iterations of the event loop, and calls "inflated" at the end.
  */
 
 ngx_int_t
@@ -287,7 +287,7 @@ ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
         return NGX_AGAIN;
     }
 
-    /* what is left is its end, for which it wants no room */
+    /* only the trailer is left, which produces no output */
 
     if (rc == Z_OK && left == 0) {
         rc = inflate(&d->z, Z_FINISH);

@@ -5,11 +5,11 @@
  */
 
 /*
- * What differs: the paths of a JSON body that a conflict names
+ * Differences: the paths of a JSON body that a conflict names
  * (idempotency_conflict_detail).
  *
- * The list of the original comes from the store, and is not trusted: every
- * text of it goes out as a JSON string.  Called by the refusal; calls the
+ * The list of the original comes from the store and is not trusted: all its
+ * texts are sent as JSON strings.  Called by the refusal; calls the
  * comparison of paths.
  */
 
@@ -26,7 +26,7 @@
 #define NGX_HTTP_IDEM_DIFF_MAX  20
 
 
-/* what stands in an array of strings for a value that is not there */
+/* stands for a missing value in an array of strings */
 #define NGX_HTTP_IDEM_DIFF_NONE  "(none)"
 
 
@@ -67,8 +67,8 @@ static const char  *ngx_http_idem_diff_changes[] = {
 
 
 /*
- * "text" is a JSON array, or empty if nothing can be named: that is so of
- * somebody else's record, too.  It is made once for a request.
+ * Sets "text" to a JSON array, or to an empty string if nothing can be named,
+ * as for another identity's record.  The array is made once for a request.
  */
 
 ngx_int_t
@@ -170,7 +170,7 @@ ngx_http_idem_diff_object(ngx_http_idem_diff_t *d, u_char *p,
 }
 
 
-/* "a.b: 'old' -> 'new'", or "a.b: changed" where no values are kept */
+/* "a.b: 'old' -> 'new'", or "a.b: changed" if values are not stored */
 
 static u_char *
 ngx_http_idem_diff_line(ngx_http_idem_diff_t *d, u_char *p,
@@ -197,7 +197,7 @@ ngx_http_idem_diff_line(ngx_http_idem_diff_t *d, u_char *p,
 }
 
 
-/* "/a~1b/0" is "a/b.0" to people */
+/* writes "/a~1b/0" as "a/b.0" */
 
 static u_char *
 ngx_http_idem_diff_path(u_char *p, const ngx_str_t *path)
@@ -233,7 +233,9 @@ ngx_http_idem_diff_path(u_char *p, const ngx_str_t *path)
 }
 
 
-/* in single quotes: a string without its own, anything else as JSON has it */
+/*
+ * in single quotes: a string without its double quotes, other values as JSON
+ */
 
 static u_char *
 ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
@@ -252,7 +254,7 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
     if (!cut && text->len >= 2 && text->data[0] == '"'
         && ngx_http_idem_yajl_valid(text) == NGX_OK)
     {
-        /* it is escaped as it has to be here */
+        /* already escaped for JSON */
         p = ngx_cpymem(p, text->data + 1, text->len - 2);
 
     } else if (text->len && text->data[0] == '"') {
@@ -273,14 +275,14 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
 
 
 /*
- * JSON as it is; a string that was cut, or whatever else is no JSON any more,
- * goes out as a string of its own.
+ * Writes valid JSON unchanged.  A truncated text or anything else that is not
+ * valid JSON becomes a JSON string.
  */
 
 static u_char *
 ngx_http_idem_diff_text(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
 {
-    /* whether it may stand in JSON as it is: yajl knows, UTF-8 included */
+    /* yajl validates the text, including its UTF-8 */
 
     if (!cut && ngx_http_idem_yajl_valid(text) == NGX_OK) {
         return ngx_cpymem(p, text->data, text->len);
@@ -320,7 +322,7 @@ ngx_http_idem_diff_escape(u_char *p, const u_char *src, const u_char *last)
         n = ngx_http_idem_diff_char(src, last);
 
         if (n == 0) {
-            /* U+FFFD in place of what is no character */
+            /* U+FFFD replaces invalid bytes */
 
             p = ngx_cpymem(p, "\\ufffd", 6);
             src++;
@@ -335,7 +337,7 @@ ngx_http_idem_diff_escape(u_char *p, const u_char *src, const u_char *last)
 }
 
 
-/* the length of a character, or 0: nginx's own decoder lets too much pass */
+/* the length of a character, or 0; ngx_utf8_decode() accepts too much */
 
 static size_t
 ngx_http_idem_diff_char(const u_char *src, const u_char *last)

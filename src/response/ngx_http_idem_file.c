@@ -5,12 +5,12 @@
  */
 
 /*
- * A response that is a file: nginx reads it for the capture, into a few small
- * buffers, and goes on as long as they are taken.  After some megabytes they
- * are left as they are, as a slow client would leave them, until the next turn
- * of the event loop.
+ * Captures a response that is a file.  nginx reads the file into a few small
+ * buffers, and continues as long as the filters consume them.  After some
+ * megabytes this file leaves the buffers unconsumed, as a slow client would,
+ * until the next iteration of the event loop.
  *
- * Not for what an upstream sends: that comes in pieces by itself.
+ * Not used for upstream responses, which arrive in pieces.
  *
  * Called by the capture; calls nginx's filters, which call the capture again.
  */
@@ -23,17 +23,17 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* what is taken in one turn: some 3 ms */
+/* bytes captured per iteration: about 3 ms */
 #define NGX_HTTP_IDEM_FILE_PIECE  (2 * 1024 * 1024)
 
-/* of the next turn; with 0 it would be this one */
+/* a timer of 0 would fire in the same iteration */
 #define NGX_HTTP_IDEM_FILE_PAUSE  1
 
 
 struct ngx_http_idem_file_s {
-    ngx_chain_t                *left;            /* to the next turn        */
+    ngx_chain_t                *left;            /* for the next iteration  */
     ngx_chain_t               **last;
-    size_t                      taken;           /* in this turn            */
+    size_t                      taken;           /* in this iteration       */
     ngx_event_t                 event;
     unsigned                    paused:1;
 };
@@ -44,7 +44,9 @@ static ngx_int_t ngx_http_idem_file_leave(ngx_http_request_t *r,
 static void ngx_http_idem_file_handler(ngx_event_t *ev);
 
 
-/* nginx has no header for it: who reads files for the filters behind it */
+/*
+ * nginx declares it in no header; this filter reads files for the later ones
+ */
 extern ngx_module_t  ngx_http_copy_filter_module;
 
 
@@ -62,8 +64,9 @@ ngx_http_idem_is_file(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * NGX_OK: what is to be captured now is in "in"; NGX_AGAIN: nothing, and it
- * goes on in another turn.  Without memory there is no other turn.
+ * NGX_OK: "in" is to be captured now; NGX_AGAIN: nothing now, capturing
+ * continues in a later iteration.  If there is no memory to pause, capturing
+ * goes on.
  */
 
 ngx_int_t
@@ -120,7 +123,7 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the links are the caller's: they are copied, all or none */
+/* copies all chain links or none: "in" belongs to the caller */
 
 static ngx_int_t
 ngx_http_idem_file_leave(ngx_http_request_t *r, ngx_http_idem_file_t *file,
@@ -178,7 +181,7 @@ ngx_http_idem_file_handler(ngx_event_t *ev)
 
     ngx_http_idem_commit_unblock(r);
 
-    /* nobody waits for the client meanwhile */
+    /* the client is not being waited for meanwhile */
 
     if (c->write->timer_set && !c->write->delayed) {
         ngx_del_timer(c->write);
@@ -187,7 +190,7 @@ ngx_http_idem_file_handler(ngx_event_t *ev)
     rc = ngx_http_output_filter(r, NULL);
 
     if (r->aio) {
-        /* another turn, or the commit, or a thread that reads the file */
+        /* another pause, the commit, or a thread that reads the file */
         return;
     }
 
@@ -195,7 +198,7 @@ ngx_http_idem_file_handler(ngx_event_t *ev)
 }
 
 
-/* another response in place of it: what is left of it is nobody's */
+/* another response replaces this one: forget its buffers */
 
 void
 ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx)

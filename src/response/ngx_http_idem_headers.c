@@ -5,11 +5,11 @@
  */
 
 /*
- * The header of a response: what of it is kept, and how it is set again.
+ * Headers of responses: which headers are stored, and how they are restored.
  *
- * nginx has a response's headers in a list, and beside it pointers and fields
- * by which its filters know some of them.  Both are kept, so that gzip,
- * expires and the others treat a replay as they treated the original.
+ * nginx has response headers in a list, and pointers and fields for those
+ * that its filters use.  Both are stored, so that gzip, expires and other
+ * filters treat a replay like the original.
  *
  * Called by the capture and by the replay.
  */
@@ -25,7 +25,7 @@
 #define NGX_HTTP_IDEM_STORE_HEADER  "X-Idempotency-Store"
 
 
-/* one of the fields below, with what is in it */
+/* one of the fields below that is set */
 
 typedef struct {
     ngx_http_idem_header_e    kind;
@@ -58,7 +58,7 @@ static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
 
-/* fields of r->headers_out that point into its list */
+/* fields of r->headers_out that point into the list of headers */
 
 static const struct {
     ngx_http_idem_header_e    kind;
@@ -142,7 +142,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             i = 0;
         }
 
-        /* a "Server" that is not sent keeps nginx from sending its own */
+        /* a "Server" header with hash 0 keeps nginx from sending its own */
 
         if (h[i].hash == 0 && &h[i] != r->headers_out.server) {
             continue;
@@ -154,7 +154,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        /* without memory, what is left is to find the word for us */
+        /* without memory, only look for X-Idempotency-Store */
 
         if (rc != NGX_OK || ngx_http_idem_hidden(ctx, &h[i])) {
             continue;
@@ -193,7 +193,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     response->nheaders = headers.nelts;
     response->content_length = r->headers_out.content_length_n;
 
-    /* r->err_status makes ngx_http_send_header() drop the line */
+    /* ngx_http_send_header() drops the status line if r->err_status is set */
 
     if (r->headers_out.status_line.len) {
         response->status_line = r->headers_out.status_line;
@@ -201,7 +201,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ctx->capture.head_size = ngx_http_idem_head_size(response);
 
-    /* or beyond what a record can hold at all */
+    /* the header may exceed the limit of a record */
 
     ctx->capture.held_size = ctx->capture.head_size ? ctx->capture.head_size
                                                     : NGX_MAX_SIZE_T_VALUE;
@@ -240,7 +240,7 @@ ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
         return 1;
     }
 
-    /* nginx lets a name through that no header should have; a record not */
+    /* nginx accepts header names that are invalid in a record */
 
     if (!ngx_http_idem_header_valid(&h->key, &h->value)) {
         return 1;
@@ -278,7 +278,7 @@ ngx_http_idem_header_listed(ngx_array_t *names, ngx_str_t *header)
 }
 
 
-/* without them the body would be another: Content-Encoding and its kin */
+/* headers without which the body has another meaning, as Content-Encoding */
 
 static ngx_uint_t
 ngx_http_idem_of_body(ngx_str_t *name)
@@ -288,7 +288,7 @@ ngx_http_idem_of_body(ngx_str_t *name)
 }
 
 
-/* made by nginx for each response, or a matter of the one connection */
+/* made by nginx for each response, or hop-by-hop */
 
 static ngx_uint_t
 ngx_http_idem_not_kept(ngx_str_t *name)
@@ -330,7 +330,7 @@ ngx_http_idem_not_kept(ngx_str_t *name)
 }
 
 
-/* those that are set: mostly one or two */
+/* collects the fields that are set, usually one or two */
 
 static ngx_uint_t
 ngx_http_idem_pointed(ngx_http_request_t *r, ngx_http_idem_pointed_t *pointed)
@@ -375,8 +375,8 @@ ngx_http_idem_header_kind(ngx_http_idem_pointed_t *pointed,
 
 
 /*
- * The application's own word on its response: "off", or for how many seconds.
- * It is between the two of us, and taken out.
+ * The application's X-Idempotency-Store: "off", or a TTL in seconds.  It is
+ * removed from the response.
  */
 
 static void
@@ -409,8 +409,9 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
 
 
 /*
- * What a static file has as a time only is kept as the header it becomes: it
- * stands before those of the list, and other statuses do not get it.
+ * A static file has its modification time as a number only.  It is stored as
+ * the header that nginx would make of it, which comes before the list and is
+ * sent with these statuses only.
  */
 
 static ngx_int_t
@@ -455,8 +456,8 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
 
 
 /*
- * RFC 9110 has ranges for GET only, nginx for HEAD, too.  An X-Accel-Redirect
- * makes a GET of any other method in r->method: the line is the client's own.
+ * RFC 9110 has ranges for GET only, nginx for HEAD, too.  X-Accel-Redirect
+ * sets r->method to GET, so the request line has to be checked.
  */
 
 ngx_uint_t
@@ -472,7 +473,7 @@ ngx_http_idem_may_range(ngx_http_request_t *r)
 }
 
 
-/* of what nginx itself cuts ranges is kept that it does */
+/* stores Accept-Ranges for responses from which nginx cuts ranges */
 
 static ngx_int_t
 ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
@@ -570,7 +571,7 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 }
 
 
-/* the charset apart from the type, as the upstream has it */
+/* separates the charset from the type, as upstream responses have it */
 
 static void
 ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value)

@@ -5,15 +5,15 @@
  */
 
 /*
- * Early hints: an answer 103 of the upstream, which nginx passes on to the
+ * Early hints: a 103 response of the upstream, which nginx sends to the
  * client before the response ("early_hints", nginx 1.29).
  *
- * The response is held, its hints are not.  They are written while the
- * upstream is at work, and nginx ends the upstream if that fails.  So a client
- * that is gone does not get any, and what it has not taken yet is written by
- * the guard of its connection, not by nginx's handlers.
+ * The response is held, but its hints are sent at once, while the upstream
+ * runs; if writing them fails, nginx ends the upstream.  So no hints are sent
+ * to a client that has gone, and the guard of the connection writes hints
+ * that are still buffered, not nginx's handlers.
  *
- * Called by nginx's chain of filters, and by the guard.
+ * Called by nginx's filter chain and by the guard.
  */
 
 
@@ -66,7 +66,7 @@ ngx_http_idem_hints_filter(ngx_http_request_t *r)
         return NGX_OK;
     }
 
-    /* a hint, for the lack of which nobody is to lose the response */
+    /* if a hint can't be sent, the response is not affected */
 
     (void) ngx_http_next_early_hints_filter(r);
 
@@ -81,8 +81,8 @@ ngx_http_idem_hints_filter(ngx_http_request_t *r)
 
 
 /*
- * The client can be written to.  Nonzero: its response is still to come, and
- * none of nginx's handlers need know.
+ * The client's connection is writable.  Returns nonzero if the response is
+ * still to come, so nginx's handlers need not be called.
  */
 
 ngx_uint_t

@@ -5,14 +5,15 @@
  */
 
 /*
- * The bytes of a response that is held: pieces of memory, bounded, until the
- * record is stored; and the range of them that goes out.
+ * Memory of a held response: pieces, up to a limit, until the record is
+ * stored; and the range of them that is sent.
  *
- * Small ones are of the request's pool.  Large ones are blocks of one size that
- * the worker uses again: memory that a pool gives back goes to the kernel, and
- * to fault it in anew, page by page, was a third of what 1 MB cost.
+ * Small pieces are allocated from the request's pool.  Large pieces are
+ * blocks of one size that the worker reuses: memory freed by a pool returns
+ * to the kernel, and the page faults of allocating it again were a third of
+ * the cost of 1 MB.
  *
- * Called by the capture, by that of subrequests, and by whatever else makes
+ * Called by the capture, by that of subrequests, and by other code that needs
  * pieces of a response.
  */
 
@@ -27,15 +28,15 @@
 #define NGX_HTTP_IDEM_HOLD_MIN  1024
 #define NGX_HTTP_IDEM_HOLD_MAX  65536
 
-/* a block with all that is in it, and those of a worker that may be spare */
+/* size of a block with its headers, and the number of spare blocks kept */
 #define NGX_HTTP_IDEM_HOLD_BLOCK  65536
 #define NGX_HTTP_IDEM_HOLD_SPARE  128
 
 
-/* a piece of a response; one allocation has all of it */
+/* a piece of a response, in one allocation */
 
 typedef struct {
-    ngx_chain_t  link;      /* first */
+    ngx_chain_t  link;      /* must be first */
     ngx_buf_t    buf;
     u_char       data[1];
 } ngx_http_idem_piece_t;
@@ -43,7 +44,7 @@ typedef struct {
 
 struct ngx_http_idem_held_s {
     ngx_http_idem_held_t  *next;
-    ngx_http_idem_piece_t   piece;                  /* last */
+    ngx_http_idem_piece_t   piece;                  /* must be last */
 };
 
 
@@ -60,7 +61,7 @@ static ngx_http_idem_held_t  *ngx_http_idem_hold_spare;
 static ngx_uint_t              ngx_http_idem_hold_nspare;
 
 
-/* another reason than NONE: it can't be held, and the rest of "b" not either */
+/* returns a reason other than NONE if the rest of "b" can't be held */
 
 ngx_http_idem_reason_e
 ngx_http_idem_hold(ngx_http_request_t *r,
@@ -78,7 +79,7 @@ ngx_http_idem_hold(ngx_http_request_t *r,
 }
 
 
-/* what is held is taken out of "in", also when there is no room for the rest */
+/* consumes the held bytes of "in", even if there is no memory for the rest */
 
 static ngx_int_t
 ngx_http_idem_hold_bytes(ngx_http_request_t *r,
@@ -100,7 +101,7 @@ ngx_http_idem_hold_bytes(ngx_http_request_t *r,
 
         if (ctx->capture.held == NULL || b == NULL || b->last == b->end) {
 
-            /* the whole if it is known, otherwise ever larger pieces */
+            /* the whole length if it is known, otherwise growing pieces */
 
             expected = r->headers_out.content_length_n
                        - (off_t) (ctx->capture.response.body_len - len);
@@ -217,7 +218,7 @@ ngx_http_idem_held_free(ngx_http_idem_held_t *block)
 }
 
 
-/* a piece that nobody needs any more, before the request ends */
+/* frees a piece that is not needed before the request ends */
 
 void
 ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl)
@@ -238,7 +239,7 @@ ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl)
 }
 
 
-/* with the pool of the request: nothing refers to them any more */
+/* called when the request's pool is destroyed: nothing uses the blocks */
 
 void
 ngx_http_idem_hold_cleanup(ngx_http_idem_ctx_t *ctx)
@@ -278,8 +279,8 @@ ngx_http_idem_hold_last(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * As Content-Range has it: trailers, for one, take the length of the response
- * away after nginx has set it.
+ * The length in Content-Range.  Trailers, for example, remove Content-Length
+ * after nginx has set it.
  */
 
 static off_t
@@ -316,7 +317,7 @@ ngx_http_idem_range_len(ngx_http_request_t *r)
 }
 
 
-/* leaves the range that the client wants, of a whole response */
+/* reduces a whole response to the range that the client requested */
 
 void
 ngx_http_idem_hold_range(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)

@@ -5,12 +5,12 @@
  */
 
 /*
- * Whether a response is kept, by what its JSON says (idempotency_keep_json):
- * an API that answers 200 and means an error.
+ * Decides by its JSON whether a response is stored (idempotency_keep_json),
+ * for APIs that report errors with status 200.
  *
- * Called when a response that its status would keep is complete.  One that is
- * no JSON, or that the application encoded, is kept: it says nothing else.  Of
- * an event stream the JSON-RPC responses count.
+ * Called when a response is complete and its status would be kept.  A
+ * response that is not JSON, or that the application has encoded, is kept.
+ * In an event stream the JSON-RPC responses count.
  */
 
 
@@ -70,7 +70,7 @@ ngx_http_idem_json_kept(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* several responses are a batch: one that is to be kept keeps them all */
+/* several responses are a batch: if one is to be kept, all are */
 
 static ngx_uint_t
 ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -156,7 +156,7 @@ ngx_http_idem_keep_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* "*" is any value, also an object or an array */
+/* "*" is any value, including objects and arrays */
 
 static ngx_uint_t
 ngx_http_idem_keep_holds(ngx_http_idem_keep_t *rule,

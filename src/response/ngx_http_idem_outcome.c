@@ -5,14 +5,14 @@
  */
 
 /*
- * What an execution does to its record: the table of outcomes.
+ * The outcome of an execution: what it does to its record.
  *
- * Judged by what was sent to which upstream, not by the status that comes
- * out: error_page can make a 200 of a refused connection, and a 502 of a
+ * The outcome depends on what was sent to which upstream, not on the final
+ * status: error_page can make a 200 of a refused connection, and a 502 of a
  * request that ran.
  *
  * Called when a response is complete, when it can't be kept, and when the
- * request ends without one; claim/..._settle.c does what follows from it.
+ * request ends without one. claim/..._settle.c acts on it.
  */
 
 
@@ -35,16 +35,16 @@ static ngx_uint_t ngx_http_idem_by_status(
     ngx_http_idem_ctx_t *ctx, ngx_uint_t status);
 
 
-/* what an upstream, or any other handler, made of the request */
+/* the answer of an upstream, or of another handler, as a bit */
 
 #define NGX_HTTP_IDEM_ANSWER_KEPT   0x01
-#define NGX_HTTP_IDEM_ANSWER_OTHER  0x02           /* complete, and not kept */
-#define NGX_HTTP_IDEM_ANSWER_NONE   0x04           /* ... that is complete   */
+#define NGX_HTTP_IDEM_ANSWER_OTHER  0x02           /* complete, not kept    */
+#define NGX_HTTP_IDEM_ANSWER_NONE   0x04           /* no complete answer    */
 
 
 /*
- * "complete": the response that goes to the client is whole.  Who has the last
- * word is an upstream, another handler of a location, or nginx.
+ * "complete": the client gets a whole response.  It is made by an upstream,
+ * by another content handler, or by nginx itself.
  */
 
 ngx_http_idem_outcome_e
@@ -69,25 +69,25 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
 #if (NGX_HTTP_CACHE)
 
-    /* while a stale answer goes out, nginx may ask for a new one */
+    /* while nginx sends a stale response, it may update the cache */
     beside = r->cache && r->cache->background;
 
 #endif
 
     if (!complete) {
-        /* of another kind of handler nobody knows what it did */
+        /* what another kind of handler has done is unknown */
         return (all || other || beside)
                ? NGX_HTTP_IDEM_OUTCOME_UNKNOWN
                : NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
 
     if (r->headers_out.status == 0) {
-        /* HTTP/0.9: nobody was told how it ended */
+        /* HTTP/0.9: the response has no status */
         return NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
     }
 
     if (upstream && ctx->work.answering == r->upstream) {
-        /* an error_page may have made another status of it */
+        /* an error_page may have changed the status */
         answer = last;
 
     } else if (other) {
@@ -101,7 +101,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
         return NGX_HTTP_IDEM_OUTCOME_KEEP;
     }
 
-    /* what went out last says nothing about what ran first */
+    /* the last response says nothing about earlier upstreams */
 
     if (beside || (all | answer) != NGX_HTTP_IDEM_ANSWER_OTHER) {
         return NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
@@ -112,8 +112,8 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
 
 /*
- * What nginx itself sends, as a file, "return", an error, or an answer that it
- * has in a cache, counts for as much as is behind it.
+ * The answer if nginx itself sends the response: a file, "return", an error,
+ * or a cached response.  It depends on what happened before.
  */
 
 static ngx_uint_t
@@ -131,28 +131,31 @@ ngx_http_idem_page(ngx_http_request_t *r,
             && (r->upstream_states == NULL
                 || r->upstream_states->nelts == ctx->work.run.first))
         {
-            /* nobody had to be asked */
+            /* the cache had the response: no upstream was needed */
             tried = 0;
         }
 
 #endif
 
         if (tried || r->err_status >= NGX_HTTP_BAD_REQUEST) {
-            /* never sent anything; an error of its own, as of try_files */
+            /*
+             * nothing was sent to an upstream, or an error of nginx, as of
+             * try_files
+             */
             return NGX_HTTP_IDEM_ANSWER_OTHER;
         }
 
     } else if (last == NGX_HTTP_IDEM_ANSWER_NONE
                || last == NGX_HTTP_IDEM_ANSWER_OTHER)
     {
-        /* whatever an error_page makes of it */
+        /* an error_page may have changed the status */
         return last;
 
     } else if (last == 0
                && (ctx->work.left == 0
                    || ctx->work.left & NGX_HTTP_IDEM_ANSWER_NONE))
     {
-        /* nor does a page speak for a subrequest, or for Lua */
+        /* a page of nginx does not speak for a subrequest or for Lua */
         return NGX_HTTP_IDEM_ANSWER_NONE;
     }
 
@@ -161,9 +164,9 @@ ngx_http_idem_page(ngx_http_request_t *r,
 
 
 /*
- * A handler that is no upstream, and is not the last one any more: the request
- * was sent on, by an error that it ended with, or by itself.  If it did that
- * before it ever waited for anything, all it did was to choose the way.
+ * Records the answer of a handler without an upstream after the request was
+ * redirected to another handler, by an error or by the handler itself.  A
+ * handler that redirects before it returns has only chosen the location.
  */
 
 void
@@ -198,8 +201,8 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Over all tries, all redirects and all subrequests.  "last" is that of the
- * last upstream of the request itself that was sent something.
+ * Combines the answers of all tries, redirects and subrequests.  "last" is
+ * the answer of the last upstream that the main request was sent to.
  */
 
 static ngx_uint_t
@@ -255,8 +258,8 @@ ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * Of one upstream.  0: it was sent nothing.  u->request_sent would not do for
- * that: it is zeroed for each peer.
+ * The answer of one upstream.  0: nothing was sent to it. u->request_sent
+ * can't tell, since nginx resets it for each peer.
  */
 
 static ngx_uint_t
@@ -274,7 +277,7 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
     state = r->upstream_states->elts;
     state += n;
 
-    /* the array may have moved, so u->state need not be in it */
+    /* the array may have been reallocated, so u->state may be outside it */
 
     current = u && u->state && n == r->upstream_states->nelts - 1
               && state->peer == u->state->peer;
@@ -282,7 +285,7 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
     if (state->peer == NULL
         || (state->bytes_sent == 0
 
-            /* still at it: its state does not say so yet */
+            /* still sending: bytes_sent is not set yet */
 
             && !(current && u->peer.connection
                  && u->peer.connection->sent > 0)))
@@ -300,7 +303,7 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
     status = state->status;
 
     if (status < NGX_HTTP_OK && current) {
-        /* where a 1xx came first, the state has that */
+        /* after a 1xx response the state has its status */
         status = u->headers_in.status_n;
     }
 
@@ -308,18 +311,18 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* a gateway of another kind, as one in Lua, has its status only */
+/* other gateways, such as one in Lua, are judged by their status only */
 
 static ngx_uint_t
 ngx_http_idem_by_status(ngx_http_idem_ctx_t *ctx, ngx_uint_t status)
 {
     if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
-        /* it runs from now on, and there will be no other status */
+        /* the tunnel runs from now on, and no other status follows */
         return NGX_HTTP_IDEM_ANSWER_KEPT;
     }
 
     if (status < NGX_HTTP_OK) {
-        /* the answer was to come after it */
+        /* a 1xx is not the final response */
         return NGX_HTTP_IDEM_ANSWER_NONE;
     }
 

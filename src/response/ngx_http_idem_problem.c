@@ -5,13 +5,13 @@
  */
 
 /*
- * Refusals: one JSON body that is at once an RFC 9457 problem and the
+ * Refusals: one JSON body that is both an RFC 9457 problem and the error
  * envelope that API clients know.
  *
- * With idempotency_error_body off, nginx's own error_page serves the same
- * statuses; whatever it leads to, a refused request never runs.
+ * With idempotency_error_body off, nginx's error_page handles the same
+ * statuses; wherever it redirects, a refused request never runs.
  *
- * Called by everything that refuses.
+ * Called by all code that refuses a request.
  */
 
 
@@ -195,8 +195,8 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
 
 
 /*
- * An error_page has led a refused request to another location.  A page from
- * there is welcome; what would run the request is not.
+ * An error_page has redirected a refused request.  A static page may be
+ * served; a content handler must not run.
  */
 
 ngx_int_t
@@ -208,7 +208,7 @@ ngx_http_idem_refuse_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
-    /* no further error_page: it could lead here again */
+    /* no further error_page: it could redirect here again */
     r->error_page = 1;
 
     return ctx->answer.status;
@@ -229,7 +229,7 @@ ngx_http_idem_problem_type(ngx_http_idem_problem_e problem)
 }
 
 
-/* a sentence that may stand between the quotes of a JSON string */
+/* the message needs no escaping in a JSON string */
 
 ngx_int_t
 ngx_http_idem_problem_message(ngx_http_request_t *r,
@@ -367,7 +367,7 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     p = ngx_cpymem(p, "\"details\":{", 11);
 
-    /* a conflict with somebody else's record tells nothing of it */
+    /* a conflict with another identity's record discloses nothing */
 
     if (ctx->answer.original_time && !ctx->answer.foreign) {
         p = ngx_cpymem(p, "\"original_time\":\"", 17);
@@ -388,14 +388,16 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* by hand: a replay has one, and ngx_sprintf() takes ten times as long */
+/*
+ * hand-written: used for each replay, ngx_sprintf() takes ten times as long
+ */
 
 u_char *
 ngx_http_idem_iso_time(u_char *p, uint64_t msec)
 {
     ngx_tm_t  tm;
 
-    /* a year has four digits, whatever a store has made of the time */
+    /* four digits for the year, whatever time is in the store */
 
     ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX) / 1000),
                &tm);

@@ -5,13 +5,13 @@
  */
 
 /*
- * Replay: a stored response, byte for byte, to a client that was let in.
+ * Replay: sends a stored response, byte for byte, to a client that passed the
+ * access checks.
  *
- * It goes out through all of nginx's filters, so add_header, gzip and the
- * rest act on it as on any response, and our own filter lets it pass.
+ * The response passes all of nginx's filters, so add_header, gzip and others
+ * act on it as on any response.  The module's own filters let it pass.
  *
- * Called by the handler once begin has found a completed record of the same
- * request.
+ * Called by begin when it finds a completed record of the same request.
  */
 
 
@@ -87,15 +87,15 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
 
-    /* the record may be of a later request that was given this response */
+    /* the record may belong to a later request that adopted this response */
     ctx->answer.original_time = response->time;
     ctx->answer.count = ngx_http_idem_replays_count(cover, response->time);
 
-    /* should a filter fail: the error_page of that must not run it either */
+    /* if a filter fails, its error_page must not run the request */
 
     ctx->answer.status = NGX_HTTP_INTERNAL_SERVER_ERROR;
 
-    /* what of the request is left unread must not be taken for the next one */
+    /* unread data of the request must not be taken for the next request */
 
     rc = ngx_http_discard_request_body(r);
 
@@ -129,7 +129,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 }
 
 
-/* for further turns of the event loop: its client is not listened to */
+/* waits for later iterations; events of the client are ignored */
 
 static ngx_int_t
 ngx_http_idem_replay_wait(ngx_http_request_t *r)
@@ -142,8 +142,8 @@ ngx_http_idem_replay_wait(ngx_http_request_t *r)
 
 
 /*
- * Whatever idempotency_on_store_error says: it ran, and to run it again is the
- * one thing that must not be.
+ * Refuses whatever idempotency_on_store_error says: the request ran, and must
+ * not run again.
  */
 
 static ngx_int_t
@@ -246,7 +246,7 @@ ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         ngx_str_null(&r->headers_out.status_line);
     }
 
-    /* the client has had it: a condition of its own must not change it */
+    /* a condition in the retry must not change the response */
 
     r->disable_not_modified = 1;
     r->allow_ranges = 0;
@@ -269,7 +269,7 @@ ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* NGX_DECLINED if it is not a record that can be read */
+/* NGX_DECLINED if the record can't be decoded */
 
 static ngx_int_t
 ngx_http_idem_replay_decode(ngx_http_request_t *r,
@@ -341,8 +341,9 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * A response that said so, or of which nginx did, has ranges: nginx cuts them
- * and says so again.  One range, as of the original (..._send()).
+ * Enables ranges if the stored response has Accept-Ranges: nginx cuts the
+ * range and adds the header again.  Only one range, as for the original
+ * (..._send()).
  */
 
 static void
@@ -375,8 +376,8 @@ ngx_http_idem_replay_ranges(ngx_http_request_t *r)
 
 
 /*
- * The whole of a body, through every filter.  The buffer is the caller's, and
- * zeroed: once the header is out it is too late to find that there is none.
+ * Sends a whole body through all filters.  The caller provides a zeroed
+ * buffer: once the header is sent, an allocation must not fail.
  */
 
 ngx_int_t

@@ -5,11 +5,11 @@
  */
 
 /*
- * The room of responses: what the outcome of an execution is, and what a client
- * gets: the response that was captured and committed, a replay, a refusal.
+ * Responses: the outcome of an execution, and what the client gets: the
+ * response that was captured and committed, a replay, or a refusal.
  *
- * Called by nginx's chains of filters and by the way of a request; calls the
- * claims to settle them.
+ * Called by nginx's filter chains and by the request; calls the claims to
+ * settle them.
  */
 
 
@@ -24,7 +24,7 @@
 #include "claim/ngx_http_idem_claim.h"
 
 
-/* of r->buffered, whose low bits nginx gives to filters; others are in use */
+/* a bit of r->buffered that no filter of nginx uses */
 #define NGX_HTTP_IDEM_BUFFERED  0x08
 
 
@@ -35,7 +35,7 @@ typedef struct ngx_http_idem_rewrite_s  ngx_http_idem_rewrite_t;
 typedef struct ngx_http_idem_held_s     ngx_http_idem_held_t;
 
 
-/* what the client is told; the rows of the table in problem.c */
+/* refusals; the rows of the table in ..._problem.c */
 
 typedef enum {
     NGX_HTTP_IDEM_PROBLEM_KEY_MISSING = 0,
@@ -52,61 +52,63 @@ typedef enum {
 } ngx_http_idem_problem_e;
 
 
-/* what is captured, and held until it is stored */
+/* a response that is captured, and held until it is stored */
 
 typedef struct {
     size_t                     max_response;
     ngx_chain_t               *held;
-    ngx_chain_t               *tail;            /* of what was held         */
+    ngx_chain_t               *tail;            /* last piece of "held"     */
     ngx_chain_t              **last;
     ngx_http_idem_held_t      *blocks;          /* memory of large pieces   */
-    ngx_chain_t                end;             /* of a response: there     */
-    ngx_buf_t                  end_buf;         /* even without memory      */
-    ngx_http_idem_segment_t   *segments;        /* what was held while
+    ngx_chain_t                end;             /* preallocated last link,  */
+    ngx_buf_t                  end_buf;         /* needs no memory          */
+    ngx_http_idem_segment_t   *segments;        /* parts held while
                                                    subrequests ran          */
-    size_t                     head_size;       /* in the record            */
-    size_t                     held_size;       /* head and body            */
+    size_t                     head_size;       /* encoded header           */
+    size_t                     held_size;       /* header and body          */
     ngx_http_idem_response_t   response;
-    ngx_http_idem_deflate_t   *deflate;         /* under way                */
+    ngx_http_idem_deflate_t   *deflate;         /* in progress              */
     ngx_chain_t               *compressed;      /* body of the record       */
-    ngx_http_idem_file_t      *file;            /* of a file's response     */
+    ngx_http_idem_file_t      *file;            /* state of a file response */
     ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
-    ngx_int_t                  instead;         /* a status: what a filter
-                                                   has in its place         */
+    ngx_int_t                  instead;         /* status of the response
+                                                   that a filter sends in
+                                                   its place                */
 
     unsigned                   app_off:1;       /* X-Idempotency-Store      */
-    unsigned                   ended:1;         /* a response, and not its
+    unsigned                   ended:1;         /* complete, except for its
                                                    subrequests              */
-    unsigned                   composed:1;      /* of subrequests'          */
-    unsigned                   charset:1;       /* told ahead               */
-    unsigned                   ranges:1;        /* may be cut out of what is
-                                                   held                     */
+    unsigned                   composed:1;      /* made by subrequests      */
+    unsigned                   charset:1;       /* set early for autoindex  */
+    unsigned                   ranges:1;        /* a range may be cut from
+                                                   the held body            */
 } ngx_http_idem_capture_t;
 
 
-/* of a response that goes out while it is captured: ..._stream.c */
+/* a response that is sent while it is captured: ..._stream.c */
 
 typedef struct {
-    ngx_chain_t               *piece;           /* of what is held, and     */
-    u_char                    *pos;             /* where in it the next byte
-                                                   for the client is        */
-    size_t                     passed;          /* bytes of the body        */
+    ngx_chain_t               *piece;           /* piece of "held", and     */
+    u_char                    *pos;             /* position in it of the
+                                                   next byte to send        */
+    size_t                     passed;          /* bytes of the body sent   */
     off_t                      length;          /* Content-Length, or -1    */
     ngx_chain_t               *free;
     ngx_chain_t               *busy;
     ngx_chain_t                flush_link;
     ngx_buf_t                  flush_buf;
 
-    unsigned                   live:1;          /* its header is out        */
+    unsigned                   live:1;          /* the header was sent      */
     unsigned                   ended:1;
-    unsigned                   gone:1;          /* its client               */
-    unsigned                   flush:1;         /* wanted with what is not
-                                                   passed on yet            */
-    unsigned                   recycled:1;      /* ... of scarce buffers    */
+    unsigned                   gone:1;          /* the client has gone      */
+    unsigned                   flush:1;         /* flush with the next
+                                                   bytes                    */
+    unsigned                   recycled:1;      /* the upstream needs its
+                                                   buffers back             */
 } ngx_http_idem_stream_t;
 
 
-/* how the paths that differ are told: an array of objects, or of strings */
+/* formats of differing paths: an array of objects, or of strings */
 
 typedef enum {
     NGX_HTTP_IDEM_DIFF_OBJECTS = 0,
@@ -115,31 +117,33 @@ typedef enum {
 } ngx_http_idem_diff_e;
 
 
-/* room for n bytes as a JSON string: each escaped to six at most, quotes */
+/* size of n bytes as a JSON string: each is escaped to six at most */
 #define ngx_http_idem_json_quoted(n)  (6 * (n) + 2)
 
 
-/* what the client is told in place of an execution: a refusal, or a replay */
+/* a refusal or a replay, sent instead of an execution */
 
 typedef struct {
     ngx_http_idem_problem_e    problem;
     const char                *reason;
-    ngx_uint_t                 status;          /* HTTP's                   */
+    ngx_uint_t                 status;          /* of HTTP                  */
     ngx_msec_t                 retry_after;
     uint64_t                   original_time;
-    ngx_uint_t                 count;           /* of replays, 0: not told  */
-    ngx_str_t                  details;         /* of what was found        */
-    ngx_http_idem_cover_t     *met;             /* whose record decided it  */
+    ngx_uint_t                 count;           /* of replays; 0: not
+                                                   counted                  */
+    ngx_str_t                  details;         /* of the record found      */
+    ngx_http_idem_cover_t     *met;             /* cover of the record that
+                                                   decided                  */
     ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
                                                 /* data is NULL: not made   */
-    ngx_http_idem_cover_t     *replays;         /* while it is decompressed */
+    ngx_http_idem_cover_t     *replays;         /* set while decompressing  */
     ngx_http_idem_response_t  *response;
-    ngx_http_idem_rewrite_t   *rewrite;         /* under way                */
+    ngx_http_idem_rewrite_t   *rewrite;         /* in progress              */
 
-    unsigned                   foreign:1;       /* another identity's record:
-                                                   tell nothing             */
+    unsigned                   foreign:1;       /* another identity's
+                                                   record: disclose nothing */
     unsigned                   retryable:1;
-    unsigned                   refused:1;       /* "problem" says why       */
+    unsigned                   refused:1;       /* see "problem"            */
 } ngx_http_idem_answer_t;
 
 
@@ -150,7 +154,7 @@ void ngx_http_idem_outcome_left(ngx_http_request_t *r,
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
 
-/* NGX_OK and a body; NGX_DECLINED, or NGX_ERROR of one that is rewritten */
+/* NGX_OK and a body; NGX_DECLINED, or NGX_ERROR for a body being rewritten */
 
 typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
@@ -247,7 +251,7 @@ ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
 
-/* a duplicate is refused like a conflict, and is none: it says the same */
+/* a duplicate is refused with the status of a conflict, but is no conflict */
 
 #define ngx_http_idem_is_duplicate(ctx)                                       \
     ((ctx)->answer.refused                                                    \

@@ -5,10 +5,10 @@
  */
 
 /*
- * Event streams as they are stored: the lines of their events, and which of
- * these are a JSON-RPC response, as MCP has them.
+ * Stored event streams: finds their events, and the JSON-RPC responses among
+ * them, as MCP sends.
  *
- * Called by what looks into a response when it is stored, and when it is
+ * Called by code that inspects a response when it is stored and when it is
  * replayed.
  */
 
@@ -33,7 +33,7 @@ static void *ngx_http_idem_log_alloc(void *data, size_t size);
 static void ngx_http_idem_log_free(void *data, void *p);
 
 
-/* what a JSON-RPC response has, and what it has not */
+/* members that a JSON-RPC response has, or must not have */
 
 enum {
     NGX_HTTP_IDEM_RPC_VERSION = 0,
@@ -193,7 +193,7 @@ ngx_http_idem_sse_data(ngx_pool_t *pool, ngx_http_idem_sse_event_t *event,
 }
 
 
-/* of "name: value", "name:value" or "name"; NULL: another field */
+/* the value of "name: value", "name:value" or "name"; NULL: another field */
 
 static u_char *
 ngx_http_idem_sse_value(u_char *line, u_char *end, const ngx_str_t *name)
@@ -242,7 +242,7 @@ ngx_http_idem_sse_skip_eol(u_char *p, u_char *last)
 }
 
 
-/* an id that is not in it: the client gets the whole */
+/* if the id is not found, the client gets the whole body */
 
 void
 ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body)
@@ -325,7 +325,7 @@ ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log)
     ngx_http_idem_json_t               *json;
     ngx_http_idem_canon_mem_t           mem;
 
-    /* most of what is none is not worth a parser */
+    /* a quick check saves the parser in most cases */
 
     if (data->len < sizeof("\"jsonrpc\"")
         || ngx_strnstr(data->data, "\"jsonrpc\"", data->len) == NULL)

@@ -5,8 +5,8 @@
  */
 
 /*
- * The events of a stored text/event-stream, and the JSON-RPC responses among
- * them: what idempotency_replay_json and idempotency_keep_json are about.
+ * Events of a stored text/event-stream, and the JSON-RPC responses among
+ * them.  Used by idempotency_replay_json and idempotency_keep_json.
  */
 
 
@@ -22,9 +22,9 @@
 
 
 typedef struct {
-    ngx_str_t    data;             /* its lines joined                      */
-    ngx_str_t    lines;            /* that it is in, as they stand          */
-    ngx_str_t    end;              /* of the last one: CR, LF or both       */
+    ngx_str_t    data;             /* the joined data lines                 */
+    ngx_str_t    lines;            /* the data lines as stored              */
+    ngx_str_t    end;              /* of the last line: CR, LF or both      */
 } ngx_http_idem_sse_event_t;
 
 
@@ -33,23 +33,22 @@ ngx_uint_t ngx_http_idem_is_type(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_is_sse(ngx_http_request_t *r);
 
 /*
- * The next event of "rest" that has data in lines that follow each other, for
- * as long as there is an event that ended: NGX_OK, or NGX_DONE; NGX_ERROR: no
- * memory
+ * Finds the next complete event in "rest" whose data lines are adjacent:
+ * NGX_OK, or NGX_DONE if there is none, or NGX_ERROR without memory
  */
 ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
     ngx_http_idem_sse_event_t *event);
 
 /*
- * An EventSource that comes back tells the last event it has (Last-Event-ID):
- * what is before the end of that one is taken out of "body"
+ * An EventSource that reconnects sends the id of its last event
+ * (Last-Event-ID): removes the events up to that one from "body"
  */
 void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
 
 /* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
 ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
 
-/* memory for the parser, not of a pool */
+/* an allocator for the parser that uses no pool */
 void ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log);
 
 

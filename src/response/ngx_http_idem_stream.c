@@ -5,17 +5,17 @@
  */
 
 /*
- * Streams: a response that goes to the client as it comes, and is captured
- * meanwhile.
+ * Streams: responses that are sent to the client while they are captured.
  *
- * What arrives is copied into the pieces that are held, and the client is
- * served from these, at its own pace: a slow client does not hold up the
- * upstream, and one that is gone does not end it.  The end of the response is
- * passed on after the commit, so that a client that has seen it can get the
- * whole again.
+ * Incoming data is copied to the held pieces, and the client is served from
+ * these at its own speed: a slow client does not delay the upstream, and one
+ * that disconnects does not end it.  The end of the response is sent after
+ * the commit, so that a client that has seen it can get the whole response
+ * again.
  *
- * Called by the capture, by nginx when the client can be written to, and by
- * whoever sends what was held; calls the capture when the stream is complete.
+ * Called by the capture, by nginx when the client's connection is writable,
+ * and by code that sends held responses.  Calls the capture when the stream
+ * is complete.
  */
 
 
@@ -27,7 +27,7 @@
 #include "response/ngx_http_idem_sse.h"
 
 
-/* what the client's connection has not taken yet */
+/* data that the client's connection has not taken yet */
 #define NGX_HTTP_IDEM_STREAM_BLOCKED                                          \
     (NGX_HTTP_WRITE_BUFFERED|NGX_LOWLEVEL_BUFFERED)
 
@@ -55,11 +55,11 @@ static void ngx_http_idem_stream_gone(ngx_http_request_t *r,
 static off_t ngx_http_idem_stream_sent(ngx_http_request_t *r);
 
 
-/* nginx's own, which is the same for every connection that has a request */
+/* nginx's own handler, the same for all connections with a request */
 static ngx_event_handler_pt  ngx_http_idem_stream_request_handler;
 
 
-/* a response of which nobody can wait for the end */
+/* whether a response is a stream, whose end the client can't wait for */
 
 ngx_uint_t
 ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -86,7 +86,9 @@ ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* nginx takes X-Accel-Buffering out of the response: look at what it got */
+/*
+ * nginx removes X-Accel-Buffering from the response: check what it received
+ */
 
 static ngx_uint_t
 ngx_http_idem_unbuffered(ngx_http_upstream_t *u)
@@ -123,7 +125,7 @@ ngx_http_idem_unbuffered(ngx_http_upstream_t *u)
 }
 
 
-/* the header goes out at once */
+/* sends the header at once */
 
 ngx_int_t
 ngx_http_idem_stream_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -141,7 +143,7 @@ ngx_http_idem_stream_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (rc > NGX_OK) {
 
-        /* a filter has another response for it, and nothing was sent yet */
+        /* a filter replaces the response, and nothing was sent yet */
 
         ctx->stream.live = 0;
         return rc;
@@ -157,8 +159,8 @@ ngx_http_idem_stream_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * A client that can't be written to is no reason to end what runs: nginx's
- * handlers would, when the time to send is over.
+ * A client that can't be written to must not end the execution.  nginx's
+ * handlers would end it after send_timeout.
  */
 
 void
@@ -204,7 +206,7 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
         wev->timedout = 0;
 
         if (wev->delayed) {
-            /* limit_rate, not the client */
+            /* delayed by limit_rate, not by the client */
             wev->delayed = 0;
 
         } else {
@@ -269,7 +271,7 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
     if (r->connection->buffered & NGX_HTTP_IDEM_STREAM_BLOCKED
         && ctx->work.answering == NULL)
     {
-        /* who makes it waits for the client by himself */
+        /* a handler without an upstream waits for the client itself */
         (void) ngx_http_idem_stream_next(r, ctx, NULL);
     }
 
@@ -277,7 +279,7 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 }
 
 
-/* all but the end is out, or on its way */
+/* everything but the end was sent or is being sent */
 
 static ngx_int_t
 ngx_http_idem_stream_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -287,7 +289,7 @@ ngx_http_idem_stream_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (r->postponed || r != r->connection->data) {
 
-        /* subrequests, which may have something to say yet */
+        /* subrequests may still add to the response */
 
         ctx->capture.composed = 1;
 
@@ -302,7 +304,7 @@ ngx_http_idem_stream_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* it can't be kept: what is held and not sent yet goes ahead of the rest */
+/* it can't be kept: sends the held but unsent data, then the rest */
 
 static ngx_int_t
 ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -316,7 +318,7 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     if (ctx->stream.piece && ctx->stream.busy == NULL) {
 
-        /* what was sent is not needed any more */
+        /* drop the pieces that were sent */
 
         while (ctx->capture.held != ctx->stream.piece) {
             cl = ctx->capture.held;
@@ -329,7 +331,7 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the client sees it break off, as it would without us */
+/* the client sees a truncated response, as without this module */
 
 static void
 ngx_http_idem_stream_broke(ngx_http_idem_ctx_t *ctx)
@@ -341,7 +343,7 @@ ngx_http_idem_stream_broke(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* what the client does not have yet, with the end if there is one */
+/* sends the rest, with the end if there is one */
 
 ngx_int_t
 ngx_http_idem_stream_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -368,8 +370,8 @@ ngx_http_idem_stream_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The pieces themselves: nothing is added to them any more, and the record is
- * stored, so that they can be used up.
+ * Uses the pieces themselves: they are complete, and the record is stored, so
+ * that filters may consume them.
  */
 
 static ngx_chain_t *
@@ -422,8 +424,8 @@ ngx_http_idem_stream_rest(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Passes on what there is.  As long as the client has not taken what it was
- * given, an upstream's response waits in the pieces; others mind the client
+ * Sends what is available.  While the client has not taken earlier data, an
+ * upstream's response waits in the pieces; other handlers wait for the client
  * themselves.
  */
 
@@ -458,7 +460,7 @@ ngx_http_idem_stream_pass(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* whatever becomes of the client, the upstream is told that all is well */
+/* returns success to the upstream even if the client has gone */
 
 static ngx_int_t
 ngx_http_idem_stream_next(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -486,8 +488,8 @@ ngx_http_idem_stream_next(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * Buffers of their own for the pieces that are not passed on yet: a piece
- * grows, and the store reads it.  NGX_DECLINED: there is nothing.
+ * Makes separate buffers for the unsent data: a piece grows, and the store
+ * reads it.  NGX_DECLINED: there is nothing to send.
  */
 
 static ngx_int_t
@@ -524,7 +526,7 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         cl = ngx_chain_get_free_buf(r->pool, &s->free);
 
         if (cl == NULL) {
-            /* the rest has its chance at the end */
+            /* ..._stream_rest() sends what is left */
             break;
         }
 
@@ -575,8 +577,8 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * How much may be passed on.  With a Content-Length the last byte is the end
- * for the client, whatever comes after it.
+ * How many bytes may be sent.  With a Content-Length the last byte ends the
+ * response for the client, so it is withheld until the commit.
  */
 
 static size_t
@@ -594,7 +596,7 @@ ngx_http_idem_stream_ready(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* nothing more is written; what runs goes on */
+/* stops writing to the client; the execution goes on */
 
 static void
 ngx_http_idem_stream_gone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -616,7 +618,7 @@ ngx_http_idem_stream_gone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                   "is captured to its end, record %*xs",
                   (size_t) 8, ctx->claims.primary->id);
 
-    /* the end of a subrequest would end all, were this an error */
+    /* with an error set, the end of a subrequest would end the request */
 
     c->error = 0;
 
@@ -634,7 +636,7 @@ ngx_http_idem_stream_gone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The output of a subrequest goes its way.  If something of it comes out, the
+ * The output of a subrequest is passed on.  If any of it is sent, the
  * response is more than what is captured.
  */
 

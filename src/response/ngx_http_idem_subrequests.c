@@ -7,18 +7,18 @@
 /*
  * Subrequests that run while the main response is held.
  *
- * Mostly nobody sees their output: ngx.location.capture() of Lua, njs and
- * auth_request keep it.  But a module can also put it into the response, as
- * echo_location and slice do, and nginx's postpone filter, which stands below
- * us and puts all parts in order, would send it ahead of the header.
+ * Usually their output is not sent: ngx.location.capture() of Lua, njs and
+ * auth_request keep it.  But modules such as echo_location and slice add it
+ * to the response.  nginx's postpone filter, which runs after this module's
+ * and orders all parts, would send it ahead of the header.
  *
- * The slices of a file are parts of one response: they are held like the rest
- * of it.  Any other subrequest is another response, with filters of its own,
- * and whether something of it comes out at the end is known only there.  So
- * its output goes down to nginx's write filter, which is told not to send.
- * What has arrived there shows that the response is made by subrequests: then
- * the main response is let through, in its place before and between them, and
- * its record says that it ran and can't be replayed.
+ * The slices of a file are parts of one response and are held like the rest
+ * of it.  Any other subrequest is another response with its own filters, and
+ * only the last filter shows whether any of it is sent.  So its output is
+ * passed down to nginx's write filter, which is kept from sending.  If data
+ * arrives there, the response is made by subrequests: the main response is
+ * sent, with its parts before and between them, and its record says that the
+ * request ran and can't be replayed.
  *
  * Called by the capture.
  */
@@ -31,11 +31,11 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* what the main request sent after a subrequest that was not through then */
+/* data of the main request that follows an unfinished subrequest */
 
 struct ngx_http_idem_segment_s {
     ngx_http_request_t       *after;
-    ngx_chain_t             **start;            /* in what is held          */
+    ngx_chain_t             **start;            /* its first link in "held" */
     ngx_http_idem_segment_t  *next;
 };
 
@@ -65,14 +65,14 @@ ngx_http_idem_subrequest_header(ngx_http_request_t *r,
     {
         r->filter_need_in_memory = 1;
 
-        /* the client's range is cut out of the whole, not out of each slice */
+        /* the client's range is cut from the whole, not from each slice */
 
         r->allow_ranges = 0;
     }
 }
 
 
-/* the slice module gives its context to the subrequests it makes */
+/* subrequests of the slice module share its context */
 
 static ngx_uint_t
 ngx_http_idem_slice(ngx_http_request_t *r)
@@ -98,7 +98,7 @@ ngx_http_idem_slice(ngx_http_request_t *r)
 }
 
 
-/* the body filter for a subrequest while the main response is held */
+/* the body filter of a subrequest while the main response is held */
 
 ngx_int_t
 ngx_http_idem_subrequest_body(ngx_http_request_t *r,
@@ -171,8 +171,8 @@ ngx_http_idem_slice_body(ngx_http_request_t *r,
 
 
 /*
- * Lets "in" go down to the write filter, but not to the client.  What arrives
- * there is the client's: the chain, or NULL if it is nothing.
+ * Passes "in" down to the write filter, but not to the client.  Returns the
+ * chain that arrived there, or NULL if it has no data.
  */
 
 ngx_chain_t *
@@ -215,9 +215,9 @@ ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in, ngx_int_t *rc)
 
 
 /*
- * The main request sends, or is asked to go on, and there are subrequests that
- * are not through.  NGX_DECLINED: "in" is to be held, or there is nothing to
- * wait for.
+ * The main request sends data, or is resumed, while subrequests are
+ * unfinished.  NGX_DECLINED: "in" is to be held, or there is nothing to wait
+ * for.
  */
 
 ngx_int_t
@@ -231,7 +231,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
 
     if (in == NULL) {
 
-        /* the postpone filter wakes the next of them */
+        /* the postpone filter wakes the next subrequest */
 
         (void) ngx_http_idem_probe(r, NULL, &rc);
 
@@ -277,7 +277,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
 }
 
 
-/* what is held from now on stands behind the subrequests that there are */
+/* data held from now on comes after the present subrequests */
 
 static ngx_int_t
 ngx_http_idem_segment(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -316,7 +316,7 @@ ngx_http_idem_segment(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     *last = segment;
 
-    /* it does not go on in the buffer of the one before */
+    /* do not append to the previous segment's buffer */
     ctx->capture.tail = NULL;
 
     return NGX_OK;
@@ -324,9 +324,9 @@ ngx_http_idem_segment(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * Lets the main response through while it has subrequests: each part of it to
- * its place.  NGX_ERROR: that failed, also if a filter has another status for
- * the response, since the parts of the subrequests would not be of that one.
+ * Sends the main response while it has subrequests, each part in its place.
+ * NGX_ERROR: sending failed, or a filter replaces the response by another
+ * status, of which the subrequests' data would not be a part.
  */
 
 static ngx_int_t
@@ -347,7 +347,7 @@ ngx_http_idem_compose(ngx_http_request_t *r,
 
     ngx_http_idem_let_through(r, ctx, reason);
 
-    /* what came before the first of them, as if there were none yet */
+    /* data before the first subrequest, as if there were none yet */
 
     active = r->connection->data;
     rest = r->postponed;
@@ -396,7 +396,7 @@ ngx_http_idem_compose(ngx_http_request_t *r,
 }
 
 
-/* the chain of a segment; the one before ends there */
+/* detaches the chain of a segment from the previous one */
 
 static ngx_chain_t *
 ngx_http_idem_cut_chain(ngx_http_idem_segment_t *segment)
@@ -411,8 +411,8 @@ ngx_http_idem_cut_chain(ngx_http_idem_segment_t *segment)
 
 
 /*
- * The request whose turn it was goes on.  If the filters have made new
- * subrequests of what they were given, as ssi does, it is after them.
+ * Resumes the request whose turn it was.  If the filters have made new
+ * subrequests, as ssi does, it comes after them.
  */
 
 static ngx_int_t
@@ -431,7 +431,7 @@ ngx_http_idem_activate(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    /* the first of a list stays in it while it is its turn */
+    /* the active request stays in its list while it is its turn */
 
     for (parent = active; parent != r; parent = parent->parent) {
         if (*rest && (*rest)->request == parent) {
@@ -457,7 +457,7 @@ ngx_http_idem_activate(ngx_http_request_t *r,
 }
 
 
-/* takes the subrequests up to "upto" out of "rest", if that is one of them */
+/* moves the subrequests up to "upto" from "rest" to r->postponed, if found */
 
 static void
 ngx_http_idem_postpone(ngx_http_request_t *r,
@@ -483,7 +483,7 @@ ngx_http_idem_postpone(ngx_http_request_t *r,
 }
 
 
-/* what the filters of a subrequest have seen already, behind those */
+/* passes on data that the subrequest's own filters have processed already */
 
 static ngx_int_t
 ngx_http_idem_pass_filtered(ngx_http_request_t *r, ngx_chain_t *in)
