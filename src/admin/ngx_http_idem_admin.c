@@ -5,21 +5,21 @@
  */
 
 /*
- * idempotency_admin: the directive, and which address below its location is
- * what.
+ * idempotency_admin: the directive, and the routing of URIs below its
+ * location.
  *
- *   GET    records/<store>/<id>            one record
- *   GET    records/<store>?key=&scope=     the same, by the key
- *   GET    records/<store>?state=&older=…  many, a page at a time
+ *   GET    records/<store>/<id>           one record
+ *   GET    records/<store>?key=&scope=    the same, by its key
+ *   GET    records/<store>?state=&older=… many, in pages
  *   DELETE of these
- *   GET    id?key=&scope=                  record id and hash of a key
- *   GET    events                          events as they happen
- *   GET    events?store=&since=…           events that a store keeps
+ *   GET    id?key=&scope=                 record id and hash of a key
+ *   GET    events                         live events
+ *   GET    events?store=&since=…          stored events
  *   DELETE of these
- *   GET    health                          each store is asked
+ *   GET    health                         asks each store
  *
- * It is a location like any other: who may ask is said by allow, auth_basic
- * and the like.  A content handler; calls the rest of ..._admin*.c.
+ * Access is controlled as in any location, by allow, auth_basic and the
+ * like.  A content handler; calls the other ..._admin*.c files.
  */
 
 
@@ -158,7 +158,7 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
 }
 
 
-/* of the address, what comes behind that of the location */
+/* the rest of the URI after the location's prefix */
 
 static ngx_str_t
 ngx_http_idem_admin_tail(ngx_http_request_t *r)
@@ -190,7 +190,7 @@ ngx_http_idem_admin_tail(ngx_http_request_t *r)
 }
 
 
-/* takes the first segment away, if it is that */
+/* removes "word" if it is the first segment */
 
 static ngx_uint_t
 ngx_http_idem_admin_word(ngx_str_t *tail, const char *word)

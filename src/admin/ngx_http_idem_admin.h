@@ -5,15 +5,15 @@
  */
 
 /*
- * idempotency_admin: records for people, over HTTP.
+ * idempotency_admin: inspection and deletion of records over HTTP.
  *
- *   ..._admin.c          the directive, which address is what, small answers
- *   ..._admin_query.c    arguments of a request: which records are meant
- *   ..._admin_records.c  one record or many, shown or removed, by slices
- *   ..._admin_print.c    a record as JSON: never its body, headers, key, token
- *   ..._admin_health.c   each store is asked
- *   ..._admin_events.c   events as they happen, as server-sent events
- *   ..._admin_trail.c    events that a store keeps, of all hosts
+ *   ..._admin.c          the directive, routing, and small responses
+ *   ..._admin_query.c    request arguments that select records
+ *   ..._admin_records.c  shows or deletes one record or many, in slices
+ *   ..._admin_print.c    a record as JSON, without body, headers, key, token
+ *   ..._admin_health.c   asks each store
+ *   ..._admin_events.c   live events of this nginx, as server-sent events
+ *   ..._admin_trail.c    stored events of all hosts
  */
 
 
@@ -33,12 +33,12 @@
 #define NGX_HTTP_IDEM_ADMIN_READ  2
 
 
-/* which records are meant */
+/* selection of records */
 
 typedef struct {
     u_char                  id[NGX_HTTP_IDEM_ID_LEN];
-    unsigned                one:1;              /* "id" names it            */
-    unsigned                some:1;             /* of many, by a filter     */
+    unsigned                one:1;              /* by "id"                  */
+    unsigned                some:1;             /* many, by a filter        */
     unsigned                dry_run:1;
     ngx_uint_t              state;              /* 0: any                   */
     ngx_msec_t              older;
@@ -49,12 +49,12 @@ typedef struct {
     ngx_uint_t              limit;
     ngx_str_t               cursor;             /* of the store             */
     u_char                  after[NGX_HTTP_IDEM_ID_LEN];
-                                                /* ... and within its slice */
+                                                /* last id within its slice */
     unsigned                resumed:1;          /* "after" is set           */
 } ngx_http_idem_admin_query_t;
 
 
-/* labels of a record; empty where there is none */
+/* labels of a record; empty if it has none */
 
 typedef struct {
     ngx_str_t               group;
@@ -70,22 +70,22 @@ typedef struct {
     ngx_http_idem_admin_query_t   query;
     ngx_http_idem_text_t          text;
     ngx_http_idem_op_t            op;
-    ngx_http_idem_list_t          list;          /* of a slice               */
-    ngx_http_idem_list_t          removed;       /* of one of its records    */
-    ngx_pool_t                   *pool;          /* of a slice               */
+    ngx_http_idem_list_t          list;          /* of a slice              */
+    ngx_http_idem_list_t          removed;       /* a record of the slice
+                                                    that was removed        */
+    ngx_pool_t                   *pool;          /* of a slice              */
     u_char                        cursor[NGX_HTTP_IDEM_CURSOR_MAX];
-    size_t                        cursor_len;    /* of the slice             */
+    size_t                        cursor_len;    /* of this slice           */
     u_char                        next[NGX_HTTP_IDEM_CURSOR_MAX];
-    size_t                        next_len;      /* of the one behind it     */
-    ngx_uint_t                    entry;         /* of the slice, to be done */
-    ngx_uint_t                    n;             /* records told             */
-    ngx_uint_t                    slices;        /* since it was in the loop
-                                                    last                     */
+    size_t                        next_len;      /* of the next slice       */
+    ngx_uint_t                    entry;         /* next entry of the slice */
+    ngx_uint_t                    n;             /* records in the response */
+    ngx_uint_t                    slices;        /* since the last pause    */
     ngx_msec_t                    start;
-    ngx_event_t                   event;         /* goes on, a little later  */
+    ngx_event_t                   event;         /* resumes after a pause   */
     unsigned                      remove:1;
-    unsigned                      removing:1;    /* an entry, under way      */
-    unsigned                      failed:1;      /* a slice: op says why     */
+    unsigned                      removing:1;    /* a removal is pending    */
+    unsigned                      failed:1;      /* the slice: see "op"     */
 } ngx_http_idem_admin_t;
 
 
@@ -97,7 +97,7 @@ char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_http_idem_store_t *ngx_http_idem_admin_store(ngx_http_request_t *r,
     ngx_str_t *name);
 
-/* an error as JSON, with a text for people; what a handler returns */
+/* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);
 ngx_int_t ngx_http_idem_admin_send(ngx_http_request_t *r,
@@ -107,14 +107,14 @@ void ngx_http_idem_admin_text(ngx_http_request_t *r,
 
 /* ..._admin_query.c */
 
-/* NGX_DECLINED: it is not right, and an error was made of it in *rc */
+/* NGX_DECLINED: the arguments are invalid, and *rc is the error sent */
 ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 ngx_int_t ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
 ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);
 
-/* the record of ?key= and ?scope=; NGX_DECLINED: there is no key */
+/* the record of ?key= and ?scope=; NGX_DECLINED: no key was given */
 ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id,
     u_char *hash, ngx_str_t *scope);
 ngx_uint_t ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
@@ -139,7 +139,7 @@ void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
 
-/* r->write_event_handler of events that go on */
+/* r->write_event_handler of an event stream */
 void ngx_http_idem_follow_write(ngx_http_request_t *r);
 
 /* ..._admin_trail.c */

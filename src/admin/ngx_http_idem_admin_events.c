@@ -5,13 +5,13 @@
  */
 
 /*
- * GET events: the events of this nginx as they happen, as server-sent events.
+ * GET events: live events of this nginx, as server-sent events.
  *
- * The request looks into the tap some times a second, while it is there; what
- * happens in other workers comes by the same way.  A client that reads too
- * slowly is told that it missed some.  ?key= and ?record= choose.
+ * The request polls the tap, a ring buffer in shared memory with the events
+ * of all workers, several times a second.  A client that reads too slowly
+ * gets a comment that it missed events. ?key= and ?record= select events.
  *
- * Called by the handler; calls the tap.
+ * Called by the admin handler; calls the tap.
  */
 
 
@@ -27,7 +27,7 @@
 #define NGX_HTTP_IDEM_FOLLOW_ALIVE  15000
 #define NGX_HTTP_IDEM_FOLLOW_SIZE   65536
 
-/* "data: " and the empty line behind */
+/* "data: " and the blank line */
 #define NGX_HTTP_IDEM_FOLLOW_FRAME  16
 
 
@@ -38,7 +38,7 @@ typedef struct {
     u_char               *buf;
     ngx_msec_t            sent;
     ngx_str_t             word;                 /* in each line, or empty   */
-    ngx_str_t             other;                /* ... or this one          */
+    ngx_str_t             other;                /* or this one              */
     u_char                word_data[96];
     u_char                other_data[96];
 } ngx_http_idem_follow_t;
@@ -114,7 +114,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = ngx_http_idem_follow_write;
 
-    /* not cancelable: a worker that is to quit ends the request first */
+    /* not cancelable: a worker that shuts down ends the request first */
 
     ngx_add_timer(&f->event, NGX_HTTP_IDEM_FOLLOW_LOOK);
 
@@ -123,8 +123,8 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 
 
 /*
- * A line that is wanted has this in it.  What a store tells of a record does
- * not have the hash of the key, since the store does not know that.
+ * Sets the text that a selected line contains.  Events that a store reports
+ * for a record lack the hash of the key, which the store does not know.
  */
 
 static ngx_int_t
@@ -193,7 +193,7 @@ ngx_http_idem_follow_look(ngx_event_t *ev)
 
     ngx_http_idem_tap_follow();
 
-    /* what was sent is in the same buffer */
+    /* the buffer is reused: wait until its data was sent */
 
     if (!r->buffered && !c->buffered && r->out == NULL) {
 
@@ -252,7 +252,7 @@ ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f)
         ngx_memcpy(p, "data: ", 6);
         p += 6 + len;
 
-        /* a line ends with a line feed */
+        /* the line itself ends with a line feed */
 
         *p++ = LF;
     }

@@ -5,11 +5,11 @@
  */
 
 /*
- * GET health: every store is asked for a record that nobody has.  200 if all
- * answer, 503 if one does not; what a breaker, a cache or an outbox does in
- * the meantime is told beside it.
+ * GET health: asks each store for a record that does not exist.  The status
+ * is 200 if all stores reply, otherwise 503.  The number of commits that wait
+ * in a store's outbox is reported, too.
  *
- * Called by the handler; calls the stores, one after the other.
+ * Called by the admin handler; calls the stores one after the other.
  */
 
 
@@ -26,7 +26,7 @@ typedef struct {
     ngx_http_idem_text_t       text;
     ngx_http_idem_op_t         op;
     ngx_http_idem_list_t       list;
-    ngx_uint_t                 n;               /* which store              */
+    ngx_uint_t                 n;               /* index of the store       */
     ngx_uint_t                 failed;
 } ngx_http_idem_health_t;
 

@@ -5,10 +5,10 @@
  */
 
 /*
- * A record as JSON: its state and its times, who it is of, what it costs; never
- * its body, headers, key or token.
+ * Prints a record as JSON: its state, times, labels and size; never its body,
+ * headers, key or token.
  *
- * Called by whoever answers with records.
+ * Called by code that responds with records.
  */
 
 
@@ -20,7 +20,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* of a string in an answer */
+/* maximum length of a string in a response */
 #define NGX_HTTP_IDEM_ADMIN_STRING  256
 
 
@@ -84,7 +84,7 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     if (entry->state == NGX_HTTP_IDEM_COMPLETED) {
         (void) ngx_http_idem_replays_look(entry->id, &replays, &original);
 
-        /* of an earlier response: those do not count */
+        /* replays of an earlier response do not count */
 
         ngx_http_idem_text(t, ",\"replays\":%ui",
                            original >= entry->claim.time ? replays : 0);
@@ -117,7 +117,7 @@ ngx_http_idem_admin_time(ngx_http_idem_text_t *t, const char *name,
 }
 
 
-/* a member, unless it is empty; what is not ASCII is not trusted to be UTF-8 */
+/* prints a member unless it is empty; non-ASCII bytes may be invalid UTF-8 */
 
 void
 ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
@@ -148,7 +148,7 @@ ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
         }
     }
 
-    /* a part at a time: a text takes lines of a limited length */
+    /* in parts, since ..._text() prints a limited length at once */
 
     ngx_http_idem_text(t, ",\"%s\":\"", name);
     ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - buf), 512), buf);

@@ -5,9 +5,9 @@
  */
 
 /*
- * The arguments of a question about records: which ones are meant.
+ * Arguments of requests that select records.
  *
- * Called by the handler with a request, and for each record of a slice.
+ * Called by the admin handler for a request, and for each record of a slice.
  */
 
 
@@ -32,7 +32,7 @@ static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
 
 
-/* "q" may name one already */
+/* "q" may already have an id */
 
 ngx_int_t
 ngx_http_idem_admin_query(ngx_http_request_t *r,
@@ -94,8 +94,8 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
 
 /*
- * A deletion with an empty "tenant=" is of a script whose variable is empty:
- * it does not mean all tenants.
+ * A deletion with an empty "tenant=" probably comes from a script with an
+ * empty variable, and must not delete the records of all tenants.
  */
 
 static ngx_int_t
@@ -172,7 +172,7 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
     (void) ngx_http_idem_admin_arg(r, "group", &q->group);
     (void) ngx_http_idem_admin_arg(r, "tenant", &q->tenant);
 
-    /* an actor is kept as a hash, and may be asked for by that, or by name */
+    /* an actor is stored as a hash, and selected by the hash or by name */
 
     if (ngx_http_idem_admin_arg(r, "actor", &q->actor) == NGX_OK) {
         ngx_http_idem_digest_plain(hash, q->actor.data, q->actor.len);
@@ -187,7 +187,7 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
 }
 
 
-/* "<cursor of the store>" or "<cursor of the store>~<id>", in base64url */
+/* "<store cursor>" or "<store cursor>~<id>", in base64url */
 
 static ngx_int_t
 ngx_http_idem_admin_cursor(ngx_http_request_t *r,
@@ -243,7 +243,7 @@ invalid:
 }
 
 
-/* an argument, decoded; NGX_DECLINED: there is none */
+/* a decoded argument; NGX_DECLINED: not given */
 
 ngx_int_t
 ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
@@ -297,8 +297,8 @@ ngx_http_idem_admin_id(ngx_str_t *text, u_char *id)
 
 
 /*
- * As a request has it: the scope of a location that says none is the host, and
- * a key in quotes is what is between them.
+ * Computes the record id as for a request: the default scope is the host, and
+ * the quotes around a key are removed.
  */
 
 ngx_int_t
@@ -385,7 +385,7 @@ ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
 }
 
 
-/* "a" is empty: any */
+/* an empty "a" matches any value */
 
 static ngx_uint_t
 ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b)

@@ -5,15 +5,15 @@
  */
 
 /*
- * One record or many, shown or removed.
+ * Shows or deletes one record or many.
  *
- * Many are taken from the store slice by slice.  After some slices that were
- * there at once the request leaves the event loop to others for a moment; and
- * after a while it answers with what it has and a cursor, whatever is left.
- * The records of a slice are told in the order of their ids, so that a page
- * that ends within a slice has a place where the next one begins.
+ * Many records are read from the store in slices.  After some slices that
+ * completed at once, the request pauses so that the worker can serve others.
+ * After a time limit it responds with the records so far and a cursor.  The
+ * records of a slice are sorted by id, so that a page can end within a slice
+ * and the next page can continue there.
  *
- * Called by the handler; calls the store.
+ * Called by the admin handler; calls the store.
  */
 
 
@@ -24,10 +24,10 @@
 #include "admin/ngx_http_idem_admin.h"
 
 
-/* slices in one turn of the event loop */
+/* slices per iteration of the event loop */
 #define NGX_HTTP_IDEM_ADMIN_TURN       4
 
-/* a page takes no longer */
+/* time limit of a page, ms */
 #define NGX_HTTP_IDEM_ADMIN_TIME       2000
 
 #define NGX_HTTP_IDEM_ADMIN_POOL_SIZE  4096
@@ -119,7 +119,7 @@ ngx_http_idem_admin_run(ngx_http_idem_admin_t *a)
 }
 
 
-/* NGX_AGAIN: it goes on later; otherwise the answer went out */
+/* NGX_AGAIN: continues later; otherwise the response was sent */
 
 static ngx_int_t
 ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
@@ -150,7 +150,7 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
             return rc;
         }
 
-        /* that was the slice */
+        /* the slice is done */
 
         ngx_destroy_pool(a->pool);
         a->pool = NULL;
@@ -205,7 +205,7 @@ ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
 }
 
 
-/* NGX_OK: a slice is there, or a->failed */
+/* NGX_OK: the slice was read, or a->failed is set */
 
 static ngx_int_t
 ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
@@ -271,7 +271,7 @@ ngx_http_idem_admin_order(const void *one, const void *two)
 }
 
 
-/* NGX_DECLINED: the slice has no more */
+/* NGX_DECLINED: the slice has no more entries */
 
 static ngx_int_t
 ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
@@ -359,8 +359,8 @@ ngx_http_idem_admin_label(ngx_http_idem_line_t *line, const char *name,
 
 
 /*
- * An event, and a line in the error log: who it was that asked.  What the
- * record was may be unknown: the reply was lost.
+ * Writes an event and a line to the error log with the user who deleted the
+ * record.  "entry" is NULL if the store's reply was lost.
  */
 
 static void
@@ -401,7 +401,7 @@ ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
 }
 
 
-/* a page; the next one begins behind "after", or with the next slice */
+/* ends a page; the next page starts after "after", or with the next slice */
 
 static ngx_int_t
 ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
@@ -412,7 +412,7 @@ ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
     ngx_str_t   src, dst;
     ngx_uint_t  more;
 
-    /* this slice is to be asked again, from its beginning or from there on */
+    /* read this slice again, from its beginning or after "after" */
 
     more = (a->pool != NULL);
 
@@ -510,7 +510,7 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
         ngx_http_idem_admin_tell(a, entry);
 
     } else {
-        /* the reply was lost, and with it what the record was */
+        /* the reply was lost, and with it the record's data */
         ngx_http_idem_text(&a->text, "{\"records\":[");
         a->n = 1;
     }
@@ -561,7 +561,7 @@ ngx_http_idem_admin_event_handler(ngx_event_t *ev)
 }
 
 
-/* the request ends, perhaps since its client is gone */
+/* the request ends; its client may have gone */
 
 static void
 ngx_http_idem_admin_cleanup(void *data)

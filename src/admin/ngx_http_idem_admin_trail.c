@@ -5,19 +5,19 @@
  */
 
 /*
- * GET events?store=: events that a store keeps, of all hosts, as server-sent
- * events; DELETE removes them.
+ * GET events?store=: stored events of all hosts, as server-sent events;
+ * DELETE removes them.
  *
- *   since=, until=   how long ago, as in nginx.conf, or ISO 8601
- *   older=           the same as until
- *   key=, record=, actor=   those only
- *   after=           behind this one: an id of the stream (or Last-Event-ID)
- *   follow=0         ends where the events end
- *   dry_run=1        of DELETE: counts
+ *   since=, until=         time ago as in nginx.conf, or ISO 8601
+ *   older=                 the same as until
+ *   key=, record=, actor=  select events
+ *   after=                 start after this id of the stream (Last-Event-ID)
+ *   follow=0               end after the last stored event
+ *   dry_run=1              with DELETE: only count
  *
- * A slice is asked for when the client has taken the one before.
+ * The next slice is requested after the client has received the previous one.
  *
- * Called by the handler; calls the store.
+ * Called by the admin handler; calls the store.
  */
 
 
@@ -28,11 +28,11 @@
 #include "admin/ngx_http_idem_admin.h"
 
 
-/* between looks, where all is told */
+/* polling interval after the last stored event, ms */
 #define NGX_HTTP_IDEM_TRAIL_LOOK   300
 #define NGX_HTTP_IDEM_TRAIL_ALIVE  15000
 
-/* while a client reads slowly */
+/* polling interval while the client reads slowly, ms */
 #define NGX_HTTP_IDEM_TRAIL_SLOW   50
 
 
@@ -43,7 +43,7 @@ typedef struct {
     ngx_pool_t             *pool;               /* of a slice               */
     ngx_event_t             event;
     ngx_msec_t              sent;
-    ngx_uint_t              n;                  /* removed                  */
+    ngx_uint_t              n;                  /* events matched           */
     size_t                  cursor_len;
     u_char                  cursor[NGX_HTTP_IDEM_CURSOR_MAX];
     u_char                  text[2 * NGX_HTTP_IDEM_HASH_LEN];
@@ -51,7 +51,7 @@ typedef struct {
     unsigned                follow:1;
     unsigned                remove:1;
     unsigned                dry_run:1;
-    unsigned                begun:1;            /* the header is out        */
+    unsigned                begun:1;            /* the header was sent      */
 } ngx_http_idem_admin_trail_t;
 
 
@@ -169,7 +169,7 @@ ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t)
 }
 
 
-/* how long ago, or when: ms since the epoch */
+/* parses a time ago or a point in time; sets ms since the epoch */
 
 static ngx_int_t
 ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
@@ -196,7 +196,7 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
         return NGX_OK;
     }
 
-    /* a date, or a date and a time; what follows a second does not count */
+    /* a date, or a date and a time; fractions of a second are ignored */
 
     n = (int) ngx_min(value.len, sizeof(text) - 1);
 
@@ -220,7 +220,7 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
 }
 
 
-/* a line that is wanted has this in it */
+/* sets the members that a selected event has */
 
 static void
 ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
@@ -243,7 +243,9 @@ ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
     if (ngx_http_idem_admin_key(r, id, hash, &scope) == NGX_OK) {
         ngx_str_set(&trail->name, "key_hash");
 
-        /* what a store told of the record has no hash of the key */
+        /*
+         * events that a store reports for a record lack the hash of the key
+         */
 
         ngx_str_set(&trail->other_name, "record");
         trail->other.data = t->record;
@@ -253,7 +255,7 @@ ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
     } else if (ngx_http_idem_admin_arg(r, "actor", &trail->other) == NGX_OK
                && trail->other.len)
     {
-        /* by name, as a hash or plain, or by the hash */
+        /* by name, stored as a hash or plain; or by the hash */
 
         ngx_str_set(&trail->name, "actor");
         trail->other_name = trail->name;
@@ -286,7 +288,7 @@ ngx_http_idem_trail_look(ngx_event_t *ev)
         return;
     }
 
-    /* what was sent is in the pool of the slice */
+    /* the data being sent is in the pool of the slice */
 
     if (t->begun && (r->buffered || c->buffered || r->out)) {
         ngx_add_timer(ev, NGX_HTTP_IDEM_TRAIL_SLOW);
@@ -365,7 +367,7 @@ ngx_http_idem_trail_handler(ngx_http_idem_op_t *op)
 }
 
 
-/* NGX_AGAIN: it goes on */
+/* NGX_AGAIN: continues later */
 
 static ngx_int_t
 ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
@@ -378,7 +380,7 @@ ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
 
     if (op->result != NGX_HTTP_IDEM_OK) {
 
-        /* who follows comes back, with the id of the last one */
+        /* the client reconnects with the id of the last event */
 
         if (t->begun) {
             return ngx_http_idem_trail_end(t);
@@ -407,7 +409,7 @@ ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
         return ngx_http_idem_trail_end(t);
     }
 
-    /* not cancelable: a worker that is to quit ends the request first */
+    /* not cancelable: a worker that shuts down ends the request first */
 
     ngx_add_timer(&t->event, trail->more ? 1 : NGX_HTTP_IDEM_TRAIL_LOOK);
 
@@ -415,7 +417,9 @@ ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
 }
 
 
-/* "data: <event>" for each, and with the last one where to go on */
+/*
+ * sends "data: <event>" for each event, and the cursor as id of the last one
+ */
 
 static ngx_int_t
 ngx_http_idem_trail_tell(ngx_http_idem_admin_trail_t *t)
@@ -560,7 +564,7 @@ ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t, ngx_int_t rc)
 }
 
 
-/* the request ends, perhaps since its client is gone */
+/* the request ends; its client may have gone */
 
 static void
 ngx_http_idem_trail_cleanup(void *data)

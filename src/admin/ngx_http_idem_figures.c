@@ -5,9 +5,9 @@
  */
 
 /*
- * The table of figures, and reading one.
+ * The table of metrics, and functions that read them.
  *
- * Called by the printers of the status endpoint.
+ * Called by the printers of idempotency_stats.
  */
 
 
@@ -89,7 +89,7 @@ ngx_http_idem_by(node, "result", ngx_http_idem_node_counts, NULL, 0,
                  NGX_HTTP_IDEM_NODE_N);
 
 
-/* a word, or an array of words by a label */
+/* an integer, or an array of integers by a label */
 
 #define ngx_http_idem_word(name, json, help, type, from, offset, by)          \
     { name, json, help, NGX_HTTP_IDEM_##type, NGX_HTTP_IDEM_FROM_##from,      \
@@ -337,7 +337,7 @@ ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store)
 }
 
 
-/* a store that can't tell what it holds was counted, some time ago */
+/* for a store that can't report its contents: the result of the last scan */
 
 static void
 ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
@@ -438,7 +438,7 @@ ngx_http_idem_figure_read(const ngx_http_idem_figure_t *f,
 }
 
 
-/* noughts as well: a rate() needs to have seen where it began */
+/* zeros count as well: rate() needs the first value */
 
 ngx_uint_t
 ngx_http_idem_figure_grouped(const ngx_http_idem_figure_t *f,

@@ -5,12 +5,12 @@
  */
 
 /*
- * The table of figures: what each is called in Prometheus and in JSON, what it
- * counts, by which labels, and where it is.  The printers walk it; a figure
- * more is a line more.
+ * The table of metrics: names in Prometheus and in JSON, help, type, labels,
+ * and location in memory.  The printers iterate over it; a new metric is a
+ * new row.
  *
- * Figures are words or histograms, in shared memory or in the view of a store
- * that is made for one answer.
+ * Metrics are integers or histograms, in shared memory or in a view of a
+ * store that is made for one response.
  */
 
 
@@ -33,26 +33,26 @@ typedef enum {
 } ngx_http_idem_figure_e;
 
 
-/* of what a figure is a part; a store may have none of some */
+/* the structure that a metric is in; a store may lack some of them */
 
 typedef enum {
     NGX_HTTP_IDEM_FROM_NGINX = 0,               /* ..._view_nginx_t         */
     NGX_HTTP_IDEM_FROM_STORE,                   /* ..._metrics_t            */
     NGX_HTTP_IDEM_FROM_HELD,                    /* ..._store_stats_t        */
-    NGX_HTTP_IDEM_FROM_ZONE,                    /* ... of shared memory     */
-    NGX_HTTP_IDEM_FROM_SIZE,                    /* ... if it is limited     */
-    NGX_HTTP_IDEM_FROM_USED,                    /* a word                   */
-    NGX_HTTP_IDEM_FROM_BREAKER,                 /* a word                   */
+    NGX_HTTP_IDEM_FROM_ZONE,                    /* same, of shared memory   */
+    NGX_HTTP_IDEM_FROM_SIZE,                    /* same, with a size limit  */
+    NGX_HTTP_IDEM_FROM_USED,                    /* an integer               */
+    NGX_HTTP_IDEM_FROM_BREAKER,                 /* an integer               */
     NGX_HTTP_IDEM_FROM_SERVER,                  /* ..._view_server_t        */
     NGX_HTTP_IDEM_FROM_SCAN,                    /* ..._view_scan_t          */
     NGX_HTTP_IDEM_FROM_OUTBOX,                  /* ..._view_outbox_t        */
     NGX_HTTP_IDEM_FROM_NODE,                    /* ..._node_figures_t       */
-    NGX_HTTP_IDEM_FROM_NODE_BREAKER,            /* a word                   */
+    NGX_HTTP_IDEM_FROM_NODE_BREAKER,            /* an integer               */
     NGX_HTTP_IDEM_FROM_N
 } ngx_http_idem_from_e;
 
 
-/* a label: an index into an array of figures */
+/* a label: an index into an array of metrics */
 
 typedef struct {
     const char                     *label;
@@ -65,25 +65,28 @@ typedef struct {
 
 typedef struct {
     const char                     *name;       /* NULL: only in JSON       */
-    const char                     *json;       /* "member", "object.member",
-                                                   "object." where the labels
-                                                   are members of the object;
-                                                   NULL: only in Prometheus */
+    const char                     *json;       /* "member",
+                                                   "object.member", or
+                                                   "object." if the labels
+                                                   are members of the
+                                                   object; NULL: only in
+                                                   Prometheus               */
     const char                     *help;
     ngx_http_idem_figure_e          type;
     ngx_http_idem_from_e            from;
     size_t                          offset;
-    size_t                          stride;     /* from group to group; 0: it
-                                                   has none                 */
+    size_t                          stride;     /* between groups; 0: not
+                                                   by group                 */
     const ngx_http_idem_by_t       *by[2];      /* or NULL                  */
 
     const uint64_t                 *bounds;     /* of a histogram           */
-    const char                    **states;     /* a word in JSON           */
-    size_t                          times;      /* JSON: a histogram for each
-                                                   of by[0], as "time"      */
-    unsigned                        all:1;      /* groups are added up      */
-    unsigned                        sparse:1;   /* Prometheus: noughts are left
-                                                   out, but of the last     */
+    const char                    **states;     /* names of values in JSON  */
+    size_t                          times;      /* offset of histograms by
+                                                   by[0], "time" in JSON    */
+    unsigned                        all:1;      /* sum of all groups        */
+    unsigned                        sparse:1;   /* Prometheus: omit zeros,
+                                                   except for the last
+                                                   label                    */
 } ngx_http_idem_figure_t;
 
 
@@ -93,7 +96,7 @@ typedef struct {
 } ngx_http_idem_view_nginx_t;
 
 
-/* of a store that is elsewhere */
+/* of a remote store */
 
 typedef struct {
     ngx_uint_t                      up;
@@ -101,11 +104,11 @@ typedef struct {
 } ngx_http_idem_view_server_t;
 
 
-/* seconds */
+/* in seconds */
 
 typedef struct {
-    ngx_uint_t                      oldest;     /* lock                     */
-    ngx_uint_t                      age;        /* of what was found        */
+    ngx_uint_t                      oldest;     /* age of the oldest lock   */
+    ngx_uint_t                      age;        /* since the scan           */
 } ngx_http_idem_view_scan_t;
 
 
@@ -116,7 +119,7 @@ typedef struct {
 } ngx_http_idem_view_outbox_t;
 
 
-/* what there is of a store, for one answer */
+/* the data of a store, for one response */
 
 typedef struct {
     ngx_http_idem_store_t          *store;
@@ -135,7 +138,7 @@ typedef struct {
 } ngx_http_idem_view_t;
 
 
-/* instead of a group: all of them */
+/* instead of a group: all groups */
 #define NGX_HTTP_IDEM_ALL_GROUPS  (NGX_HTTP_IDEM_METRICS_OTHER + 1)
 
 
@@ -143,16 +146,16 @@ void ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store);
 void ngx_http_idem_view_nginx(ngx_http_idem_view_t *v,
     ngx_http_idem_main_conf_t *mcf);
 
-/* the view is of the node at that place; NULL: there is none */
+/* selects a node of the view by its index; NULL: there is none */
 ngx_http_idem_node_figures_t *ngx_http_idem_view_node(ngx_http_idem_view_t *v,
     ngx_uint_t place);
 
-/* a figure by its indices; a word is in h->sum */
+/* reads a metric by its indexes; an integer is returned in h->sum */
 void ngx_http_idem_figure_read(const ngx_http_idem_figure_t *f,
     ngx_http_idem_view_t *v, ngx_uint_t group, ngx_uint_t i, ngx_uint_t j,
     ngx_http_idem_histogram_t *h);
 
-/* whether a group has samples of a figure */
+/* whether a group has samples of a metric */
 ngx_uint_t ngx_http_idem_figure_grouped(const ngx_http_idem_figure_t *f,
     ngx_http_idem_view_t *v, ngx_uint_t group);
 

@@ -5,16 +5,16 @@
  */
 
 /*
- * Counts the records of each store: how many there are, what they take, which
- * locks are held longest.
+ * Scans each store: counts its records and bytes, and finds the locks that
+ * are held longest.
  *
- * A store that is elsewhere can't be asked for that: its server has other
- * keys, too.  So its records are listed, a slice at a time, with pauses that
- * are much longer than the slices take.  It begins when somebody reads the
- * figures, on one worker, and what it finds is told to those who read them
- * next.  Nobody reads, nothing is asked.
+ * A remote store can't report this, since its server has other keys, too.  So
+ * its records are listed in slices, with pauses that are much longer than the
+ * slices take.  A scan starts on one worker when the metrics are read, and
+ * its result is shown to the next readers.  If nobody reads the metrics, no
+ * store is scanned.
  *
- * Called by the status endpoint; calls the stores.
+ * Called by idempotency_stats; calls the stores.
  */
 
 
@@ -25,13 +25,13 @@
 #include "admin/ngx_http_idem_admin.h"
 
 
-/* between two scans, at least; and after one that failed */
+/* minimum interval between two scans, ms; also after a failed scan */
 #define NGX_HTTP_IDEM_SCAN_EVERY   10000
 
-/* how long others leave it to a worker that does not go on */
+/* how long other workers wait for a scan that does not progress, ms */
 #define NGX_HTTP_IDEM_SCAN_LEASE   30000
 
-/* between two slices: at least, and as a multiple of what one takes */
+/* pause between two slices: minimum, and multiple of a slice's duration */
 #define NGX_HTTP_IDEM_SCAN_PAUSE   5
 #define NGX_HTTP_IDEM_SCAN_SHARE   20
 
@@ -40,7 +40,7 @@ typedef struct {
     ngx_http_idem_op_t       op;
     ngx_http_idem_list_t     list;
     ngx_event_t              timer;
-    ngx_pool_t              *pool;               /* of a slice               */
+    ngx_pool_t              *pool;               /* of a slice              */
     uint64_t                 start;
     u_char                   cursor[NGX_HTTP_IDEM_CURSOR_MAX];
     size_t                   cursor_len;
@@ -65,7 +65,7 @@ static void ngx_http_idem_scan_label(u_char *dst, ngx_str_t *label);
     (&(s)->op.store->metrics->history.scanned)
 
 
-/* of this worker, by store */
+/* scans of this worker, by store */
 static ngx_http_idem_scan_t
     *ngx_http_idem_scans[NGX_HTTP_IDEM_METRICS_STORES];
 
@@ -130,7 +130,7 @@ ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
     s->timer.log = ngx_cycle->log;
     s->timer.cancelable = 1;
 
-    /* not now: a client waits for its figures */
+    /* later: the client waits for its response now */
 
     ngx_add_timer(&s->timer, 1);
 }
@@ -232,7 +232,7 @@ ngx_http_idem_scan_handler(ngx_http_idem_op_t *op)
 }
 
 
-/* a long scan is followed by a pause as long */
+/* a long scan is followed by a pause of the same length */
 
 static void
 ngx_http_idem_scan_end(ngx_http_idem_scan_t *s, uint64_t now,
@@ -271,7 +271,7 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
         return;
     }
 
-    /* the oldest first */
+    /* sorted, the oldest first */
 
     i = tally->nlongest;
 

@@ -5,13 +5,13 @@
  */
 
 /*
- * idempotency_stats: the figures, as a page, as JSON, or for Prometheus.
+ * idempotency_stats: metrics as an HTML page, as JSON, or for Prometheus.
  *
- * Which one is said by the directive, by the argument "format", or by what
- * the client accepts.  The page is a file of its own, embedded at build; it
- * has no outside asset, and asks this same address for JSON.
+ * The format is chosen by the directive, by the argument "format", or by the
+ * Accept header.  The page is embedded at build time from a file; it uses no
+ * external assets, and requests JSON from its own URI.
  *
- * A content handler; reads what the metrics keep.
+ * A content handler; reads the metrics.
  */
 
 
@@ -56,7 +56,7 @@ static ngx_conf_enum_t  ngx_http_idem_stats_formats[] = {
 };
 
 
-/* as they may stand in Accept */
+/* as in Accept */
 
 static ngx_conf_enum_t  ngx_http_idem_stats_types[] = {
     { ngx_string("text/html"), NGX_HTTP_IDEM_STATS_HTML },
@@ -69,8 +69,9 @@ static ngx_conf_enum_t  ngx_http_idem_stats_types[] = {
 
 
 /*
- * The page's own script and style, by their hash, and nothing else.  Not in a
- * pool: those of a configuration go with it, and this is made once.
+ * The Content-Security-Policy of the page, with the hashes of its script and
+ * style.  It is static and not in a pool: it is made once, while pools of a
+ * configuration are destroyed with it.
  */
 static u_char     ngx_http_idem_stats_policy_data[512];
 static ngx_str_t  ngx_http_idem_stats_policy;
@@ -133,8 +134,8 @@ ngx_http_idem_stats_named(ngx_str_t *name)
 
 
 /*
- * The page is shown under a policy that allows it nothing but itself.  Its
- * script and style stand in it, so they are allowed by their SHA-256.
+ * The policy allows the page nothing but itself.  Its script and style are
+ * inline, so they are allowed by their SHA-256.
  */
 
 static ngx_int_t
@@ -167,7 +168,7 @@ ngx_http_idem_stats_csp(void)
 }
 
 
-/* of what stands between two tags of the page, in Base64 */
+/* the hash of the text between two tags of the page, in base64 */
 
 static ngx_int_t
 ngx_http_idem_stats_hash(const char *open, const char *close, u_char *text)
@@ -334,7 +335,7 @@ ngx_http_idem_stats_format(ngx_http_request_t *r,
         }
     }
 
-    /* the page of a location asks the same location for its figures */
+    /* the page requests its data from the same location */
 
     if (conf->stats == NGX_HTTP_IDEM_STATS_HTML) {
         return conf->stats;
@@ -345,8 +346,9 @@ ngx_http_idem_stats_format(ngx_http_request_t *r,
 
 
 /*
- * What the client likes best of what there is, and of those it likes alike,
- * what it names first.  Who names none of it gets text: a scraper, or curl.
+ * The known format with the highest weight, and the first of those with equal
+ * weights.  Clients that accept none of them get text, for example scrapers
+ * and curl.
  */
 
 static ngx_uint_t
@@ -434,7 +436,7 @@ ngx_http_idem_stats_first(ngx_http_idem_main_conf_t *mcf, ngx_uint_t i)
 }
 
 
-/* a line or a part of one; at most so long as a line may be */
+/* prints a line or a part of one, up to the maximum length of a line */
 
 void
 ngx_http_idem_text(ngx_http_idem_text_t *t, const char *fmt, ...)

@@ -5,8 +5,8 @@
  */
 
 /*
- * The status endpoint's two writers of figures.  Both walk the same shared
- * memory; a text that grows is a chain of buffers.
+ * The two printers of metrics for idempotency_stats.  Both read the same
+ * shared memory.  A text is a chain of buffers that grows.
  */
 
 
@@ -36,27 +36,27 @@ char *ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 void ngx_http_idem_text(ngx_http_idem_text_t *t, const char *fmt, ...);
 
-/* whether the i-th store is the first of those that are counted together */
+/* whether the i-th store is the first of those that share their metrics */
 ngx_uint_t ngx_http_idem_stats_first(
     ngx_http_idem_main_conf_t *mcf, ngx_uint_t i);
 
 void ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf);
 
-/* "history": with the last hour */
+/* "history": include the last hour */
 void ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf, ngx_uint_t history);
 
-/* ..._stats_history.c: of a worker */
+/* ..._stats_history.c: called in each worker */
 void ngx_http_idem_stats_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_main_conf_t *mcf);
 void ngx_http_idem_stats_exit_process(ngx_http_idem_main_conf_t *mcf);
 
-/* ... the members of a store in JSON that tell what happened lately */
+/* prints recent events of a store as JSON members */
 void ngx_http_idem_stats_lately(ngx_http_idem_text_t *t,
     ngx_http_idem_metrics_t *m, ngx_uint_t history);
 
-/* ..._scan.c: the records of all stores are counted, if it is time */
+/* ..._scan.c: starts counting the records of all stores, if it is due */
 void ngx_http_idem_scan(ngx_http_idem_main_conf_t *mcf);
 
 

@@ -5,11 +5,10 @@
  */
 
 /*
- * What the page shows of the time before it was opened: a row of figures every
- * ten seconds, written by whichever worker's timer comes first; and the rest
- * of what happened lately, as JSON.
+ * History of the metrics for the page: a row every ten seconds, written by
+ * the worker whose timer fires first; and recent events as JSON.
  *
- * Timers run only where idempotency_stats is configured.
+ * Timers run only if idempotency_stats is configured.
  */
 
 
@@ -21,7 +20,7 @@
 #include "admin/ngx_http_idem_figures.h"
 
 
-/* how often a worker tells how much it has queued, ms */
+/* interval at which a worker reports its queued operations, ms */
 #define NGX_HTTP_IDEM_STATS_TICK  1000
 
 
@@ -38,7 +37,7 @@ static void ngx_http_idem_stats_rows(ngx_http_idem_text_t *t,
     ngx_http_idem_history_t *h);
 
 
-/* of a row, in order; outcomes and what ends in "_total" only grow */
+/* columns of a row; outcomes and columns that end in "_total" are counters */
 
 static const char  *ngx_http_idem_stats_columns[] = {
     "time", "EXECUTED", "REPLAYED", "CONFLICT", "BUSY", "TIMEOUT", "WAITERS",
@@ -189,7 +188,7 @@ ngx_http_idem_stats_row(ngx_http_idem_store_t *store, uint64_t now)
     row[n++] = v.breaker;
     row[n++] = (h->outage.since != 0);
 
-    /* whoever reads meets a row that is whole */
+    /* readers must see a complete row */
 
     ngx_memory_barrier();
     h->row++;
@@ -209,9 +208,9 @@ ngx_http_idem_stats_add(ngx_http_idem_histogram_t *to,
 
 
 /*
- * Median, 95th and 99th percentile of what came since the row before, in
- * microseconds, 0 if nothing came; within a bucket all are taken to be spread
- * evenly.
+ * Median, 95th and 99th percentile since the last row, in microseconds, or 0
+ * without samples.  Samples are assumed to be distributed evenly within a
+ * bucket.
  */
 
 static ngx_uint_t

@@ -5,11 +5,11 @@
  */
 
 /*
- * The figures as JSON: for the page, and for whoever does not speak
- * Prometheus.  Times are in microseconds; histograms are pairs of an upper
+ * Metrics as JSON, for the page and for clients without support for
+ * Prometheus.  Times are in microseconds.  Histograms are pairs of an upper
  * bound and a count, not cumulative.
  *
- * Called by the status endpoint; walks the table of figures.
+ * Called by idempotency_stats; iterates over the table of metrics.
  */
 
 
@@ -21,7 +21,7 @@
 #include "admin/ngx_http_idem_figures.h"
 
 
-/* an object that is being written, and one in it that several figures share */
+/* the JSON object being written, and an open object within it */
 
 typedef struct {
     ngx_http_idem_text_t  *text;
@@ -205,7 +205,7 @@ ngx_http_idem_object_figures(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
 }
 
 
-/* the object that a figure is in, and its member, if it is one */
+/* opens the object of a metric, and writes the name of its member */
 
 static void
 ngx_http_idem_object_path(ngx_http_idem_object_t *j,
@@ -280,7 +280,7 @@ ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
 }
 
 
-/* an object by the first label, of objects by the second */
+/* an object by the first label, with objects by the second label */
 
 static void
 ngx_http_idem_object_by(ngx_http_idem_object_t *j,

@@ -5,10 +5,10 @@
  */
 
 /*
- * The figures in the text format of Prometheus: a family after the other,
- * each with its help and type, all of its samples together.
+ * Metrics in the text format of Prometheus: each family with its help, type
+ * and all of its samples.
  *
- * Called by the status endpoint; walks the table of figures.
+ * Called by idempotency_stats; iterates over the table of metrics.
  */
 
 
@@ -19,7 +19,7 @@
 #include "admin/ngx_http_idem_figures.h"
 
 
-/* of the labels of a sample */
+/* maximum length of the labels of a sample */
 #define NGX_HTTP_IDEM_LABELS_LEN  512
 
 
@@ -111,7 +111,7 @@ ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
 }
 
 
-/* nothing for a store that is one server: that has its figures already */
+/* none for a store with one server: its metrics are those of the store */
 
 static void
 ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
@@ -188,7 +188,7 @@ ngx_http_idem_samples(ngx_http_idem_text_t *t,
             {
                 ngx_http_idem_figure_read(f, v, g, i, j, &h);
 
-                /* not every kind has every result, but all may fail */
+                /* not all operations have all results, but each may fail */
 
                 if (f->sparse && h.sum == 0
                     && j + 1 < ngx_http_idem_by_n(f, 1))
@@ -221,7 +221,7 @@ ngx_http_idem_label_by(u_char *p, u_char *last, ngx_uint_t comma,
 }
 
 
-/* seconds from microseconds, without a double: 0.00025 */
+/* microseconds as seconds, without floating point: 0.000250 */
 
 static void
 ngx_http_idem_sample(ngx_http_idem_text_t *t,
