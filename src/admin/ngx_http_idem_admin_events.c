@@ -23,7 +23,7 @@
 #include "observe/ngx_http_idem_tap.h"
 
 
-#define NGX_HTTP_IDEM_FOLLOW_LOOK   100
+#define NGX_HTTP_IDEM_FOLLOW_POLL   100
 #define NGX_HTTP_IDEM_FOLLOW_ALIVE  15000
 #define NGX_HTTP_IDEM_FOLLOW_SIZE   65536
 
@@ -41,15 +41,15 @@ typedef struct {
     ngx_str_t             other;                /* or this one              */
     u_char                word_data[96];
     u_char                other_data[96];
-} ngx_http_idem_follow_t;
+} ngx_http_idem_events_t;
 
 
-static void ngx_http_idem_follow_look(ngx_event_t *ev);
-static u_char *ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f);
-static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_follow_t *f,
+static void ngx_http_idem_follow_poll(ngx_event_t *ev);
+static u_char *ngx_http_idem_follow_gather(ngx_http_idem_events_t *f);
+static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_events_t *f,
     u_char *last);
-static ngx_int_t ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f);
-static ngx_uint_t ngx_http_idem_follow_wants(ngx_http_idem_follow_t *f,
+static ngx_int_t ngx_http_idem_follow_select(ngx_http_idem_events_t *f);
+static ngx_uint_t ngx_http_idem_follow_match(ngx_http_idem_events_t *f,
     u_char *p, size_t len);
 static void ngx_http_idem_follow_cleanup(void *data);
 
@@ -60,9 +60,9 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
     u_char                  *p;
     ngx_int_t                rc;
     ngx_http_cleanup_t      *cln;
-    ngx_http_idem_follow_t  *f;
+    ngx_http_idem_events_t  *f;
 
-    f = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_follow_t));
+    f = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_events_t));
     cln = ngx_http_cleanup_add(r, 0);
 
     if (f == NULL || cln == NULL) {
@@ -71,7 +71,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 
     f->request = r;
 
-    if (ngx_http_idem_follow_choose(f) != NGX_OK) {
+    if (ngx_http_idem_follow_select(f) != NGX_OK) {
         return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                       "RECORD_INVALID", "\"record\" is 64 hexadecimal "
                       "digits.");
@@ -85,7 +85,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
     cln->handler = ngx_http_idem_follow_cleanup;
     cln->data = f;
 
-    f->event.handler = ngx_http_idem_follow_look;
+    f->event.handler = ngx_http_idem_follow_poll;
     f->event.data = f;
     f->event.log = r->connection->log;
 
@@ -116,7 +116,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 
     /* not cancelable: a worker that shuts down ends the request first */
 
-    ngx_add_timer(&f->event, NGX_HTTP_IDEM_FOLLOW_LOOK);
+    ngx_add_timer(&f->event, NGX_HTTP_IDEM_FOLLOW_POLL);
 
     return NGX_DONE;
 }
@@ -128,7 +128,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
  */
 
 static ngx_int_t
-ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f)
+ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
 {
     u_char     *p, id[NGX_HTTP_IDEM_ID_LEN];
     u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -163,7 +163,7 @@ ngx_http_idem_follow_choose(ngx_http_idem_follow_t *f)
 
 
 static ngx_uint_t
-ngx_http_idem_follow_wants(ngx_http_idem_follow_t *f, u_char *p, size_t len)
+ngx_http_idem_follow_match(ngx_http_idem_events_t *f, u_char *p, size_t len)
 {
     return f->word.len == 0
            || ngx_strlcasestrn(p, p + len, f->word.data, f->word.len - 1)
@@ -174,12 +174,12 @@ ngx_http_idem_follow_wants(ngx_http_idem_follow_t *f, u_char *p, size_t len)
 
 
 static void
-ngx_http_idem_follow_look(ngx_event_t *ev)
+ngx_http_idem_follow_poll(ngx_event_t *ev)
 {
     u_char                  *last;
     ngx_connection_t        *c;
     ngx_http_request_t      *r;
-    ngx_http_idem_follow_t  *f;
+    ngx_http_idem_events_t  *f;
 
     f = ev->data;
     r = f->request;
@@ -214,12 +214,12 @@ ngx_http_idem_follow_look(ngx_event_t *ev)
         }
     }
 
-    ngx_add_timer(ev, NGX_HTTP_IDEM_FOLLOW_LOOK);
+    ngx_add_timer(ev, NGX_HTTP_IDEM_FOLLOW_POLL);
 }
 
 
 static u_char *
-ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f)
+ngx_http_idem_follow_gather(ngx_http_idem_events_t *f)
 {
     u_char      *p, *last;
     size_t       len;
@@ -245,7 +245,7 @@ ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f)
             break;
         }
 
-        if (!ngx_http_idem_follow_wants(f, p + 6, len)) {
+        if (!ngx_http_idem_follow_match(f, p + 6, len)) {
             continue;
         }
 
@@ -262,7 +262,7 @@ ngx_http_idem_follow_gather(ngx_http_idem_follow_t *f)
 
 
 static ngx_int_t
-ngx_http_idem_follow_send(ngx_http_idem_follow_t *f, u_char *last)
+ngx_http_idem_follow_send(ngx_http_idem_events_t *f, u_char *last)
 {
     ngx_buf_t    *b;
     ngx_chain_t   out;
@@ -300,7 +300,7 @@ ngx_http_idem_follow_write(ngx_http_request_t *r)
 static void
 ngx_http_idem_follow_cleanup(void *data)
 {
-    ngx_http_idem_follow_t  *f = data;
+    ngx_http_idem_events_t  *f = data;
 
     if (f->event.timer_set) {
         ngx_del_timer(&f->event);

@@ -32,9 +32,9 @@ typedef struct {
 
 
 static void ngx_http_idem_health_run(ngx_http_idem_health_t *h);
-static ngx_int_t ngx_http_idem_health_ask(ngx_http_idem_health_t *h,
+static ngx_int_t ngx_http_idem_health_submit(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store);
-static void ngx_http_idem_health_tell(ngx_http_idem_health_t *h,
+static void ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_health_handler(ngx_http_idem_op_t *op);
 static void ngx_http_idem_health_cleanup(void *data);
@@ -86,11 +86,11 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
 
     while (h->n < mcf->stores.nelts) {
 
-        if (ngx_http_idem_health_ask(h, store[h->n]) == NGX_AGAIN) {
+        if (ngx_http_idem_health_submit(h, store[h->n]) == NGX_AGAIN) {
             return;
         }
 
-        ngx_http_idem_health_tell(h, store[h->n]);
+        ngx_http_idem_health_print(h, store[h->n]);
         h->n++;
     }
 
@@ -110,7 +110,7 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
 
 
 static ngx_int_t
-ngx_http_idem_health_ask(ngx_http_idem_health_t *h,
+ngx_http_idem_health_submit(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store)
 {
     ngx_http_idem_op_t  *op;
@@ -141,7 +141,7 @@ ngx_http_idem_health_ask(ngx_http_idem_health_t *h,
 
 
 static void
-ngx_http_idem_health_tell(ngx_http_idem_health_t *h,
+ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store)
 {
     ngx_str_t   error;
@@ -180,7 +180,7 @@ ngx_http_idem_health_handler(ngx_http_idem_op_t *op)
 
     h = op->data;
 
-    ngx_http_idem_health_tell(h, op->store);
+    ngx_http_idem_health_print(h, op->store);
     h->n++;
 
     ngx_http_idem_health_run(h);

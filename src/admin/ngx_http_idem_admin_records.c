@@ -35,12 +35,12 @@
 
 static void ngx_http_idem_admin_run(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_admin_t *a);
-static ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a,
+static ngx_int_t ngx_http_idem_admin_submit(ngx_http_idem_admin_t *a,
     ngx_http_idem_op_e kind, u_char *id, ngx_http_idem_list_t *list);
 static ngx_int_t ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
-static void ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
+static void ngx_http_idem_admin_add(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry);
 static void ngx_http_idem_admin_label(ngx_http_idem_line_t *line,
     const char *name, ngx_str_t *label);
@@ -173,7 +173,7 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
 
 
 static ngx_int_t
-ngx_http_idem_admin_ask(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
+ngx_http_idem_admin_submit(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
     u_char *id, ngx_http_idem_list_t *list)
 {
     ngx_http_idem_op_t  *op;
@@ -224,7 +224,7 @@ ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
     a->list.cursor.data = a->cursor;
     a->list.cursor.len = a->cursor_len;
 
-    rc = ngx_http_idem_admin_ask(a, NGX_HTTP_IDEM_OP_LIST, NULL, &a->list);
+    rc = ngx_http_idem_admin_submit(a, NGX_HTTP_IDEM_OP_LIST, NULL, &a->list);
 
     if (rc == NGX_AGAIN) {
         return NGX_AGAIN;
@@ -303,14 +303,14 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
             }
 
             if (!a->remove || q->dry_run) {
-                ngx_http_idem_admin_tell(a, &entry[a->entry]);
+                ngx_http_idem_admin_add(a, &entry[a->entry]);
                 continue;
             }
 
             a->removing = 1;
 
-            rc = ngx_http_idem_admin_ask(a, NGX_HTTP_IDEM_OP_REMOVE,
-                                         entry[a->entry].id, &a->removed);
+            rc = ngx_http_idem_admin_submit(a, NGX_HTTP_IDEM_OP_REMOVE,
+                                            entry[a->entry].id, &a->removed);
 
             if (rc == NGX_AGAIN) {
                 return NGX_AGAIN;
@@ -326,7 +326,7 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
         if (a->op.result == NGX_HTTP_IDEM_OK) {
             ngx_http_idem_admin_deleted(a, entry[a->entry].id,
                                         &entry[a->entry]);
-            ngx_http_idem_admin_tell(a, &entry[a->entry]);
+            ngx_http_idem_admin_add(a, &entry[a->entry]);
 
         } else if (a->op.result == NGX_HTTP_IDEM_ERROR
                    && !a->op.bad_record)
@@ -340,7 +340,7 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
 
 
 static void
-ngx_http_idem_admin_tell(ngx_http_idem_admin_t *a,
+ngx_http_idem_admin_add(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry)
 {
     ngx_http_idem_text(&a->text, a->n++ ? ",\n" : "{\"records\":[");
@@ -464,9 +464,9 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     if (!a->removing) {
         a->removing = 1;
 
-        rc = ngx_http_idem_admin_ask(a, removes ? NGX_HTTP_IDEM_OP_REMOVE
-                                                : NGX_HTTP_IDEM_OP_GET,
-                                     a->query.id, &a->list);
+        rc = ngx_http_idem_admin_submit(a, removes ? NGX_HTTP_IDEM_OP_REMOVE
+                                                   : NGX_HTTP_IDEM_OP_GET,
+                                        a->query.id, &a->list);
 
         if (rc == NGX_AGAIN) {
             return NGX_AGAIN;
@@ -507,7 +507,7 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     }
 
     if (a->list.entries.nelts) {
-        ngx_http_idem_admin_tell(a, entry);
+        ngx_http_idem_admin_add(a, entry);
 
     } else {
         /* the reply was lost, and with it the record's data */

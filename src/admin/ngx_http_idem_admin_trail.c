@@ -29,11 +29,11 @@
 
 
 /* polling interval after the last stored event, ms */
-#define NGX_HTTP_IDEM_TRAIL_LOOK   300
-#define NGX_HTTP_IDEM_TRAIL_ALIVE  15000
+#define NGX_HTTP_IDEM_TRAIL_POLL       300
+#define NGX_HTTP_IDEM_TRAIL_ALIVE      15000
 
 /* polling interval while the client reads slowly, ms */
-#define NGX_HTTP_IDEM_TRAIL_SLOW   50
+#define NGX_HTTP_IDEM_TRAIL_POLL_SLOW  50
 
 
 typedef struct {
@@ -58,12 +58,12 @@ typedef struct {
 static ngx_int_t ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_time(ngx_http_request_t *r,
     const char *name, uint64_t *time);
-static void ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t);
-static void ngx_http_idem_trail_look(ngx_event_t *ev);
-static void ngx_http_idem_trail_ask(ngx_http_idem_admin_trail_t *t);
+static void ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t);
+static void ngx_http_idem_trail_poll(ngx_event_t *ev);
+static void ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t);
 static void ngx_http_idem_trail_handler(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t);
-static ngx_int_t ngx_http_idem_trail_tell(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_print(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t,
@@ -108,14 +108,14 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
     cln->handler = ngx_http_idem_trail_cleanup;
     cln->data = t;
 
-    t->event.handler = ngx_http_idem_trail_look;
+    t->event.handler = ngx_http_idem_trail_poll;
     t->event.data = t;
     t->event.log = r->connection->log;
 
     r->main->count++;
     r->read_event_handler = ngx_http_test_reading;
 
-    ngx_http_idem_trail_ask(t);
+    ngx_http_idem_trail_submit(t);
 
     return NGX_DONE;
 }
@@ -142,7 +142,7 @@ ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t)
         return NGX_ERROR;
     }
 
-    ngx_http_idem_trail_choose(t);
+    ngx_http_idem_trail_select(t);
 
     if (t->trail.until
         || (ngx_http_idem_admin_arg(r, "follow", &value) == NGX_OK
@@ -223,7 +223,7 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
 /* sets the members that a selected event has */
 
 static void
-ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
+ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
 {
     u_char                  id[NGX_HTTP_IDEM_ID_LEN];
     u_char                  hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -271,7 +271,7 @@ ngx_http_idem_trail_choose(ngx_http_idem_admin_trail_t *t)
 
 
 static void
-ngx_http_idem_trail_look(ngx_event_t *ev)
+ngx_http_idem_trail_poll(ngx_event_t *ev)
 {
     ngx_connection_t             *c;
     ngx_http_request_t           *r;
@@ -291,7 +291,7 @@ ngx_http_idem_trail_look(ngx_event_t *ev)
     /* the data being sent is in the pool of the slice */
 
     if (t->begun && (r->buffered || c->buffered || r->out)) {
-        ngx_add_timer(ev, NGX_HTTP_IDEM_TRAIL_SLOW);
+        ngx_add_timer(ev, NGX_HTTP_IDEM_TRAIL_POLL_SLOW);
         return;
     }
 
@@ -302,12 +302,12 @@ ngx_http_idem_trail_look(ngx_event_t *ev)
         return;
     }
 
-    ngx_http_idem_trail_ask(t);
+    ngx_http_idem_trail_submit(t);
 }
 
 
 static void
-ngx_http_idem_trail_ask(ngx_http_idem_admin_trail_t *t)
+ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
 {
     ngx_http_idem_op_t     *op;
     ngx_http_idem_store_t  *store;
@@ -359,7 +359,7 @@ ngx_http_idem_trail_handler(ngx_http_idem_op_t *op)
 
     t = op->data;
 
-    rc = ngx_http_idem_trail_told(t);
+    rc = ngx_http_idem_trail_replied(t);
 
     if (rc != NGX_AGAIN) {
         ngx_http_idem_trail_finish(t, rc);
@@ -370,7 +370,7 @@ ngx_http_idem_trail_handler(ngx_http_idem_op_t *op)
 /* NGX_AGAIN: continues later */
 
 static ngx_int_t
-ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
+ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t)
 {
     ngx_http_idem_op_t     *op;
     ngx_http_idem_trail_t  *trail;
@@ -401,7 +401,7 @@ ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
 
     t->n += trail->matched;
 
-    if (!t->remove && ngx_http_idem_trail_tell(t) != NGX_OK) {
+    if (!t->remove && ngx_http_idem_trail_print(t) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -411,7 +411,7 @@ ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
 
     /* not cancelable: a worker that shuts down ends the request first */
 
-    ngx_add_timer(&t->event, trail->more ? 1 : NGX_HTTP_IDEM_TRAIL_LOOK);
+    ngx_add_timer(&t->event, trail->more ? 1 : NGX_HTTP_IDEM_TRAIL_POLL);
 
     return NGX_AGAIN;
 }
@@ -422,7 +422,7 @@ ngx_http_idem_trail_told(ngx_http_idem_admin_trail_t *t)
  */
 
 static ngx_int_t
-ngx_http_idem_trail_tell(ngx_http_idem_admin_trail_t *t)
+ngx_http_idem_trail_print(ngx_http_idem_admin_trail_t *t)
 {
     size_t       size;
     u_char      *p, *start;

@@ -38,8 +38,8 @@
 #define NGX_HTTP_IDEM_LAPSES  4
 
 
-static ngx_int_t ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover);
-static void ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover);
+static ngx_int_t ngx_http_idem_begin_submit(ngx_http_idem_cover_t *cover);
+static void ngx_http_idem_begin_replied(ngx_http_idem_cover_t *cover);
 static ngx_uint_t ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
     ngx_http_idem_cover_t *other);
 static void ngx_http_idem_begin_start(ngx_http_request_t *r,
@@ -58,7 +58,7 @@ static void ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found);
 static ngx_int_t ngx_http_idem_store_error(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_begin_here(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_begin_local(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_result_e result, const char *error, const char *then);
@@ -91,7 +91,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (!cover->asked) {
-            if (ngx_http_idem_begin_ask(cover) == NGX_AGAIN) {
+            if (ngx_http_idem_begin_submit(cover) == NGX_AGAIN) {
                 return ngx_http_idem_park(r);
             }
         }
@@ -102,7 +102,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        ngx_http_idem_begin_answered(cover);
+        ngx_http_idem_begin_replied(cover);
 
         switch (op->result) {
 
@@ -152,7 +152,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 static ngx_int_t
-ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover)
+ngx_http_idem_begin_submit(ngx_http_idem_cover_t *cover)
 {
     ngx_http_idem_op_prepare(cover, &cover->op, NGX_HTTP_IDEM_OP_BEGIN);
     cover->op.handler = ngx_http_idem_begin_handler;
@@ -172,7 +172,7 @@ ngx_http_idem_begin_ask(ngx_http_idem_cover_t *cover)
 
 
 static void
-ngx_http_idem_begin_answered(ngx_http_idem_cover_t *cover)
+ngx_http_idem_begin_replied(ngx_http_idem_cover_t *cover)
 {
     const char          *word;
     ngx_http_idem_op_t  *op;
@@ -561,7 +561,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
             && !op->bad_record);
 
     if (pass && !ctx->claims.unprotected && ctx->conf->store->layers) {
-        rc = ngx_http_idem_begin_here(r, ctx);
+        rc = ngx_http_idem_begin_local(r, ctx);
 
         /* with any other result the request may be freed */
 
@@ -601,7 +601,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
  */
 
 static ngx_int_t
-ngx_http_idem_begin_here(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_begin_local(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t  i;
 

@@ -23,7 +23,7 @@
 
 static void ngx_http_idem_commit_handler(ngx_http_idem_op_t *op);
 static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
-static void ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx,
+static void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
 static void ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl);
@@ -125,12 +125,12 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     switch (outcome) {
 
     case NGX_HTTP_IDEM_OUTCOME_RELEASE:
-        ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_RELEASED);
+        ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_RELEASED);
         ngx_http_idem_release(ctx);
         return;
 
     case NGX_HTTP_IDEM_OUTCOME_UNKNOWN:
-        ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
+        ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
         reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
 
         if (ctx->conf->unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY) {
@@ -143,7 +143,7 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     default: /* NGX_HTTP_IDEM_OUTCOME_KEEP */
 
         if (reason == NGX_HTTP_IDEM_REASON_TOO_LARGE) {
-            ngx_http_idem_settled(ctx, NGX_HTTP_IDEM_STATUS_TOO_LARGE);
+            ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_TOO_LARGE);
         }
     }
 
@@ -164,7 +164,8 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
 /* for an unprotected request, UNPROTECTED stays the reported status */
 
 static void
-ngx_http_idem_settled(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
+ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_status_e status)
 {
     if (!ctx->claims.unprotected) {
         ngx_http_idem_status(ctx, status);

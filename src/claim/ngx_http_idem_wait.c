@@ -42,11 +42,11 @@ struct ngx_http_idem_watch_s {
     ngx_http_idem_op_t     op;                 /* the watch in the store    */
     ngx_http_idem_ctx_t   *asking;             /* the waiter whose begin is
                                                   pending                   */
-    ngx_event_t            look;               /* posted or a timer: begin
+    ngx_event_t            retry;              /* posted or a timer: begin
                                                   again                     */
     ngx_msec_t             leased;             /* known end of the holder's
                                                   lease                     */
-    ngx_msec_t             back;               /* no waiter runs earlier if
+    ngx_msec_t             until;              /* no waiter runs earlier if
                                                   the record is lost        */
     unsigned               busy:1;             /* results are being shared:
                                                   do not free or arm the
@@ -60,11 +60,11 @@ struct ngx_http_idem_watch_s {
 
 
 /* delays before a store that failed is asked again; doubled each time */
-#define NGX_HTTP_IDEM_ASK_MIN   10
-#define NGX_HTTP_IDEM_ASK_MAX   1000
+#define NGX_HTTP_IDEM_RETRY_MIN   10
+#define NGX_HTTP_IDEM_RETRY_MAX   1000
 
 /* longest interval between checks whether a lost record was restored */
-#define NGX_HTTP_IDEM_ASK_GONE  250
+#define NGX_HTTP_IDEM_RETRY_LOST  250
 
 /*
  * a renewal is due after a third of a lease, plus a margin for the timer and
@@ -75,7 +75,7 @@ struct ngx_http_idem_watch_s {
 
 #define ngx_http_idem_watch_idle(watch)                                       \
     (!(watch)->op.pending && (watch)->asking == NULL && !(watch)->busy        \
-     && !(watch)->look.posted && !(watch)->look.timer_set)
+     && !(watch)->retry.posted && !(watch)->retry.timer_set)
 
 
 static void ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
@@ -84,11 +84,11 @@ static ngx_http_idem_watch_t *ngx_http_idem_watch_get(
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch);
 static void ngx_http_idem_watch_handler(ngx_http_idem_op_t *op);
-static void ngx_http_idem_watch_look(ngx_event_t *ev);
-static void ngx_http_idem_watch_looked(ngx_http_idem_op_t *op);
-static void ngx_http_idem_watch_again(
+static void ngx_http_idem_watch_begin(ngx_event_t *ev);
+static void ngx_http_idem_watch_begun(ngx_http_idem_op_t *op);
+static void ngx_http_idem_watch_retry(
     ngx_http_idem_watch_t *watch, ngx_msec_t max);
-static void ngx_http_idem_watch_gone(
+static void ngx_http_idem_watch_lost(
     ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_watch_failed(
     ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
@@ -301,10 +301,10 @@ ngx_http_idem_watch_get(ngx_http_idem_cover_t *cover)
     watch->op.data = watch;
     ngx_memcpy(watch->op.id, cover->id, NGX_HTTP_IDEM_ID_LEN);
 
-    watch->look.handler = ngx_http_idem_watch_look;
-    watch->look.data = watch;
-    watch->look.log = ngx_cycle->log;
-    watch->look.cancelable = 1;
+    watch->retry.handler = ngx_http_idem_watch_begin;
+    watch->retry.data = watch;
+    watch->retry.log = ngx_cycle->log;
+    watch->retry.cancelable = 1;
 
     return watch;
 }
@@ -320,7 +320,7 @@ ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch)
          * executing below this call.
          */
 
-        ngx_post_event(&watch->look, &ngx_posted_events);
+        ngx_post_event(&watch->retry, &ngx_posted_events);
     }
 }
 
@@ -332,14 +332,14 @@ ngx_http_idem_watch_handler(ngx_http_idem_op_t *op)
 
     watch = op->data;
 
-    ngx_http_idem_watch_look(&watch->look);
+    ngx_http_idem_watch_begin(&watch->retry);
 }
 
 
 /* the first waiter begins again */
 
 static void
-ngx_http_idem_watch_look(ngx_event_t *ev)
+ngx_http_idem_watch_begin(ngx_event_t *ev)
 {
     ngx_queue_t            *q;
     ngx_http_idem_op_t     *op;
@@ -356,20 +356,20 @@ ngx_http_idem_watch_look(ngx_event_t *ev)
     op = &ctx->wait.cover->op;
 
     ngx_http_idem_op_prepare(ctx->wait.cover, op, NGX_HTTP_IDEM_OP_BEGIN);
-    op->handler = ngx_http_idem_watch_looked;
+    op->handler = ngx_http_idem_watch_begun;
     op->again = !watch->gone
-                || (ngx_msec_int_t) (watch->back - ngx_current_msec) > 0;
+                || (ngx_msec_int_t) (watch->until - ngx_current_msec) > 0;
     op->leased = op->again
                  && (ngx_msec_int_t) (watch->leased - ngx_current_msec) > 0;
 
     if (ngx_http_idem_store_submit(op) == NGX_OK) {
-        ngx_http_idem_watch_looked(op);
+        ngx_http_idem_watch_begun(op);
     }
 }
 
 
 static void
-ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
+ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_ctx_t    *ctx;
     ngx_http_idem_cover_t  *cover;
@@ -403,7 +403,7 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
         break;
 
     case NGX_HTTP_IDEM_GONE:
-        ngx_http_idem_watch_gone(watch, ctx);
+        ngx_http_idem_watch_lost(watch, ctx);
         break;
 
     default: /* NGX_HTTP_IDEM_FULL, NGX_HTTP_IDEM_ERROR */
@@ -416,22 +416,22 @@ ngx_http_idem_watch_looked(ngx_http_idem_op_t *op)
     if (ngx_queue_empty(&watch->waiters)) {
         ngx_http_idem_watch_free(watch);
 
-    } else if (!watch->look.timer_set) {
+    } else if (!watch->retry.timer_set) {
         ngx_http_idem_watch_arm(watch);
     }
 }
 
 
 static void
-ngx_http_idem_watch_again(ngx_http_idem_watch_t *watch, ngx_msec_t max)
+ngx_http_idem_watch_retry(ngx_http_idem_watch_t *watch, ngx_msec_t max)
 {
     ngx_msec_t  delay;
 
     watch->op.attempt++;
 
-    delay = NGX_HTTP_IDEM_ASK_MIN << ngx_min(watch->op.attempt, 8);
+    delay = NGX_HTTP_IDEM_RETRY_MIN << ngx_min(watch->op.attempt, 8);
 
-    ngx_add_timer(&watch->look, ngx_min(delay, max));
+    ngx_add_timer(&watch->retry, ngx_min(delay, max));
 }
 
 
@@ -452,7 +452,7 @@ ngx_http_idem_watch_failed(ngx_http_idem_watch_t *watch,
         ngx_http_idem_ready(ctx);
     }
 
-    ngx_http_idem_watch_again(watch, NGX_HTTP_IDEM_ASK_MAX);
+    ngx_http_idem_watch_retry(watch, NGX_HTTP_IDEM_RETRY_MAX);
 }
 
 
@@ -462,7 +462,7 @@ ngx_http_idem_watch_failed(ngx_http_idem_watch_t *watch,
  */
 
 static void
-ngx_http_idem_watch_gone(ngx_http_idem_watch_t *watch,
+ngx_http_idem_watch_lost(ngx_http_idem_watch_t *watch,
     ngx_http_idem_ctx_t *ctx)
 {
     ngx_msec_int_t  left, leased;
@@ -474,22 +474,22 @@ ngx_http_idem_watch_gone(ngx_http_idem_watch_t *watch,
         left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(ctx->claims.lease);
         leased = (ngx_msec_int_t) (watch->leased - ngx_current_msec);
 
-        watch->back = ngx_current_msec
-                      + (ngx_msec_t) ngx_max(ngx_min(left, leased), 0);
+        watch->until = ngx_current_msec
+                       + (ngx_msec_t) ngx_max(ngx_min(left, leased), 0);
 
         ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
                       "idempotency: store \"%V\" lost the record of a request "
                       "that may still run; those that wait for it do so for "
                       "%M ms more, record %*xs", &watch->op.store->name,
-                      (ngx_msec_t) (watch->back - ngx_current_msec),
+                      (ngx_msec_t) (watch->until - ngx_current_msec),
                       (size_t) 8, watch->op.id);
     }
 
-    left = (ngx_msec_int_t) (watch->back - ngx_current_msec);
+    left = (ngx_msec_int_t) (watch->until - ngx_current_msec);
 
-    ngx_http_idem_watch_again(watch,
+    ngx_http_idem_watch_retry(watch,
                     (ngx_msec_t) ngx_max(1, ngx_min(left,
-                               NGX_HTTP_IDEM_ASK_GONE)));
+                               NGX_HTTP_IDEM_RETRY_LOST)));
 }
 
 
@@ -590,7 +590,7 @@ ngx_http_idem_watch_leave(ngx_http_idem_ctx_t *ctx)
 
     } else if (ngx_http_idem_watch_idle(watch)) {
         /* the waiter that asked has left */
-        ngx_post_event(&watch->look, &ngx_posted_events);
+        ngx_post_event(&watch->retry, &ngx_posted_events);
     }
 }
 
@@ -600,12 +600,12 @@ ngx_http_idem_watch_free(ngx_http_idem_watch_t *watch)
 {
     ngx_http_idem_store_cancel(&watch->op);
 
-    if (watch->look.posted) {
-        ngx_delete_posted_event(&watch->look);
+    if (watch->retry.posted) {
+        ngx_delete_posted_event(&watch->retry);
     }
 
-    if (watch->look.timer_set) {
-        ngx_del_timer(&watch->look);
+    if (watch->retry.timer_set) {
+        ngx_del_timer(&watch->retry);
     }
 
     ngx_queue_remove(&watch->link);

@@ -27,11 +27,11 @@
 
 static ngx_int_t ngx_http_idem_value_header(ngx_conf_t *cf,
     ngx_str_t *text, ngx_str_t *header);
-static ngx_int_t ngx_http_idem_values_settle(ngx_conf_t *cf,
+static ngx_int_t ngx_http_idem_values_resolve(ngx_conf_t *cf,
     ngx_array_t *values, size_t size);
-static ngx_int_t ngx_http_idem_value_settle(ngx_conf_t *cf,
+static ngx_int_t ngx_http_idem_value_resolve(ngx_conf_t *cf,
     ngx_http_idem_value_t *value);
-static ngx_http_variable_t *ngx_http_idem_value_made(ngx_conf_t *cf,
+static ngx_http_variable_t *ngx_http_idem_value_defined(ngx_conf_t *cf,
     ngx_str_t *header);
 static ngx_int_t ngx_http_idem_value_joined(ngx_http_request_t *r,
     ngx_str_t *header, ngx_str_t *s);
@@ -137,24 +137,24 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 
     for (i = 0; i < mcf->locations.nelts; i++) {
 
-        if (ngx_http_idem_values_settle(cf, conf[i]->keys,
+        if (ngx_http_idem_values_resolve(cf, conf[i]->keys,
                                    sizeof(ngx_http_idem_key_source_t))
             != NGX_OK
-            || ngx_http_idem_values_settle(cf, conf[i]->bypass,
+            || ngx_http_idem_values_resolve(cf, conf[i]->bypass,
                                    sizeof(ngx_http_idem_value_t))
                != NGX_OK
-            || ngx_http_idem_values_settle(cf, conf[i]->identity,
+            || ngx_http_idem_values_resolve(cf, conf[i]->identity,
                                    sizeof(ngx_http_idem_value_t))
                != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->scope) != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->documentation)
+            || ngx_http_idem_value_resolve(cf, conf[i]->scope) != NGX_OK
+            || ngx_http_idem_value_resolve(cf, conf[i]->documentation)
                != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->group_value) != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->dry_run) != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->tenant) != NGX_OK
-            || ngx_http_idem_value_settle(cf, conf[i]->actor) != NGX_OK
-            || ngx_http_idem_values_settle(cf, conf[i]->log_fields,
-                                           sizeof(ngx_http_idem_log_field_t))
+            || ngx_http_idem_value_resolve(cf, conf[i]->group_value) != NGX_OK
+            || ngx_http_idem_value_resolve(cf, conf[i]->dry_run) != NGX_OK
+            || ngx_http_idem_value_resolve(cf, conf[i]->tenant) != NGX_OK
+            || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->log_fields,
+                                            sizeof(ngx_http_idem_log_field_t))
                != NGX_OK)
         {
             return NGX_ERROR;
@@ -178,7 +178,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 /* the elements have a value as their first member */
 
 static ngx_int_t
-ngx_http_idem_values_settle(ngx_conf_t *cf, ngx_array_t *values, size_t size)
+ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values, size_t size)
 {
     u_char      *p;
     ngx_uint_t   i;
@@ -190,7 +190,7 @@ ngx_http_idem_values_settle(ngx_conf_t *cf, ngx_array_t *values, size_t size)
     p = values->elts;
 
     for (i = 0; i < values->nelts; i++) {
-        if (ngx_http_idem_value_settle(cf,
+        if (ngx_http_idem_value_resolve(cf,
                            (ngx_http_idem_value_t *) (p + i * size))
             != NGX_OK)
         {
@@ -203,7 +203,7 @@ ngx_http_idem_values_settle(ngx_conf_t *cf, ngx_array_t *values, size_t size)
 
 
 static ngx_int_t
-ngx_http_idem_value_settle(ngx_conf_t *cf, ngx_http_idem_value_t *value)
+ngx_http_idem_value_resolve(ngx_conf_t *cf, ngx_http_idem_value_t *value)
 {
     ngx_http_variable_t  *v;
 
@@ -211,7 +211,7 @@ ngx_http_idem_value_settle(ngx_conf_t *cf, ngx_http_idem_value_t *value)
         return NGX_OK;
     }
 
-    v = ngx_http_idem_value_made(cf, &value->header);
+    v = ngx_http_idem_value_defined(cf, &value->header);
 
     if (v == NULL) {
         return NGX_OK;
@@ -234,7 +234,7 @@ ngx_http_idem_value_settle(ngx_conf_t *cf, ngx_http_idem_value_t *value)
  */
 
 static ngx_http_variable_t *
-ngx_http_idem_value_made(ngx_conf_t *cf, ngx_str_t *header)
+ngx_http_idem_value_defined(ngx_conf_t *cf, ngx_str_t *header)
 {
     ngx_uint_t                  i;
     ngx_hash_key_t             *key;

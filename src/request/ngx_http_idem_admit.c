@@ -285,7 +285,7 @@ static ngx_int_t
 ngx_http_idem_no_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body)
 {
-    static ngx_uint_t  told;
+    static ngx_uint_t  warned;
 
     if (body && ctx->body_variable && r->request_body
         && r->request_body->temp_file)
@@ -300,8 +300,8 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }
 
-    if (!body && !told && ngx_http_idem_value_too_early(r)) {
-        told = 1;
+    if (!body && !warned && ngx_http_idem_value_too_early(r)) {
+        warned = 1;
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "idempotency: there is no key, and $request_body was "
                       "asked for before the body was read: in "

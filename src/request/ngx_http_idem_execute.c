@@ -28,12 +28,12 @@
 
 
 static ngx_int_t ngx_http_idem_content_handler(ngx_http_request_t *r);
-static void ngx_http_idem_called(ngx_http_request_t *r,
+static void ngx_http_idem_run_called(ngx_http_request_t *r,
     ngx_http_idem_run_t *run);
 static ngx_uint_t ngx_http_idem_checks_access(ngx_http_request_t *r);
 static ngx_http_idem_run_t *ngx_http_idem_add_run(
     ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_set_copies_aside(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_skip_mirrors(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_client_handler(ngx_event_t *rev);
 
@@ -87,7 +87,7 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (r->content_handler == NULL) {
 
         if (r->method & NGX_HTTP_IDEM_DAV) {
-            ngx_http_idem_called(r, run);
+            ngx_http_idem_run_called(r, run);
             run->phase = 1;
             run->inside = 0;
         }
@@ -169,7 +169,7 @@ ngx_http_idem_add_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_http_idem_set_copies_aside(ngx_http_request_t *r,
+ngx_http_idem_skip_mirrors(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_run_t        *run;
@@ -247,14 +247,14 @@ ngx_http_idem_content_handler(ngx_http_request_t *r)
     }
 
     if (r == r->main
-        && ngx_http_idem_set_copies_aside(r, ctx) != NGX_OK)
+        && ngx_http_idem_skip_mirrors(r, ctx) != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     uri_changes = r->uri_changes;
 
-    ngx_http_idem_called(r, run);
+    ngx_http_idem_run_called(r, run);
 
     rc = run->content_handler(r);
 
@@ -282,7 +282,7 @@ ngx_http_idem_content_handler(ngx_http_request_t *r)
 
 
 static void
-ngx_http_idem_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
+ngx_http_idem_run_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
 {
     ngx_http_core_loc_conf_t  *clcf;
 

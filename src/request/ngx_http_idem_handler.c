@@ -119,15 +119,15 @@ ngx_http_idem_not_covered(ngx_http_request_t *r,
 {
     ngx_http_core_loc_conf_t  *clcf;
 
-    static ngx_uint_t  told;
+    static ngx_uint_t  warned;
 
-    if (told || r->content_handler == NULL
+    if (warned || r->content_handler == NULL
         || !ngx_http_idem_covered(r, conf))
     {
         return;
     }
 
-    told = 1;
+    warned = 1;
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 

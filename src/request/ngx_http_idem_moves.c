@@ -37,15 +37,15 @@
 #define NGX_HTTP_IDEM_MOVES_HEADER  "X-Idempotency-Moves"
 
 /* how many bytes of a stored response are searched for the header */
-#define NGX_HTTP_IDEM_MOVES_LOOK  65536
+#define NGX_HTTP_IDEM_MOVES_SEARCH  65536
 
-#define NGX_HTTP_IDEM_WHO_LEN                                                 \
+#define NGX_HTTP_IDEM_MOVE_IDENTITY_LEN                                       \
     (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
 
 
 static ngx_int_t ngx_http_idem_move_copy(ngx_pool_t *pool,
     ngx_str_t *to, ngx_str_t *from);
-static ngx_int_t ngx_http_idem_move_who(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_move_identity(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char *who);
 static size_t ngx_http_idem_move_len(ngx_str_t *s);
 static u_char *ngx_http_idem_move_write(u_char *p, u_char letter,
@@ -171,7 +171,7 @@ ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_http_idem_move_who(ngx_http_request_t *r,
+ngx_http_idem_move_identity(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char *who)
 {
     u_char                     hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -211,7 +211,7 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
     }
 
     move = ctx->work.moves->elts;
-    len = 1 + NGX_HTTP_IDEM_WHO_LEN;
+    len = 1 + NGX_HTTP_IDEM_MOVE_IDENTITY_LEN;
 
     for (i = 0; i < ctx->work.moves->nelts; i++) {
         len += ngx_http_idem_move_len(&move[i].target)
@@ -237,11 +237,11 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
     *p++ = 'w';
 
-    if (ngx_http_idem_move_who(r, ctx, p) != NGX_OK) {
+    if (ngx_http_idem_move_identity(r, ctx, p) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    p += NGX_HTTP_IDEM_WHO_LEN;
+    p += NGX_HTTP_IDEM_MOVE_IDENTITY_LEN;
 
     for (i = 0; i < ctx->work.moves->nelts; i++) {
         p = ngx_http_idem_move_write(p, 't', &move[i].target);
@@ -308,7 +308,7 @@ ngx_http_idem_moved(ngx_http_idem_found_t *found)
     }
 
     name = (u_char *) NGX_HTTP_IDEM_MOVES_HEADER;
-    len = ngx_min(found->response.len, NGX_HTTP_IDEM_MOVES_LOOK);
+    len = ngx_min(found->response.len, NGX_HTTP_IDEM_MOVES_SEARCH);
 
     return ngx_strlcasestrn(found->response.data, found->response.data + len,
                             name, sizeof(NGX_HTTP_IDEM_MOVES_HEADER) - 2)
@@ -510,7 +510,7 @@ ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 ngx_int_t
 ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    u_char                     who[NGX_HTTP_IDEM_WHO_LEN];
+    u_char                     who[NGX_HTTP_IDEM_MOVE_IDENTITY_LEN];
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_move_t      *step;
 
@@ -548,7 +548,7 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_follow_move(r, ctx);
     }
 
-    if (ngx_http_idem_move_who(r, ctx, who) != NGX_OK) {
+    if (ngx_http_idem_move_identity(r, ctx, who) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

@@ -30,30 +30,30 @@
  */
 
 #if (__GNUC__)
-#define NGX_HTTP_IDEM_APART  __attribute__((noinline))
+#define NGX_HTTP_IDEM_NOINLINE  __attribute__((noinline))
 #else
-#define NGX_HTTP_IDEM_APART
+#define NGX_HTTP_IDEM_NOINLINE
 #endif
 
 
 static ngx_int_t ngx_http_idem_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
-static ngx_int_t ngx_http_idem_seen_header(ngx_http_request_t *r)
-    NGX_HTTP_IDEM_APART;
-static ngx_int_t ngx_http_idem_seen_body(ngx_http_request_t *r,
-    ngx_chain_t *in) NGX_HTTP_IDEM_APART;
+static ngx_int_t ngx_http_idem_covered_header(ngx_http_request_t *r)
+    NGX_HTTP_IDEM_NOINLINE;
+static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
+    ngx_chain_t *in) NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_APART;
+    ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
 static ngx_uint_t ngx_http_idem_upgrades(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
-static ngx_int_t ngx_http_idem_head_alone(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_complete_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_drop(ngx_chain_t *in);
 static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
-    NGX_HTTP_IDEM_APART;
+    NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_own_headers(ngx_http_request_t *r,
@@ -90,12 +90,12 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
         return ngx_http_next_header_filter(r);
     }
 
-    return ngx_http_idem_seen_header(r);
+    return ngx_http_idem_covered_header(r);
 }
 
 
 static ngx_int_t
-ngx_http_idem_seen_header(ngx_http_request_t *r)
+ngx_http_idem_covered_header(ngx_http_request_t *r)
 {
     ngx_http_idem_ctx_t  *ctx;
 
@@ -198,7 +198,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
            > (off_t) (ctx->capture.max_response - ctx->capture.held_size))
     {
         if (r->method == NGX_HTTP_HEAD) {
-            return ngx_http_idem_head_alone(r, ctx);
+            return ngx_http_idem_complete_head(r, ctx);
         }
 
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_TOO_LARGE);
@@ -273,7 +273,7 @@ ngx_http_idem_header_only(ngx_http_request_t *r)
 /* completes a response to HEAD without the body that its handler may send */
 
 static ngx_int_t
-ngx_http_idem_head_alone(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_complete_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ctx->capture.held = NULL;
     ctx->capture.last = &ctx->capture.held;
@@ -294,12 +294,12 @@ ngx_http_idem_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_next_body_filter(r, in);
     }
 
-    return ngx_http_idem_seen_body(r, in);
+    return ngx_http_idem_covered_body(r, in);
 }
 
 
 static ngx_int_t
-ngx_http_idem_seen_body(ngx_http_request_t *r, ngx_chain_t *in)
+ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
 {
     ngx_int_t             rc;
     ngx_http_idem_ctx_t  *ctx;
@@ -412,7 +412,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 
             if (r->method == NGX_HTTP_HEAD) {
                 ngx_http_idem_drop(in);
-                return ngx_http_idem_head_alone(r, ctx);
+                return ngx_http_idem_complete_head(r, ctx);
             }
 
             ngx_http_idem_let_through(r, ctx, reason);
@@ -437,7 +437,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 
         if (r->method == NGX_HTTP_HEAD) {
             /* the body of a response to HEAD does not matter */
-            return ngx_http_idem_head_alone(r, ctx);
+            return ngx_http_idem_complete_head(r, ctx);
         }
 
         return ngx_http_idem_truncated(r, ctx);

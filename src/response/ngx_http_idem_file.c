@@ -39,7 +39,7 @@ struct ngx_http_idem_file_s {
 };
 
 
-static ngx_int_t ngx_http_idem_file_leave(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_file_defer(ngx_http_request_t *r,
     ngx_http_idem_file_t *file, ngx_chain_t *in);
 static void ngx_http_idem_file_handler(ngx_event_t *ev);
 
@@ -99,7 +99,7 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     if ((file->paused || file->taken > NGX_HTTP_IDEM_FILE_PIECE)
-        && ngx_http_idem_file_leave(r, file, *in) == NGX_OK)
+        && ngx_http_idem_file_defer(r, file, *in) == NGX_OK)
     {
         if (!file->paused) {
             file->paused = 1;
@@ -126,7 +126,7 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 /* copies all chain links or none: "in" belongs to the caller */
 
 static ngx_int_t
-ngx_http_idem_file_leave(ngx_http_request_t *r, ngx_http_idem_file_t *file,
+ngx_http_idem_file_defer(ngx_http_request_t *r, ngx_http_idem_file_t *file,
     ngx_chain_t *in)
 {
     ngx_chain_t  *cl, *first, **last;
