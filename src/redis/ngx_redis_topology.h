@@ -47,8 +47,8 @@ struct ngx_redis_topology_s {
                                   ngx_redis_node_t *except);
 
     /*
-     * a connection broke or could not be established; its calls are in
-     * conn->unsent.  Must not change the topology before the caller is done
+     * A connection broke or could not be established; its calls are in
+     * conn->unsent.  The topology must not change before the caller is done.
      */
     void                (*failed)(ngx_redis_conn_t *conn);
 

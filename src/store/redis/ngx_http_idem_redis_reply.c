@@ -160,9 +160,9 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
         op->running = (code == NGX_HTTP_IDEM_REDIS_RUNNING);
 
         /*
-         * the native command may have committed without its reply arriving;
-         * it has overwritten the mark of the waiters in the lock that it
-         * replaced
+         * The native command may have committed although its reply was lost.
+         * It has then overwritten the mark of the waiters in the lock that it
+         * replaced.
          */
 
         call->waited = call->expected.len
