@@ -5,7 +5,7 @@
  */
 
 /*
- * The events, their levels, and the line that each of them makes.
+ * The events, their levels, and the line of each event.
  *
  * Called by request/..._request_events.c and by the stores; calls the log.
  */
@@ -19,7 +19,7 @@
 #include "observe/ngx_http_idem_events.h"
 
 
-/* of a string, whoever made it */
+/* limit of a string */
 #define NGX_HTTP_IDEM_LINE_STRING  128
 
 /* the end of the year 9999, ms */
@@ -50,7 +50,7 @@ static struct {
 };
 
 
-/* of this process: a random half, and a count of its lines */
+/* the id of an event: a random half for each process, and a counter */
 static u_char    ngx_http_idem_line_base[8];
 static ngx_pid_t ngx_http_idem_line_pid;
 static uint64_t  ngx_http_idem_line_count;
@@ -104,7 +104,7 @@ ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
 }
 
 
-/* a process that was forked must not go on with the ids of its parent */
+/* a forked process must not reuse the ids of its parent */
 
 static void
 ngx_http_idem_line_unique(void)
@@ -123,7 +123,7 @@ ngx_http_idem_line_unique(void)
         return;
     }
 
-    /* an id is no secret: unique on this host will do */
+    /* the id is not a secret: being unique on this host is enough */
 
     n = (uint32_t) ngx_pid;
     ngx_memcpy(ngx_http_idem_line_base, &n, sizeof(uint32_t));
@@ -192,7 +192,7 @@ ngx_http_idem_line_time(ngx_http_idem_line_t *line, const char *name,
 {
     ngx_tm_t  tm;
 
-    /* a year has four digits, whatever a store has made of the time */
+    /* years have four digits, whatever time a store returns */
 
     msec = ngx_min(msec, NGX_HTTP_IDEM_LINE_TIME_MAX);
 

@@ -5,12 +5,12 @@
  */
 
 /*
- * Events: what happened, one JSON object a line (idempotency_log).
+ * Events: one JSON object for each line (idempotency_log).
  *
- * A line never has a key, a body or a credential in it: hashes and words of
- * the configuration only.  Whoever has something to tell builds its line here
- * member by member: request/..._request_events.c for requests, the stores for
- * themselves; ..._log.c takes it to a file or to syslog.
+ * An event never contains a key, a body or a credential, only hashes and
+ * words of the configuration.  Its line is built here, member by member:
+ * request/..._request_events.c does so for requests, the stores for
+ * themselves.  ..._log.c writes it to a file, to syslog or to a store.
  */
 
 
@@ -46,15 +46,15 @@ typedef enum {
 } ngx_http_idem_event_e;
 
 
-/* every member is bounded, and so are the operator's own: 16 at most */
+/* all members have a limited length, including the operator's own, of which
+   there are 16 at most */
 #define NGX_HTTP_IDEM_LINE_LEN  6144
 
 
-/* one that is being built; what finds no room in it is cut off */
+/* a line that is being built; members that do not fit are truncated */
 
 typedef struct {
-    ngx_http_idem_log_t    *log;                /* NULL: only the tap wants
-                                                   it                       */
+    ngx_http_idem_log_t    *log;                /* NULL: for the tap only   */
     ngx_http_idem_level_e   level;
     u_char                 *p;
     u_char                 *last;
@@ -62,18 +62,19 @@ typedef struct {
 } ngx_http_idem_line_t;
 
 
-/* whether anybody may want events that go to this log, which may be NULL */
+/* whether events for this log, which may be NULL, are used at all */
 #define ngx_http_idem_events_wanted(log)                                      \
     ((log) || ngx_http_idem_tap_followed())
 
 /*
- * NGX_DECLINED: neither the log (it may be NULL) nor the tap wants this one.
- * The tap has none of level debug.
+ * NGX_DECLINED: neither the log, which may be NULL, nor the tap uses this
+ * event.  The tap does not use events of level debug.
  */
 ngx_int_t ngx_http_idem_line_start(ngx_http_idem_line_t *line,
     ngx_http_idem_log_t *log, ngx_http_idem_event_e event, ngx_str_t *store);
 
-/* members: a string is bounded, and what JSON would escape is '_' in it */
+/* adds a member; strings are truncated, and characters that JSON would escape
+   become '_' */
 void ngx_http_idem_line_string(ngx_http_idem_line_t *line, const char *name,
     ngx_str_t *s);
 void ngx_http_idem_line_word(ngx_http_idem_line_t *line, const char *name,
@@ -82,7 +83,7 @@ void ngx_http_idem_line_hex(ngx_http_idem_line_t *line, const char *name,
     u_char *p, size_t len);
 void ngx_http_idem_line_number(ngx_http_idem_line_t *line, const char *name,
     uint64_t n);
-/* ms since the epoch, told as ISO 8601 */
+/* ms since the epoch, written as ISO 8601 */
 void ngx_http_idem_line_time(ngx_http_idem_line_t *line, const char *name,
     uint64_t msec);
 

@@ -5,7 +5,7 @@
  */
 
 /*
- * What happened to a store lately: see the header.
+ * The recent history of a store: see the header.
  *
  * Called by the table of stores for each operation, by requests that end in a
  * conflict, and by the status endpoint.
@@ -29,7 +29,7 @@ ngx_http_idem_history_now(void)
 }
 
 
-/* one read, unless something changed */
+/* usually a single read */
 
 void
 ngx_http_idem_outage(ngx_http_idem_outage_t *o, const char *error)

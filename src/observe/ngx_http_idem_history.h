@@ -5,13 +5,13 @@
  */
 
 /*
- * What happened to a store lately, in shared memory: since when it does not
- * answer, the last conflicts, the locks that are held longest, and a row of
- * figures every ten seconds, for an hour.
+ * The recent history of a store, in shared memory: the current and the last
+ * outage, the last conflicts, the locks that have been held longest, and a
+ * row of figures for every ten seconds of the last hour.
  *
  * Written by the store, by requests and by the status endpoint, which reads
- * all of it.  No lock is taken: what is torn by two writers is a line on a
- * page, and gone with the next.
+ * all of it.  No mutex is used: if two workers write at the same time, one
+ * line on a page may be inconsistent until the next update.
  */
 
 
@@ -59,22 +59,22 @@ typedef struct {
 } ngx_http_idem_longest_t;
 
 
-/* what was found when the records of a store were counted last */
+/* the result of the last scan over the records of a store */
 
 typedef struct {
     ngx_uint_t                 records[4];      /* by state                 */
     ngx_uint_t                 bytes;           /* of responses             */
     ngx_uint_t                 used;            /* memory of its servers    */
-    ngx_uint_t                 size;            /* ... and what they may use;
-                                                   0: not known             */
+    ngx_uint_t                 size;            /* limit of that memory; 0:
+                                                   unknown                  */
     ngx_uint_t                 nlongest;
     ngx_http_idem_longest_t    longest[NGX_HTTP_IDEM_HISTORY_LONGEST];
 } ngx_http_idem_tally_t;
 
 
 typedef struct {
-    ngx_atomic_t               next;            /* nobody scans before      */
-    ngx_atomic_t               ended;           /* 0: none has              */
+    ngx_atomic_t               next;            /* time of the next scan    */
+    ngx_atomic_t               ended;           /* last scan; 0: none       */
     ngx_http_idem_tally_t     tally;
 } ngx_http_idem_scanned_t;
 
@@ -88,7 +88,7 @@ typedef struct {
     ngx_atomic_t               nconflicts;
     ngx_http_idem_recent_t     conflicts[NGX_HTTP_IDEM_HISTORY_CONFLICTS];
 
-    ngx_atomic_t               row;             /* number of the next one   */
+    ngx_atomic_t               row;             /* number of the next row   */
     ngx_atomic_t               due;
     ngx_atomic_t               before[2][32];   /* buckets at the last row  */
     ngx_atomic_uint_t          rows[NGX_HTTP_IDEM_HISTORY_ROWS]
@@ -96,13 +96,14 @@ typedef struct {
 } ngx_http_idem_history_t;
 
 
-/* an operation was answered, or failed with "error" */
+/* an operation has succeeded, or has failed with "error" */
 void ngx_http_idem_outage(ngx_http_idem_outage_t *o, const char *error);
 
 void ngx_http_idem_history_conflict(ngx_http_idem_history_t *h, u_char *id,
     ngx_uint_t group, ngx_uint_t kind);
 
-/* at most one worker may go on, until "until"; the time is over already */
+/* whether it is this worker's turn: "due" has passed, and no other worker has
+   set it to "until" first */
 ngx_uint_t ngx_http_idem_history_turn(ngx_atomic_t *due, uint64_t now,
     uint64_t until);
 

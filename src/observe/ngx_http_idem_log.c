@@ -5,17 +5,18 @@
  */
 
 /*
- * Where events go: a file, syslog or a store, without a request ever waiting
- * for it.
+ * The log of events: a file, syslog or a store.  A request never waits for
+ * it.
  *
- * Lines are gathered in a buffer of each worker.  A full one, or one that is
- * a second old, is written by a thread of nginx's pool, where nginx has
- * threads; meanwhile another buffer takes the lines.  If both are full, lines
- * are dropped and counted.  The file is reopened with nginx's others (USR1).
- * What goes to a store goes by log->send, in the same two buffers: one that
- * could not be sent is kept and sent again while the other takes the lines.
+ * Each worker collects lines in a buffer.  When the buffer is full or a
+ * second old, a thread of nginx's pool writes it to the file, if nginx has
+ * threads, while another buffer takes the lines.  If both are full, lines are
+ * dropped and counted.  nginx reopens the file with its other files (USR1).
+ * Lines for a store are sent by log->send, with the same two buffers: a
+ * buffer that could not be sent is kept and sent again, while the other one
+ * takes the lines.
  *
- * Called by the events; conf/..._conf_log.c sets it up.
+ * Called by the events; set up by conf/..._conf_log.c.
  */
 
 
@@ -29,11 +30,11 @@
 #define NGX_HTTP_IDEM_LOG_BUFFER  65536
 #define NGX_HTTP_IDEM_LOG_FLUSH   1000
 
-/* to a store; and after it failed */
+/* delay before lines are sent to a store, and after a failure, ms */
 #define NGX_HTTP_IDEM_LOG_BATCH   200
 #define NGX_HTTP_IDEM_LOG_AGAIN   1000
 
-/* a line of ours, and the header of syslog */
+/* a line, and the header of syslog */
 #define NGX_HTTP_IDEM_SYSLOG_MAX  6400
 
 
@@ -41,17 +42,19 @@
 #define NGX_HTTP_IDEM_REPEATED_LEN  512
 
 
-/* a line that was written to the error log, and what came after it */
+/* a line that was written to the error log, and the number of its
+   repetitions */
 
 typedef struct {
     u_char                  text[NGX_HTTP_IDEM_REPEATED_LEN];
-    size_t                  len;                /* 0: vacant                */
+    size_t                  len;                /* 0: free                  */
     ngx_uint_t              more;
     ngx_event_t             timer;
 } ngx_http_idem_repeated_t;
 
 
-/* what a thread is given: its own descriptor, since files are reopened */
+/* the task of a thread; it has its own descriptor, since files are
+   reopened */
 
 typedef struct {
     ngx_fd_t                fd;
@@ -88,10 +91,10 @@ ngx_str_t  ngx_http_idem_level_names[] = {
 };
 
 
-/* this process: all logs, NULL in the master */
+/* all logs of this process; NULL in the master */
 static ngx_queue_t  *ngx_http_idem_logs;
 
-/* ... and lines of the error log in the last second */
+/* lines written to the error log in the last second */
 static ngx_http_idem_repeated_t  ngx_http_idem_repeated[NGX_HTTP_IDEM_REPEATED];
 
 
@@ -121,7 +124,7 @@ ngx_http_idem_log_file(ngx_conf_t *cf, ngx_http_idem_log_t *log,
 }
 
 
-/* whether one of this level is to be written; asked once for each */
+/* whether an event of this level is written; must be called once per event */
 
 ngx_uint_t
 ngx_http_idem_log_wants(ngx_http_idem_log_t *log, ngx_http_idem_level_e level)
@@ -130,7 +133,8 @@ ngx_http_idem_log_wants(ngx_http_idem_log_t *log, ngx_http_idem_level_e level)
         return 0;
     }
 
-    /* evenly: the sum of the parts passes a whole one that often */
+    /* samples evenly: an event is written when the sum of the rates
+       reaches 1 */
 
     log->seen[level] += log->sample[level];
 
@@ -201,7 +205,7 @@ ngx_http_idem_log_flush_event(ngx_event_t *ev)
 }
 
 
-/* nginx is about to reopen the file: what there is belongs to the old one */
+/* nginx is about to reopen the file: the buffer belongs to the old one */
 
 static void
 ngx_http_idem_log_flush_file(ngx_open_file_t *file, ngx_log_t *dummy)
@@ -242,7 +246,7 @@ ngx_http_idem_log_flush(ngx_http_idem_log_t *log)
 
     if (log->spare == NULL) {
 
-        /* a thread is at it: look again when it is done */
+        /* a thread is writing: try again later */
 
         if (!log->flush.timer_set) {
             ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_FLUSH);
@@ -261,7 +265,7 @@ ngx_http_idem_log_flush(ngx_http_idem_log_t *log)
 }
 
 
-/* one batch at a time: so they stay in order */
+/* sends one batch at a time, to keep the order */
 
 static void
 ngx_http_idem_log_send(ngx_http_idem_log_t *log)
@@ -281,7 +285,7 @@ ngx_http_idem_log_send(ngx_http_idem_log_t *log)
 
     } else if (!log->failed || log->flush.timer_set) {
 
-        /* under way; or its time has not come, and there are many lines */
+        /* the batch is being sent, or it is too early to send it again */
 
         return;
     }
@@ -366,7 +370,7 @@ ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
 }
 
 
-/* in a thread, too: touches nothing but what it is given */
+/* also runs in a thread: uses its arguments only */
 
 static ngx_err_t
 ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p, size_t len,
@@ -393,7 +397,7 @@ ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p, size_t len,
             continue;
         }
 
-        /* also one that is there in part */
+        /* a line that was written in part counts as well */
 
         *dropped = ngx_http_idem_log_lines(p, last - p);
 
@@ -410,7 +414,7 @@ ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
 {
     ngx_http_idem_metrics_dropped(dropped);
 
-    /* a full disk fails with every write: once a minute will do */
+    /* on a full disk every write fails: log it once a minute */
 
     if (ngx_time() - log->complained < 60) {
         return;
@@ -536,7 +540,8 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
         log->flush.data = log;
         log->flush.log = cycle->log;
 
-        /* what is to be sent can't be when the process ends: it waits */
+        /* lines can't be sent during exit, so the worker waits for them
+           before */
 
         log->flush.cancelable = (log->send == NULL);
     }
@@ -545,7 +550,7 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
 }
 
 
-/* the process ends: what is left is written here and now */
+/* the process ends: writes what is left synchronously */
 
 void
 ngx_http_idem_log_exit_process(ngx_queue_t *logs)
@@ -633,7 +638,7 @@ ngx_http_idem_log_repeated_handler(ngx_event_t *ev)
 
     r->more = 0;
 
-    /* a worker that is to quit tells what there was, and no more */
+    /* a worker that is exiting logs the last number and stops */
 
     if (ngx_exiting) {
         r->len = 0;

@@ -5,9 +5,8 @@
  */
 
 /*
- * The figures of all workers.  The zone keeps them by the names of stores and
- * groups, so that a reload with another order of them goes on counting where
- * it was.
+ * The metrics of all workers.  The zone keeps them by the names of stores and
+ * groups, so that a reload with another order of them continues the counters.
  */
 
 
@@ -30,7 +29,7 @@ static void ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h,
     const uint64_t *bounds, uint64_t usec);
 
 
-/* upper bounds of the buckets, microseconds; one more is for all above */
+/* upper bounds of the buckets, microseconds; a last bucket has all above */
 
 const uint64_t  ngx_http_idem_metrics_bounds[] = {
     50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000,
@@ -39,7 +38,7 @@ const uint64_t  ngx_http_idem_metrics_bounds[] = {
 };
 
 
-/* as many, of how long ago something was: from 0.1 s to a week */
+/* as many upper bounds for ages, from 0.1 s to a week */
 
 #define ngx_http_idem_metrics_s(n)  ((uint64_t) (n) * 1000000)
 
@@ -128,7 +127,7 @@ ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
-/* a name as it may stand between quotes, in any format */
+/* a name that can be quoted in any output format */
 
 static size_t
 ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name)
@@ -150,8 +149,8 @@ ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name)
 
 
 /*
- * Called once the zone is there, by whoever starts first: master at start and
- * reload.  Stores that find no place are counted together, as "other".
+ * Called by the master at start and on reload, once the zone exists.  Stores
+ * without a slot of their own share one, "other".
  */
 
 ngx_http_idem_metrics_t *
@@ -189,7 +188,8 @@ ngx_http_idem_metrics_bind(ngx_str_t *store)
             return NULL;
         }
 
-        /* rows are not touched before they are written */
+        /* rows are written before they are read, so their pages are not
+           touched yet */
 
         ngx_memzero(m, offsetof(ngx_http_idem_metrics_t, history.rows));
 
@@ -204,8 +204,9 @@ ngx_http_idem_metrics_bind(ngx_str_t *store)
 
 
 /*
- * Called by the master, and by workers for what a variable names.  A name
- * stays: it is written before its length, and not changed after that.
+ * Called by the master, and by workers for groups that are named by
+ * variables.  A name is permanent: it is written before its length, and never
+ * changes.
  */
 
 ngx_uint_t
@@ -217,7 +218,7 @@ ngx_http_idem_metrics_group(ngx_str_t *group)
 
     len = ngx_http_idem_metrics_label(name, group);
 
-    /* one that is called so by the operator is the same in every format */
+    /* a group that the operator named "other" is the same in every format */
 
     if (len == sizeof("other") - 1 && ngx_memcmp(name, "other", len) == 0) {
         return NGX_HTTP_IDEM_METRICS_OTHER;
@@ -249,7 +250,7 @@ ngx_http_idem_metrics_group(ngx_str_t *group)
 }
 
 
-/* its place, or one that is free, or there is none */
+/* the slot of a group, or a free one, or NGX_HTTP_IDEM_METRICS_OTHER */
 
 static ngx_uint_t
 ngx_http_idem_metrics_find_group(u_char *name, size_t len)
@@ -328,7 +329,7 @@ ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m, ngx_uint_t group,
 }
 
 
-/* "age" in milliseconds, of what was replayed */
+/* "age" is the age of the replayed response, ms */
 
 void
 ngx_http_idem_metrics_replay(ngx_http_idem_metrics_t *m,

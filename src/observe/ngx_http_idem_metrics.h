@@ -5,12 +5,13 @@
  */
 
 /*
- * The figures: counters and histograms in shared memory, one set for all
+ * The metrics: counters and histograms in shared memory, one set for all
  * workers, kept over a reload.
  *
- * Adding to one takes no lock: a single atomic addition.  They are labelled
- * by store and group only, never by anything a client sent, so their number
- * is bounded.  Every room counts here; the status endpoint reads.
+ * An update takes no mutex, but a single atomic addition.  The only labels
+ * are store and group, never anything that a client sent, so their number is
+ * limited.  All parts of the module update metrics here; the status endpoint
+ * reads them.
  */
 
 
@@ -25,10 +26,11 @@
 
 #define NGX_HTTP_IDEM_METRICS_STORES   16
 #define NGX_HTTP_IDEM_METRICS_GROUPS   64
-#define NGX_HTTP_IDEM_METRICS_OTHER    64            /* beyond the groups */
+#define NGX_HTTP_IDEM_METRICS_OTHER    64            /* all further groups  */
 #define NGX_HTTP_IDEM_METRICS_NAME     64
 
-/* of requests; of operations of a store, and their results */
+/* the numbers of statuses of requests, of operations of a store, and of their
+   results */
 #define NGX_HTTP_IDEM_METRICS_STATUSES    14
 #define NGX_HTTP_IDEM_METRICS_OPERATIONS  5
 #define NGX_HTTP_IDEM_METRICS_RESULTS     7
@@ -36,7 +38,7 @@
 #define NGX_HTTP_IDEM_METRICS_BUCKETS  23
 
 
-/* what is simply counted, for each store */
+/* plain counters of a store */
 
 typedef enum {
     NGX_HTTP_IDEM_COUNT_ABANDONED = 0,          /* locks taken over         */
@@ -48,7 +50,7 @@ typedef enum {
     NGX_HTTP_IDEM_COUNT_CACHE_HITS,
     NGX_HTTP_IDEM_COUNT_CACHE_MISSES,
     NGX_HTTP_IDEM_COUNT_REPLICAS_MISSED,
-    NGX_HTTP_IDEM_COUNT_EXPIRED,                /* and their key came back  */
+    NGX_HTTP_IDEM_COUNT_EXPIRED,                /* and requested again      */
     NGX_HTTP_IDEM_COUNT_N
 } ngx_http_idem_count_e;
 
@@ -64,7 +66,7 @@ typedef enum {
 } ngx_http_idem_waited_e;
 
 
-/* by which record a request was replayed: its key's, or a derived one */
+/* the record that was replayed: that of the key, or a derived one */
 
 typedef enum {
     NGX_HTTP_IDEM_LAYER_KEY = 0,
@@ -74,12 +76,12 @@ typedef enum {
 } ngx_http_idem_layer_e;
 
 
-/* in what a request differs from the one whose record it met */
+/* how a request differs from the one that its record was begun for */
 
 typedef enum {
     NGX_HTTP_IDEM_CONFLICT_PAYLOAD = 0,
     NGX_HTTP_IDEM_CONFLICT_IDENTITY,
-    NGX_HTTP_IDEM_CONFLICT_DUPLICATE,           /* in nothing: not wanted   */
+    NGX_HTTP_IDEM_CONFLICT_DUPLICATE,           /* not at all: rejected     */
     NGX_HTTP_IDEM_CONFLICT_N
 } ngx_http_idem_conflict_e;
 
@@ -107,12 +109,13 @@ typedef struct {
     ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_METRICS_GROUPS + 1]
                                    [NGX_HTTP_IDEM_WAITED_N];
     ngx_http_idem_histogram_t  lock_held[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
+    /* configured groups, which are exported even if their counters are zero */
     ngx_atomic_t               grouped[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
-                                                /* configured: noughts, too */
 
     ngx_atomic_t               replays[NGX_HTTP_IDEM_LAYER_N];
     ngx_atomic_t               conflicts[NGX_HTTP_IDEM_CONFLICT_N];
-    ngx_http_idem_histogram_t  duration[2];     /* ran, or not; replayed    */
+    ngx_http_idem_histogram_t  duration[2];     /* executed, or refused;
+                                                   replayed                 */
     ngx_http_idem_histogram_t  replay_age;      /* buckets: ..._ages        */
 
     ngx_http_idem_history_t    history;
@@ -134,14 +137,14 @@ typedef struct {
 
 ngx_int_t ngx_http_idem_metrics_zone(ngx_conf_t *cf);
 
-/* the figures of a store; where its name has been before, those it had; may
-   be NULL */
+/* the metrics of a store; a store with a known name continues the old ones;
+   may be NULL */
 ngx_http_idem_metrics_t *ngx_http_idem_metrics_bind(ngx_str_t *store);
 
-/* a number for a group, the same in all locations that name it */
+/* the index of a group, the same in all locations that name it */
 ngx_uint_t ngx_http_idem_metrics_group(ngx_str_t *group);
 
-/* ... and back: as it stands in figures and events */
+/* the name of a group in metrics and events */
 ngx_str_t ngx_http_idem_metrics_group_name(ngx_uint_t group);
 
 void ngx_http_idem_metrics_request(ngx_http_idem_metrics_t *m,
@@ -166,7 +169,7 @@ void ngx_http_idem_metrics_duration(ngx_http_idem_metrics_t *m,
 /* lines of the event log were lost */
 void ngx_http_idem_metrics_dropped(ngx_uint_t n);
 
-/* a clock for what takes less than a millisecond */
+/* a monotonic clock with microseconds */
 uint64_t ngx_http_idem_metrics_clock(void);
 
 /* for the status endpoint */

@@ -5,9 +5,9 @@
  */
 
 /*
- * The tap: lines in a ring of shared memory, for those who follow events.
+ * The tap: lines in a ring of shared memory, for clients that follow events.
  *
- * Called by the events with lines, and by who follows them.
+ * Called by the events with lines, and by the admin endpoint that sends them.
  */
 
 
@@ -19,7 +19,7 @@
 
 #define NGX_HTTP_IDEM_TAP_SIZE  (512 * 1024)
 
-/* who follows says so more often than that */
+/* how long a client counts without calling ngx_http_idem_tap_follow(), ms */
 #define NGX_HTTP_IDEM_TAP_TIME  5000
 
 
@@ -49,7 +49,8 @@ ngx_http_idem_tap_zone(ngx_conf_t *cf, void *tag)
 }
 
 
-/* not when the zone is made: a configuration that is refused has one, too */
+/* not when the zone is created, since a configuration that is rejected
+   creates a zone, too */
 
 void
 ngx_http_idem_tap_init_process(ngx_shm_zone_t *zone)
@@ -164,7 +165,8 @@ ngx_http_idem_tap_read(uint64_t *at, u_char *buf, size_t size,
 
         if (len > size || len > tap->head - *at) {
 
-            /* a worker was killed in between: what is there is no line */
+            /* a worker was killed while writing: these bytes are not a
+               line */
 
             len = 0;
             *missed = 1;

@@ -5,9 +5,10 @@
  */
 
 /*
- * The tap: events for who follows them now (GET events of idempotency_admin),
- * whichever worker they happen in.  Where nobody can follow there is no tap,
- * and where nobody does, an event looks at one number.
+ * The tap: a live stream of events for the clients of GET events
+ * (idempotency_admin), from all workers.  There is no tap unless that
+ * endpoint is configured, and without a client the tap costs an event one
+ * comparison.
  */
 
 
@@ -19,17 +20,18 @@
 #include <ngx_core.h>
 
 
-/* in shared memory: a ring of lines, each with its length before it */
+/* in shared memory: a ring of lines, each preceded by its length */
 
 typedef struct {
-    ngx_atomic_t     until;                     /* somebody follows         */
+    ngx_atomic_t     until;                     /* there are clients until
+                                                   then                     */
     uint64_t         head;                      /* bytes written so far     */
     size_t           size;
     u_char           data[1];
 } ngx_http_idem_tap_t;
 
 
-/* NULL: there is none */
+/* NULL: there is no tap */
 extern ngx_http_idem_tap_t  *ngx_http_idem_tap;
 
 #define ngx_http_idem_tap_followed()                                          \
@@ -42,18 +44,20 @@ extern ngx_http_idem_tap_t  *ngx_http_idem_tap;
 /* "tag" is the module of the zone */
 ngx_shm_zone_t *ngx_http_idem_tap_zone(ngx_conf_t *cf, void *tag);
 
-/* one process; "zone" may be NULL */
+/* in each worker; "zone" may be NULL */
 void ngx_http_idem_tap_init_process(ngx_shm_zone_t *zone);
 
 void ngx_http_idem_tap_write(u_char *p, size_t len);
 
-/* where one who follows begins, and that he is still there */
+/* the position at which a new client starts; and a sign that a client is
+   still there */
 uint64_t ngx_http_idem_tap_now(void);
 void ngx_http_idem_tap_follow(void);
 
 /*
- * The next line, in "buf" that has room for any; 0: there is none.  "at" moves
- * on; if it was too slow, to the end, with *missed set.
+ * Copies the next line to "buf", which has room for any line; returns 0 if
+ * there is none.  "at" is advanced.  A client that was too slow continues at
+ * the end, and *missed is set.
  */
 size_t ngx_http_idem_tap_read(uint64_t *at, u_char *buf, size_t size,
     ngx_uint_t *missed);

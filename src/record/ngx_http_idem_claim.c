@@ -5,10 +5,10 @@
  */
 
 /*
- * Claims compared: whether what a record was begun for is what is asked now.
+ * Compares claims: whether a request is the one that a record was begun for.
  *
- * The core asks before it replays, and the stores before a lock whose lease
- * ran out goes to another holder.
+ * Called by the core before it replays, and by the stores before an expired
+ * lease goes to another holder.
  */
 
 
@@ -38,7 +38,8 @@ ngx_http_idem_claim_same(const ngx_http_idem_claim_t *a,
                   == 0;
     }
 
-    /* in halves: CRYPTO_memcmp() takes 16 bytes at once, others one by one */
+    /* in halves: CRYPTO_memcmp() compares 16 bytes at once, other lengths
+       bytewise */
 
     differ = 0;
 

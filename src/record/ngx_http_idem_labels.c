@@ -5,17 +5,17 @@
  */
 
 /*
- * The labels of a record: its group, whose it is, who sent it, and the host of
- * its holder.
+ * The labels of a record: its group, tenant and actor, and the host of its
+ * holder.
  *
- * They stand before the details of a record, in one piece with them, so that a
- * store that keeps details keeps labels, and a record without labels has no
- * byte for them:
+ * The labels are stored in front of the details of a record, as one string
+ * with them.  So every store that keeps details keeps labels, and a record
+ * without labels takes no space for them:
  *
  *     "L"  1    length of what follows, up to the details  2
  *     each label: kind 1, length 1, text
  *
- * The bytes come from a store, and are not trusted.  Pure.
+ * The bytes come from a store and are not trusted.  These are pure functions.
  */
 
 
@@ -82,7 +82,8 @@ ngx_http_idem_labels_encode(u_char *p, const ngx_str_t *labels)
 }
 
 
-/* 0: there are none; what is cut off is as long as it is */
+/* length of the labels with their header, at most that of the details; 0:
+   there are none */
 
 static size_t
 ngx_http_idem_labels_len(const ngx_str_t *details)

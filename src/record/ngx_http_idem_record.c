@@ -8,18 +8,18 @@
  * The stored form of a claim and of a response.
  *
  * Stores and the response side call it, to make the bytes of a record and to
- * read them back; it calls the checksum and nothing else.  What it reads
- * may come from a shared zone, from a server on the network or from a host
- * with another release, so every length is checked against what is there
- * before it is used, and a header that could not have come from an HTTP
- * message is refused: a foreign record must not become a header injection.
+ * read them back; it calls the checksum and nothing else.  The bytes may come
+ * from a shared zone, from a server on the network or from a host with
+ * another release.  So every length is checked before it is used, and a
+ * header that could not have come from an HTTP message is refused: a foreign
+ * record must not become a header injection.
  *
  * All numbers are big-endian.  A response, version 1:
  *
  *     0   'I' 'R'
  *     2   u8   version
- *     3   u8   flags: 0x01 header_only, 0x02 compressed; of the others, who
- *              does not know 0x04 or 0x08 may ignore it, 0xf0 may not
+ *     3   u8   flags: 0x01 header_only, 0x02 compressed; unknown flags are
+ *              ignored (0x04, 0x08), or refused (0xf0)
  *     4   u32  checksum
  *     8   u16  status, 100 to 999
  *     10  u16  number of headers
@@ -31,12 +31,12 @@
  *     40  u8   length of the status line; the status line
  *         for each header: u8 kind, u16 name length, u32 value length,
  *         the name, the value
- *         what a newer version adds to the head
+ *         fields that a newer version adds to the head
  *         the body
  *
- * The checksum is an Adler-32 over the head, less the checksum itself, and then
- * over the Adler-32 of the body as 4 bytes.  A record that never leaves this
- * nginx has none: there it is 0, and nobody looks at it.
+ * The checksum is the Adler-32 of the head, without the checksum itself, and
+ * then of the body's Adler-32 as 4 bytes.  A record that never leaves this
+ * nginx has none: the field is 0 and is not checked.
  */
 
 
@@ -47,7 +47,7 @@
 #include "record/ngx_http_idem_record.h"
 
 
-/* one version down and one up; there was none before the first */
+/* one version below and one above; there was none before the first */
 #define NGX_HTTP_IDEM_RECORD_OLDEST       1
 #define NGX_HTTP_IDEM_RECORD_NEWEST                                           \
     (NGX_HTTP_IDEM_RECORD_VERSION + 1)
@@ -121,7 +121,7 @@ ngx_http_idem_claim_decode(const u_char *p, size_t len,
         return NGX_ERROR;
     }
 
-    /* a newer version may have more behind what we know */
+    /* a newer version may append fields */
 
     if (*p <= NGX_HTTP_IDEM_RECORD_VERSION
         && len != NGX_HTTP_IDEM_CLAIM_LEN)
@@ -175,9 +175,9 @@ ngx_http_idem_text_valid(const u_char *p, size_t len)
     uint64_t  word;
 
     /*
-     * Eight at a time while none of them is below a space, as it mostly is:
-     * the first term has the top bit of such a byte set, and of those from
-     * 0xa0 on, which the second takes out
+     * Checks eight bytes at a time while none of them is below a space, which
+     * is the usual case.  The first term sets the top bit of such bytes, and
+     * of those from 0xa0 on, which the second term masks out.
      */
 
     for ( /* void */ ; len >= 8; p += 8, len -= 8) {
@@ -243,9 +243,9 @@ ngx_http_idem_head_size(const ngx_http_idem_response_t *response)
 
 
 /*
- * The length of the status line as stored.  A reason phrase means nothing to
- * a client, so one that does not fit is not worth losing the response for:
- * without it, nginx makes the line of the status.
+ * The length of the status line as stored.  Clients do not interpret the
+ * reason phrase, so a response is stored without a status line that does not
+ * fit; nginx then makes one of the status.
  */
 
 static size_t
@@ -299,7 +299,7 @@ ngx_http_idem_head_encode(u_char *p, const ngx_http_idem_response_t *response)
     p = ngx_http_idem_put16(p, response->nheaders);
     p = ngx_http_idem_put64(p, response->time);
     p = ngx_http_idem_put64(p, length);
-    p = ngx_http_idem_put32(p, 0);          /* the head's length: below */
+    p = ngx_http_idem_put32(p, 0);   /* the length of the head: below */
     p = ngx_http_idem_put32(p, (uint32_t) response->body_len);
     p = ngx_http_idem_put32(p, (uint32_t) (response->compressed
                                            ? response->plain_len
@@ -350,7 +350,8 @@ ngx_http_idem_record_sum(const u_char *p, size_t head_len, uint32_t body_sum)
 
     ngx_http_idem_put32(body, body_sum);
 
-    /* version and flags count too: a flipped flag changes what a body is */
+    /* version and flags count, too: a wrong flag changes the meaning of the
+       body */
 
     sum = ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM, p,
                                  NGX_HTTP_IDEM_RECORD_SUM);
@@ -361,7 +362,7 @@ ngx_http_idem_record_sum(const u_char *p, size_t head_len, uint32_t body_sum)
 }
 
 
-/* "head_peek" was content with it */
+/* the record has passed "head_peek" */
 
 static ngx_uint_t
 ngx_http_idem_record_intact(const u_char *p, size_t head_len, size_t len)
@@ -417,12 +418,6 @@ ngx_http_idem_record_readable(u_char version)
 }
 
 
-/*
- * What can be said without looking at the headers.  Their number is held
- * against the length of the head here, so that a caller allocates no more
- * for them than what the record's own size accounts for.
- */
-
 ngx_uint_t
 ngx_http_idem_response_status(const u_char *p, size_t len)
 {
@@ -433,6 +428,12 @@ ngx_http_idem_response_status(const u_char *p, size_t len)
     return ((ngx_uint_t) p[8] << 8) + p[9];
 }
 
+
+/*
+ * Checks everything but the headers.  The number of headers is checked against
+ * the length of the head, so that a caller does not allocate more for them
+ * than the size of the record accounts for.
+ */
 
 ngx_int_t
 ngx_http_idem_head_peek(const u_char *p, size_t len,
@@ -540,7 +541,7 @@ ngx_http_idem_response_decode(const u_char *p, size_t len,
         return NGX_ERROR;
     }
 
-    /* pos < last: fields of a newer version, not known here */
+    /* pos < last: fields of a newer version are skipped */
 
     response->nheaders = n;
 
@@ -597,7 +598,7 @@ ngx_http_idem_record_fixed(const u_char *p,
 }
 
 
-/* reads one header, and returns what is behind it, or NULL */
+/* decodes a header, returns its end, or NULL */
 
 static const u_char *
 ngx_http_idem_record_header(const u_char *p, const u_char *last,
@@ -618,14 +619,14 @@ ngx_http_idem_record_header(const u_char *p, const u_char *last,
     header->name.len = ngx_http_idem_get16(p + 1);
     header->value.len = ngx_http_idem_get32(p + 3);
 
-    /* one after the other: their sum might overflow */
+    /* one by one, since the sum might overflow */
 
     if (header->name.len > left || header->value.len > left - header->name.len)
     {
         return NULL;
     }
 
-    /* a kind that a newer version has: a header as any other, here */
+    /* an unknown kind of a newer version is a plain header */
 
     header->kind = (kind > NGX_HTTP_IDEM_HEADER_LINK)
                    ? NGX_HTTP_IDEM_HEADER_PLAIN : kind;

@@ -5,13 +5,14 @@
  */
 
 /*
- * The stored form: what a store keeps of a request and of its response.
+ * The stored form of a request's claim and of its response.
  *
- * A claim says what a request is (its fingerprint and who asks); it stands in
- * the record from begin on.  A response is what a completed record replays.
- * Both are encoded to bytes that any host of the same release, or of the one
- * before or after, can read.  Pure functions on bytes: no request, no pool,
- * no store; they validate everything they read, and never trust a length.
+ * A claim says what a request is: its fingerprint, and who sent it.  A record
+ * has its claim from begin on.  A response is what a completed record
+ * replays.  Both are encoded to bytes that any host with the same release, or
+ * with the one before or after, can read.  These are pure functions on bytes:
+ * no request, no pool, no store.  They validate everything that they read,
+ * and never trust a length.
  */
 
 
@@ -46,24 +47,23 @@ typedef enum {
 
 typedef enum {
     NGX_HTTP_IDEM_REASON_NONE = 0,
-    NGX_HTTP_IDEM_REASON_UNKNOWN,            /* it may have run           */
+    NGX_HTTP_IDEM_REASON_UNKNOWN,            /* the request may have run  */
     NGX_HTTP_IDEM_REASON_TOO_LARGE,          /* over max_response         */
     NGX_HTTP_IDEM_REASON_STREAM,             /* an endless response       */
     NGX_HTTP_IDEM_REASON_NO_ROOM,            /* the store was full        */
-    NGX_HTTP_IDEM_REASON_EVICTED,            /* it was, and gave way      */
-    NGX_HTTP_IDEM_REASON_DELETED             /* by hand: what is left keeps a
-                                                holder from writing it anew,
-                                                and nobody from beginning */
+    NGX_HTTP_IDEM_REASON_EVICTED,            /* its room was needed       */
+    /* by an administrator: what is left stops the commit of a holder, but not
+       a new begin */
+    NGX_HTTP_IDEM_REASON_DELETED
 } ngx_http_idem_reason_e;
 
 
 typedef struct {
     u_char       fingerprint[NGX_HTTP_IDEM_FINGERPRINT_LEN];
     u_char       identity[NGX_HTTP_IDEM_IDENTITY_LEN];
+    /* hash of method, host and URI: unlike the fingerprint, it can be compared
+       between different schemes */
     u_char       target[NGX_HTTP_IDEM_TARGET_LEN];
-                                  /* method, host and URI, apart from the
-                                     rest of the fingerprint: comparable
-                                     whatever the scheme                  */
     uint32_t     scheme;          /* how the fingerprint was made         */
     uint64_t     time;            /* arrival, ms since the epoch          */
 } ngx_http_idem_claim_t;
@@ -76,8 +76,9 @@ typedef struct {
 
 
 /*
- * Headers to which nginx keeps a pointer in r->headers_out beside the list:
- * a replay sets the pointer again, or filters below would not see them.
+ * Headers to which nginx keeps a pointer in r->headers_out besides the list.
+ * A replay sets the pointer again, or the following filters would not see
+ * them.
  */
 
 typedef enum {
@@ -99,7 +100,7 @@ typedef enum {
 
 typedef struct {
     ngx_http_idem_header_e  kind;
-    unsigned                valid:1;   /* "header_valid" said so   */
+    unsigned                valid:1;   /* header_valid() was true  */
     ngx_str_t               name;
     ngx_str_t               value;
 } ngx_http_idem_header_t;
@@ -109,15 +110,14 @@ typedef struct {
     ngx_uint_t               status;
     ngx_str_t                status_line;     /* "200 OK", or empty */
     uint64_t                 time;                   /* as in the claim   */
-    int64_t                  content_length;         /* of a response that
-                                                        has no body: HEAD,
-                                                        204, 304; or -1   */
+    /* of a response without a body: HEAD, 204, 304; otherwise -1 */
+    int64_t                  content_length;
     ngx_http_idem_header_t  *headers;
     ngx_uint_t               nheaders;
     size_t                   body_len;               /* as stored         */
     size_t                   plain_len;              /* uncompressed      */
     unsigned                 header_only:1;
-    unsigned                 compressed:1;           /* body is zlib      */
+    unsigned                 compressed:1;           /* with zlib         */
 } ngx_http_idem_response_t;
 
 
@@ -127,10 +127,10 @@ ngx_int_t ngx_http_idem_claim_decode(const u_char *p, size_t len,
     ngx_http_idem_claim_t *claim);
 
 /*
- * Whether two claims are of one and the same request by one and the same
- * client.  Fingerprints of different schemes can't be compared as a whole: a
- * changed configuration is not taken for a changed request.  Who asks can be,
- * and for which operation, unless "key_alone" decides that.
+ * Whether two claims are of the same request by the same client.
+ * Fingerprints of different schemes can't be compared: a changed
+ * configuration is not taken for a changed request.  The identity is still
+ * compared, and so are the targets, unless "key_alone" is set.
  */
 ngx_uint_t ngx_http_idem_claim_same(const ngx_http_idem_claim_t *a,
     const ngx_http_idem_claim_t *b, ngx_uint_t key_alone);
@@ -140,27 +140,31 @@ ngx_uint_t ngx_http_idem_claim_same_identity(const ngx_http_idem_claim_t *a,
 
 /*
  * Whether a header can be stored: the name is a token, and the value has no
- * NUL, CR or LF.  nginx lets some more through in a name.
+ * NUL, CR or LF.  nginx accepts some more characters in names.
  */
 ngx_uint_t ngx_http_idem_header_valid(const ngx_str_t *name,
     const ngx_str_t *value);
 
-/* no byte that ends a line, or a string: the value by itself */
+/* whether a value has no NUL, CR or LF */
 ngx_uint_t ngx_http_idem_text_valid(const u_char *p, size_t len);
 
 
 /*
- * An encoded response is a head, then the body as it is.  "head_size" is the
- * exact size of the head, or 0 for a response that decoding would refuse: a
- * number too large for its field, a header that is not valid (what is marked
- * as valid is not looked at again), a status below 100 or above 999, or
+ * An encoded response is a head, followed by the body as it is.
+ *
+ * "head_size" returns the exact size of the head, or 0 for a response that
+ * decoding would refuse: a number too large for its field, an invalid header
+ * (unless it is marked as valid), a status below 100 or above 999, or
  * header_only with a body.  A status line that can't be stored is left out.
- * The lengths of the body do not change the size: who asks before they are
- * known sees to it that they fit.  "head_encode" writes the head, without a
- * checksum, and returns its end.  "head_seal" puts the checksum in, for bytes
- * that leave the process.  It covers head and body: pass that of the body, made
- * with "body_sum" over its pieces in order, beginning with the one below.  It
- * is Adler-32, which for a few hundred bytes takes a third of a CRC's time.
+ * The lengths of the body do not change the size; a caller that does not know
+ * them yet must make sure that they fit.
+ *
+ * "head_encode" writes the head without a checksum, and returns its end.
+ * "head_seal" adds the checksum, for bytes that leave the process.  The
+ * checksum covers head and body: pass the sum of the body, computed by
+ * "body_sum" over its pieces in order, starting with NGX_HTTP_IDEM_SUM.  It
+ * is Adler-32, which for a few hundred bytes takes a third of the time of a
+ * CRC.
  */
 #define NGX_HTTP_IDEM_SUM  1
 
@@ -172,13 +176,13 @@ void ngx_http_idem_head_seal(u_char *p, size_t head_len, uint32_t body_sum);
 
 
 /*
- * Decoding is in two steps, since the caller owns the memory: "head_peek"
- * says how many headers there are, then "response_decode" fills "headers",
- * which the caller has set (room for that many), and all other members but
- * not the pointer itself; names and values point into "p", and "body" is set.
- * "verify" compares the checksum: for bytes that left the process.
- * NGX_ERROR for anything that is not a whole record of a version we read,
- * with a word in "reason".
+ * Decoding takes two steps, since the caller owns the memory.  "head_peek"
+ * returns the number of headers.  The caller then sets response->headers to
+ * an array of that size, and "response_decode" fills it and all other
+ * members.  Names and values point into "p", and so does "body".  "verify"
+ * compares the checksum, for bytes that left the process.  NGX_ERROR for
+ * anything that is not a complete record of a supported version; "reason"
+ * then says why.
  */
 ngx_int_t ngx_http_idem_head_peek(const u_char *p, size_t len,
     ngx_uint_t *nheaders, const char **reason);
@@ -186,44 +190,46 @@ ngx_int_t ngx_http_idem_response_decode(const u_char *p, size_t len,
     ngx_http_idem_response_t *response, ngx_str_t *body,
     ngx_uint_t verify, const char **reason);
 
-/* whether the bytes are a record with the right checksum: "verify" by itself */
+/* whether the bytes are a record with a correct checksum */
 ngx_uint_t ngx_http_idem_response_intact(const u_char *p, size_t len);
 
-/* the status, from the first bytes of the head; 0: it is not there */
+/* the status in the first bytes of the head; 0: these are not a head */
 #define NGX_HTTP_IDEM_STATUS_PEEK  10
 
 ngx_uint_t ngx_http_idem_response_status(const u_char *p, size_t len);
 
-/* a checksum for a record that had none, and leaves the process now */
+/* adds the checksum to a record that leaves the process now */
 void ngx_http_idem_response_seal(u_char *p, size_t len);
 
 
-/* ..._labels.c: labels of a record, before its details; numbers are stored */
+/* ..._labels.c: the labels of a record, stored in front of its details; the
+   numbers are stored */
 
 typedef enum {
     NGX_HTTP_IDEM_LABEL_GROUP = 0,
     NGX_HTTP_IDEM_LABEL_TENANT,
     NGX_HTTP_IDEM_LABEL_ACTOR,
-    NGX_HTTP_IDEM_LABEL_HOST,                /* of its holder             */
+    NGX_HTTP_IDEM_LABEL_HOST,                /* of the holder             */
     NGX_HTTP_IDEM_LABEL_N
 } ngx_http_idem_label_e;
 
-/* of each; a hash in hexadecimal is of 64 */
+/* length of a label; a hash in hexadecimal has 64 */
 #define NGX_HTTP_IDEM_LABEL_MAX  96
 
-/* ... and of all that stands before the details */
+/* length of all labels with their header */
 #define NGX_HTTP_IDEM_LABELS_MAX                                              \
     (3 + NGX_HTTP_IDEM_LABEL_N * (2 + NGX_HTTP_IDEM_LABEL_MAX))
 
-/* of all of them, "labels" are NGX_HTTP_IDEM_LABEL_N strings; 0: none */
+/* "labels" are NGX_HTTP_IDEM_LABEL_N strings; the size is 0 if all are
+   empty */
 size_t ngx_http_idem_labels_size(const ngx_str_t *labels);
 u_char *ngx_http_idem_labels_encode(u_char *p, const ngx_str_t *labels);
 
-/* empty: there is none */
+/* returns a label, empty if there is none */
 void ngx_http_idem_label(const ngx_str_t *details,
     ngx_http_idem_label_e kind, ngx_str_t *value);
 
-/* leaves the details proper */
+/* advances to the details behind the labels */
 void ngx_http_idem_labels_skip(ngx_str_t *details);
 
 

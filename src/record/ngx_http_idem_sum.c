@@ -5,21 +5,22 @@
  */
 
 /*
- * The checksum of what leaves the process: Adler-32, as zlib's adler32() makes
- * it, in a fifth of its time.  For a megabyte that is the largest part of what
- * a worker does with a response, after copying it.
+ * The checksum of records that leave the process: the same Adler-32 as zlib's
+ * adler32(), in a fifth of its time.  For a megabyte the checksum is the
+ * largest part of a worker's work on a response, after copying it.
  *
- * Sixteen bytes are two words, and a word has two times four lanes of 16 bits:
- * its bytes at even places, and those at odd ones.  A lane of the first sum has
- * the bytes that came by; one of the second has the first sums before each of
- * them.  What a lane can hold bounds a run: 21 pairs of words.  At its end
+ * Sixteen bytes are two 64-bit words.  A word is split into two vectors of
+ * four 16-bit lanes: the bytes at even offsets, and those at odd ones.  A
+ * lane of the first sum adds up its bytes; a lane of the second sum adds up
+ * the first sums before each byte.  The size of a lane limits a run to 21
+ * pairs of words.  At the end of a run
  *
  *     s2 += bytes of the run * s1 + 16 * second + (16 - place) * first
  *
- * over all lanes, and s1 += first.  Both are reduced once for a piece only:
- * they have 64 bits.
+ * over all lanes, and s1 += first.  Both have 64 bits, so they are reduced
+ * only once for each piece.
  *
- * Called by whoever seals or reads a response.
+ * Called when a response is sealed or verified.
  */
 
 
@@ -37,12 +38,14 @@
 #define NGX_HTTP_IDEM_SUM_BYTES  0x00ff00ff00ff00ffULL
 #define NGX_HTTP_IDEM_SUM_HALVES 0x0000ffff0000ffffULL
 
-/* of the lanes, in the uppermost: their sum; 0, 1, 2 and 3 times each */
+/* multipliers that leave a sum over the lanes in the uppermost lane: of each
+   lane, and of each lane times 0, 1, 2 or 3 */
 #define NGX_HTTP_IDEM_SUM_ALL    0x0001000100010001ULL
 #define NGX_HTTP_IDEM_SUM_PLACE  0x0000000100020003ULL
 
 
-/* two words at a time, by the vectors of gcc and clang: SSE2, NEON, or none */
+/* two words at a time, with the vector extensions of gcc and clang: SSE2,
+   NEON, or plain code */
 
 typedef uint64_t  ngx_http_idem_sum_t
     __attribute__((vector_size(NGX_HTTP_IDEM_SUM_SIZE)));
@@ -94,7 +97,8 @@ ngx_http_idem_body_sum(uint32_t sum, const u_char *p, size_t len)
                 odd += words >> 8 & NGX_HTTP_IDEM_SUM_BYTES;
             }
 
-            /* lanes of the second sum are too full for one product */
+            /* the lanes of the second sum are too large for one
+               multiplication */
 
             even2 = (even2 & NGX_HTTP_IDEM_SUM_HALVES)
                     + (even2 >> 16 & NGX_HTTP_IDEM_SUM_HALVES)

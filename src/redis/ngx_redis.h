@@ -5,28 +5,28 @@
  */
 
 /*
- * A client for Redis and Valkey, for nginx: connections, their set-up and TLS,
- * calls, and which server has which key.  It knows bytes, calls and keys; what
- * is asked, and what the replies mean, is its user's own.
+ * A client for Redis and Valkey: connections, their setup and TLS, calls, and
+ * the routing of keys to servers.  It knows bytes, calls and keys.  Which
+ * commands are sent and what their replies mean is up to its user.
  *
- *   ..._codec.c        bytes of commands and replies; hiredis reads
- *   ..._bulk.c         large strings, which are not copied
- *   ..._call.c         calls: to which connection, and to which instead
- *   ..._connection.c   a connection: calls in flight, and their fate when it
- *                      breaks; _receive.c: their replies
+ *   ..._codec.c        encodes commands; hiredis parses replies
+ *   ..._bulk.c         sends and receives large strings without copying them
+ *   ..._call.c         calls: routes them to connections, and reroutes them
+ *   ..._connection.c   a connection: its queues of calls, sending, closing,
+ *                      backoff; _receive.c: its replies
  *   ..._setup.c        from a socket to a connection that is ready; _knock.c:
- *                      more sockets, while the first gets no answer
- *   ..._replicas.c     calls that wait for replicas to have what they wrote
- *   ..._subscriber.c   messages
- *   ..._topology.h     which server has which key: one server, a cluster, a
- *                      master that sentinels name
+ *                      more connect attempts while the first is unanswered
+ *   ..._replicas.c     calls that need an acknowledgement by replicas (WAIT)
+ *   ..._subscriber.c   the subscriber and its messages
+ *   ..._topology.h     which server has which key: a single server, a cluster,
+ *                      a master that is monitored by sentinels
  *
- * A user fills the configuration of an ngx_redis_t, and in each worker calls
- * ngx_redis_init().  A call is a structure of its own that begins with an
- * ngx_redis_call_t, in memory of ngx_alloc(); the client frees it.  Calls of
- * one lane are sent in the order in which they were asked.  A call may be sent
- * more than once: where a connection breaks, the client can't know whether it
- * was done.
+ * A user fills in the configuration of an ngx_redis_t and calls
+ * ngx_redis_init() in each worker.  A call is a structure of the user's that
+ * begins with an ngx_redis_call_t.  It is allocated by ngx_alloc(), and the
+ * client frees it.  Calls with the same lane are sent in the order in which
+ * they were made.  A call may be sent more than once: when a connection
+ * breaks, the client can't know whether the server executed the command.
  */
 
 
@@ -46,27 +46,27 @@
 
 #define NGX_REDIS_SLOTS        16384
 
-/* between two rounds of asking about the topology, at least */
+/* minimum time between two rounds of topology queries, ms */
 #define NGX_REDIS_INTERVAL     500
 
-/* a server that owes a reply for so long is taken for one that is away, as
-   far as the topology is concerned */
+/* a server that has owed a reply for this long is considered down by the
+   topology, ms */
 #define NGX_REDIS_SILENT       1000
 
-/* attempts to connect that may be under way beside the first */
+/* concurrent connect attempts of one connection besides the first */
 #define NGX_REDIS_KNOCKS       4
 
-/* connect attempts in vain after which an impatient call does not wait */
+/* failed connect attempts after which an impatient call fails at once */
 #define NGX_REDIS_GIVE_UP      3
 
-/* from so many bytes on a string is sent from where it is, and received into
-   the memory in which it stays */
+/* strings of this size and above are sent from the user's memory, and
+   received into the memory of the reply */
 #define NGX_REDIS_BULK_MIN     16384
 
-/* of one connection in one turn of the event loop */
+/* bytes sent or received on one connection in one event loop iteration */
 #define NGX_REDIS_TURN_SIZE    (2 * 1024 * 1024)
 
-/* as Redis itself has it */
+/* the limit of a string in Redis */
 #define NGX_REDIS_REPLY_MAX    (512 * 1024 * 1024)
 
 
@@ -82,7 +82,7 @@ typedef struct ngx_redis_asker_s     ngx_redis_asker_t;
 typedef void (*ngx_redis_reply_pt)(ngx_redis_call_t *call, redisReply *reply);
 
 
-/* what became of a call at a node, for figures */
+/* the result of a call at a node, for metrics */
 
 typedef enum {
     NGX_REDIS_NODE_ANSWERED = 0,
@@ -91,57 +91,60 @@ typedef enum {
 } ngx_redis_count_e;
 
 
-/* what its user is told */
+/* callbacks to the user of the client */
 
 typedef struct {
-    /* a node is there; its pool is at hand */
+    /* a node was created; the user may allocate from its pool */
     ngx_int_t  (*node)(ngx_redis_node_t *node);
 
     void       (*count)(ngx_redis_node_t *node, ngx_redis_count_e what);
 
-    /* a connection for calls is ready */
+    /* a connection for calls is set up */
     void       (*ready)(ngx_redis_conn_t *conn);
 
-    /* it answers: it is more than a port that is open */
+    /* a connection has received its first reply: the server really answers */
     void       (*works)(ngx_redis_conn_t *conn);
 
     /*
-     * What was written may be lost, since another server has it now, or since
-     * a connection broke and the server may have been started anew: that of
-     * the calls of "conn", or all if it is NULL.  "now", or when it is worth
-     * trying
+     * What was written may be lost: another server has taken over, or a
+     * connection broke and the server may have restarted without its data.
+     * This concerns the keys of the calls that use "conn", or all keys if
+     * "conn" is NULL.  With "now" the user should write again at once,
+     * otherwise as soon as an attempt is likely to succeed.
      */
     void       (*doubt)(ngx_redis_t *redis, ngx_redis_conn_t *conn,
                         ngx_uint_t now);
 
-    /* the subscriber listens: what was published before went by */
+    /* the subscriber is ready; earlier messages were missed */
     void       (*listening)(ngx_redis_t *redis);
 
     void       (*message)(ngx_redis_t *redis, ngx_str_t *text);
 } ngx_redis_user_t;
 
 
-/* ... of its calls */
+/* callbacks of a type of calls */
 
 typedef struct {
-    /* writes the command behind what call->conn is to send */
+    /* appends the command to call->conn->out */
     ngx_int_t  (*encode)(ngx_redis_call_t *call);
 
-    /* it is in vain for the time being, and the call is impatient; error is
-       NULL: the worker leaves, and the call goes */
+    /* an impatient call fails because its server can't be reached; if "error"
+       is NULL, the worker is exiting and the call is about to be freed */
     void       (*failed)(ngx_redis_call_t *call, const char *error);
 
-    /* the replicas were asked, and so many have it; or an error */
+    /* WAIT was answered: with the number of replicas, or with an error */
     void       (*replicated)(ngx_redis_call_t *call, redisReply *reply);
 
-    /* it is done, and has so much time more until the replicas have it */
+    /* the master executed the call; the replicas have "time" to acknowledge
+       it */
     void       (*extend)(ngx_redis_call_t *call, ngx_msec_t time);
 } ngx_redis_call_type_t;
 
 
 /*
- * Who has a connection to itself, beside those for calls.  It is told when it
- * may ask, and when it has to connect again, to whom it likes.
+ * The owner of a dedicated connection, one that is not used for calls.
+ * "ready" is called when the owner may send commands, and "lost" when the
+ * connection has ended; the owner then reconnects, to any node.
  */
 
 typedef struct {
@@ -153,204 +156,222 @@ typedef struct {
 
 
 /*
- * A command that waits to be sent, or for its reply.  It outlives whoever
- * asked: the reply is still to come, and belongs to nobody.
+ * A command that is queued, or that was sent and has no reply yet.  A call
+ * that was sent outlives its cancellation, since its reply still has to be
+ * read.
  */
 
 struct ngx_redis_call_s {
-    ngx_queue_t                  queue;              /* conn->unsent or sent,
-                                                        redis->waiting      */
+    /* the queue it is in: conn->unsent, conn->sent, redis->waiting ... */
+    ngx_queue_t                  queue;
     ngx_redis_t                 *redis;
-    ngx_redis_conn_t            *conn;               /* NULL: none yet      */
+    ngx_redis_conn_t            *conn;               /* NULL: not routed
+                                                        yet                 */
     const ngx_redis_call_type_t *type;
     ngx_redis_reply_pt           handler;
-    void                        *data;               /* the user's; NULL: it
-                                                        was cancelled, or is
-                                                        a call of our own   */
-    ngx_str_t                    key;                /* the user's memory   */
-    ngx_str_t                   *from;               /* in place of a key: the
-                                                        server of that name, or
-                                                        the next one        */
+    /* the user's data; NULL: the call was cancelled, or is the client's
+       own */
+    void                        *data;
+    ngx_str_t                    key;                /* in the user's
+                                                        memory              */
+    /* instead of a key: the node with this name or, if there is none, the
+       next one by name */
+    ngx_str_t                   *from;
     ngx_uint_t                   lane;
     ngx_msec_t                   time;               /* when it was sent    */
-    ngx_uint_t                   tries;              /* how often sent      */
+    ngx_uint_t                   tries;              /* how often it was
+                                                        sent                */
     ngx_uint_t                   redirects;
-    redisReply                  *before;             /* the first of two
-                                                        replies             */
-    void                        *memory;             /* of malloc(): goes with
-                                                        it                  */
-    ngx_redis_bulk_t            *bulk;               /* what of it is not sent
-                                                        yet, or NULL        */
-    unsigned                     due:1;              /* two replies         */
+    redisReply                  *before;             /* the first reply, if
+                                                        there are two       */
+    void                        *memory;             /* from malloc(),
+                                                        freed with the call */
+    ngx_redis_bulk_t            *bulk;               /* the unsent part of
+                                                        its large string    */
+    unsigned                     due:1;              /* it has two replies  */
     unsigned                     sent:1;
     unsigned                     replied:1;
-    unsigned                     asking:1;           /* this once, of one that
-                                                        does not have its
-                                                        slot yet            */
-    unsigned                     impatient:1;        /* fails soon while its
-                                                        server is away      */
-    unsigned                     urgent:1;           /* comes first on a new
-                                                        connection          */
-    unsigned                     waits:1;            /* for replicas        */
-    unsigned                     early:1;            /* its WAIT is put off:
-                                                        it goes where nothing
-                                                        waits               */
+    /* ASKING is sent before it: the node is importing the slot */
+    unsigned                     asking:1;
+    unsigned                     impatient:1;        /* fails early while
+                                                        its server is down  */
+    /* goes to the front when the connection is ready */
+    unsigned                     urgent:1;
+    unsigned                     waits:1;            /* needs WAIT          */
+    /* sent on a connection without WAIT; a later WAIT acknowledges it */
+    unsigned                     early:1;
 };
 
 
 typedef enum {
-    NGX_REDIS_CLOSED = 0,          /* connects when it is needed  */
-    NGX_REDIS_BACKOFF,             /* not before the timer        */
+    NGX_REDIS_CLOSED = 0,          /* connects when needed        */
+    NGX_REDIS_BACKOFF,             /* waits for the timer         */
     NGX_REDIS_CONNECTING,
-    NGX_REDIS_SETUP,               /* AUTH, SELECT, SUBSCRIBE     */
+    NGX_REDIS_SETUP,               /* AUTH, SELECT, SUBSCRIBE ... */
     NGX_REDIS_READY
 } ngx_redis_state_e;
 
 
 struct ngx_redis_conn_s {
     ngx_redis_t                 *redis;
-    ngx_redis_node_t            *node;               /* NULL: a subscriber that
-                                                        has none yet        */
+    ngx_redis_node_t            *node;               /* NULL: a subscriber
+                                                        without a node      */
     ngx_redis_state_e            state;
     ngx_connection_t            *connection;
     ngx_sockaddr_t               sockaddr;           /* of the peer         */
     socklen_t                    socklen;
     redisReader                 *reader;
 
-    ngx_queue_t                  unsent;             /* calls               */
-    ngx_queue_t                  sent;               /* ... in the order in
-                                                        which replies come  */
-    ngx_queue_t                  held;               /* ... replied to, until
-                                                        replicas have them  */
-    ngx_queue_t                  early;              /* ... replied to before
-                                                        the WAIT that is to
-                                                        speak for them could
-                                                        be asked            */
-    ngx_queue_t                  covered;            /* ... and was         */
-    ngx_buf_t                    out;                /* commands to be sent */
-    ngx_queue_t                  bulks;              /* ... the strings that
-                                                        stand between them  */
-    size_t                       bulk;               /* ... their bytes     */
-    ngx_buf_t                    in;                 /* a string that comes */
+    ngx_queue_t                  unsent;             /* calls to be sent    */
+    ngx_queue_t                  sent;               /* calls in the order
+                                                        of their replies    */
+    /* calls with a reply that wait for the reply to WAIT */
+    ngx_queue_t                  held;
+    /* calls that were executed on another connection and wait until the next
+       WAIT is sent here */
+    ngx_queue_t                  early;
+    /* calls moved here from "early" when the WAIT was sent */
+    ngx_queue_t                  covered;
+    ngx_buf_t                    out;                /* encoded commands    */
+    /* large strings to be sent between the bytes of "out" */
+    ngx_queue_t                  bulks;
+    size_t                       bulk;               /* unsent bytes of
+                                                        "bulks"             */
+    ngx_buf_t                    in;                 /* a large string that
+                                                        is being received   */
 
-    ngx_event_t                  flush;              /* posted: send, or
-                                                        connect             */
-    ngx_event_t                  timer;              /* of connecting, and
-                                                        of the backoff      */
-    ngx_event_t                  knock;              /* timer: another try to
-                                                        connect             */
+    ngx_event_t                  flush;              /* posted: sends, or
+                                                        connects            */
+    /* connect timeout and backoff; while a WAIT is outstanding, when the
+       queued calls go elsewhere */
+    ngx_event_t                  timer;
+    /* timer: the next additional connect attempt */
+    ngx_event_t                  knock;
     ngx_connection_t            *knocks[NGX_REDIS_KNOCKS];
-    ngx_uint_t                   setup;              /* replies outstanding */
-    ngx_uint_t                   failures;           /* in a row            */
-    ngx_msec_t                   heard;              /* bytes, last         */
-    ngx_msec_t                   asked;              /* the last WAIT       */
-    ngx_uint_t                   valkey;             /* or Redis            */
+    ngx_uint_t                   setup;              /* outstanding replies */
+    ngx_uint_t                   failures;           /* failed attempts in
+                                                        a row               */
+    ngx_msec_t                   heard;              /* last received bytes */
+    ngx_msec_t                   asked;              /* last sent WAIT      */
+    ngx_uint_t                   valkey;             /* 0: Redis            */
     ngx_uint_t                   version;            /* of the server, see
                                                         ngx_redis_version() */
-    ngx_uint_t                   flags;              /* the user's own: zero
-                                                        when it is set up   */
+    ngx_uint_t                   flags;              /* the user's; cleared
+                                                        on connect          */
     const ngx_redis_owner_t     *owner;
     ngx_str_t                   *channel;            /* of a subscriber     */
-    ngx_str_t                   *also;               /* ... another, or NULL */
+    ngx_str_t                   *also;               /* a second channel,
+                                                        or NULL             */
     u_char                       error[NGX_REDIS_ERROR_LEN];
     unsigned                     subscriber:1;
-    unsigned                     waits:1;            /* for replicas: calls
-                                                        have a WAIT behind
-                                                        them              */
-    unsigned                     awaiting:1;         /* its reply         */
-    unsigned                     wrote:1;            /* something that it
-                                                        speaks for        */
-    unsigned                     answered:1;         /* since it connected */
-    unsigned                     told:1;             /* it is in the log  */
-    unsigned                     cut:1;              /* the rest of a command
-                                                        is lost           */
+    /* a connection for calls that need WAIT */
+    unsigned                     waits:1;
+    unsigned                     awaiting:1;         /* a WAIT has no reply */
+    /* a call was executed here since the last WAIT was sent, so this WAIT
+       covers a write */
+    unsigned                     wrote:1;
+    unsigned                     answered:1;         /* since it connected  */
+    unsigned                     told:1;             /* its failure was
+                                                        logged              */
+    /* a partly sent command can't be completed */
+    unsigned                     cut:1;
 };
 
 
 /*
- * A server, and this worker's connections to it.  It goes when it left the
- * topology: first what was asked of it, to other nodes, then itself.
+ * A server, and the connections of this worker to it.  When a node leaves the
+ * topology, its calls are first moved to other nodes, then the node is freed.
  */
 
 struct ngx_redis_node_s {
     ngx_queue_t                  queue;              /* redis->nodes, or
-                                                        retired             */
+                                                        redis->retired      */
     ngx_redis_t                 *redis;
     ngx_pool_t                  *pool;
     ngx_str_t                    name;               /* <host>:<port>       */
-    void                        *data;               /* the user's own      */
-    ngx_str_t                    host;               /* with a NUL behind   */
+    void                        *data;               /* the user's          */
+    ngx_str_t                    host;               /* NUL-terminated      */
     in_port_t                    port;
 
-    /* of a name they may change */
+    /* the addresses of a host name may change */
     ngx_addr_t                  *addrs;
     ngx_pool_t                  *addrs_pool;
     ngx_uint_t                   naddrs;
-    ngx_uint_t                   addr;               /* the one in use      */
+    ngx_uint_t                   addr;               /* index of the one in
+                                                        use                 */
 
-    /* a lane has one of the first nconns; total: these and all others */
+    /* calls use the first nconns connections, by lane; the others, up to
+       "total", are for calls that need WAIT */
     ngx_redis_conn_t            *conns;
     ngx_uint_t                   nconns;
     ngx_uint_t                   total;
 
-    ngx_str_t                    lookup;             /* host, as the resolver
-                                                        has it              */
+    ngx_str_t                    lookup;             /* host, as passed to
+                                                        the resolver        */
     ngx_resolver_ctx_t          *resolving;
     ngx_event_t                  resolve_timer;
-    ngx_msec_t                   resolved;           /* asked, last         */
+    ngx_msec_t                   resolved;           /* time of the last
+                                                        lookup              */
 
-    ngx_event_t                  destroy;            /* posted              */
+    ngx_event_t                  destroy;            /* posted: frees the
+                                                        node                */
 
-    /* of a sentinel: what it publishes, and when to connect for that again */
+    /* of a sentinel: the connection for its events, and the reconnect
+       timer */
     ngx_redis_conn_t            *events;
     ngx_event_t                  events_timer;
 
-    ngx_uint_t                   asked;              /* in which round      */
-    ngx_msec_t                   importing;          /* when an ASK led here */
-    ngx_msec_t                   refused;            /* when it said that it
-                                                        can't serve now, or
-                                                        did not answer when it
-                                                        was asked about the
-                                                        topology            */
+    ngx_uint_t                   asked;              /* round of the last
+                                                        query               */
+    /* time of the last ASK that led here; 0: none */
+    ngx_msec_t                   importing;
+    /* when the server last refused to serve or failed to answer a topology
+       query; 0: it is fine */
+    ngx_msec_t                   refused;
 
     unsigned                     retired:1;
-    unsigned                     named:1;            /* not by an address   */
-    unsigned                     unresolved:1;       /* it is in the log */
+    unsigned                     named:1;            /* by a host name      */
+    unsigned                     unresolved:1;       /* this was logged     */
     unsigned                     sentinel:1;
-    unsigned                     seed:1;             /* of the configuration */
+    unsigned                     seed:1;             /* from the
+                                                        configuration       */
     unsigned                     member:1;           /* of the cluster      */
     unsigned                     owner:1;            /* it has slots        */
 };
 
 
-/* of this worker's questions about the topology */
+/* the state of this worker's topology queries */
 
 typedef struct {
     const ngx_redis_asker_t     *asker;
     ngx_redis_conn_t             conn;
-    ngx_event_t                  timer;              /* of the next round, and
-                                                        of the one that is
-                                                        being asked         */
-    ngx_msec_t                   last;               /* round began         */
+    /* starts the next round, and limits the time of the current query */
+    ngx_event_t                  timer;
+    ngx_msec_t                   last;               /* start of the last
+                                                        round               */
     ngx_uint_t                   round;
-    ngx_redis_node_t            *first;              /* to be asked, or NULL */
+    ngx_redis_node_t            *first;              /* node to query
+                                                        first, or NULL      */
     unsigned                     asking:1;
-    unsigned                     wanted:1;           /* one more            */
-    unsigned                     urgent:1;           /* this one was wanted:
-                                                        something is wrong  */
-    unsigned                     told:1;             /* it is in the log    */
+    unsigned                     wanted:1;           /* another round is
+                                                        due                 */
+    /* the current round was requested, as something seems wrong */
+    unsigned                     urgent:1;
+    unsigned                     told:1;             /* the failure was
+                                                        logged              */
 } ngx_redis_control_t;
 
 
-/* a sentinel does not tell the epoch of what it says */
+/* a sentinel did not report an epoch with the address of the master */
 #define NGX_REDIS_NO_EPOCH     -1
 
 
-/* the newest that sentinels said of the master, in shared memory */
+/* the latest master that any worker learned from sentinels; in shared
+   memory */
 
 typedef struct {
-    ngx_atomic_t                 version;            /* of it, 0: nothing is
-                                                        known yet           */
+    ngx_atomic_t                 version;            /* changes with the
+                                                        master; 0: unknown  */
     int64_t                      epoch;
     in_port_t                    port;
     size_t                       len;
@@ -358,11 +379,11 @@ typedef struct {
 } ngx_redis_newest_t;
 
 
-/* what sentinels say of the master, in one round */
+/* the address that sentinels report in one round, and how many agree on it */
 
 typedef struct {
-    int64_t                      epoch;              /* of the one that is
-                                                        being asked         */
+    int64_t                      epoch;              /* reported by the
+                                                        sentinel in query   */
     ngx_uint_t                   round;
     ngx_uint_t                   n;
     in_port_t                    port;
@@ -371,7 +392,7 @@ typedef struct {
 } ngx_redis_vote_t;
 
 
-/* a server or a sentinel, as it is configured */
+/* the address of a server or a sentinel in the configuration */
 
 typedef struct {
     ngx_url_t                    url;
@@ -382,26 +403,27 @@ typedef struct {
 
 struct ngx_redis_s {
     const ngx_redis_user_t      *hooks;
-    void                        *data;               /* the user's own      */
-    ngx_str_t                    label;              /* for the log         */
+    void                        *data;               /* the user's          */
+    ngx_str_t                    label;              /* prefix of log
+                                                        messages            */
     ngx_resolver_t              *resolver;           /* or NULL             */
 
     /* the configuration */
-    ngx_array_t                  servers;            /* ..._redis_addr_t    */
+    ngx_array_t                  servers;            /* ngx_redis_addr_t    */
     ngx_flag_t                   cluster;
-    ngx_array_t                  sentinels;          /* ..._redis_addr_t    */
+    ngx_array_t                  sentinels;          /* ngx_redis_addr_t    */
     ngx_str_t                    master_name;
     ngx_str_t                    user;
     ngx_str_t                    password;
     ngx_str_t                    sentinel_user;
     ngx_str_t                    sentinel_password;
     ngx_int_t                    db;
-    ngx_str_t                    channel;            /* is subscribed to    */
+    ngx_str_t                    channel;            /* to subscribe to     */
     ngx_msec_t                   connect_timeout;
     ngx_msec_t                   timeout;
     ngx_int_t                    connections;
-    ngx_int_t                    replicas;           /* to have what waits
-                                                        for them            */
+    ngx_int_t                    replicas;           /* the argument of
+                                                        WAIT; 0: no WAIT    */
     ngx_msec_t                   replicas_timeout;
     ngx_flag_t                   tls;
     ngx_flag_t                   sentinel_tls;
@@ -414,41 +436,46 @@ struct ngx_redis_s {
     ngx_ssl_t                   *ssl;
 #endif
 
-    /* this worker */
+    /* the state of this worker */
     const ngx_redis_topology_t  *topology;
     ngx_queue_t                  nodes;
     ngx_queue_t                  retired;
     ngx_redis_node_t            *master;             /* of all keys         */
     ngx_redis_conn_t             subscriber;
-    ngx_queue_t                  waiting;            /* calls that have no
-                                                        node yet            */
-    ngx_queue_t                  later;              /* calls that are asked
-                                                        again in a while    */
+    ngx_queue_t                  waiting;            /* calls whose node is
+                                                        not known yet       */
+    /* calls that are retried after a pause */
+    ngx_queue_t                  later;
     ngx_event_t                  later_timer;
     ngx_redis_control_t          control;
-    ngx_event_t                  silence;            /* timer: does a server
-                                                        owe a reply?        */
+    /* timer: looks for servers that owe replies */
+    ngx_event_t                  silence;
     ngx_redis_node_t           **slots;              /* of a cluster        */
-    ngx_redis_newest_t          *newest;             /* of all workers      */
-    ngx_slab_pool_t             *shpool;             /* ... its lock        */
-    ngx_uint_t                   version;            /* of that, as adopted */
-    ngx_event_t                  renewed;            /* posted: it changed  */
-    ngx_event_t                  promoting;          /* timer: there will be
-                                                        another master      */
+    ngx_redis_newest_t          *newest;             /* shared by all
+                                                        workers             */
+    ngx_slab_pool_t             *shpool;             /* its mutex guards
+                                                        "newest"            */
+    ngx_uint_t                   version;            /* newest->version
+                                                        that is in use here */
+    ngx_event_t                  renewed;            /* posted: adopts
+                                                        "newest"            */
+    /* timer: calls are held back during a failover */
+    ngx_event_t                  promoting;
     ngx_redis_vote_t             vote;
-    ngx_uint_t                   lost;               /* attempts to find one,
-                                                        in vain, in a row   */
+    /* rounds in a row that found no master, or no node for a slot */
+    ngx_uint_t                   lost;
     u_char                       error[NGX_REDIS_ERROR_LEN];
-    ngx_uint_t                   listeners;          /* who want messages   */
-    ngx_uint_t                   no_resolver;        /* it is in the log  */
+    ngx_uint_t                   listeners;          /* users of the
+                                                        subscriber          */
+    ngx_uint_t                   no_resolver;        /* this was logged     */
 };
 
 
-/* of conn->version: 8.1 is 0x0801 */
+/* conn->version: 8.1 is 0x0801 */
 #define ngx_redis_version(major, minor)  ((major) << 8 | (minor))
 
 
-/* one process: redis->topology follows from the configuration */
+/* called in each worker; the configuration decides on redis->topology */
 
 ngx_int_t ngx_redis_init(ngx_redis_t *redis);
 void ngx_redis_exit(ngx_redis_t *redis);
@@ -466,16 +493,17 @@ u_char *ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply);
 ngx_uint_t ngx_redis_error_is(redisReply *reply, const char *word);
 ngx_int_t ngx_redis_field(redisReply *reply, ngx_uint_t n, ngx_str_t *value);
 
-/* room for an argument of that many bytes: its length line and both ends */
+/* space for an argument of "len" bytes, with its length line and CRLFs */
 #define ngx_redis_put_size(len)                                     \
     (sizeof("$\r\n\r\n") - 1 + NGX_INT64_LEN + (len))
 
 /* ..._bulk.c */
 
 /*
- * For encode(): the call is to have a string that is not copied; then, in the
- * place of its bytes, which they are.  They are only read, and not any more
- * once the call is replied to or cancelled.
+ * For encode().  ngx_redis_bulk() prepares a call for a string that is sent
+ * without being copied, and ngx_redis_put_bulk() says which bytes it has.
+ * The bytes are only read, and not after the call was replied to or
+ * cancelled.
  */
 ngx_int_t ngx_redis_bulk(ngx_redis_call_t *call);
 u_char *ngx_redis_put_bulk(u_char *p, ngx_redis_call_t *call, ngx_chain_t *in,
@@ -490,33 +518,36 @@ redisReply *ngx_redis_bulk_reply(ngx_redis_conn_t *conn);
 
 /* the connection for a call; NULL: its node is not known yet */
 ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
-/* ... and of those to a node */
+/* the connection to that node for a call */
 ngx_redis_conn_t *ngx_redis_conn_of(ngx_redis_node_t *node,
     ngx_redis_call_t *call);
 
 /*
- * Asks a call, whose type, handler, data, key and lane are filled.  NGX_ERROR:
- * its server is away, call->redis->error or that of its connection says why;
- * the call is still the user's.
+ * Sends a call whose type, handler, data, key and lane are set.  NGX_ERROR:
+ * its server is down, and ngx_redis_call_error() says why; the call still
+ * belongs to the user.
  */
 ngx_int_t ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call);
 const char *ngx_redis_call_error(ngx_redis_call_t *call);
 
-/* its server owes a reply, and says nothing */
+/* the server owes a reply and has not sent any bytes for a while */
 ngx_uint_t ngx_redis_call_silent(ngx_redis_call_t *call);
 
-/* the node of a key, or NULL; whether its calls are on that connection */
-/* of those that have keys, the first by name; from "name" on, or behind it */
+/* the first node by name among those that have keys and whose name is greater
+   than "name", or equal to it if "same" is set */
 ngx_redis_node_t *ngx_redis_node_after(ngx_redis_t *redis, ngx_str_t *name,
     ngx_uint_t same);
+
+/* the node of a key, or NULL */
 ngx_redis_node_t *ngx_redis_node_of(ngx_redis_t *redis, ngx_str_t *key);
+/* whether calls for that key and lane use this connection */
 ngx_uint_t ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key,
     ngx_uint_t lane);
 
-/* nobody waits for it any more; after that it is not the user's */
+/* cancels a call; the user must not touch it afterwards */
 void ngx_redis_call_cancel(ngx_redis_call_t *call);
 
-/* an impatient one of them is told that it is in vain */
+/* fails the impatient calls in a queue */
 void ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error);
 
 void ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply);
@@ -530,7 +561,7 @@ ngx_int_t ngx_redis_call_asking(ngx_redis_call_t *call);
 void ngx_redis_calls_init(ngx_redis_t *redis);
 void ngx_redis_forget(ngx_queue_t *calls);
 
-/* calls that wait for a connection, or to be asked again */
+/* the number of calls that wait for a connection or for a retry */
 ngx_uint_t ngx_redis_queued(ngx_redis_t *redis);
 void ngx_redis_calls_exit(ngx_redis_t *redis);
 void ngx_redis_requeue(ngx_redis_conn_t *conn);
@@ -543,8 +574,9 @@ void ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply);
 /* ..._replicas.c */
 
 /*
- * A call that waits for replicas is done: call->type->replicated() follows.
- * NGX_DECLINED: nobody was asked to wait
+ * For a call that needs WAIT and that the master has executed:
+ * call->type->replicated() follows.  NGX_DECLINED: no WAIT is sent for this
+ * call.
  */
 ngx_int_t ngx_redis_replicate(ngx_redis_call_t *call);
 ngx_int_t ngx_redis_replicas_ask(ngx_redis_conn_t *conn);
@@ -573,12 +605,12 @@ void ngx_redis_connect(ngx_redis_conn_t *conn);
 void ngx_redis_connect_handler(ngx_event_t *ev);
 ngx_err_t ngx_redis_connect_error(ngx_connection_t *c);
 
-/* its socket is there */
+/* the socket is connected */
 void ngx_redis_connected(ngx_redis_conn_t *conn);
 
 /* ..._knock.c */
 
-/* an attempt to connect is under way: others follow, until one succeeds */
+/* starts additional connect attempts, until one of them succeeds */
 void ngx_redis_knock(ngx_redis_conn_t *conn);
 void ngx_redis_knock_stop(ngx_redis_conn_t *conn);
 void ngx_redis_knock_handler(ngx_event_t *ev);
@@ -590,26 +622,26 @@ uint16_t ngx_redis_crc16(u_char *p, u_char *last);
 
 /* ..._node.c */
 
-/* for the log: the address that is in use */
+/* the address in use, for the log */
 ngx_str_t *ngx_redis_node_label(ngx_redis_node_t *node);
 
 /* ..._subscriber.c */
 
 void ngx_redis_subscriber_init(ngx_redis_t *redis);
 
-/* one more, or one less, who wants messages */
+/* adds or removes a user of the subscriber */
 void ngx_redis_listen_enter(ngx_redis_t *redis);
 void ngx_redis_listen_leave(ngx_redis_t *redis);
 
-/* the subscriber moves to another node than "except", if there is one */
+/* moves the subscriber to another node than "except", if there is one */
 void ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except);
 
-/* asks a subscriber that heard nothing for long whether it hears */
+/* tests a subscriber that has not received anything for a while */
 void ngx_redis_check(ngx_redis_conn_t *conn);
 ngx_uint_t ngx_redis_is_checked(ngx_redis_conn_t *conn, redisReply *reply);
 ngx_int_t ngx_redis_message(ngx_redis_conn_t *conn, redisReply *reply);
 
-/* tells those who listen, by way of the server that a call was done at */
+/* publishes a message, at the server that executed the call */
 void ngx_redis_publish(ngx_redis_call_t *call, ngx_str_t *text);
 
 

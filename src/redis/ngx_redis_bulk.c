@@ -5,19 +5,20 @@
  */
 
 /*
- * Large strings: sent from where they are, and received into the memory in
- * which they stay.  A copy of either would cost a large part of what the
- * kernel takes to carry it.
+ * Large strings are sent from the user's memory, and received into the memory
+ * in which they stay.  Copying them would cost a large part of the time that
+ * the kernel needs to transfer them.
  *
- * Out: a command is written into the buffer of its connection, all but the
- * bytes of the string.  These go out in between, from the user's own chain,
- * which is only read: several calls may send the same one.  When the user is
- * gone before they are out (the call was cancelled, or has its reply already),
- * the rest is copied: half a command would be the end of the connection.  Of a
- * long rest it is, since that would hold up all that is behind it.
+ * Sending: a command is encoded into the buffer of its connection, without
+ * the bytes of the string.  These are sent in between, from the user's chain,
+ * which is only read: several calls may send the same chain.  If the user
+ * goes away before the string is sent (the call was cancelled, or was replied
+ * to already), the rest is copied, since an incomplete command would end the
+ * connection.  If the rest is long, the connection is closed instead: sending
+ * it would delay all calls behind it.
  *
- * In: hiredis reads a reply up to the length of a string that is not whole yet.
- * If that is large, the rest of it does not pass through hiredis.
+ * Receiving: hiredis parses a reply up to the length of an incomplete string.
+ * If the string is large, the rest of it bypasses hiredis.
  *
  * Called by the connection, and by the user when it encodes a call.
  */
@@ -30,10 +31,10 @@
 #include "ngx_redis.h"
 
 
-/* pieces of memory in one write */
+/* buffers in one writev() */
 #define NGX_REDIS_PIECES    32
 
-/* what is copied at most when its user is gone */
+/* the longest rest that is copied when the user goes away */
 #define NGX_REDIS_COPY_MAX  (1024 * 1024)
 
 #if (HIREDIS_MAJOR == 0)
@@ -43,18 +44,18 @@
 #endif
 
 
-/* what is to be sent of the string of a call */
+/* the unsent part of a call's string */
 
 struct ngx_redis_bulk_s {
     ngx_queue_t        queue;                /* conn->bulks                 */
     ngx_redis_conn_t  *conn;                 /* NULL: not encoded yet       */
-    ngx_redis_call_t  *call;                 /* NULL: it is gone            */
-    size_t             before;               /* bytes of conn->out between it
-                                                and the one before          */
+    ngx_redis_call_t  *call;                 /* NULL: the call is gone      */
+    /* bytes of conn->out between the previous string and this one */
+    size_t             before;
     ngx_chain_t       *in;
-    size_t             offset;               /* in the first of these       */
+    size_t             offset;               /* in the first buffer of "in" */
     size_t             left;
-    ngx_chain_t        link;                 /* of the copy                 */
+    ngx_chain_t        link;                 /* the copy                    */
     ngx_buf_t          buf;
 };
 
@@ -81,7 +82,7 @@ ngx_redis_bulk(ngx_redis_call_t *call)
     ngx_redis_bulk_t  *bulk;
 
     if (call->bulk) {
-        /* there was no memory for the rest of the command */
+        /* a previous attempt to encode this call ran out of memory */
         return NGX_OK;
     }
 
@@ -130,7 +131,7 @@ ngx_redis_put_bulk(u_char *p, ngx_redis_call_t *call, ngx_chain_t *in,
 }
 
 
-/* its user is about to be gone, and its string with it */
+/* the user is about to free the string */
 
 void
 ngx_redis_bulk_leave(ngx_redis_call_t *call)
@@ -165,7 +166,7 @@ ngx_redis_bulk_leave(ngx_redis_call_t *call)
 
     if (p == NULL) {
 
-        /* not now: whoever leaves is in the middle of something */
+        /* not closed here, since the caller is still using the connection */
 
         conn->cut = 1;
         ngx_redis_flush(conn);
@@ -212,7 +213,7 @@ ngx_redis_bulk_free(ngx_redis_bulk_t *bulk)
 }
 
 
-/* as c->send(): what there is to send, of "max" bytes */
+/* sends up to "max" bytes; returns what c->send() would */
 
 ssize_t
 ngx_redis_bulk_send(ngx_redis_conn_t *conn, size_t max)
@@ -250,7 +251,7 @@ ngx_redis_bulk_send(ngx_redis_conn_t *conn, size_t max)
 }
 
 
-/* the buffer of the connection, and the strings that stand in it */
+/* builds a chain of conn->out and the strings inside it */
 
 static ngx_int_t
 ngx_redis_pieces(ngx_redis_conn_t *conn, ngx_redis_pieces_t *pieces)
@@ -278,7 +279,7 @@ ngx_redis_pieces(ngx_redis_conn_t *conn, ngx_redis_pieces_t *pieces)
         for (left = bulk->left; left; left -= n) {
 
             if (in == NULL) {
-                /* it is shorter than told */
+                /* the chain is shorter than announced */
                 return NGX_ERROR;
             }
 
@@ -308,7 +309,8 @@ ngx_redis_piece(ngx_redis_pieces_t *pieces, u_char *p, size_t size)
     size = ngx_min(size, pieces->size);
 
     if (size == 0 || n == NGX_REDIS_PIECES) {
-        /* nothing may come behind a gap */
+        /* the limit is reached: later pieces must not be sent before this
+           one */
         return;
     }
 
@@ -375,7 +377,7 @@ ngx_redis_bulk_sent(ngx_redis_conn_t *conn, size_t sent)
 }
 
 
-/* the connection ends; its calls are sent again from the beginning */
+/* the connection is closed; its calls will be encoded again */
 
 void
 ngx_redis_bulk_close(ngx_redis_conn_t *conn)
@@ -395,8 +397,9 @@ ngx_redis_bulk_close(ngx_redis_conn_t *conn)
 
 
 /*
- * hiredis has no whole reply.  NGX_OK: it reads on, or we do.  Memory of
- * malloc(), since it becomes that of a reply
+ * Called when hiredis needs more bytes for a reply.  If it is in the middle
+ * of a large string, the string is received here from now on.  Its memory
+ * comes from malloc(), since it becomes the memory of a reply.
  */
 
 ngx_int_t
@@ -458,8 +461,8 @@ ngx_redis_bulk_expect(ngx_redis_conn_t *conn)
 }
 
 
-/* of a string whose last byte is there; NULL: it is none, or there is no
-   memory */
+/* makes a reply of a string that was received completely; NULL: the string is
+   not terminated by CRLF, or there is no memory */
 
 redisReply *
 ngx_redis_bulk_reply(ngx_redis_conn_t *conn)

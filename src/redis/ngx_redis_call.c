@@ -5,17 +5,17 @@
  */
 
 /*
- * Calls: to which connection one goes, and to which it goes instead when its
- * node breaks, leaves or refuses it.
+ * Calls: routes them to connections, and to other connections when a node
+ * fails, leaves or refuses them.
  *
  * A call is in one queue at any time: to be sent on a connection, sent there,
- * or waiting for the topology to know its node.  A call that moves goes behind
- * all others, in the order in which its like were: so what is asked of one
- * key stays in order.  One that nobody waits for any more never moves: it is
- * forgotten with the connection that it was sent on.
+ * or waiting until the topology knows its node.  Calls that move are appended
+ * to the new queue in their old order, so the calls for one key stay in
+ * order.  A cancelled call never moves: it is freed with the connection that
+ * it was sent on.
  *
- * Called by the user, and by whoever finds that calls have
- * to move; calls the topology.
+ * Called by the user, and by the connections and topologies that have to move
+ * calls; calls the topology.
  */
 
 
@@ -27,18 +27,17 @@
 #include "ngx_redis_topology.h"
 
 
-/* before a call is asked again that was refused for the time being */
+/* delay before a call is sent again after a temporary error, ms */
 #define NGX_REDIS_PAUSE  50
 
 
-static ngx_uint_t ngx_redis_hopeless(ngx_redis_call_t *call);
+static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
 static void ngx_redis_later_handler(ngx_event_t *ev);
 
 
 /*
- * Of the connections to its node a lane has always the same: what is asked of
- * it is done in order.  Save that calls that wait for replicas have some of
- * their own.
+ * A lane always uses the same connection to a node, so its calls are executed
+ * in order.  Calls that need WAIT have separate connections.
  */
 
 ngx_redis_conn_t *
@@ -116,11 +115,12 @@ ngx_redis_node_of(ngx_redis_t *redis, ngx_str_t *key)
 
 
 /*
- * A connection is there again, or just broke: the server may be another one,
- * or have been started anew without its data.  Then what is urgent goes before
- * whatever else waited for the connection.  One that broke is not made anew for
- * that at once: attempts in vain would keep others from being asked when the
- * server is back.
+ * The server behind this connection may be another one now, or may have
+ * restarted without its data.  The user is told to write its keys again, and
+ * the urgent calls move to the front of the queue.  If the connection has
+ * just broken, "now" is 0, and the user does not reconnect for this: the
+ * failed attempts would count against the calls that follow when the server
+ * is back.
  */
 
 void
@@ -157,7 +157,7 @@ ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key, ngx_uint_t lane)
 }
 
 
-/* the last of those to be sent; or it waits for a node to be known */
+/* queues a call, on its connection or until its node is known */
 
 ngx_int_t
 ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call)
@@ -165,7 +165,7 @@ ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call)
     call->redis = redis;
     call->conn = ngx_redis_route(call);
 
-    if (call->impatient && ngx_redis_hopeless(call)) {
+    if (call->impatient && ngx_redis_unreachable(call)) {
         return NGX_ERROR;
     }
 
@@ -182,10 +182,10 @@ ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call)
 }
 
 
-/* it was tried often enough, and will be tried again soon */
+/* enough attempts have failed, and the next one is scheduled */
 
 static ngx_uint_t
-ngx_redis_hopeless(ngx_redis_call_t *call)
+ngx_redis_unreachable(ngx_redis_call_t *call)
 {
     ngx_redis_conn_t  *conn;
 
@@ -209,8 +209,8 @@ ngx_redis_call_error(ngx_redis_call_t *call)
 
 
 /*
- * Whether its server owes a reply and says nothing: one that still talks is
- * only slow, and its replies stay in order.
+ * Whether the server owes a reply and is silent.  A server that still sends
+ * something is only slow, and its replies stay in order.
  */
 
 ngx_uint_t
@@ -229,7 +229,8 @@ ngx_redis_call_silent(ngx_redis_call_t *call)
         return ngx_current_msec - since >= redis->timeout / 2;
     }
 
-    /* those whose WAIT it is may be gone */
+    /* a queued call: the connection may still wait for the WAIT of calls that
+       were cancelled */
 
     return conn && conn->awaiting
            && ngx_current_msec - conn->asked
@@ -237,7 +238,7 @@ ngx_redis_call_silent(ngx_redis_call_t *call)
 }
 
 
-/* a call that is under way stays, since its reply will come */
+/* a call that was sent is kept, since its reply will come */
 
 void
 ngx_redis_call_cancel(ngx_redis_call_t *call)
@@ -253,7 +254,7 @@ ngx_redis_call_cancel(ngx_redis_call_t *call)
 }
 
 
-/* its reply is there */
+/* handles the reply to a call */
 
 void
 ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
@@ -281,7 +282,7 @@ ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* those that need not wait any longer */
+/* fails the impatient calls */
 
 void
 ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error)
@@ -300,7 +301,7 @@ again:
         if (call->impatient) {
             call->type->failed(call, error);
 
-            /* whoever that was may have changed the queue */
+            /* the callback may have changed the queue */
             goto again;
         }
     }
@@ -321,7 +322,7 @@ ngx_redis_call_free(ngx_redis_call_t *call)
 }
 
 
-/* whatever came in reply so far is of no use any more */
+/* drops the replies received so far */
 
 void
 ngx_redis_call_unsent(ngx_redis_call_t *call)
@@ -339,7 +340,7 @@ ngx_redis_call_unsent(ngx_redis_call_t *call)
 }
 
 
-/* once more, there, behind all others */
+/* sends a call again on "conn", after all others */
 
 void
 ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
@@ -355,7 +356,7 @@ ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
 }
 
 
-/* once more, wherever its key is now */
+/* sends a call again, to the node that has its key now */
 
 void
 ngx_redis_call_again(ngx_redis_call_t *call)
@@ -384,9 +385,9 @@ ngx_redis_call_again(ngx_redis_call_t *call)
 
 
 /*
- * Once more, after a pause; what the server said is why it failed if there is
- * no time for that.  All pauses are of the same length, so the first is the
- * next.
+ * Sends a call again after a pause.  If the call times out meanwhile, the
+ * error of the server is the reason.  All pauses have the same length, so the
+ * queue is ordered by time.
  */
 
 void
@@ -416,7 +417,8 @@ ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* refused, not done, and soon it will be otherwise: here, or elsewhere */
+/* the server refused the command without executing it, and the reason is
+   temporary */
 
 ngx_uint_t
 ngx_redis_transient(redisReply *reply)
@@ -439,7 +441,7 @@ ngx_redis_transient(redisReply *reply)
 }
 
 
-/* the node is told that it may answer the next command, and that only */
+/* lets an importing node serve the next command, and only that one */
 
 ngx_int_t
 ngx_redis_call_asking(ngx_redis_call_t *call)
@@ -489,7 +491,7 @@ ngx_redis_calls_init(ngx_redis_t *redis)
     ngx_queue_init(&redis->waiting);
     ngx_queue_init(&redis->later);
 
-    /* those that wait for it have timers of their own */
+    /* the calls in the queue have timers of their own */
 
     redis->later_timer.handler = ngx_redis_later_handler;
     redis->later_timer.data = redis;
@@ -510,7 +512,7 @@ ngx_redis_calls_exit(ngx_redis_t *redis)
 }
 
 
-/* the worker leaves: nobody is told any more */
+/* the worker is exiting: calls are freed without a result */
 
 void
 ngx_redis_forget(ngx_queue_t *calls)
@@ -529,7 +531,8 @@ ngx_redis_forget(ngx_queue_t *calls)
 }
 
 
-/* what was sent is to be sent again, before the rest; or nobody wants it */
+/* moves calls that were sent back to the front of the queue; frees those that
+   were cancelled */
 
 void
 ngx_redis_requeue(ngx_redis_conn_t *conn)
@@ -562,7 +565,7 @@ ngx_redis_requeue(ngx_redis_conn_t *conn)
         ngx_queue_insert_head(&conn->unsent, q);
     }
 
-    /* replied to, but the replicas were not heard: these came before */
+    /* the replies of these calls came earlier, but not that of WAIT */
 
     ngx_queue_add(&conn->held, &conn->covered);
     ngx_queue_init(&conn->covered);
@@ -583,7 +586,7 @@ ngx_redis_requeue(ngx_redis_conn_t *conn)
 }
 
 
-/* of calls that are not sent: those that another connection has by now */
+/* moves unsent calls whose keys belong to another connection by now */
 
 void
 ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls)
@@ -606,7 +609,8 @@ ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls)
 }
 
 
-/* a command of the connection's own; if it breaks, nobody misses the reply */
+/* sends a command of the client's own; it is not repeated if the connection
+   breaks */
 
 ngx_int_t
 ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,

@@ -7,14 +7,16 @@
 /*
  * The topology of a cluster: a key has a slot, a slot has a node.
  *
- * Which, is told by CLUSTER SLOTS of any node that answers: those of the
- * configuration and all that are known, replicas too, so that the cluster may
- * change as it likes.  It is asked for at the start, now and then, and after
- * whatever hints that it changed: a redirect, a node that can't be reached.
- * MOVED changes the one slot at once, ASK is for the one call only.
+ * The slots are learned from the reply to CLUSTER SLOTS of any node that
+ * answers.  All configured and all known nodes are candidates, including
+ * replicas, so every node of the cluster may be replaced over time.  The
+ * slots are queried at start, periodically, and after any sign of a change: a
+ * redirect, or a node that can't be reached.  MOVED changes the slot at once,
+ * ASK redirects a single call.
  *
- * A node that is away has the calls of its slots wait or fail, no others.  It
- * is asked about as long as it is away: who is promoted in its place is found.
+ * While a node is down, the calls for its slots wait or fail, and no others.
+ * The slots are then queried more often, to find the replica that is
+ * promoted.
  *
  * Called through the table of topologies.
  */
@@ -27,13 +29,13 @@
 #include "ngx_redis_topology.h"
 
 
-/* between rounds that nobody asked for */
+/* time between rounds if there is no reason for an earlier one, ms */
 #define NGX_REDIS_REFRESH        60000
 
-/* a node that others say ASK of is kept for so long, slots or not */
+/* how long a node that was the target of ASK is kept without slots, ms */
 #define NGX_REDIS_IMPORTING      10000
 
-/* of one call: followed at once, and at all */
+/* redirects of one call: those that are followed at once, and the limit */
 #define NGX_REDIS_REDIRECTS      4
 #define NGX_REDIS_REDIRECTS_MAX  32
 
@@ -140,7 +142,7 @@ ngx_redis_cluster_node(ngx_redis_t *redis, ngx_str_t *key)
 }
 
 
-/* any node hears what is published at any other */
+/* messages are propagated to all nodes of a cluster */
 
 static ngx_redis_node_t *
 ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
@@ -149,7 +151,7 @@ ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
     ngx_queue_t       *q;
     ngx_redis_node_t  *node, *found;
 
-    /* not all workers on one */
+    /* the choice is random, so that workers use different nodes */
 
     n = 0;
     found = NULL;
@@ -201,7 +203,7 @@ ngx_redis_cluster_refused(ngx_redis_call_t *call, redisReply *reply)
         return NGX_DECLINED;
     }
 
-    /* one that is cut off from the others still tells which slots it had */
+    /* a node that is cut off from the cluster still reports its old slots */
 
     call->conn->node->refused = ngx_current_msec | 1;
 
@@ -219,8 +221,9 @@ ngx_redis_cluster_refused(ngx_redis_call_t *call, redisReply *reply)
 
 
 /*
- * It was not done there.  What else was sent there of the slot will be told
- * the same; what was not, goes behind this one.
+ * The node did not execute the command.  Other calls for this slot that were
+ * sent there will be redirected as well; those still queued move behind this
+ * one.
  */
 
 static ngx_int_t
@@ -261,7 +264,7 @@ ngx_redis_cluster_redirected(ngx_redis_call_t *call, redisReply *reply,
 
     } else if (call->redirects > NGX_REDIS_REDIRECTS) {
 
-        /* they do not agree yet */
+        /* the nodes do not agree yet */
 
         ngx_redis_call_later(call, reply);
 
@@ -285,8 +288,8 @@ ngx_redis_cluster_redirected(ngx_redis_call_t *call, redisReply *reply,
 
 
 /*
- * A server that does not tell its host means the one that was asked; where a
- * name has several addresses, that of the connection.
+ * A server that reports no host means the host that was queried.  If a name
+ * has several addresses, that is the address of the connection.
  */
 
 static void
@@ -304,8 +307,9 @@ ngx_redis_cluster_host(ngx_redis_conn_t *conn, ngx_str_t *host, u_char *text)
 
 
 /*
- * One that works, rather.  If nothing seems wrong, the one that we are
- * connected to; otherwise any other: it may be cut off from the cluster.
+ * Chooses a node, preferably one that is not failing.  In a periodic round
+ * the connected node is queried again.  If the round was requested, any other
+ * node is preferred: the connected one may be cut off from the cluster.
  */
 
 static ngx_redis_node_t *
@@ -373,7 +377,8 @@ ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
 
     if (ngx_redis_slots_check(reply) != NGX_OK) {
 
-        /* one that was reset, or is not of the cluster yet, knows of none */
+        /* a node that was reset, or has not joined the cluster yet, has no
+           slots */
 
         (void) ngx_sprintf(redis->control.conn.error,
                            "it does not know of any slots%Z");
@@ -416,7 +421,8 @@ ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
 }
 
 
-/* "host" is that of the server that answered: it may not know its own */
+/* "host" is the host of the server that replied, which may not know its
+   own */
 
 static void
 ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply, ngx_str_t *host)
@@ -473,7 +479,7 @@ ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply, ngx_str_t *host)
 }
 
 
-/* nodes that left, and such as have no slots any more */
+/* retires nodes that left, and closes connections to nodes without slots */
 
 static void
 ngx_redis_cluster_sweep(ngx_redis_t *redis)
@@ -492,7 +498,8 @@ ngx_redis_cluster_sweep(ngx_redis_t *redis)
             && ngx_current_msec - node->importing
                < NGX_REDIS_IMPORTING)
         {
-            /* it is about to have some; nobody else tells */
+            /* the node is importing a slot, and CLUSTER SLOTS does not report
+               it yet */
             continue;
         }
 
@@ -510,7 +517,7 @@ ngx_redis_cluster_sweep(ngx_redis_t *redis)
 }
 
 
-/* as long as one is away, somebody may be promoted in its place */
+/* while a node is down, a replica may be promoted */
 
 static ngx_msec_t
 ngx_redis_cluster_pause(ngx_redis_t *redis)

@@ -5,13 +5,14 @@
  */
 
 /*
- * Bytes: commands as they go out, replies as they come in.
+ * Encodes commands and parses replies.
  *
- * Replies are read by hiredis, bounded: a reply of ours is a flat array of a
- * few fields.  Commands are written here, straight into the buffer of their
- * connection: hiredis would want a response in one piece, and copy it twice.
+ * hiredis parses the replies, with limits: the replies that the client
+ * expects are flat arrays of a few fields.  Commands are written straight
+ * into the buffer of their connection: hiredis would require a response in
+ * one piece and copy it twice.
  *
- * Called by the scripts, the set-up and the connection.
+ * Called by the user's encode() callbacks, the setup and the connection.
  */
 
 
@@ -21,7 +22,7 @@
 #include "ngx_redis.h"
 
 
-/* elements of an array that is no attack, unless more are expected */
+/* limit of array elements in a reply, unless more are expected */
 #define NGX_REDIS_ELEMENTS  64
 
 #define NGX_REDIS_OUT_MIN   4096
@@ -45,7 +46,7 @@ static u_char *ngx_redis_digits(u_char *text, uint64_t n);
 static redisReplyObjectFunctions  ngx_redis_functions;
 
 
-/* elements: of the outermost array, if these may be many */
+/* "elements" is the limit of the outermost array */
 
 redisReader *
 ngx_redis_reader(size_t elements)
@@ -76,8 +77,9 @@ ngx_redis_reader(size_t elements)
 
 
 /*
- * Replies as hiredis would make them, for freeReplyObject(); but it takes their
- * memory by calloc(), which glibc can't take from what was freed just before.
+ * These create the same replies as hiredis does, to be freed by
+ * freeReplyObject().  hiredis uses calloc(), which in glibc can't reuse
+ * recently freed memory from the thread cache.
  */
 
 static void *
@@ -94,7 +96,7 @@ ngx_redis_string(const redisReadTask *task, char *data, size_t len)
 
     if (reply->str == NULL) {
 
-        /* nobody else may free it: it is not to be in its array any more */
+        /* unlink it from its array, or hiredis would free it again */
 
         if (task->parent) {
             ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
@@ -185,7 +187,7 @@ ngx_redis_object(const redisReadTask *task)
 }
 
 
-/* room for "size" more bytes behind what is to be sent */
+/* makes room for "size" more bytes in conn->out */
 
 u_char *
 ngx_redis_reserve(ngx_redis_conn_t *conn, size_t size)
@@ -263,7 +265,7 @@ ngx_redis_put_number(u_char *p, uint64_t n)
 }
 
 
-/* a type and a number: there are many of them in a command, mostly small */
+/* a type byte and a number; short numbers are frequent, so they are fast */
 
 u_char *
 ngx_redis_put_line(u_char *p, u_char type, uint64_t n)
@@ -295,7 +297,8 @@ ngx_redis_put_line(u_char *p, u_char type, uint64_t n)
 }
 
 
-/* at the end of "text", which has room for the longest; where they begin */
+/* writes digits to the end of "text", which has NGX_INT64_LEN bytes; returns
+   the first digit */
 
 static u_char *
 ngx_redis_digits(u_char *text, uint64_t n)
@@ -313,7 +316,7 @@ ngx_redis_digits(u_char *text, uint64_t n)
 }
 
 
-/* the bytes only: what they are a part of has its length line already */
+/* the bytes only: the length line has been written */
 
 u_char *
 ngx_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
@@ -327,7 +330,7 @@ ngx_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
         size -= len;
     }
 
-    /* the length is out: a chain that is shorter than told is filled up */
+    /* the length line is out, so a chain that is too short is padded */
 
     ngx_memzero(p, size);
 
@@ -335,7 +338,7 @@ ngx_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
 }
 
 
-/* what the server said, fit for a log: nothing of it is ours to trust */
+/* an error reply for the log; unprintable bytes are replaced */
 
 u_char *
 ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
@@ -353,8 +356,8 @@ ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
 
 
 /*
- * Redis 6 wraps the error of a command that a script called into one of its
- * own, so a word may stand anywhere.
+ * Redis 6 wraps the error of a command that was called by a script into
+ * another error, so the word may be anywhere in the reply.
  */
 
 ngx_uint_t
@@ -367,7 +370,7 @@ ngx_redis_error_is(redisReply *reply, const char *word)
 }
 
 
-/* NGX_DECLINED: it is nil */
+/* NGX_DECLINED: the field is nil */
 
 ngx_int_t
 ngx_redis_field(redisReply *reply, ngx_uint_t n, ngx_str_t *value)

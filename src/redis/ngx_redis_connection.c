@@ -5,16 +5,16 @@
  */
 
 /*
- * A connection: calls that wait to be sent, calls that wait for their reply,
- * and what becomes of both when it breaks.
+ * A connection: the calls that are to be sent, the calls that have no reply
+ * yet, and what happens to both when the connection breaks.
  *
- * Sending is put off to the end of the turn of the event loop: one write for
- * all that was asked in it.  When a connection ends, operations that still
- * have time are asked again on a new one; all of them may be repeated.  A
- * connection is made when somebody needs it; attempts that fail come ever more
- * rarely, and never two at a time.
+ * Sending is deferred to the end of the event loop iteration, so that all
+ * calls made in it take one write.  When a connection ends, its calls are
+ * sent again on a new one if they have time left; every call may be
+ * repeated.  Connections are opened on demand.  Failed attempts are repeated
+ * with an increasing delay; ..._knock.c makes additional ones meanwhile.
  *
- * Called with calls, and by nginx's events; calls the set-up to connect.
+ * Called with calls and by nginx's events; calls the setup to connect.
  */
 
 
@@ -29,14 +29,15 @@
 #define NGX_REDIS_BACKOFF_MIN  50
 #define NGX_REDIS_BACKOFF_MAX  2000
 
-/* ... while something waits that is not to be late */
-#define NGX_REDIS_BACKOFF_WAITED  100
+/* the longest backoff while calls are queued */
+#define NGX_REDIS_BACKOFF_QUEUED  100
 
-/* commands are written up to this before what there is of them is sent */
+/* size of the encoded commands after which they are sent, before more are
+   encoded */
 #define NGX_REDIS_OUT_SIZE     65536
 
-/* ... of calls that wait for replicas together */
-#define NGX_REDIS_LOT_SIZE     (16 * 65536)
+/* the same for a batch of calls that need WAIT */
+#define NGX_REDIS_BATCH_SIZE   (16 * 65536)
 
 
 static void ngx_redis_flush_handler(ngx_event_t *ev);
@@ -63,7 +64,7 @@ ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     conn->flush.data = conn;
     conn->flush.log = ngx_cycle->log;
 
-    /* what waits for it has a timer of its own */
+    /* the calls have timers of their own */
 
     conn->timer.handler = ngx_redis_timer_handler;
     conn->timer.data = conn;
@@ -83,10 +84,10 @@ ngx_redis_flush(ngx_redis_conn_t *conn)
     if (conn->state == NGX_REDIS_BACKOFF
         && !ngx_queue_empty(&conn->unsent)
         && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
-           > NGX_REDIS_BACKOFF_WAITED)
+           > NGX_REDIS_BACKOFF_QUEUED)
     {
         ngx_del_timer(&conn->timer);
-        ngx_add_timer(&conn->timer, NGX_REDIS_BACKOFF_WAITED);
+        ngx_add_timer(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
     }
 
     ngx_post_event(&conn->flush, &ngx_posted_events);
@@ -159,7 +160,7 @@ ngx_redis_send(ngx_redis_conn_t *conn)
 
         if (max == 0) {
 
-            /* others are to have their turn */
+            /* let other connections proceed */
 
             ngx_post_event(&conn->flush, &ngx_posted_next_events);
             break;
@@ -185,7 +186,7 @@ ngx_redis_send(ngx_redis_conn_t *conn)
 
     if (b->pos == b->last) {
         if (conn->state == NGX_REDIS_SETUP) {
-            /* a password was in it */
+            /* the setup commands may contain a password */
             ngx_explicit_memzero(b->start, b->end - b->start);
         }
 
@@ -228,7 +229,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         return NGX_OK;
     }
 
-    max = conn->waits ? NGX_REDIS_LOT_SIZE
+    max = conn->waits ? NGX_REDIS_BATCH_SIZE
                         : NGX_REDIS_OUT_SIZE;
 
     while (!ngx_queue_empty(&conn->unsent)
@@ -263,7 +264,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
 }
 
 
-/* a connection that nobody needs now may be closed by a worker that quits */
+/* lets a worker that shuts down close a connection that is not needed now */
 
 void
 ngx_redis_idle(ngx_redis_conn_t *conn)
@@ -289,7 +290,7 @@ ngx_redis_write_handler(ngx_event_t *wev)
 }
 
 
-/* it is more than a port that is open */
+/* the first reply came: the server really answers */
 
 void
 ngx_redis_works(ngx_redis_conn_t *conn)
@@ -310,7 +311,7 @@ ngx_redis_works(ngx_redis_conn_t *conn)
 }
 
 
-/* nobody waits for anything on it, or nobody is to wait any longer */
+/* closes the connection; its calls stay in their queues */
 
 void
 ngx_redis_close(ngx_redis_conn_t *conn)
@@ -340,7 +341,7 @@ ngx_redis_close(ngx_redis_conn_t *conn)
     }
 
     if (conn->out.start) {
-        /* what is in it may be a password */
+        /* the commands may contain a password */
         ngx_explicit_memzero(conn->out.start,
                              conn->out.end - conn->out.start);
         ngx_free(conn->out.start);
@@ -377,8 +378,8 @@ ngx_redis_close(ngx_redis_conn_t *conn)
 
 
 /*
- * It broke, or is not to be trusted any more.  Calls that nobody waits for
- * are forgotten, the others are asked again, in order.
+ * The connection broke, or can't be trusted any more.  Cancelled calls are
+ * freed, the others are queued again in order.
  */
 
 void
@@ -398,7 +399,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
 
     node = conn->node;
 
-    /* an idle connection may be closed: it will be made anew when needed */
+    /* a server may close an idle connection; it is reopened when needed */
 
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
              || (conn->subscriber && conn->redis->listeners);
@@ -458,7 +459,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
 
     conn->redis->topology->failed(conn);
 
-    /* another node may have them by now */
+    /* the topology may have moved their keys */
 
     ngx_redis_reroute(conn->redis, &conn->unsent);
 
@@ -479,13 +480,13 @@ ngx_redis_backoff(ngx_redis_conn_t *conn)
 
     max = ngx_queue_empty(&conn->unsent)
           ? NGX_REDIS_BACKOFF_MAX
-          : NGX_REDIS_BACKOFF_WAITED;
+          : NGX_REDIS_BACKOFF_QUEUED;
 
     delay = NGX_REDIS_BACKOFF_MIN
             << ngx_min(conn->failures - 1, 8);
     delay = ngx_min(delay, max);
 
-    /* workers that lost it together do not come back together */
+    /* avoids that all workers reconnect at the same time */
 
     delay = delay - delay / 4 + ngx_random() % (delay / 2 + 1);
 

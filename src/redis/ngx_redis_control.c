@@ -5,19 +5,19 @@
  */
 
 /*
- * Asking about the topology: one server after the other, until one of them
- * gives an answer that can be used.
+ * Queries for the topology: servers are queried one after the other, until
+ * one of them gives a usable answer.
  *
- * A round begins when it is wanted or due, but never sooner than an interval
- * after the last one, however many want it.  It has a connection of its own,
- * which stays open at whoever answered last.  Each that is asked has the time
- * of an attempt to connect and of an operation together; then the next one is
- * asked.
+ * A round starts on request or periodically, but never sooner than
+ * NGX_REDIS_INTERVAL after the last one, however many requests there are.
+ * The queries use a dedicated connection, which stays open to the server that
+ * answered last.  Each server has the time of connect_timeout and timeout
+ * together, or a part of it; then the next one is queried.
  *
- * All of it is housekeeping: it keeps no worker from leaving.
+ * All of this is housekeeping and does not keep a worker from exiting.
  *
- * Called by the topologies; calls the one in use, with candidates, question
- * and answer.
+ * Called by the topologies; calls the one in use, for candidates, the query
+ * and its answer.
  */
 
 
@@ -28,8 +28,8 @@
 #include "ngx_redis_topology.h"
 
 
-/* of the time that one could take, the part that it is given first */
-#define NGX_REDIS_PATIENCE  8
+/* a server first has this fraction of the time to answer */
+#define NGX_REDIS_QUERY_FRACTION  8
 
 
 static void ngx_redis_control_silence(ngx_event_t *ev);
@@ -43,7 +43,7 @@ static void ngx_redis_control_reply(ngx_redis_call_t *call,
     redisReply *reply);
 static void ngx_redis_control_done(ngx_redis_t *redis,
     ngx_redis_node_t *node);
-static void ngx_redis_control_vain(ngx_redis_t *redis);
+static void ngx_redis_control_exhausted(ngx_redis_t *redis);
 static void ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay);
 
 
@@ -109,7 +109,7 @@ ngx_redis_control_exit(ngx_redis_t *redis)
 }
 
 
-/* as soon as the interval is over; one that is under way is not enough */
+/* requests a round; one that is in progress is not enough */
 
 void
 ngx_redis_control_want(ngx_redis_t *redis)
@@ -137,7 +137,7 @@ ngx_redis_control_want(ngx_redis_t *redis)
 }
 
 
-/* it has something to tell: at once, before the others are asked */
+/* requests a round that queries this node first, without a delay */
 
 void
 ngx_redis_control_ask(ngx_redis_node_t *node)
@@ -149,9 +149,8 @@ ngx_redis_control_ask(ngx_redis_node_t *node)
 
 
 /*
- * Something is asked: as long as there is something under way, it is looked
- * at now and then whether a server has fallen silent.  Its operations have
- * their own time, and may have more of it than a failover takes.
+ * While calls are outstanding, a timer looks for servers that have become
+ * silent.  The timeout of the calls may be longer than a failover takes.
  */
 
 void
@@ -191,7 +190,7 @@ ngx_redis_control_silence(ngx_event_t *ev)
 }
 
 
-/* the node goes: it is not asked any more */
+/* the node is being removed */
 
 void
 ngx_redis_control_leave(ngx_redis_node_t *node)
@@ -215,7 +214,8 @@ ngx_redis_control_leave(ngx_redis_node_t *node)
 }
 
 
-/* a round begins, or whoever is being asked takes too long, or is gone */
+/* starts a round, or queries the next server if the current one is too slow
+   or gone */
 
 static void
 ngx_redis_control_handler(ngx_event_t *ev)
@@ -231,7 +231,7 @@ ngx_redis_control_handler(ngx_event_t *ev)
         if (control->conn.connection) {
             ngx_redis_drop(&control->conn,
                                      "no answer in time");
-            /* that posted this event */
+            /* the lost() callback has posted this event again */
             return;
         }
 
@@ -252,7 +252,7 @@ ngx_redis_control_handler(ngx_event_t *ev)
 static void
 ngx_redis_control_next(ngx_redis_t *redis)
 {
-    ngx_msec_t            patience;
+    ngx_msec_t            timeout;
     ngx_redis_conn_t     *conn;
     ngx_redis_node_t     *node;
     ngx_redis_control_t  *control;
@@ -272,22 +272,25 @@ ngx_redis_control_next(ngx_redis_t *redis)
     }
 
     if (node == NULL) {
-        ngx_redis_control_vain(redis);
+        ngx_redis_control_exhausted(redis);
         return;
     }
 
     node->asked = control->round;
 
-    /* one that is frozen is not to keep others from telling, unless all are
-       slow: operations wait for it, and have no more than their own time */
+    /*
+     * Calls are waiting for the answer, so a frozen server must not hold up
+     * the query of the next one.  If no server answered in the last round,
+     * all of them may be slow, and they have the full time.
+     */
 
-    patience = redis->connect_timeout + redis->timeout;
+    timeout = redis->connect_timeout + redis->timeout;
 
     if (redis->lost == 0) {
-        patience = patience / NGX_REDIS_PATIENCE + 1;
+        timeout = timeout / NGX_REDIS_QUERY_FRACTION + 1;
     }
 
-    ngx_add_timer(&control->timer, patience);
+    ngx_add_timer(&control->timer, timeout);
 
     if (conn->node == node
         && conn->state == NGX_REDIS_READY)
@@ -407,7 +410,8 @@ ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
 
     } else {
 
-        /* whoever answered may be gone by it, and is not to be replaced */
+        /* the answer may retire the node that gave it; the next node must not
+           be queried for that */
 
         control->asking = 0;
 
@@ -419,7 +423,7 @@ ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
         control->asking = 1;
     }
 
-    /* it answers, but not what we need: the next one may */
+    /* the server answers, but not usefully; query the next one */
 
     ngx_post_event(&control->timer, &ngx_posted_events);
 
@@ -458,10 +462,10 @@ ngx_redis_control_done(ngx_redis_t *redis, ngx_redis_node_t *node)
 }
 
 
-/* nobody is left to ask */
+/* all servers were queried in vain */
 
 static void
-ngx_redis_control_vain(ngx_redis_t *redis)
+ngx_redis_control_exhausted(ngx_redis_t *redis)
 {
     u_char               *p, *last;
     ngx_uint_t            level;
@@ -504,7 +508,7 @@ ngx_redis_control_vain(ngx_redis_t *redis)
 }
 
 
-/* the next round, after so long at the latest */
+/* starts the next round after "delay" at the latest */
 
 static void
 ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
@@ -517,7 +521,7 @@ ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
         return;
     }
 
-    /* workers that lost it together do not come back together */
+    /* avoids that all workers start at the same time */
 
     delay += ngx_random() % (delay / 4 + 1);
 

@@ -5,17 +5,17 @@
  */
 
 /*
- * More attempts to connect, while the first gets no answer.
+ * Additional connect attempts while the first one is unanswered.
  *
- * Where packets are dropped, an attempt to connect hears nothing, and the
- * kernel repeats it ever more rarely: when the network is back, that attempt
- * may not notice for as long as it was away.  So another one is made ten times
- * a second, and the first that succeeds becomes the connection.  The last few
- * live on beside the first one, so that a server which is far away has the
- * time to answer.  All of them end with the first, after connect_timeout.
+ * If packets are dropped, the kernel repeats its SYN with an increasing
+ * delay.  When the network is back, the attempt may not notice for as long as
+ * the outage lasted.  So another attempt is made ten times a second, and the
+ * first one that succeeds becomes the connection.  The last NGX_REDIS_KNOCKS
+ * attempts are kept besides the first one, so that a distant server has time
+ * to answer.  All of them end with the first one, after connect_timeout.
  *
- * Called when an attempt begins and when it ends; calls the set-up with the
- * one that succeeded.
+ * Called when a connect attempt starts and ends; calls the setup when an
+ * additional attempt succeeds.
  */
 
 
@@ -41,7 +41,8 @@ static void ngx_redis_knock_forget(ngx_redis_conn_t *conn,
 void
 ngx_redis_knock(ngx_redis_conn_t *conn)
 {
-    /* nothing that ran waits for the others */
+    /* other connections carry no commits, so they need not be back this
+       fast */
 
     if (conn->owner || conn->subscriber) {
         return;
@@ -129,7 +130,7 @@ ngx_redis_knock_answer(ngx_event_t *ev)
     conn = c->data;
 
     if (ngx_redis_connect_error(c)) {
-        /* the first attempt is told the same, sooner or later */
+        /* the first attempt will get the same error */
         ngx_redis_knock_forget(conn, c);
         ngx_close_connection(c);
         return;
@@ -141,7 +142,7 @@ ngx_redis_knock_answer(ngx_event_t *ev)
 }
 
 
-/* in place of the one that got no answer */
+/* replaces the first attempt */
 
 static void
 ngx_redis_knock_adopt(ngx_redis_conn_t *conn, ngx_connection_t *c)
@@ -162,7 +163,7 @@ ngx_redis_knock_adopt(ngx_redis_conn_t *conn, ngx_connection_t *c)
     c->read->handler = ngx_redis_connect_handler;
     c->write->handler = ngx_redis_connect_handler;
 
-    /* TLS and the set-up have their time from now on */
+    /* TLS and the setup have the full timeout */
 
     ngx_del_timer(&conn->timer);
     ngx_add_timer(&conn->timer, conn->redis->connect_timeout);

@@ -5,13 +5,13 @@
  */
 
 /*
- * Nodes: a server, and this worker's connections to it.
+ * Nodes: a server, and the connections of this worker to it.
  *
- * A node is made when the topology first names it, and retired when the
- * topology has it no more.  Then what was asked of it, sent or not, is asked
- * of whoever has its key now: all calls may be asked twice.  It goes
- * from memory later, in a turn of its own, since it may be a reply of its own
- * that ended it.
+ * A node is created when the topology first names it, and retired when the
+ * topology has dropped it.  Its calls, whether sent or not, then move to the
+ * nodes that have their keys now: every call may be repeated.  The node is
+ * freed later, by a posted event, since a reply from the node itself may have
+ * retired it.
  *
  * Called by the topologies.
  */
@@ -85,7 +85,7 @@ ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
 }
 
 
-/* one of the configuration; its name may have addresses already */
+/* a node from the configuration; its host name may be resolved already */
 
 ngx_redis_node_t *
 ngx_redis_node_seed(ngx_redis_t *redis, ngx_redis_addr_t *addr)
@@ -151,7 +151,7 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
         goto failed;
     }
 
-    /* OpenSSL wants it with a NUL */
+    /* OpenSSL needs a NUL-terminated string */
 
     p = ngx_pnalloc(pool, host->len + 1);
     if (p == NULL) {
@@ -164,7 +164,7 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
 
     *ngx_cpymem(p, host->data, host->len) = '\0';
 
-    /* the resolver writes to it */
+    /* the resolver may modify the name */
 
     node->lookup.len = host->len;
     node->lookup.data = ngx_pnalloc(pool, host->len + 1);
@@ -174,7 +174,8 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
 
     ngx_memcpy(node->lookup.data, p, host->len + 1);
 
-    /* behind them as many for calls that WAIT would hold up others */
+    /* with "replicas", the calls that need WAIT have as many connections
+       again */
 
     node->nconns = redis->connections;
     node->total = redis->replicas ? 2 * node->nconns : node->nconns;
@@ -232,7 +233,8 @@ ngx_redis_node_find(ngx_redis_t *redis, ngx_str_t *name)
 }
 
 
-/* it owes a reply, for longer than it should; "waits": it owes one at all */
+/* whether the server has owed a reply for too long; sets "waits" if it owes a
+   reply at all */
 
 ngx_uint_t
 ngx_redis_node_silent(ngx_redis_node_t *node, ngx_uint_t *waits)
@@ -268,7 +270,7 @@ ngx_redis_node_silent(ngx_redis_node_t *node, ngx_uint_t *waits)
 }
 
 
-/* some connection to it is in vain, or it can't serve */
+/* whether connect attempts are failing, or the server can't serve */
 
 ngx_uint_t
 ngx_redis_node_failing(ngx_redis_node_t *node)
@@ -292,7 +294,7 @@ ngx_redis_node_failing(ngx_redis_node_t *node)
 }
 
 
-/* for the log: the address that is in use */
+/* the address in use, for the log */
 
 ngx_str_t *
 ngx_redis_node_label(ngx_redis_node_t *node)
@@ -302,9 +304,9 @@ ngx_redis_node_label(ngx_redis_node_t *node)
 
 
 /*
- * The topology has no keys there any more: what was asked of it goes to
- * where they are, the connections end, and the subscriber listens elsewhere.
- * Where they are now, some may be missing: they are renewed.
+ * The node has no keys any more.  Its calls move to the nodes that have them,
+ * its connections are closed, and the subscriber moves as well.  The new
+ * nodes may lack some keys, so the user is told to write them again.
  */
 
 void

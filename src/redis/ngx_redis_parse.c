@@ -5,11 +5,11 @@
  */
 
 /*
- * What servers say of each other, and the slot of a key: pure functions on
- * bytes and replies.
+ * Parses what servers report about the topology, and computes the slot of a
+ * key.  These are pure functions on bytes and replies.
  *
- * Nothing of it is trusted: a reply of which a part is not as it should be is
- * refused as a whole, before anything is done with it.
+ * Replies are not trusted: a reply that is invalid in any part is rejected as
+ * a whole, before anything is changed.
  *
  * Called by the topologies.
  */
@@ -23,7 +23,7 @@
 
 #define NGX_REDIS_HOST_MAX  255
 
-/* CRC16 as XMODEM has it: x^16 + x^12 + x^5 + 1 */
+/* CRC-16/XMODEM: x^16 + x^12 + x^5 + 1 */
 #define NGX_REDIS_CRC       0x1021
 
 
@@ -36,8 +36,8 @@ static ngx_int_t ngx_redis_host(ngx_str_t *host);
 
 
 /*
- * Of a key with braces only what is within the first of them counts, if that
- * is not empty.
+ * If a key has a hash tag, only the bytes between the first "{" and the next
+ * "}" count, unless there are none.
  */
 
 ngx_uint_t
@@ -92,7 +92,7 @@ ngx_redis_crc16(u_char *p, u_char *last)
 }
 
 
-/* up to max, or NGX_ERROR */
+/* a number up to "max", or NGX_ERROR */
 
 static ngx_int_t
 ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
@@ -119,7 +119,7 @@ ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
 }
 
 
-/* NGX_OK: it is one, or is empty: then whoever said it means itself */
+/* NGX_OK: a valid host, or empty if the server did not report its own */
 
 static ngx_int_t
 ngx_redis_host(ngx_str_t *host)
@@ -158,8 +158,8 @@ ngx_redis_host(ngx_str_t *host)
 
 
 /*
- * "MOVED <slot> <host>:<port>" or "ASK ...".  NGX_DECLINED: it is neither;
- * NGX_ERROR: it is not as it should be
+ * "MOVED <slot> <host>:<port>" or "ASK ...".  NGX_DECLINED: another error;
+ * NGX_ERROR: an invalid redirect
  */
 
 ngx_int_t
@@ -197,7 +197,7 @@ ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
 
     to->slot = (ngx_uint_t) n;
 
-    /* an IPv6 address has colons, and no brackets */
+    /* IPv6 addresses contain colons and have no brackets */
 
     p = space + 1;
 
@@ -222,8 +222,8 @@ ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
 
 
 /*
- * One of the ranges that CLUSTER SLOTS tells: { first, last, master, replicas
- * ... }.  NGX_ERROR: it is not one
+ * A range in the reply to CLUSTER SLOTS: { first, last, master, replicas ...
+ * }. NGX_ERROR: it is invalid
  */
 
 ngx_int_t
@@ -268,8 +268,8 @@ ngx_redis_range(redisReply *reply, ngx_uint_t n, ngx_redis_range_t *range)
 
 
 /*
- * A member of the range, the master first: { host, port, ... }.  NGX_DECLINED:
- * it has no port that we could use
+ * A member of a range, { host, port, ... }; the first one is the master.
+ * NGX_DECLINED: it has no usable port
  */
 
 ngx_int_t
@@ -311,7 +311,7 @@ ngx_redis_member(ngx_redis_range_t *range, ngx_uint_t n, ngx_str_t *host,
 }
 
 
-/* the whole of CLUSTER SLOTS: NGX_OK, or it is not one */
+/* checks the whole reply to CLUSTER SLOTS */
 
 ngx_int_t
 ngx_redis_slots_check(redisReply *reply)
@@ -345,8 +345,8 @@ ngx_redis_slots_check(redisReply *reply)
 
 
 /*
- * What a sentinel answers: { host, port }.  NGX_DECLINED: it does not know the
- * master
+ * The reply to SENTINEL GET-MASTER-ADDR-BY-NAME: { host, port }.
+ * NGX_DECLINED: the sentinel does not know the master
  */
 
 ngx_int_t
@@ -391,8 +391,8 @@ ngx_redis_master_addr(redisReply *reply, ngx_str_t *host, in_port_t *port)
 
 
 /*
- * What a sentinel answers to SENTINEL MASTER: names and values.  Of an answer
- * that is none, or does not tell it, ..._NO_EPOCH.
+ * The epoch in the reply to SENTINEL MASTER, which is a list of names and
+ * values; NGX_REDIS_NO_EPOCH if there is none.
  */
 
 int64_t
@@ -428,8 +428,8 @@ ngx_redis_config_epoch(redisReply *reply)
 
 
 /*
- * What a sentinel publishes: "<name> <host> <port> <host> <port>", the old
- * master and the new one.  NGX_DECLINED: another master's
+ * +switch-master: "<name> <host> <port> <host> <port>" with the addresses of
+ * the old and of the new master.  NGX_DECLINED: it is about another master
  */
 
 ngx_int_t
@@ -447,8 +447,8 @@ ngx_redis_switched(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
 
 
 /*
- * ... and before that, when it tells a replica to be the master: "slave <name>
- * <host> <port> @ <name> <host> <port>", the replica and the master
+ * +failover-state-wait-promotion: "slave <name> <host> <port> @ <name> <host>
+ * <port>" with the addresses of the replica and of the master
  */
 
 ngx_int_t
@@ -465,7 +465,7 @@ ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
 }
 
 
-/* so many, with a space between them */
+/* splits the text into "n" words separated by single spaces */
 
 static ngx_int_t
 ngx_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
@@ -494,7 +494,8 @@ ngx_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
 }
 
 
-/* "addr" are two words, if the first one is our master's name */
+/* parses the address in addr[0] and addr[1], if "of" is the name of our
+   master */
 
 static ngx_int_t
 ngx_redis_named(ngx_str_t *of, ngx_str_t *name, ngx_str_t *addr,

@@ -5,10 +5,10 @@
  */
 
 /*
- * Replies as they come: to the calls that were sent, in their order.  One that
- * nobody asked for, or that is none, ends the connection.
+ * Receives replies and passes them to the calls that were sent, in order.  A
+ * reply without a call, or bytes that are not a reply, close the connection.
  *
- * Called by nginx's events; calls the owner of a call with its reply.
+ * Called by nginx's events; calls the handlers of the calls.
  */
 
 
@@ -50,7 +50,7 @@ ngx_redis_read_handler(ngx_event_t *rev)
 
         if (got >= NGX_REDIS_TURN_SIZE) {
 
-            /* others are to have their turn */
+            /* let other connections proceed */
 
             ngx_post_event(rev, &ngx_posted_next_events);
             break;
@@ -90,7 +90,7 @@ ngx_redis_read_handler(ngx_event_t *rev)
 }
 
 
-/* NGX_DONE: the connection is gone */
+/* NGX_DONE: the connection was closed */
 
 static ngx_int_t
 ngx_redis_received(ngx_redis_conn_t *conn, u_char *buffer, size_t n)
@@ -202,8 +202,8 @@ ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply)
     }
 
     /*
-     * There are more replies than commands: one before was astray, and
-     * perhaps it is this one, which can't always be told by itself
+     * There are more replies than calls, so one of the replies so far was
+     * unexpected.  It may be this one, and not every reply can be recognized.
      */
 
     if (ngx_queue_next(q) == ngx_queue_sentinel(&conn->sent)
@@ -214,7 +214,7 @@ ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply)
         return NGX_DONE;
     }
 
-    /* the handler frees the call, or asks it once more */
+    /* the handler frees the call, or sends it again */
 
     call->replied = 1;
     ngx_redis_call_replied(call, reply);

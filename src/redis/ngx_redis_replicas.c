@@ -5,28 +5,28 @@
  */
 
 /*
- * Calls that count once so many replicas have what they wrote.
+ * Calls that complete once enough replicas have acknowledged their writes.
  *
- * They have connections of their own, since WAIT holds up what is behind it.
- * All that are there go out together with one WAIT behind them, which speaks
- * for every write of its connection; what comes meanwhile is the next lot.  A
- * call whose reply is there is held until that of its WAIT is.  If the
- * connection breaks before that, it is asked again: its user writes something
- * then, even if it was done before, so that the WAIT of the new connection has
- * something to speak for.
+ * These calls have separate connections, since WAIT blocks the commands
+ * behind it.  All queued calls are sent together with one WAIT behind them,
+ * which covers every write of its connection; calls that arrive meanwhile
+ * form the next batch.  A call that was replied to is held until its WAIT is
+ * replied to.  If the connection breaks before that, the call is sent again.
+ * The user then writes something even if the command was executed before, so
+ * that the WAIT on the new connection covers a write.
  *
- * Replicas that are there answer within a few milliseconds.  Where they do
- * not, what comes meanwhile is sent all the same, on a connection on which
- * nothing waits: only its acknowledgement is put off.  A WAIT also speaks for
- * whatever its server had done for others before the last write of its own
- * connection.  So of those that went ahead one is asked again, in front of the
- * next WAIT, and the rest are covered by it.
+ * Replicas that are up acknowledge within a few milliseconds.  If they do
+ * not, calls that arrive meanwhile are sent on a connection without WAIT, so
+ * that only their acknowledgement is delayed.  A WAIT also covers everything
+ * that the server executed on other connections before the last write on the
+ * WAIT's own connection.  So one of the early calls is sent again in front of
+ * the next WAIT, and this WAIT covers the others as well.
  *
- * A WAIT that counts too few is an answer.  A server that does not answer at
- * all is away, and the call failed, as without replicas.
+ * A WAIT that reports too few replicas is a valid answer.  If the server does
+ * not answer at all, the call fails, as without replicas.
  *
- * Called by the connection when it sends, and by the user with calls that are
- * done.
+ * Called by the connection when it sends, and by the user for calls that the
+ * master has executed.
  */
 
 
@@ -38,13 +38,13 @@
 
 
 
-/* Redis looks ten times a second whether the time of a WAIT is over */
+/* Redis checks the timeout of a WAIT ten times a second */
 #define NGX_REDIS_REPLICAS_MARGIN   300
 
-/* how long a call waits for the WAIT of others before it goes ahead */
+/* how long a call is queued behind a WAIT before it is sent elsewhere, ms */
 #define NGX_REDIS_REPLICAS_HURRY    10
 
-/* how often a call is asked of a server that stops being the master */
+/* how often a call is sent to a server that is being demoted */
 #define NGX_REDIS_REPLICAS_TRIES    5
 
 
@@ -56,7 +56,7 @@ static void ngx_redis_replicas_replied(ngx_redis_call_t *call,
 static ngx_uint_t ngx_redis_replicas_demoted(redisReply *reply);
 
 
-/* behind the calls of a lot */
+/* sends the WAIT of a batch */
 
 ngx_int_t
 ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
@@ -84,7 +84,7 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
     conn->wrote = 0;
     conn->asked = ngx_current_msec;
 
-    /* these were done before anything of this lot is */
+    /* the early calls were executed before any call of this batch */
 
     ngx_queue_add(&conn->covered, &conn->early);
     ngx_queue_init(&conn->early);
@@ -94,8 +94,8 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
 
 
 /*
- * There are calls behind a WAIT that has no reply yet.  Once that takes long
- * they go ahead, to where they are not held up.
+ * Called when calls are queued behind an outstanding WAIT.  After a while
+ * they are sent on a connection where nothing blocks them.
  */
 
 void
@@ -130,7 +130,7 @@ ngx_redis_replicas_hurry(ngx_redis_conn_t *conn)
 }
 
 
-/* a call is done on the master: it waits for the replicas */
+/* the master has executed the call; it now waits for the replicas */
 
 ngx_int_t
 ngx_redis_replicate(ngx_redis_call_t *call)
@@ -149,7 +149,7 @@ ngx_redis_replicate(ngx_redis_call_t *call)
 }
 
 
-/* one that went ahead is done; the next WAIT is to speak for it */
+/* an early call was executed; the next WAIT will cover it */
 
 static void
 ngx_redis_replicas_early(ngx_redis_call_t *call)
@@ -165,7 +165,7 @@ ngx_redis_replicas_early(ngx_redis_call_t *call)
     ngx_queue_remove(&call->queue);
     ngx_queue_insert_tail(&conn->early, &call->queue);
 
-    /* that of the WAIT that is under way, and of the next one */
+    /* the time of the outstanding WAIT and of the next one */
 
     ngx_redis_replicas_time(call, 2);
 
@@ -173,7 +173,7 @@ ngx_redis_replicas_early(ngx_redis_call_t *call)
 }
 
 
-/* a write for the next WAIT to speak for */
+/* queues one of the early calls again, as a write for the next WAIT */
 
 void
 ngx_redis_replicas_cover(ngx_redis_conn_t *conn)
@@ -191,7 +191,7 @@ ngx_redis_replicas_cover(ngx_redis_conn_t *conn)
 }
 
 
-/* it is done on the master; its time now is that of the replicas */
+/* holds a call until the reply to WAIT; its timeout starts again */
 
 static void
 ngx_redis_replicas_hold(ngx_redis_call_t *call)
@@ -208,7 +208,7 @@ ngx_redis_replicas_hold(ngx_redis_call_t *call)
 }
 
 
-/* so many WAITs, and what the server takes to answer */
+/* the timeout of "n" WAITs, and the time the server needs to reply */
 
 static void
 ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n)
@@ -251,7 +251,8 @@ ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
         ngx_queue_add(&conn->held, &conn->covered);
 
     } else {
-        /* it spoke for something older: the next one will do */
+        /* no write preceded this WAIT, so it does not cover the early calls:
+           they wait for the next one */
         ngx_queue_add(&conn->early, &conn->covered);
     }
 
@@ -271,7 +272,7 @@ ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
         call->type->replicated(call, reply);
     }
 
-    /* the next lot */
+    /* the next batch */
 
     if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->early)) {
         ngx_redis_flush(conn);
@@ -279,7 +280,7 @@ ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* another one is the master: what it wrote may be worth nothing any more */
+/* the server is not the master any more, so the write may be lost */
 
 static ngx_uint_t
 ngx_redis_replicas_demoted(redisReply *reply)

@@ -5,17 +5,17 @@
  */
 
 /*
- * Names of servers: looked up by nginx's resolver while it runs.
+ * Resolves the host names of servers at run time, with nginx's resolver.
  *
- * A name of the configuration has addresses from the start, if the master
- * found some; one that a cluster or a sentinel announces has none.  A name is
- * looked up when a connection is first made, when one can't be made, and when
- * what was found is not valid any more.  Connections are made meanwhile with
- * the addresses there are; without any, they wait.  A connection to an address
- * that the name does not have any more is given up, and what was asked on it
- * is asked again.
+ * A name from the configuration has addresses from the start, if the master
+ * process could resolve it.  A name that is announced by a cluster or a
+ * sentinel has none.  A name is resolved when the first connection is opened,
+ * when a connection can't be opened, and when the result expires.  Meanwhile
+ * connections use the addresses that are known, or wait if there are none.  A
+ * connection to an address that the name does not have any more is dropped,
+ * and its calls are sent again.
  *
- * Called by the set-up, and when a connection fails.
+ * Called by the setup, and when a connection fails.
  */
 
 
@@ -26,13 +26,13 @@
 #include "ngx_redis_topology.h"
 
 
-/* between two questions for one name, at least; and after one in vain, if
-   there is no address at all, or if there is one */
+/* minimum time between two lookups of a name, and the delay after a failed
+   lookup without and with known addresses, ms */
 #define NGX_REDIS_RESOLVE_MIN   1000
-#define NGX_REDIS_RESOLVE_VAIN  5000
+#define NGX_REDIS_RESOLVE_RETRY 5000
 #define NGX_REDIS_RESOLVE_LONG  60000
 
-/* however long it is valid */
+/* limit of the TTL of a result, s */
 #define NGX_REDIS_RESOLVE_MAX   3600
 
 #define NGX_REDIS_ADDRS_SIZE    512
@@ -49,14 +49,15 @@ static void ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay);
 static void ngx_redis_resolve_timer(ngx_event_t *ev);
 static void ngx_redis_each(ngx_redis_node_t *node,
     void (*handler)(ngx_redis_conn_t *conn));
-static void ngx_redis_go_on(ngx_redis_conn_t *conn);
-static void ngx_redis_give_up(ngx_redis_conn_t *conn);
-static void ngx_redis_outdated(ngx_redis_conn_t *conn);
+static void ngx_redis_resume_connect(ngx_redis_conn_t *conn);
+static void ngx_redis_fail_connect(ngx_redis_conn_t *conn);
+static void ngx_redis_drop_outdated(ngx_redis_conn_t *conn);
 
 
 /*
- * NGX_DECLINED: there is nobody to ask.  Otherwise the connections that wait
- * for it are told, before this returns if the answer is known.
+ * NGX_DECLINED: the lookup could not be started.  Otherwise the connections
+ * that wait for the result are continued; before this function returns, if
+ * the resolver has the result in its cache.
  */
 
 ngx_int_t
@@ -108,7 +109,7 @@ ngx_redis_resolve(ngx_redis_node_t *node)
 }
 
 
-/* in a turn of its own: whoever asks for it is in the middle of something */
+/* deferred, since the caller is still using the connection */
 
 void
 ngx_redis_resolve_soon(ngx_redis_node_t *node)
@@ -121,7 +122,7 @@ ngx_redis_resolve_soon(ngx_redis_node_t *node)
 }
 
 
-/* the node goes, or the worker */
+/* the node is retired, or the worker is exiting */
 
 void
 ngx_redis_resolve_exit(ngx_redis_node_t *node)
@@ -165,17 +166,17 @@ ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
 
         ngx_redis_resolve_again(node, node->naddrs
                                    ? NGX_REDIS_RESOLVE_LONG
-                                   : NGX_REDIS_RESOLVE_VAIN);
+                                   : NGX_REDIS_RESOLVE_RETRY);
     }
 
     ngx_resolve_name_done(ctx);
     node->resolving = NULL;
 
-    ngx_redis_each(node, ngx_redis_outdated);
+    ngx_redis_each(node, ngx_redis_drop_outdated);
 
     ngx_redis_each(node,
-                           node->naddrs ? ngx_redis_go_on
-                                 : ngx_redis_give_up);
+                   node->naddrs ? ngx_redis_resume_connect
+                                : ngx_redis_fail_connect);
 }
 
 
@@ -205,7 +206,7 @@ ngx_redis_resolved(ngx_redis_node_t *node, ngx_resolver_ctx_t *ctx)
         return;
     }
 
-    /* name servers give them in turns: the order is not to be trusted */
+    /* name servers rotate the addresses, so their order does not count */
 
     same = (node->naddrs == ctx->naddrs);
 
@@ -323,7 +324,7 @@ ngx_redis_resolve_timer(ngx_event_t *ev)
 }
 
 
-/* all connections to a node, whoever has them */
+/* all connections to a node, including the dedicated ones */
 
 static void
 ngx_redis_each(ngx_redis_node_t *node,
@@ -352,7 +353,7 @@ ngx_redis_each(ngx_redis_node_t *node,
 
 
 static void
-ngx_redis_go_on(ngx_redis_conn_t *conn)
+ngx_redis_resume_connect(ngx_redis_conn_t *conn)
 {
     if (conn->state == NGX_REDIS_CONNECTING
         && conn->connection == NULL)
@@ -367,7 +368,7 @@ ngx_redis_go_on(ngx_redis_conn_t *conn)
 
 
 static void
-ngx_redis_give_up(ngx_redis_conn_t *conn)
+ngx_redis_fail_connect(ngx_redis_conn_t *conn)
 {
     if (conn->state == NGX_REDIS_CONNECTING
         && conn->connection == NULL)
@@ -379,7 +380,7 @@ ngx_redis_give_up(ngx_redis_conn_t *conn)
 
 
 static void
-ngx_redis_outdated(ngx_redis_conn_t *conn)
+ngx_redis_drop_outdated(ngx_redis_conn_t *conn)
 {
     if (conn->connection
         && !ngx_redis_has_addr(conn->node,
@@ -392,7 +393,7 @@ ngx_redis_outdated(ngx_redis_conn_t *conn)
 }
 
 
-/* whoever announced the name, it has no address yet */
+/* the node has no address yet */
 
 void
 ngx_redis_lookup(ngx_redis_conn_t *conn)
@@ -403,7 +404,7 @@ ngx_redis_lookup(ngx_redis_conn_t *conn)
 
     ngx_add_timer(&conn->timer, redis->connect_timeout);
 
-    /* that may go on with it at once */
+    /* this may continue the connection before it returns */
 
     if (ngx_redis_resolve(conn->node) != NGX_DECLINED) {
         return;

@@ -5,29 +5,31 @@
  */
 
 /*
- * The topology of a master that sentinels watch over: every key is at the
- * master, and which server that is, they tell.
+ * The topology of a master that is monitored by sentinels: the master has all
+ * keys, and the sentinels report its address.
  *
- * One sentinel is asked now and then, often while there is no master that
- * works.  All of them are listened to: in a failover that is planned, the one
- * that leads it publishes it last.  What a sentinel says need not be so: it
- * may be cut off, together with a former master, or be late.
+ * One sentinel is queried periodically, and more often while there is no
+ * working master.  The worker subscribes to all of them: in a planned
+ * failover, the sentinel that leads it publishes the change last.  A report
+ * may be wrong: the sentinel may be late, or cut off together with a former
+ * master.
  *
- *   - A server is asked for its role before anything else is asked of it: a
- *     replica is left at once, and so is a master that answers READONLY.
- *   - What has the newest epoch of the configuration is believed, whoever says
- *     it.  A change that is published does not tell its epoch: whoever
- *     published it is asked at once.
- *   - What has an older one is believed only if most of the configured
- *     sentinels say the same: they were set up anew.
- *   - A user may not be allowed to ask for the epoch.  Then a change that is
- *     published is believed, and an answer that differs if the master that we
- *     have does not work, or if most say the same.
+ *   - A server is asked for its ROLE before it is used.  A replica is dropped
+ *     at once, and so is a master that replies READONLY.
+ *   - The report with the newest configuration epoch is accepted, whichever
+ *     sentinel it comes from.  A published change has no epoch, so its sender
+ *     is queried at once.
+ *   - A report with an older epoch is accepted only if most of the configured
+ *     sentinels agree: they have been set up again.
+ *   - The user may lack the permission to query the epoch.  Then a published
+ *     change is accepted; a different report is accepted if the current
+ *     master is not working, or if most sentinels agree.
  *
- * The newest is in shared memory: the workers of one nginx use one master.
+ * The latest accepted report is in shared memory, so all workers of one nginx
+ * use the same master.
  *
- * At a change what was asked of the old master, sent or not, is asked of the
- * new one, with the same tokens.
+ * When the master changes, the calls of the old one, whether sent or not, are
+ * sent to the new one.
  *
  * Called through the table of topologies.
  */
@@ -40,7 +42,7 @@
 #include "ngx_redis_topology.h"
 
 
-/* between questions while the master works */
+/* time between queries while the master is working, ms */
 #define NGX_REDIS_POLL    10000
 
 
@@ -123,7 +125,8 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
     redis->renewed.data = redis;
     redis->renewed.log = ngx_cycle->log;
 
-    /* sentinels are asked first, in case that all of them know better */
+    /* the master in shared memory may be outdated: query the sentinels
+       first */
 
     redis->version = redis->newest->version;
 
@@ -168,7 +171,8 @@ ngx_redis_sentinel_node(ngx_redis_t *redis, ngx_str_t *key)
 {
     if (redis->version != redis->newest->version) {
 
-        /* another worker knows of another master; not from here */
+        /* another worker knows another master; adopt it later, not inside
+           this call */
 
         ngx_post_event(&redis->renewed, &ngx_posted_events);
         return NULL;
@@ -227,7 +231,7 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
         redis->master = NULL;
     }
 
-    /* after a pause: whoever is the master next may be the same again */
+    /* after a pause, since the same server may become the master again */
 
     if (call->data == NULL) {
         ngx_redis_call_free(call);
@@ -247,8 +251,9 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
 
 
 /*
- * The first of them is the one that answered last.  As long as nothing seems
- * wrong the others have their turn, too: that one may be cut off.
+ * The head of the list is the sentinel that answered last.  A requested round
+ * starts there.  A periodic round starts at the tail, so that all sentinels
+ * take turns: the one that answered last may be cut off.
  */
 
 static ngx_redis_node_t *
@@ -280,8 +285,8 @@ ngx_redis_sentinel_next(ngx_redis_t *redis)
 
 
 /*
- * The epoch.  Its answer has an address, too, but not of a master that is just
- * being promoted: in one that leads a failover the two differ.
+ * Queries the epoch.  The answer contains an address as well, but it lags
+ * behind get-master-addr-by-name in the sentinel that leads a failover.
  */
 
 static ngx_uint_t
@@ -359,7 +364,7 @@ ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
 
     if (ngx_redis_sentinel_is(master, &host, port)) {
 
-        /* it does not work: do others know of a better one? */
+        /* the current master is not working: ask the other sentinels */
 
         if (ngx_redis_node_failing(master)
             && ngx_redis_sentinel_next(redis))
@@ -386,7 +391,7 @@ ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
 }
 
 
-/* by its epoch, or for want of one: see above */
+/* accepts or rejects a report, by its epoch or by majority: see above */
 
 static ngx_int_t
 ngx_redis_sentinel_believed(ngx_redis_t *redis, ngx_str_t *host,
@@ -418,9 +423,9 @@ ngx_redis_sentinel_believed(ngx_redis_t *redis, ngx_str_t *host,
 
 
 /*
- * NGX_OK: that is the newest of what all workers know, or is from now on; also
- * if that is not so ("force").  NGX_DECLINED: it is older, or as old and
- * another one.
+ * Stores the address in shared memory if its epoch is the newest, or if
+ * "force" is set.  NGX_OK: it is the latest one now, or was already.
+ * NGX_DECLINED: its epoch is older, or is the same with another address.
  */
 
 static ngx_int_t
@@ -479,7 +484,7 @@ ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
 }
 
 
-/* do most of the sentinels say so, of those asked in this round? */
+/* whether most sentinels have reported this address in this round */
 
 static ngx_uint_t
 ngx_redis_sentinel_most(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
@@ -555,7 +560,7 @@ ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
 }
 
 
-/* another worker learned of it */
+/* another worker has changed the master */
 
 static void
 ngx_redis_sentinel_renewed(ngx_event_t *ev)
@@ -581,7 +586,7 @@ ngx_redis_sentinel_renewed(ngx_event_t *ev)
 
     ngx_redis_sentinel_adopt(redis, &host, port);
 
-    /* those that came meanwhile; also if it is the same again */
+    /* calls may have been queued meanwhile, even if the master is the same */
 
     ngx_redis_reroute(redis, &redis->waiting);
 }

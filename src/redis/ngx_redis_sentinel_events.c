@@ -5,16 +5,17 @@
  */
 
 /*
- * What sentinels publish.  Each worker listens to all of them: one may be away
- * or cut off, and the one that leads a failover publishes it when it is
- * through, seconds after the others.
+ * The events of sentinels.  Each worker subscribes to all of them: a sentinel
+ * may be down or cut off, and the one that leads a failover publishes the
+ * change only at the end, seconds after the others.
  *
- * A sentinel that leads one also publishes when it tells the replica to be the
- * master, which is up to a second before any of them knows that it is.  What
- * the old master is asked from then on is lost: so nothing is, until the new
- * one is known, for a while at most.
+ * The leading sentinel also publishes an event when it tells a replica to
+ * become the master.  This is up to a second before any sentinel knows that
+ * the replica is promoted.  Writes to the old master during that time are
+ * lost, so calls are held back until the new master is known, but not for
+ * long.
  *
- * Called by the topology; calls it with what is published of its master.
+ * Called by the topology; calls it with the events of its master.
  */
 
 
@@ -25,10 +26,10 @@
 #include "ngx_redis_topology.h"
 
 
-/* before a sentinel that was lost is listened to again */
+/* delay before reconnecting to a sentinel, ms */
 #define NGX_REDIS_LISTEN  1000
 
-/* for so long nothing is asked of a master that is about to be replaced */
+/* how long calls are held back during a failover, ms */
 #define NGX_REDIS_PROMOTING  3000
 
 
@@ -63,7 +64,7 @@ ngx_redis_events_init(ngx_redis_node_t *sentinel)
     ngx_redis_conn_t  *conn;
 
     if (sentinel->events) {
-        /* it is in the configuration twice */
+        /* the sentinel is configured twice */
         return NGX_OK;
     }
 
@@ -113,7 +114,7 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
 }
 
 
-/* do they still hear? */
+/* tests the subscriptions to the sentinels */
 
 void
 ngx_redis_events_check(ngx_redis_t *redis)
@@ -141,7 +142,7 @@ ngx_redis_events_connect(ngx_event_t *ev)
 }
 
 
-/* what was published before went by */
+/* events may have been missed */
 
 static void
 ngx_redis_events_ready(ngx_redis_conn_t *conn)
@@ -201,7 +202,7 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
 
     master = redis->master;
 
-    /* of one that we left already, it is late */
+    /* a late event of a master that is not in use any more is ignored */
 
     if (ngx_redis_promoting(text, &redis->master_name, &host,
                                       &port)
@@ -227,7 +228,7 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
 }
 
 
-/* it was not, or nobody told */
+/* the failover did not happen, or no sentinel published it */
 
 static void
 ngx_redis_events_promoted(ngx_event_t *ev)

@@ -5,14 +5,15 @@
  */
 
 /*
- * From an address to a connection that is ready: the socket, TLS, and what
- * the server is told first (AUTH, SELECT; SUBSCRIBE on the connection of the
- * wake-ups) and asked (HELLO: which commands it knows).
+ * From an address to a connection that is ready: the socket, TLS, and the
+ * setup commands (AUTH; SELECT, or SUBSCRIBE on a subscriber; HELLO, whose
+ * reply tells the server's version; ROLE with sentinels).
  *
- * A password goes to the server only: no log line of ours has an argument of
- * a command, and of an answer to AUTH only its first word.
+ * A password is sent to the server only: no log message contains an argument
+ * of a command, and of an error in reply to AUTH only the first word is
+ * logged.
  *
- * Called by the connection; everything that fails here drops it.
+ * Called by the connection; a failure drops the connection.
  */
 
 
@@ -72,7 +73,7 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
 
     if (!node->resolved) {
 
-        /* the addresses of the configuration may be old */
+        /* the addresses from the configuration may be outdated */
 
         ngx_redis_resolve_soon(node);
     }
@@ -218,12 +219,12 @@ ngx_redis_handshake(ngx_redis_conn_t *conn)
         return;
     }
 
-    /* what is to be sent moves when more comes to it */
+    /* the buffer moves when it grows, also between two attempts to write */
 
     SSL_set_mode(c->ssl->connection, SSL_MODE_ENABLE_PARTIAL_WRITE
                                      |SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
-    /* both have it with a NUL */
+    /* both names are NUL-terminated */
 
     if (name->len && !ngx_redis_is_address(name)
         && SSL_set_tlsext_host_name(c->ssl->connection, (char *) name->data)
@@ -398,7 +399,7 @@ ngx_redis_setup(ngx_redis_conn_t *conn)
 
     if (!conn->owner && !conn->subscriber) {
 
-        /* no right is needed to ask that */
+        /* HELLO needs no ACL permission */
 
         ngx_str_set(&args[0], "HELLO");
         ngx_str_set(&args[1], "2");
@@ -456,7 +457,7 @@ ngx_redis_authenticated(ngx_redis_call_t *call, redisReply *reply)
 
     if (reply->type == REDIS_REPLY_ERROR) {
 
-        /* the rest of it may quote what was sent */
+        /* the rest of the error may quote the arguments */
 
         for (p = code; p < code + sizeof(code) - 1; p++) {
             *p = (u_char) reply->str[p - code];
@@ -477,7 +478,8 @@ ngx_redis_authenticated(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* the connection of the call; NULL: "what" is refused, and it is gone */
+/* frees the call and returns its connection; NULL: the command was refused
+   and the connection was dropped */
 
 static ngx_redis_conn_t *
 ngx_redis_setup_step(ngx_redis_call_t *call, redisReply *reply,
@@ -520,7 +522,7 @@ ngx_redis_selected(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* which server it is; one that does not tell has version 0 */
+/* the kind of server and its version; 0 if the server does not report it */
 
 static void
 ngx_redis_hello(ngx_redis_call_t *call, redisReply *reply)
@@ -574,7 +576,7 @@ ngx_redis_hello(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* a sentinel named it, but that may be over */
+/* sentinels may report a server that is not the master any more */
 
 static void
 ngx_redis_role(ngx_redis_call_t *call, redisReply *reply)
@@ -612,7 +614,8 @@ ngx_redis_subscribed(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* where the user may not, it does without */
+/* an error is ignored: if the user may not use the channel, it does
+   without */
 
 static void
 ngx_redis_subscribed_also(ngx_redis_call_t *call, redisReply *reply)

@@ -5,8 +5,8 @@
  */
 
 /*
- * The topology of one server, or of whatever answers at one address: every
- * key is there.
+ * The topology of a single server, or of a single address with any server
+ * behind it: it has all keys.
  *
  * Called through the table of topologies.
  */
@@ -80,7 +80,7 @@ ngx_redis_single_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
 static void
 ngx_redis_single_failed(ngx_redis_conn_t *conn)
 {
-    /* there is no other */
+    /* there is no other node */
 }
 
 

@@ -5,10 +5,10 @@
  */
 
 /*
- * Messages: one subscriber for each worker, at a node that the topology names,
- * while somebody listens.
+ * Messages: each worker has one subscriber, which is connected to a node that
+ * the topology chooses, while there are listeners.
  *
- * Called by the user, and by the subscriber's connection with messages.
+ * Called by the user, and by the connection of the subscriber with messages.
  */
 
 
@@ -20,7 +20,7 @@
 #include "ngx_redis_topology.h"
 
 
-/* a subscriber that heard nothing for so long is asked whether it hears */
+/* a subscriber that received nothing for this long is tested, ms */
 #define NGX_REDIS_QUIET  10000
 
 
@@ -66,7 +66,7 @@ ngx_redis_listen_leave(ngx_redis_t *redis)
 }
 
 
-/* the subscriber moves; or stays where it is, if there is no other place */
+/* moves the subscriber; it stays where it is if there is no other node */
 
 void
 ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
@@ -95,9 +95,9 @@ ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
 
 
 /*
- * Silence is the usual state of a subscriber, and that of one whose server is
- * gone without a word.  Subscribing once more tells them apart, and takes no
- * right that it does not have already.
+ * A subscriber is usually silent, and so is one whose server has vanished.
+ * Another SUBSCRIBE to the same channel tells them apart, and needs no
+ * further permission.
  */
 
 void
@@ -135,7 +135,7 @@ ngx_redis_check(ngx_redis_conn_t *conn)
 }
 
 
-/* is it the answer to a check? */
+/* whether the reply is that of a test */
 
 ngx_uint_t
 ngx_redis_is_checked(ngx_redis_conn_t *conn, redisReply *reply)
@@ -157,10 +157,7 @@ ngx_redis_is_checked(ngx_redis_conn_t *conn, redisReply *reply)
 }
 
 
-/*
- * { "message", channel, text }, or { "subscribe", ... } where it was asked
- * whether it hears
- */
+/* { "message", channel, text }, or the reply to a test */
 
 ngx_int_t
 ngx_redis_message(ngx_redis_conn_t *conn, redisReply *reply)
@@ -185,7 +182,7 @@ ngx_redis_message(ngx_redis_conn_t *conn, redisReply *reply)
 }
 
 
-/* on a connection for calls that wait for replicas it would have to wait */
+/* not on a connection where a WAIT would block it */
 
 void
 ngx_redis_publish(ngx_redis_call_t *call, ngx_str_t *text)
@@ -207,7 +204,7 @@ ngx_redis_publish(ngx_redis_call_t *call, ngx_str_t *text)
     args[1] = conn->redis->channel;
     args[2] = *text;
 
-    /* should it not get there, those who listen look by themselves */
+    /* if the message is lost, the waiters find out by polling */
 
     if (ngx_redis_ask(conn, ngx_redis_ignored, args, 3) == NGX_OK) {
         ngx_redis_flush(conn);

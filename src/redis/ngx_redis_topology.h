@@ -7,14 +7,14 @@
 /*
  * Which server has which key: the topology, and its nodes.
  *
- *   ..._single.c      one server has all
+ *   ..._single.c      a single server has all keys
  *   ..._cluster.c     a cluster: a key has a slot, a slot has a node
- *   ..._sentinel.c    the master that sentinels name; _events.c: what
- *                           they publish
- *   ..._control.c     asking servers about the topology
- *   ..._parse.c       what they say of it, and the slot of a key
+ *   ..._sentinel.c    the master that sentinels report; _events.c: the events
+ *                     that they publish
+ *   ..._control.c     queries servers for the topology
+ *   ..._parse.c       parses their answers; computes the slot of a key
  *   ..._node.c        nodes: a server, and the connections to it
- *   ..._resolve.c     names of servers, looked up while nginx runs
+ *   ..._resolve.c     resolves host names at run time
  */
 
 
@@ -30,8 +30,8 @@
 
 
 /*
- * Which server has which key.  All of it is this worker's own view, and
- * none of it blocks: what is not known is asked for in the background.
+ * A topology maps keys to servers.  Each worker has its own view of it.  None
+ * of these functions blocks: what is unknown is queried in the background.
  */
 
 struct ngx_redis_topology_s {
@@ -39,60 +39,62 @@ struct ngx_redis_topology_s {
     ngx_int_t           (*init)(ngx_redis_t *redis);
     void                (*exit)(ngx_redis_t *redis);
 
-    /* the node of a key; NULL: not known yet, its calls wait */
+    /* the node of a key; NULL: not known yet, its calls are queued */
     ngx_redis_node_t   *(*node)(ngx_redis_t *redis, ngx_str_t *key);
 
-    /* where wake-ups are heard, rather not at "except"; NULL: nowhere yet */
+    /* the node for the subscriber, preferably not "except"; NULL: none yet */
     ngx_redis_node_t   *(*listen)(ngx_redis_t *redis,
                                   ngx_redis_node_t *except);
 
-    /* a connection broke, or could not be made; what was asked on it is in
-       conn->unsent.  Nothing is changed before the caller is done */
+    /*
+     * A connection broke or could not be established; its calls are in
+     * conn->unsent.  The topology must not change before the caller is done.
+     */
     void                (*failed)(ngx_redis_conn_t *conn);
 
-    /* an error came.  NGX_DECLINED: it is the answer; NGX_OK: the call went
-       elsewhere, or is gone */
+    /* a call got an error.  NGX_DECLINED: the error is its reply; NGX_OK: the
+       call was moved or freed */
     ngx_int_t           (*refused)(ngx_redis_call_t *call, redisReply *reply);
 };
 
 
-/* how to ask about the topology */
+/* how a topology queries its servers */
 
 struct ngx_redis_asker_s {
-    const char         *what;           /* is asked for                     */
+    const char         *what;           /* what is queried, for the log     */
 
-    /* whom to ask next in this round, of those whose node->asked is not
-       redis->control.round; NULL: nobody is left */
+    /* the node to query next in this round, one with node->asked other than
+       redis->control.round; NULL: all were queried */
     ngx_redis_node_t   *(*next)(ngx_redis_t *redis);
 
-    /* what is asked before that, or NULL; and what came in reply, be it an
-       error */
+    /* an optional query that is sent before "question", and its reply, which
+       may be an error */
     ngx_uint_t          (*first)(ngx_redis_t *redis, ngx_str_t *args);
     void                (*before)(ngx_redis_t *redis, redisReply *reply);
 
     ngx_uint_t          (*question)(ngx_redis_t *redis, ngx_str_t *args);
 
-    /* NGX_DECLINED: ask another */
+    /* NGX_DECLINED: query the next node */
     ngx_int_t           (*answer)(ngx_redis_t *redis,
                                   ngx_redis_node_t *node, redisReply *reply);
 
-    /* until the next round, if nobody wants one before */
+    /* delay before the next round, unless one is requested earlier */
     ngx_msec_t          (*pause)(ngx_redis_t *redis);
 };
 
 
-/* of a redirect */
+/* a parsed MOVED or ASK */
 
 typedef struct {
     ngx_uint_t                            slot;
-    ngx_str_t                             host;      /* empty: of the server
-                                                        that said it        */
+    ngx_str_t                             host;      /* empty: the host of
+                                                        the replying server */
     in_port_t                             port;
-    ngx_uint_t                            ask;       /* or moved            */
+    ngx_uint_t                            ask;       /* 0: MOVED            */
 } ngx_redis_redirect_t;
 
 
-/* of CLUSTER SLOTS */
+/* a range in the reply to CLUSTER SLOTS */
 
 typedef struct {
     ngx_uint_t                            first;
@@ -114,7 +116,7 @@ extern const ngx_redis_topology_t  ngx_redis_cluster;
 
 extern const ngx_redis_topology_t  ngx_redis_sentinel;
 
-/* a sentinel publishes that the master is there */
+/* a sentinel published the address of the new master */
 void ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
     in_port_t port);
 
@@ -152,7 +154,7 @@ ngx_int_t ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name,
 
 /* ..._node.c */
 
-/* the node of that host and port, made if there is none */
+/* returns the node of that host and port; creates it if needed */
 ngx_redis_node_t *ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host,
     in_port_t port);
 ngx_redis_node_t *ngx_redis_node_seed(ngx_redis_t *redis,

@@ -1,34 +1,35 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- begin: takes the lock on a record, or tells what is there.  For what
--- SET ... NX GET can't decide: see ..._redis_command.c.
+-- begin: acquires the lock of a record, or returns the record.  Used where
+-- SET ... NX GET can't decide, see ..._redis_command.c.
 --
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call   2 our lock   3 life, ms
---          4 ms since the asker came   5 "1": the key alone decides
---          6 "0"; "1": who asks would wait; "2": waits, and it was in
---          progress; "3": ... and its lease can't be over
+--          4 ms since the request arrived   5 "1": the key alone decides
+--          6 "0"; "1": the request would wait; "2": it is waiting for a
+--          record in progress; "3": and the lease of that can't have expired
 --
--- Returns  tag "1" how: the lock is ours; "0": nothing was there, or it was
---          ours already, "1" time: its holder was gone, "2" time: it had
---          expired; 8 bytes of when the request of that came
---          { tag "2" ms to live, record }: what is there, as it is; who asks
---          judges it, and refuses what it does not know
---          tag "3": it was in progress, and is gone; nobody gave it back
+-- Returns  tag "1" how: the lock is ours.  "0": there was no record, or the
+--          lock was ours already; "1" time: its holder was gone; "2" time:
+--          the record had expired.  The time has 8 bytes: when the request
+--          of the previous record arrived
+--          { tag "2" ms to live, record }: the record, unchanged; the caller
+--          checks it, and refuses a form that it does not know
+--          tag "3": the record was in progress and is gone, without a release
 --
--- A record is a string, see ..._redis_record.c.  Counted from 1: 3 version,
--- 4 state, 5 reason, 6 kind, 7 waited for, 9 to 16 grace, 25 to 40 token,
--- 42 to 45 scheme, 46 to 53 time, 54 to 85 fingerprint, 86 to 101 identity, 102 to 109
--- target.  The kind is 1 under hold, and 2 if the lock was taken over: it may
--- have run before.  A token of zeros is of a record that was given back while
--- somebody waited, and is free: see release.lua.
+-- A record is a string, see ..._redis_record.c.  Offsets, counted from 1:
+-- 3 version, 4 state, 5 reason, 6 kind, 7 mark of a waiter, 9 to 16 grace,
+-- 25 to 40 token, 42 to 45 scheme, 46 to 53 time, 54 to 85 fingerprint,
+-- 86 to 101 identity, 102 to 109 target.  The kind is 1 under hold, and 2 if
+-- the lock was taken over: the request may have run before.  A token of zeros
+-- is that of a lock that was released for a waiter, see release.lua.
 --
--- The lease is what the key has to live, less the grace: the clock is the
--- server's own.  In the same way the ttl of what is over is its life, less the
--- grace; or, of an unknown outcome that is not under hold, what is left of a
--- lease.  A lease that is over lets the same request run, and no other: its
--- fingerprint stays as long as the key does.
+-- The rest of the lease is the time to live of the key, less the grace, so
+-- only the clock of the server counts.  The same is the rest of the ttl of a
+-- record that is not in progress, and the rest of the lease of an unknown
+-- outcome that is not under hold.  After the lease the same request may run,
+-- but no other: the fingerprint stays as long as the key does.
 
 local key, lock = KEYS[1], ARGV[2]
 local old = redis.call('GET', key)
@@ -69,7 +70,7 @@ end
 
 local function take(how, kind, waited)
 
-    -- first of all room: at maxmemory the rest is allowed then
+    -- DEL first: at maxmemory it allows the script to write
     redis.call('DEL', key)
     redis.call('SET', key,
                string.sub(lock, 1, 5) .. (kind or string.sub(lock, 6, 6))
@@ -85,21 +86,21 @@ then
 
     if state == 1 then
 
-        -- a begin that is asked again, since its answer was lost
+        -- this begin was sent before, and its reply was lost
         if part(25, 40) then
             redis.call('PEXPIRE', key, ARGV[3])
             return ARGV[1] .. '10'
         end
 
-        -- it was given back; others may wait already
+        -- released; others may be waiting already
         if string.sub(old, 25, 40) == string.rep('\0', 16) and over(0) then
             return take('0', nil, waited)
         end
 
         if kind ~= 1 and over(0) and same_request() then
 
-            -- of an earlier holder: this server lost the lock of the one that
-            -- who asks waits for, and that may still run
+            -- this is an earlier holder's lock.  The server has lost the one
+            -- that the request is waiting for; its holder may still be running
             if ARGV[6] == '3' then
                 return ARGV[1] .. '3'
             end
@@ -107,8 +108,8 @@ then
             return take('1' .. string.sub(old, 46, 53), '\2', waited)
         end
 
-        -- who will wait says so at once: the next step of the holder may be
-        -- to give it back.  As in watch.lua, at maxmemory
+        -- mark the record for the waiter now: the holder may release it
+        -- next.  PEXPIRE is for maxmemory, see watch.lua
         if ARGV[6] ~= '0' and waited == '\0'
            and life > struct.unpack('>I8', old, 9)
         then
@@ -124,7 +125,7 @@ then
         end
 
     elseif (state == 2 or state == 3) and over(tonumber(ARGV[4])) then
-        -- 6: it was deleted by hand, see remove.lua
+        -- 6: deleted, see remove.lua
         return take(reason == 6 and '0' or '2' .. string.sub(old, 46, 53),
                     nil, '\0')
     end

@@ -1,22 +1,22 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- commit: it ran.  Writes if the record is in progress under the holder's own
--- token, or is gone, or is of another one that is gone; wakes the waiters, if
--- there are any.  For what SET ... IFEQ can't decide, or where the server does
--- not know it: see ..._redis_command.c.
+-- commit: stores the outcome.  Writes if the record is in progress with the
+-- holder's own token, or is gone, or was left behind by another holder; wakes
+-- the waiters, if there are any.  Used where SET ... IFEQ can't decide, or
+-- where the server does not support it, see ..._redis_command.c.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 the record that is to be   3 life, ms
---          4 channel of the wake-ups
+-- ARGV     1 tag of this call   2 the new record   3 life, ms
+--          4 channel for wake-ups
 --
 -- Returns  tag "1": committed, now or before
---          tag "2": there is no room; the record says that it ran
---          tag "0": somebody else's
---          tag "4": somebody else's, who still runs
+--          tag "2": there is no room; the record says that the request ran
+--          tag "0": the record has another writer
+--          tag "4": the record has another holder, which is still running
 --
--- Of a record, counted from 1: 4 state (1: in progress), 5 reason, 6 kind,
--- 7 waited for, 9 to 16 grace, 25 to 40 token, 42 to 101 scheme, time,
+-- Offsets, counted from 1: 4 state (1: in progress), 5 reason, 6 kind, 7 mark
+-- of a waiter, 9 to 16 grace, 25 to 40 token, 42 to 101 scheme, time,
 -- fingerprint and identity, 110 to 113 length of the details, 114 to 117 of
 -- the response, from 118 on the details and the response.
 
@@ -28,8 +28,8 @@ local function part(from, to)
     return string.sub(old, from, to) == string.sub(record, from, to)
 end
 
--- Whether a record of somebody else is to be had: its lease is over, it is not
--- under hold, and it is of the same request.  The same stands in renew.lua.
+-- Whether another holder's record may be replaced: its lease has expired, it
+-- is not under hold, and it is of the same request.  The same in renew.lua.
 
 local function lapsed()
     if #old < 117 or string.sub(old, 1, 2) ~= 'id'
@@ -39,12 +39,12 @@ local function lapsed()
         return false
     end
 
-    -- in progress, or unusable, since the outcome is unknown
+    -- in progress, or unusable with an unknown outcome
     return (string.byte(old, 4) == 1 or string.sub(old, 4, 5) == '\3\1')
            and redis.call('PTTL', key) <= struct.unpack('>I8', old, 9)
 end
 
--- what another one gave back, or left behind, is as if nothing were there
+-- a record that another holder released or left behind counts as none
 
 if old and not part(25, 40)
    and (string.sub(old, 25, 40) == string.rep('\0', 16) or lapsed())
@@ -60,14 +60,14 @@ if old then
         return ARGV[1] .. (runs and '4' or '0')
     end
 
-    -- before, on another connection perhaps: where replicas are waited for,
-    -- WAIT speaks for what its own connection wrote, so something is written
+    -- committed before, perhaps on another connection: WAIT covers only the
+    -- writes of its own connection, so write something
     if not runs then
         redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), 1))
         return ARGV[1] .. '1'
     end
 
-    -- details stay with the record, also where who commits does not have them
+    -- keep the details of the record if the commit has none
     if string.sub(record, 110, 113) == '\0\0\0\0' and #old > 117 then
         record = string.sub(record, 1, 109) .. string.sub(old, 110, 113)
                  .. string.sub(record, 114, 117) .. string.sub(old, 118)
@@ -84,8 +84,8 @@ if set.err then
         return set
     end
 
-    -- At maxmemory the server refuses a write, but not PEXPIRE; and once a
-    -- script has written, it lets it write on.  3, 4: unusable, no room.
+    -- At maxmemory the server refuses SET, but not PEXPIRE; and a script that
+    -- has written once may go on writing.  3, 4: unusable, no room.
 
     result = '2'
     redis.call('PEXPIRE', key, ARGV[3])

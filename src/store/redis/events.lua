@@ -1,16 +1,16 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- events: a slice of the stream of all hosts.  So many entries are looked at,
--- and those that have a text in them are told, or removed.
+-- events: reads or removes events from the stream of all hosts.  Examines a
+-- limited number of entries, and returns or removes those that contain a text.
 --
 -- KEYS[1]  the stream
--- ARGV     1 tag of this call   2 first id   3 last id   4 how many to look at
---          5 the text, or nothing   6 another one   7 "1": they are removed
+-- ARGV     1 tag of this call   2 first id   3 last id   4 number of entries
+--          5 the text, or empty   6 another text, or empty   7 "1": remove
 --
--- Returns  tag, "1" (there may be more) or "0", length of the last id, the last
---          id (nothing: there was none), how many it is about, and of each
---          that is told its length and itself
+-- Returns  tag, "1" (there may be more) or "0", length of the last id, the
+--          last id (empty: there were no entries), number of matches, and for
+--          each returned entry its length and its text
 
 local slice = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[3],
                          'COUNT', ARGV[4])

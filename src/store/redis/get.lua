@@ -1,13 +1,13 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- get: a record for people; nothing is changed.
+-- get: reads a record for administration; changes nothing.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 how many of its first bytes
+-- ARGV     1 tag of this call   2 number of first bytes to return
 --
 -- Returns  tag "1" ms to live, length of the record, its first bytes
---          tag "0": there is none
+--          tag "0": there is no record
 
 local key = KEYS[1]
 

@@ -1,20 +1,20 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- list: a slice of the records of this server.  SCAN looks at so many keys,
--- whatever they are, and so the work is bounded.
+-- list: a slice of the records of this server.  SCAN examines a limited
+-- number of keys of any kind, so the work is bounded.
 --
 -- ARGV  1 tag of this call   2 cursor of SCAN   3 pattern of the keys
---       4 how many keys to look at   5 length of the keys of records
---       6 how many of their first bytes
+--       4 number of keys to examine   5 length of the keys of records
+--       6 number of first bytes to return
 --
--- Returns  tag "1" length of the next cursor, the next cursor ("0": that was
---          all), memory in use and maxmemory (8 bytes each, 0: not known), and
---          of each record: 64 digits of its id, ms to live, length, length of
---          its first bytes, these
+-- Returns  tag "1" length of the next cursor, the next cursor ("0": this was
+--          the last slice), used memory and maxmemory (8 bytes each, 0:
+--          unknown), and for each record: its id as 64 digits, ms to live,
+--          length, number of first bytes, the first bytes
 --
--- Memory is told with the first slice, if the user may ask for it: to ask
--- without the right would be an error in the server's statistics.
+-- The first slice reports the memory, if the user has the permission: without
+-- it, INFO would count as an error in the statistics of the server.
 
 local slice = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3],
                          'COUNT', ARGV[4])

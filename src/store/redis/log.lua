@@ -1,14 +1,14 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- log: events behind the others in the stream of all hosts.
+-- log: appends events to the stream of all hosts.
 --
 -- KEYS[1]  the stream
--- ARGV     1 tag of this call   2 about how many stay   3 lines
+-- ARGV     1 tag of this call   2 approximate limit of entries   3 lines
 --
 -- Returns  tag "1"
 
--- before 7.0: what XADD makes of "*" is what replicas get
+-- before 7.0: replicate the ids that XADD generates
 if redis.replicate_commands then
     redis.replicate_commands()
 end

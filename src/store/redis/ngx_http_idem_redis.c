@@ -5,18 +5,18 @@
  */
 
 /*
- * The backend of the Redis store: operations, the time they have, and how
- * they end.
+ * The backend of the Redis store: starts operations, times them out and
+ * completes them.
  *
- * An operation is handed to the connection of its record as a call, and has
- * "timeout" for all of it, connecting included.  The release that follows a
- * begin that was given up (..._remote.c) goes by the same connection.
+ * An operation becomes a call on the connection of its record.  It has
+ * "timeout" for all of it, including connecting.  If a begin is given up, the
+ * release that follows it (see ..._remote.c) is sent on the same connection.
  *
  * While Redis can't be reached, a begin and a watch fail at once after a few
- * attempts; a renewal, a commit and a release use the time they have, since
- * the application ran.
+ * failed connect attempts.  A renewal, a commit and a release use all of
+ * their time, since the application has run.
  *
- * Called through the table of stores and by ..._remote.c; calls the connection.
+ * Called through the table of stores and by ..._remote.c; calls the client.
  */
 
 
@@ -174,7 +174,7 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
             return;
         }
 
-        /* nobody waits for them */
+        /* no WAIT was sent for this commit */
 
         op->unacknowledged = 1;
     }
@@ -226,14 +226,14 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 }
 
 
-/* committed or released */
+/* a commit or a release is done */
 
 void
 ngx_http_idem_redis_committed(ngx_http_idem_op_t *op)
 {
     (void) ngx_http_idem_remote_leave(op);
 
-    /* faster than the message, and without it */
+    /* wakes the waiters of this worker without a round trip */
 
     ngx_http_idem_remote_wake(ngx_http_idem_remote(op), op->id);
 
@@ -283,7 +283,7 @@ ngx_http_idem_redis_timeout(ngx_event_t *ev)
 }
 
 
-/* its server is away; or the worker leaves, and nobody is told any more */
+/* the server is down; or the worker is exiting, and the result is dropped */
 
 static void
 ngx_http_idem_redis_failed(ngx_redis_call_t *call, const char *error)
@@ -311,7 +311,7 @@ ngx_http_idem_redis_extend(ngx_redis_call_t *call, ngx_msec_t time)
     op = call->data;
     timer = &op->timer;
 
-    /* anew: it would be left as it is if it is about the same */
+    /* ngx_add_timer() would keep a timer whose time differs only a little */
 
     if (timer->timer_set) {
         ngx_del_timer(timer);
@@ -373,7 +373,8 @@ ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
         return NGX_ERROR;
     }
 
-    /* who keeps copies hears of what is removed, as long as the worker lives */
+    /* the cache must learn of removed records, so this worker always
+       listens */
 
     if (store->copies) {
         ngx_redis_listen_enter(&redis->client);

@@ -5,24 +5,25 @@
  */
 
 /*
- * The Redis store: one truth for many nginx hosts, on Redis or Valkey.
+ * The Redis store: records shared by many nginx hosts, in Redis or Valkey.
  *
- *   ..._redis.c             the backend: operations, their time, their end
+ *   ..._redis.c             the backend: starts operations, times them out,
+ *                           completes them
  *   ..._redis_conf.c        its block of directives; _conf_servers.c and
  *                           _conf_tls.c: addresses, and TLS
- *   ..._redis_command.c     an operation as the command that does it: one
- *                           that the server knows, or a script
- *   ..._redis_reply.c       its reply as its result
- *   ..._redis_record.c      a record as it is in Redis
- *   ..._redis_admin.c       what people ask: a record, its removal, a list
+ *   ..._redis_command.c     encodes an operation as a native command of the
+ *                           server, or as a script
+ *   ..._redis_reply.c       turns a reply into the result of the operation
+ *   ..._redis_record.c      the stored form of a record
+ *   ..._redis_admin.c       administration: get, remove and list records
  *   ..._redis_trail.c       events, in a stream
- *   ..._redis_watch.c       waiters, and who wakes them
- *   ..._redis_client.c      what the client tells: nodes, lost records,
- *                           replicas that are missing
- *   ..._redis_policy.c      whether the server evicts
+ *   ..._redis_watch.c       waiters, and their wake-up
+ *   ..._redis_client.c      callbacks of the client: nodes, records that may
+ *                           be lost, commits that replicas lack
+ *   ..._redis_policy.c      whether the server may evict records
  *
- * Connections, and which server has which record, are the client's:
- * redis/ngx_redis.h.
+ * The client, redis/ngx_redis.h, has the connections and knows which server
+ * has which record.
  */
 
 
@@ -40,46 +41,51 @@
 
 #define NGX_HTTP_IDEM_REDIS_PREFIX_MAX   128
 
-/* of the stored form; a record of one more or one less is read, too */
+/* version of the stored form; versions one above and one below are read,
+   too */
 #define NGX_HTTP_IDEM_REDIS_VERSION      2
 
-/* of a record, before its details and its response: ..._redis_record.c, and
-   the scripts */
+/* length of a record without its details and its response, see
+   ..._redis_record.c and the scripts */
 #define NGX_HTTP_IDEM_REDIS_RECORD_LEN   117
 
-/* what a key may have to live: Redis refuses to count beyond its clock */
+/* longest time to live of a key, ms: Redis refuses an expiry beyond the range
+   of its clock */
 #define NGX_HTTP_IDEM_REDIS_LIFE_MAX                                          \
     ((uint64_t) 100 * 365 * 24 * 3600 * 1000)
 
-/* ... in place of what PTTL tells, where it was not asked */
+/* instead of the result of PTTL, if it was not sent */
 #define NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN  -3
 
-/* of the tag that comes back in a reply */
+/* length of the tag that a script returns in its reply */
 #define NGX_HTTP_IDEM_REDIS_TAG_LEN      4
 
-/* a script beside those of the operations */
+/* index of a script that belongs to no operation */
 #define NGX_HTTP_IDEM_REDIS_UPGRADE      NGX_HTTP_IDEM_OP_N
 
-/* conn->flags: the server has that script; it refused the native command */
+/* conn->flags: the server has cached this script, or has refused this native
+   command */
 #define ngx_http_idem_redis_has(script)  (1 << (script))
 #define ngx_http_idem_redis_scripts_all                                       \
     (ngx_http_idem_redis_has(NGX_HTTP_IDEM_OP_EVENTS + 1) - 1)
 #define ngx_http_idem_redis_not(kind)                                         \
     (1 << (NGX_HTTP_IDEM_OP_EVENTS + 1 + (kind)))
 
-/* how often a waiter looks at a record that it can't mark, ms */
+/* how often a waiter polls a record that it can't mark, ms */
 #define NGX_HTTP_IDEM_REDIS_LOOK         1000
 
 
 typedef struct {
-    ngx_http_idem_remote_t       remote;             /* first               */
+    ngx_http_idem_remote_t       remote;             /* must be first       */
     ngx_redis_t                  client;
     ngx_http_idem_store_t       *store;
     ngx_str_t                    prefix;
-    ngx_http_idem_shared_t       newest;             /* of sentinels        */
+    /* the master, if sentinels are configured */
+    ngx_http_idem_shared_t       newest;
 
-    /* this worker */
-    time_t                       missed;             /* replicas, last told */
+    /* the state of this worker */
+    /* the last warning about missing replicas */
+    time_t                       missed;
 } ngx_http_idem_redis_t;
 
 
@@ -89,32 +95,31 @@ typedef struct {
     ngx_redis_call_t             call;
     u_char                       key[NGX_HTTP_IDEM_REDIS_PREFIX_MAX
                                      + 2 * NGX_HTTP_IDEM_ID_LEN];
-    uint32_t                     tag;                /* comes back in the
-                                                        reply               */
+    uint32_t                     tag;                /* a script returns it */
     ngx_str_t                    from;               /* of a list           */
-    ngx_str_t                    expected;           /* a lock that was found
-                                                        to be ours          */
-    unsigned                     native:1;           /* sent as a command
-                                                        without a script    */
-    unsigned                     script:1;           /* again, since that did
-                                                        not decide it       */
-    unsigned                     eval:1;             /* again, since the
-                                                        server did not know
-                                                        the script          */
-    unsigned                     whole:1;            /* sent with its script */
-    unsigned                     upgrade:1;          /* of a record in the
-                                                        form of the version
-                                                        before              */
-    unsigned                     upgraded:1;         /* it was tried        */
-    unsigned                     waited:1;           /* somebody waits, and is
-                                                        to be told          */
+    /* a lock with our token that a commit found */
+    ngx_str_t                    expected;
+    unsigned                     native:1;           /* sent as a native
+                                                        command             */
+    /* send a script: the native command did not decide */
+    unsigned                     script:1;
+    /* send the script itself: the server has not cached it */
+    unsigned                     eval:1;
+    unsigned                     whole:1;            /* sent with the
+                                                        script itself       */
+    /* the record has the form of the previous version */
+    unsigned                     upgrade:1;
+    unsigned                     upgraded:1;         /* upgrade was tried   */
+    /* publish: a request is waiting for the record */
+    unsigned                     waited:1;
 } ngx_http_idem_redis_call_t;
 
 
-/* what the rest of the module may know of a node */
+/* the user's data of a node */
 
 typedef struct {
-    ngx_http_idem_store_node_t   known;              /* to breaker, figures */
+    ngx_http_idem_store_node_t   known;              /* for breaker and
+                                                        metrics             */
     unsigned                     policy_asked:1;
 } ngx_http_idem_redis_node_t;
 
@@ -125,7 +130,7 @@ extern const ngx_redis_user_t  ngx_http_idem_redis_hooks;
 
 /* ..._redis.c */
 
-/* it is done: whoever asked is told, and who waits for the record */
+/* a commit or a release is done: completes it and wakes the waiters */
 void ngx_http_idem_redis_committed(ngx_http_idem_op_t *op);
 
 /* ..._redis_conf.c */
@@ -158,15 +163,15 @@ char *ngx_http_idem_redis_init_tls(ngx_conf_t *cf,
 void ngx_http_idem_redis_command_init(void);
 ngx_int_t ngx_http_idem_redis_command_encode(ngx_redis_call_t *call);
 
-/* the key of a record; its size */
+/* writes the key of a record, returns its length */
 size_t ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id,
     u_char *key);
 
 /* ..._redis_reply.c */
 
 /*
- * The result of an operation.  NGX_AGAIN: it is to be asked once more, in
- * another way; NGX_ERROR: that is not a reply to this call.
+ * The result of an operation.  NGX_AGAIN: the operation is to be sent again,
+ * in another form; NGX_ERROR: this is not a reply to this call.
  */
 ngx_int_t ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     redisReply *reply);
@@ -174,8 +179,8 @@ ngx_int_t ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
 /* ..._redis_record.c */
 
 /*
- * What the key is to live for; less "grace", for its lease or its ttl.  Of a
- * begin and a renewal, and of a commit that sets it.
+ * The time to live of the key that a begin, a renewal or a commit sets.  Less
+ * "grace", it is the lease or the ttl.
  */
 uint64_t ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op,
     uint64_t *grace);
@@ -184,40 +189,42 @@ u_char *ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op);
 u_char *ngx_http_idem_redis_record_outcome(u_char *p, ngx_http_idem_op_t *op,
     ngx_str_t *details, size_t size);
 
-/* it is another record than the one that was asked for */
+/* the record is not the one that was requested */
 ngx_uint_t ngx_http_idem_redis_record_other(ngx_http_idem_op_t *op,
     ngx_str_t *record);
 
-/* it is the lock of this operation's holder, as that wrote it */
+/* the record is the lock of this operation's holder, unchanged */
 ngx_uint_t ngx_http_idem_redis_record_is_lock(ngx_http_idem_op_t *op,
     ngx_str_t *record);
 
-/* it is in progress, under the token of this operation */
+/* the record is in progress, with the token of this operation */
 ngx_uint_t ngx_http_idem_redis_record_ours(ngx_http_idem_op_t *op,
     ngx_str_t *record);
 
-/* of one that is whole: somebody waits for it; its details */
+/* of a complete record: whether a request is waiting for it, and its
+   details */
 ngx_uint_t ngx_http_idem_redis_record_waited(ngx_str_t *record);
 void ngx_http_idem_redis_record_details(ngx_str_t *record,
     ngx_str_t *details);
 
 /*
- * Whether a record that was found can be told without a script: it is one of
- * ours, and its lease or ttl lasts.
+ * Whether the record that begin found can be used without a script: it is
+ * valid, and its lease or ttl has not expired.
  */
 ngx_uint_t ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
     ngx_str_t *record, int64_t life);
 
 /*
- * Fills op->found, whose response and details are in the memory of the record.
- * What is wrong with the record, or NULL.
+ * Fills op->found; the response and the details point into the record.
+ * Returns what is wrong with the record, or NULL.
  */
 const char *ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
     ngx_str_t *record, int64_t life);
 
 /*
- * The same without an operation, of the first bytes of a record; its response
- * is left out.  "free": of a lock that was given back.
+ * The same for the first bytes of a record, without an operation and without
+ * the response.  record_free() is true for a lock that was released for a
+ * waiter.
  */
 const char *ngx_http_idem_redis_record_peek(ngx_str_t *head,
     ngx_http_idem_found_t *found, uint64_t *grace);
@@ -225,7 +232,7 @@ ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
 
 /* ..._redis_admin.c */
 
-/* where a slice of a list is asked: call->call.from */
+/* sets call->call.from, the node for a slice of a list */
 ngx_int_t ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
     ngx_http_idem_redis_call_t *call);
 size_t ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis);
@@ -236,7 +243,7 @@ ngx_int_t ngx_http_idem_redis_admin_result(
 
 /* ..._redis_trail.c */
 
-/* the key of the stream; its size */
+/* writes the key of the stream, returns its length */
 size_t ngx_http_idem_redis_trail_key(ngx_http_idem_redis_t *redis,
     u_char *key);
 size_t ngx_http_idem_redis_trail_size(ngx_http_idem_op_t *op);
@@ -267,7 +274,7 @@ void ngx_http_idem_redis_wake_all(ngx_redis_t *client);
 void ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key);
 
 
-/* what is asked of one record is done in order */
+/* operations on one record are executed in order */
 #define ngx_http_idem_redis_lane(id)  ((id)[NGX_HTTP_IDEM_ID_LEN - 1])
 
 #define ngx_http_idem_redis_conf(op)                                          \

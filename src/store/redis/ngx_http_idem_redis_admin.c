@@ -5,16 +5,17 @@
  */
 
 /*
- * What people ask of a Redis store: a record, its removal, a list.
+ * Administration of a Redis store: get, remove and list records.
  *
- * Each is a script, so that one question is one round trip, and goes the way
- * of all operations: to the server of the record, again where a connection
- * breaks, elsewhere where a slot has moved.  A list goes from server to
- * server, by slices of SCAN; its cursor is "<server> <cursor of SCAN>".  The
- * servers of a cluster have their turn in the order of their names: one that
- * goes meanwhile is left out, and its records are found where they are now.
+ * Each of these operations is a script, so it takes one round trip.  It is
+ * sent like any other operation: to the server of the record, again if the
+ * connection breaks, and elsewhere if the slot has moved.  A list visits the
+ * servers one after the other, with one SCAN step for each slice; its cursor
+ * is "<server> <cursor of SCAN>".  The servers of a cluster are visited in
+ * the order of their names.  A server that leaves meanwhile is skipped, and
+ * its records are found at their new server.
  *
- * Called by the command and the reply of an operation.
+ * Called when an operation is encoded and when it has a reply.
  */
 
 
@@ -25,24 +26,26 @@
 #include "store/redis/ngx_http_idem_redis.h"
 
 
-/* keys that a slice looks at: some hundred microseconds of the server */
+/* COUNT of SCAN: a slice takes the server some hundred microseconds */
 #define NGX_HTTP_IDEM_REDIS_SLICE     "100"
 
-/* of a record: all before its details, their beginning, and the status */
+/* the first bytes of a record: its fields, the start of its details, and the
+   status */
 #define NGX_HTTP_IDEM_REDIS_HEAD_LEN                                          \
     (NGX_HTTP_IDEM_REDIS_RECORD_LEN + NGX_HTTP_IDEM_ENTRY_DETAILS             \
      + NGX_HTTP_IDEM_STATUS_PEEK)
 
-/* how long something stays of a record that was over: ms */
-#define NGX_HTTP_IDEM_REDIS_BURIED    600000
+/* how long a deleted completed or unusable record leaves a tombstone, ms */
+#define NGX_HTTP_IDEM_REDIS_TOMBSTONE 600000
 
-/* ... and where nothing was: another host may have it, and be away */
+/* the same if there was no record: a host that is down may have a commit to
+   write, ms */
 #define NGX_HTTP_IDEM_REDIS_ABSENT    (24 * 3600 * 1000)
 
-/* version, beginning of the id, claim */
+/* version, first bytes of the id, claim */
 #define NGX_HTTP_IDEM_REDIS_EMPTY_LEN (1 + 8 + NGX_HTTP_IDEM_CLAIM_LEN)
 
-/* of a record in the reply of a list, before its first bytes */
+/* length of a record in the reply of a list, without its first bytes */
 #define NGX_HTTP_IDEM_REDIS_ITEM_LEN  (2 * NGX_HTTP_IDEM_ID_LEN + 8 + 4 + 2)
 
 
@@ -67,7 +70,8 @@ static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
     ngx_redis_put(p, word, sizeof(word) - 1)
 
 
-/* only a cluster has several: elsewhere any key leads to the server */
+/* only a cluster has several servers; otherwise any key leads to the
+   server */
 
 ngx_int_t
 ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
@@ -98,7 +102,7 @@ ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
 }
 
 
-/* "<server> <cursor of SCAN>"; 0: it is none */
+/* "<server> <cursor of SCAN>"; 0: invalid */
 
 static ngx_uint_t
 ngx_http_idem_redis_list_cursor(ngx_str_t *cursor, ngx_str_t *name,
@@ -129,7 +133,7 @@ ngx_http_idem_redis_list_cursor(ngx_str_t *cursor, ngx_str_t *name,
 }
 
 
-/* room for the arguments of the script of such an operation */
+/* space for the arguments of the scripts */
 
 size_t
 ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
@@ -139,7 +143,7 @@ ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
 }
 
 
-/* the arguments behind the tag */
+/* the arguments after the tag */
 
 u_char *
 ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
@@ -162,7 +166,7 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 
     p = ngx_redis_put(p, channel->data, channel->len);
 
-    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_BURIED);
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_TOMBSTONE);
     p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_ABSENT);
 
     ngx_memzero(&claim, sizeof(ngx_http_idem_claim_t));
@@ -175,7 +179,7 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 }
 
 
-/* the prefix may have characters that mean something in a pattern */
+/* glob characters in the prefix are escaped */
 
 static u_char *
 ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
@@ -188,7 +192,7 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 
     redis = call->call.redis->data;
 
-    /* of another server, which is gone: this one from its beginning */
+    /* the server of the cursor is gone: start at the beginning of this one */
 
     if (!ngx_http_idem_redis_list_cursor(
               &ngx_http_idem_redis_op(call)->list->cursor, &name, &scan)
@@ -221,7 +225,7 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 }
 
 
-/* "p" is behind the code of the reply; NGX_ERROR: that is not a reply to it */
+/* "p" is after the code of the reply; NGX_ERROR: not a reply to this call */
 
 ngx_int_t
 ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
@@ -247,7 +251,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
 
     if (code == '2') {
 
-        /* it was this one, and its reply was lost */
+        /* this call has removed it before, and the reply was lost */
 
         if (call->call.tries > (call->eval ? 2 : 1)) {
             op->result = NGX_HTTP_IDEM_OK;
@@ -394,7 +398,8 @@ ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
 }
 
 
-/* NGX_DECLINED: it is none; NGX_ABORT: not one of ours; NGX_ERROR: no memory */
+/* NGX_DECLINED: no longer a record; NGX_ABORT: not of our form; NGX_ERROR: no
+   memory */
 
 static ngx_int_t
 ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
@@ -421,7 +426,7 @@ ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
         return NGX_DECLINED;
     }
 
-    /* given back, and left for those who wait */
+    /* a lock that was released, and is left for the waiters */
 
     if (found.state == NGX_HTTP_IDEM_IN_PROGRESS && found.left == 0
         && ngx_http_idem_redis_record_free(head))
@@ -429,7 +434,7 @@ ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
         return NGX_DECLINED;
     }
 
-    /* an unknown outcome lives on when its lease is over */
+    /* an unknown outcome outlives its lease */
 
     if (found.state == NGX_HTTP_IDEM_UNUSABLE
         && found.reason == NGX_HTTP_IDEM_REASON_UNKNOWN)

@@ -5,8 +5,8 @@
  */
 
 /*
- * What the client of ngx_redis.h tells the store: nodes and their figures,
- * records that may be lost, replicas that do not have a commit.
+ * The callbacks of the client, ngx_redis.h: nodes and their metrics, records
+ * that may be lost, commits that replicas have not acknowledged.
  *
  * Called by the client, and while the configuration is read.
  */
@@ -104,7 +104,7 @@ ngx_http_idem_redis_works(ngx_redis_conn_t *conn)
 }
 
 
-/* holders renew: they write anew what is lost */
+/* holders renew their leases, which restores lost records */
 
 static void
 ngx_http_idem_redis_doubt(ngx_redis_t *client, ngx_redis_conn_t *conn,
@@ -136,7 +136,7 @@ ngx_http_idem_redis_concerns(void *data, u_char *id)
 }
 
 
-/* the replicas were asked; a commit that too few have is one all the same */
+/* WAIT was answered; a commit that too few replicas have is still a commit */
 
 void
 ngx_http_idem_redis_replicated(ngx_redis_call_t *call, redisReply *reply)
@@ -151,7 +151,7 @@ ngx_http_idem_redis_replicated(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* one line a second is a warning: there may be thousands of commits */
+/* warns once a second only, since there may be thousands of commits */
 
 static void
 ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
@@ -202,7 +202,7 @@ ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* a store that is several servers has figures for each */
+/* a store with several servers has metrics for each of them */
 
 char *
 ngx_http_idem_redis_nodes_conf(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
@@ -223,7 +223,7 @@ ngx_http_idem_redis_nodes_conf(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 }
 
 
-/* where a record is, or will be asked for */
+/* the node that has the record, or that will be asked for it */
 
 static ngx_http_idem_store_node_t *
 ngx_http_idem_redis_node_of(void *data, u_char *id)
@@ -253,8 +253,9 @@ ngx_http_idem_redis_node_of(void *data, u_char *id)
 
 
 /*
- * What one worker learned of sentinels is for all of them.  Other sentinels, or
- * another name, are another master: that is not taken over by a reload.
+ * The master that one worker learned from the sentinels is shared with the
+ * other workers.  It is identified by its name and by the sentinels, so that
+ * it is not inherited on reload if either changes.
  */
 
 char *

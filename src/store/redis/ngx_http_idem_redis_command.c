@@ -5,10 +5,10 @@
  */
 
 /*
- * An operation as the command that does it; ..._redis_reply.c reads the answer.
+ * Encodes an operation as a command; ..._redis_reply.c parses the reply.
  *
- * Each step is one native command where the server knows one, which is told
- * by its version when a connection is set up:
+ * Each operation is one native command if the server supports it.  The
+ * version of the server, queried in the setup of a connection, decides:
  *
  *   begin     SET key lock NX GET PX life              Redis 7.0, Valkey
  *   renew     SET key lock IFEQ lock GET PX life       Redis 8.4, Valkey 8.1
@@ -16,22 +16,26 @@
  *   release   DELIFEQ key lock                         Valkey 9.0
  *             DELEX key IFEQ lock                      Redis 8.4
  *
- * With GET the reply is what was there.  Where a command does not decide it (a
- * record in progress, whose lease may be over, one that is gone, memory full,
- * an error), where the server does not know it, and where something is asked
- * once more, a script does: what it looks at and what it writes is one step.
- * A commit that finds its lock marked, since somebody waits for it or since it
- * was taken over, compares with what it found, and publishes by itself: a
- * large response does not pass through Lua.
+ * With GET the reply is the previous value.  A script is used if the server
+ * does not support the command, if an operation is sent again, and if the
+ * reply does not decide the operation: the record is in progress and its
+ * lease may have expired, the record is gone, the memory is full, or there
+ * was an error.  A script reads and writes in one atomic step.
  *
- * Who has to know what is left of a record (a cache, or a begin where records
- * outlive their ttl for a grace) has a PTTL before its begin: a record that
- * came in between may have a longer life than it tells, not a shorter one.
+ * A commit may find that a script has changed its lock: marked it for a
+ * waiter, or as one that was taken over.  The commit is then sent again, with
+ * the value that it found for IFEQ, and the worker publishes if there is a
+ * waiter.  So a large response does not pass through Lua.
  *
- * A script is sent as it is until the server has answered it once on that
- * connection, then called by its SHA-1; a server that does not know it any
- * more is asked with the script itself.  Every script carries a tag that comes
- * back in its reply.
+ * A begin needs to know how long the record has to live if there is a cache,
+ * or if records outlive their ttl by a grace period.  Then PTTL is sent
+ * before it.  A record that was written between the two commands may live
+ * longer than PTTL says, but not shorter.
+ *
+ * A script is sent as a whole until the server has replied to it once on this
+ * connection, and is called by its SHA-1 from then on.  If the server has
+ * lost it, the script is sent again.  Every script call has a tag, which the
+ * script returns in its reply.
  *
  * Called by the connection when a call is sent.
  */
@@ -64,7 +68,7 @@
 typedef struct {
     const u_char   *text;
     const size_t   *len;
-    ngx_uint_t      args;               /* ARGV                             */
+    ngx_uint_t      args;               /* number of ARGV                */
     u_char          sha[NGX_HTTP_IDEM_REDIS_SHA_LEN];
 } ngx_http_idem_redis_script_t;
 
@@ -87,13 +91,13 @@ static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
     ngx_http_idem_redis_call_t *call);
 
 
-/* what is the same in every command is written as it is sent */
+/* constant parts of commands are copied in their encoded form */
 
 #define ngx_http_idem_redis_put_text(p, text)                                 \
     ngx_cpymem(p, text, sizeof(text) - 1)
 
 
-/* in the order of ngx_http_idem_op_e; at OP_N what comes before a begin */
+/* in the order of ngx_http_idem_op_e; at OP_N the upgrade of a record */
 
 static ngx_http_idem_redis_script_t
     ngx_http_idem_redis_scripts[] =
@@ -153,7 +157,7 @@ ngx_http_idem_redis_command_init(void)
 }
 
 
-/* the commands of call->op, behind what is to be sent on its connection */
+/* appends the commands of an operation to the buffer of its connection */
 
 ngx_int_t
 ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
@@ -172,7 +176,7 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
                                           ? NGX_HTTP_IDEM_REDIS_UPGRADE
                                           : (ngx_uint_t) op->kind];
 
-    /* enough for each way: the key, and the lock, stand twice in it */
+    /* enough for all forms: some contain the key and the lock twice */
 
     size = ngx_redis_put_size(0) * (NGX_HTTP_IDEM_REDIS_ARGS_MAX + 1)
            + *script->len
@@ -218,8 +222,8 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 
 
 /*
- * The prefix, and the id in hexadecimal: four bytes of it at a time, since
- * every command has a key.
+ * The prefix and the id in hexadecimal.  Four bytes are converted at a time,
+ * since every command has a key.
  */
 
 size_t
@@ -233,7 +237,7 @@ ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id, u_char *key)
 
     for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i += 4) {
 
-        /* a byte for each digit */
+        /* spreads the digits to one byte each */
 
         n = ngx_http_idem_get32(id + i);
         n = (n | n << 16) & 0x0000ffff0000ffffULL;
@@ -254,7 +258,7 @@ ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id, u_char *key)
 static ngx_uint_t
 ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
 {
-    ngx_uint_t           ifeq, laid;
+    ngx_uint_t           ifeq, known;
     ngx_redis_conn_t    *conn;
     ngx_http_idem_op_t  *op;
 
@@ -270,9 +274,9 @@ ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
     ifeq = (conn->version >= (conn->valkey ? ngx_redis_version(8, 1)
                                            : ngx_redis_version(8, 4)));
 
-    /* the bytes of the lock are known */
+    /* whether the bytes of the lock are known */
 
-    laid = (op->laid.store == op->store || call->expected.len);
+    known = (op->laid.store == op->store || call->expected.len);
 
     switch (op->kind) {
 
@@ -283,13 +287,13 @@ ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
         return ifeq;
 
     case NGX_HTTP_IDEM_OP_COMMIT:
-        return laid && ifeq;
+        return known && ifeq;
 
     case NGX_HTTP_IDEM_OP_RELEASE:
-        return laid && ifeq
+        return known && ifeq
                && (!conn->valkey || conn->version >= ngx_redis_version(9, 0));
 
-    default: /* watch, and what people ask */
+    default: /* watch, and the operations of administration */
         return 0;
     }
 }
@@ -440,7 +444,7 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
 }
 
 
-/* the script, its key, and the first of its arguments */
+/* the script, its key, and the tag */
 
 static u_char *
 ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
@@ -456,8 +460,8 @@ ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
     p = ngx_redis_put_count(p, (list ? 3 : 4) + script->args);
 
     /*
-     * Whole until the server has shown that it has the script: a call that is
-     * asked again would come behind what was sent meanwhile
+     * The script is sent as a whole until a reply proves that the server has
+     * it: after NOSCRIPT the call would be sent again, behind later calls
      */
 
     call->whole = call->eval

@@ -7,8 +7,8 @@
 /*
  * The block of directives that declares a Redis store.
  *
- * Every value that is wrong is named, with what would be right; a password is
- * not.  Addresses and TLS have files of their own, ..._redis_conf_servers.c and
+ * An error names the invalid value and a valid example; a password is never
+ * printed.  Addresses and TLS are in ..._redis_conf_servers.c and
  * ..._redis_conf_tls.c.
  *
  * Called while the configuration is read.

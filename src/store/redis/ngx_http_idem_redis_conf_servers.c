@@ -5,13 +5,13 @@
  */
 
 /*
- * The addresses of a Redis store: "server", "sentinel", and what of both goes
- * together.
+ * The addresses of a Redis store: "server", "sentinel", "replicas", and the
+ * checks of their combinations.
  *
- * A name is looked up here, by the master, if it can be; where a resolver is
- * configured, workers look it up again.
+ * The master process resolves a host name here, if it can.  If a resolver is
+ * configured, workers resolve it again.
  *
- * Called while the configuration is read, and when the block is at its end.
+ * Called while the configuration is read, and at the end of the block.
  */
 
 
@@ -151,7 +151,8 @@ ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs, ngx_str_t *value,
 
     if (u->naddrs == 0 && ngx_inet_resolve_host(cf->pool, u) != NGX_OK) {
 
-        /* workers may find it, if there is a resolver: known in the end */
+        /* workers may resolve it, if a resolver is configured, which is not
+           known before the end of the configuration */
 
         u->naddrs = 0;
     }
@@ -183,7 +184,7 @@ ngx_http_idem_redis_init_servers(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 }
 
 
-/* what is wrong with all of it together, or NULL */
+/* what is wrong with the combination of directives, or NULL */
 
 static const char *
 ngx_http_idem_redis_check_servers(ngx_http_idem_redis_t *redis)
@@ -345,7 +346,7 @@ ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_command_t *cmd,
 
     n = ngx_parse_time(&s, 0);
 
-    /* 0 would be for ever */
+    /* for WAIT, 0 is no limit */
 
     if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_HOUR) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -5,7 +5,7 @@
  */
 
 /*
- * TLS of a Redis store: what is checked of a server, and what is shown to it.
+ * TLS of a Redis store: how servers are verified, and the client certificate.
  *
  * Called when the block of the store has been read.
  */
@@ -55,7 +55,8 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
         goto invalid;
     }
 
-    /* without a name each server is checked for the host it was named by */
+    /* without tls_name, a certificate is checked for the host of its
+       server */
 
     if (redis->client.tls_name.len == 0 && redis->client.tls_verify
         && redis->client.servers.nelts
@@ -73,7 +74,7 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     ngx_ssl_t           *ssl;
     ngx_pool_cleanup_t  *cln;
 
-    /* OpenSSL wants it with a NUL */
+    /* OpenSSL needs a NUL-terminated string */
 
     name = ngx_pnalloc(cf->pool, redis->client.tls_name.len + 1);
     if (name == NULL) {

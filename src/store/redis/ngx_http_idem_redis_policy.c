@@ -5,11 +5,11 @@
  */
 
 /*
- * Whether the server may forget records before their time: its
- * maxmemory-policy, asked once for each node by one of the workers.
+ * Checks whether the server may evict records: one of the workers queries the
+ * maxmemory-policy of each node once.
  *
- * Called when a connection is ready.  The user's rights are looked at first, by
- * a script: see policy.lua.
+ * Called when a connection is ready.  A script first checks the permissions
+ * of the user, see policy.lua.
  */
 
 
@@ -65,7 +65,8 @@ ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
         return;
     }
 
-    /* a user that is not named has all rights, mostly */
+    /* Redis before 7.0 can't tell; the default user usually has all
+       permissions */
 
     if (ngx_http_idem_redis_reply_is(reply, "config")
         || (ngx_http_idem_redis_reply_is(reply, "unknown")

@@ -5,7 +5,7 @@
  */
 
 /*
- * A record as it is in Redis: the value of one key, a string.
+ * The stored form of a record: the value of one key, a string.
  *
  *   at   length
  *    0    2   "id"
@@ -13,7 +13,7 @@
  *    3    1   state: in progress, completed, unusable
  *    4    1   reason, if unusable
  *    5    1   kind: 1 under hold, 2 taken over
- *    6    1   1: somebody waits for it
+ *    6    1   1: a request is waiting for it
  *    7    1   0
  *    8    8   grace, ms
  *   16    8   the first bytes of the id
@@ -23,18 +23,19 @@
  *  113    4   length of the response
  *  117        details, response
  *
- * What the key has to live less the grace is what is left of the lease of a
- * record in progress, and of the ttl of one that is over.  A record in
- * progress is called a lock here; a holder knows the bytes of its own, unless
- * they were changed: by somebody who waits for it, or takes it over.
+ * The time to live of the key, less the grace, is what is left of the lease
+ * of a record in progress, and of the ttl of any other record.  A record in
+ * progress is called a lock here.  A holder knows the bytes of its lock,
+ * except for two that a script may have set: the mark of a waiter, and the
+ * kind of a lock that was taken over from another holder.
  *
- * Numbers are in network order.  The scripts read some of it by place, so the
- * places stay from one version to the next.  Version 1 was a list of strings:
- * see upgrade.lua.
+ * Numbers are in network byte order.  The scripts access some fields by
+ * offset, so the offsets do not change between versions.  Version 1 was a
+ * list of strings, see upgrade.lua.
  *
- * Whatever is read from a record is checked here, before anybody sees it.  A
- * reply of a native command has no tag: that a record is the one that was
- * asked for is seen by its id.
+ * All fields are checked here before anything else uses them.  The reply to a
+ * native command has no tag, so the record's id shows whether it is the one
+ * that was requested.
  */
 
 
@@ -69,8 +70,8 @@ static uint64_t ngx_http_idem_redis_record_grace(ngx_str_t *record);
 
 
 /*
- * A lock lives for the ttl, and for a while longer than its lease.  An unknown
- * outcome that is not under hold has a lease, too.
+ * A lock lives for the ttl, and for at least two leases.  An unknown outcome
+ * that is not under hold has a lease, too.
  */
 
 uint64_t
@@ -99,8 +100,8 @@ ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op, uint64_t *grace)
 
 
 /*
- * The lock of this operation's holder, as begin wrote it, up to its details; a
- * commit and a release may have another ttl than that had.
+ * The lock of this operation's holder, without the details.  A commit and a
+ * release may have another ttl than the begin had, so they use its grace.
  */
 
 u_char *
@@ -125,7 +126,8 @@ ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op)
 }
 
 
-/* of a commit, up to its details; the response is of "size" bytes */
+/* the record of a commit, without the details; the response has "size"
+   bytes */
 
 u_char *
 ngx_http_idem_redis_record_outcome(u_char *p, ngx_http_idem_op_t *op,
@@ -237,7 +239,8 @@ ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
 
     if (life == NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
 
-        /* of an unusable one it is told how long it lasts */
+        /* an unusable record is answered with the time that is left, so its
+           life must be known */
 
         return state == NGX_HTTP_IDEM_COMPLETED && grace == 0;
     }
@@ -246,7 +249,7 @@ ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
         return 0;
     }
 
-    /* the script says in the record that somebody waits */
+    /* a script marks the record for the waiter */
 
     return state != NGX_HTTP_IDEM_IN_PROGRESS
            || (!op->waits
@@ -292,7 +295,8 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
     }
 
     if (life == NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
-        /* as long as its key, and who asked did not want to know more */
+        /* it lives as long as its key, and the caller does not need to know
+           more */
         return NULL;
     }
 
@@ -305,7 +309,8 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
 
     if (found->state == NGX_HTTP_IDEM_IN_PROGRESS) {
 
-        /* under hold, or of another request */
+        /* the lease has expired, and the record is under hold or of another
+           request */
 
         found->left = (ngx_msec_t) life;
         found->state = NGX_HTTP_IDEM_UNUSABLE;
@@ -316,7 +321,7 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
 }
 
 
-/* of one whose first bytes are there: all but what it answers, and its life */
+/* the fields of a record except for the response and the time that is left */
 
 const char *
 ngx_http_idem_redis_record_peek(ngx_str_t *head,
@@ -431,7 +436,7 @@ ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
 }
 
 
-/* whether it is a record at all, whole, and one that this version reads */
+/* whether the value is a complete record of a version that can be read */
 
 static const char *
 ngx_http_idem_redis_record_check(ngx_str_t *record)
@@ -472,7 +477,7 @@ ngx_http_idem_redis_record_check(ngx_str_t *record)
 }
 
 
-/* it is of full length */
+/* the record must have its full length */
 
 static uint64_t
 ngx_http_idem_redis_record_grace(ngx_str_t *record)

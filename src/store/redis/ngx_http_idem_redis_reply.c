@@ -5,16 +5,17 @@
  */
 
 /*
- * A reply to the commands of ..._redis_command.c as the result of the
- * operation; or that it is to be asked once more, by its script.
+ * Turns a reply into the result of the operation, or decides that the
+ * operation is to be sent again as a script.
  *
- * A reply of a script whose tag is not that of its call is not ours, nor is a
- * record with the id of another.  Where nothing was there, a native begin has
- * nil for its reply: one that is another's is seen by one too many in the
- * stream, see ngx_redis_receive.c.  Of an error nothing is trusted but that
- * it is one; of a record nothing before it is checked, see ..._redis_record.c.
+ * A script's reply with another tag, or a record with another id, does not
+ * belong to the call.  The reply to a native begin on a missing record is
+ * nil, which can't be identified; an additional reply in the stream reveals
+ * the mistake, see ngx_redis_receive.c.  The text of an error is not
+ * trusted.  A record is checked before anything in it is used, see
+ * ..._redis_record.c.
  *
- * Called by the backend when a reply is there.
+ * Called by the backend when a reply was received.
  */
 
 
@@ -26,9 +27,9 @@
 
 
 /*
- * A reply of a script is a string: the tag, a code, and what the script has to
- * tell.  That of a begin that found a record is an array of such a string and
- * the record.
+ * The reply of a script is a string: the tag, a code, and further data.  If a
+ * begin found a record, the reply is an array of such a string and the
+ * record.
  */
 
 #define NGX_HTTP_IDEM_REDIS_AT_CODE   4
@@ -43,11 +44,11 @@
 #define NGX_HTTP_IDEM_REDIS_UPGRADED  '5'           /* upgrade              */
 
 
-/* it would fill half of a request's pool */
+/* limit for copying, about half of a request's pool */
 #define NGX_HTTP_IDEM_REDIS_TAKE      2048
 
 
-/* how begin got the lock */
+/* how begin acquired the lock */
 
 #define NGX_HTTP_IDEM_REDIS_ABANDONED   '1'
 #define NGX_HTTP_IDEM_REDIS_EXPIRED     '2'
@@ -158,7 +159,11 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
 
         op->running = (code == NGX_HTTP_IDEM_REDIS_RUNNING);
 
-        /* by the command whose reply was lost, and with it who waits */
+        /*
+         * The native command may have committed although its reply was lost.
+         * It has then overwritten the mark of the waiters in the lock that it
+         * replaced.
+         */
 
         call->waited = call->expected.len
                        && ngx_http_idem_redis_record_waited(&call->expected);
@@ -192,7 +197,7 @@ ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
 
     if (reply->type == REDIS_REPLY_NIL) {
 
-        /* nothing was there */
+        /* there was no record */
 
         if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
             op->result = NGX_HTTP_IDEM_ACQUIRED;
@@ -237,14 +242,15 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
 
     if (pttl) {
 
-        /* negative: it came in between, or has no expiry */
+        /* negative: the record was written after PTTL, or has no expiry */
 
         life = (pttl->type == REDIS_REPLY_INTEGER) ? pttl->integer : -1;
     }
 
     if (!ngx_http_idem_redis_record_lasts(op, record, life)) {
 
-        /* as if it had not been sent: nothing is to be undone */
+        /* does not count as sent: it wrote nothing that might have to be
+           undone */
 
         call->call.tries--;
         call->script = 1;
@@ -258,7 +264,7 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
 }
 
 
-/* of a renewal and a commit: what was there, our own lock or something else */
+/* the previous value of a renewal or a commit: our own lock, or not */
 
 static ngx_int_t
 ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
@@ -283,7 +289,8 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
         && call->expected.len == 0
         && ngx_http_idem_redis_record_ours(op, record))
     {
-        /* it was changed: the reply's memory goes over to the call */
+        /* our lock was changed; the call takes over the memory of the
+           reply */
 
         call->expected = *record;
         call->call.memory = record->data;
@@ -297,7 +304,7 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
 }
 
 
-/* of DELIFEQ and DELEX: how many keys were deleted */
+/* the number of keys that DELIFEQ or DELEX has deleted */
 
 static ngx_int_t
 ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
@@ -316,7 +323,7 @@ ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
         return NGX_OK;
     }
 
-    /* it is gone, somebody waits for it, or has it */
+    /* the record is gone, is marked by a waiter, or has another holder */
 
     call->script = 1;
 
@@ -325,8 +332,9 @@ ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
 
 
 /*
- * Where the server does not know the command after all, or the user may not,
- * there is no use in trying again.  What passes has other words.
+ * If the server does not support the command after all, or the user has no
+ * permission, it is not tried again on this connection.  Temporary errors
+ * have other prefixes.
  */
 
 static ngx_int_t
@@ -379,7 +387,7 @@ ngx_http_idem_redis_script_refused(ngx_http_idem_redis_call_t *call,
 
         if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
 
-            /* of the version before this one: look now and then */
+            /* a lock of the previous version: poll it */
 
             op->result = NGX_HTTP_IDEM_OK;
             op->found.left = NGX_HTTP_IDEM_REDIS_LOOK;
@@ -496,8 +504,8 @@ ngx_http_idem_redis_found(ngx_http_idem_op_t *op, redisReply *value,
 
 
 /*
- * What was found outlives the reply.  A large one is not copied: its memory
- * goes over to the pool.
+ * The record has to outlive the reply.  A large record is not copied: the
+ * pool takes over its memory.
  */
 
 static const char *
@@ -553,7 +561,7 @@ ngx_http_idem_redis_keep_part(ngx_pool_t *pool, ngx_str_t *part)
 }
 
 
-/* the server's word for it, in op->error */
+/* sets op->error to the error of the server */
 
 static void
 ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
@@ -570,7 +578,7 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 
     op->result = NGX_HTTP_IDEM_ERROR;
 
-    /* an error of a watch is gone before it could change */
+    /* a watch has no pool; its error is used before "text" can change */
 
     p = op->pool ? ngx_pnalloc(op->pool, sizeof(text)) : NULL;
 

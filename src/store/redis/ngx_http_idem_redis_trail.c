@@ -5,14 +5,15 @@
  */
 
 /*
- * Events in Redis: a stream under "<prefix>events", for all hosts.
+ * Events in Redis: a stream with the key "<prefix>events", shared by all
+ * hosts.
  *
- * A batch is one script, and so is a slice of what is read or removed; both go
- * the way of all operations, to the server that has the key.  A cursor is the
- * id of the last entry; ids are the server's time, so nothing comes before one
- * that was read.
+ * A batch of events is written by one script; another one reads or removes a
+ * slice.  Both are sent like any other operation, to the server of the key.
+ * A cursor is the id of the last entry that was read.  The server assigns the
+ * ids by its clock, so no entry is added before one that was read.
  *
- * Called by the command and the reply of an operation.
+ * Called when an operation is encoded and when it has a reply.
  */
 
 
@@ -58,7 +59,7 @@ ngx_http_idem_redis_trail_size(ngx_http_idem_op_t *op)
 }
 
 
-/* the arguments behind the tag */
+/* the arguments after the tag */
 
 u_char *
 ngx_http_idem_redis_put_trail(u_char *p, ngx_http_idem_redis_call_t *call)
@@ -82,7 +83,7 @@ ngx_http_idem_redis_put_trail(u_char *p, ngx_http_idem_redis_call_t *call)
 
     } else if (ngx_http_idem_redis_trail_after(&t->cursor, &q) != NGX_OK) {
 
-        /* somebody else's: from the end, where nothing is */
+        /* not a cursor of ours: read from the end, where there is nothing */
 
         *q++ = '+';
     }
@@ -105,7 +106,7 @@ ngx_http_idem_redis_put_trail(u_char *p, ngx_http_idem_redis_call_t *call)
 }
 
 
-/* "name":"value", as a line has it; or nothing */
+/* "name":"value", as in an event; or an empty argument */
 
 static u_char *
 ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name, ngx_str_t *value)
@@ -120,7 +121,7 @@ ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name, ngx_str_t *value)
 }
 
 
-/* "(" is not known before 6.2: the next id that there could be */
+/* the next id after the cursor: Redis before 6.2 has no exclusive ranges */
 
 static ngx_int_t
 ngx_http_idem_redis_trail_after(ngx_str_t *cursor, u_char **last)
@@ -147,7 +148,7 @@ ngx_http_idem_redis_trail_after(ngx_str_t *cursor, u_char **last)
 }
 
 
-/* "p" is behind the code of the reply; NGX_ERROR: that is not a reply to it */
+/* "p" is after the code of the reply; NGX_ERROR: not a reply to this call */
 
 ngx_int_t
 ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,

@@ -5,10 +5,10 @@
  */
 
 /*
- * Waiters.  A watch says in the record that somebody waits; then the script of
- * a commit or a release publishes the record's key, or the backend does behind
- * a commit that was a native command; and the one subscriber of each worker
- * wakes those of its own that wait for it: ..._remote.c has them.
+ * Waiters.  A watch marks the record as waited for.  The script of a commit
+ * or a release then publishes the key of the record; after a native commit
+ * the backend does so.  The subscriber of each worker receives the message
+ * and wakes the waiters of that worker, which are in ..._remote.c.
  *
  * Called by ..._remote.c, and by the subscriber's connection with messages.
  */
@@ -21,7 +21,7 @@
 #include "store/redis/ngx_http_idem_redis.h"
 
 
-/* how often to look while there is no subscriber, at most */
+/* limit of the polling interval while there is no subscriber, ms */
 #define NGX_HTTP_IDEM_REDIS_POLL  1000
 
 
@@ -39,7 +39,7 @@ ngx_http_idem_redis_unlisten(ngx_http_idem_op_t *op)
 }
 
 
-/* it is in progress, for op->found.left at most */
+/* the record is in progress, for another op->found.left ms at most */
 
 void
 ngx_http_idem_redis_wait(ngx_http_idem_op_t *op)
@@ -57,7 +57,7 @@ ngx_http_idem_redis_wait(ngx_http_idem_op_t *op)
 }
 
 
-/* the subscriber is there: what was published before went by */
+/* the subscriber is ready; earlier messages were missed */
 
 void
 ngx_http_idem_redis_wake_all(ngx_redis_t *client)
@@ -71,8 +71,8 @@ ngx_http_idem_redis_wake_all(ngx_redis_t *client)
 
 
 /*
- * The key of a record, with "-" behind it where that was removed by hand; or
- * whatever somebody else publishes there.
+ * The key of a record, followed by "-" if an administrator has removed it.
+ * Other clients may publish anything on this channel.
  */
 
 void

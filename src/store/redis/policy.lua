@@ -1,13 +1,13 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- policy: whether the server may evict records, as far as the user may know.
--- To ask without the right would be an error in the server's statistics and a
--- line in its ACL LOG.
+-- policy: whether the server may evict records, if the user may know.  A query
+-- without the permission would count as an error in the statistics of the
+-- server and add a line to its ACL LOG.
 --
--- Returns  "config": the user may ask CONFIG GET maxmemory-policy, which a
---          script can't; "": it may not know; "unknown": Redis before 7.0, which
---          can't tell; or the text of INFO memory
+-- Returns  "config": the user may call CONFIG GET maxmemory-policy, which a
+--          script can't; "": the user has no permission; "unknown": Redis
+--          before 7.0 can't tell; or the text of INFO memory
 
 if not redis.acl_check_cmd then
     return 'unknown'

@@ -1,19 +1,19 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- release: it did not run, or may run again.  Wakes the waiters, if there are
--- any; then a lock whose lease is over and whose token is zeros stays for a
--- while, so that they can tell a record that was given back from one that this
--- server lost, whose holder may still run.
+-- release: the request did not run, or may run again.  Wakes the waiters, if
+-- there are any.  In this case a lock with an expired lease and a token of
+-- zeros is left for a while: it shows the waiters that the record was
+-- released, and not lost by this server while its holder may still be running.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 token   3 channel of the wake-ups
+-- ARGV     1 tag of this call   2 token   3 channel for wake-ups
 --
 -- Returns  tag "1": released, or gone already
---          tag "0": somebody else's, or committed
+--          tag "0": the record has another holder, or is committed
 --
--- Of a record, counted from 1: 4 state (1: in progress), 5 reason, 6 kind,
--- 7 waited for, 9 to 16 grace, 25 to 40 token, 41 to 109 claim, 110 to 117
+-- Offsets, counted from 1: 4 state (1: in progress), 5 reason, 6 kind, 7 mark
+-- of a waiter, 9 to 16 grace, 25 to 40 token, 41 to 109 claim, 110 to 117
 -- lengths of details and response.
 
 local key = KEYS[1]
@@ -29,13 +29,13 @@ end
 
 local waited = string.sub(lock, 7, 7) == '\1'
 
--- What was taken over may have run before: then another request must not find
--- nothing.  Its outcome is unknown, with a lease that is over.
+-- A lock that was taken over may have run before, so the record must stay for
+-- other requests: as an unknown outcome with an expired lease.
 
 if string.byte(lock, 6) == 2 then
     local life = math.max(redis.call('PTTL', key), 1)
 
-    -- at maxmemory SET is refused, unless something was written before
+    -- at maxmemory SET is refused, unless the script has written before
     redis.call('PEXPIRE', key, life)
     redis.call('SET', key,
                string.sub(lock, 1, 3) .. '\3\1\2\0\0'
@@ -44,7 +44,7 @@ if string.byte(lock, 6) == 2 then
 else
     redis.call('DEL', key)
 
-    -- Those who wait look once a second at least
+    -- waiters poll at least once a second
     if waited then
         redis.pcall('SET', key,
                     string.sub(lock, 1, 3) .. '\1\0\0\1\0'

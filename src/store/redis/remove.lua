@@ -1,26 +1,27 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- remove: a record is taken away by hand.  Wakes who waits for it, and tells
--- those who keep a copy: the message is the key, with "-" behind it.
+-- remove: deletes a record for administration.  Wakes its waiters, and tells
+-- the hosts that cache it: the message is the key, followed by "-".
 --
--- What stays is a record that has expired, under a token that nobody has (not
--- that of zeros, which is of a lock that was given back): a begin takes it as
--- if nothing were there, while a renewal, a commit and what an outbox tries
--- again find somebody else's and write nothing.  Of a lock it stays as
--- long as that would have, of the rest for a while.  It is left also where
--- nothing is: a host whose outbox has the record writes it when it is back.
+-- A tombstone is left: an expired record with a token that no holder has (not
+-- that of zeros, which marks a released lock).  A begin takes it as if there
+-- were no record.  A renewal, a commit, and a commit that an outbox repeats
+-- find another writer's token and write nothing.  The tombstone of a lock
+-- lives as long as the lock would have, that of any other record for a while.
+-- It is also left if there is no record: a host that is down may have the
+-- record in its outbox, and would write it later.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 how many of its first bytes
---          3 channel of the wake-ups   4 how long it stays of what is over, ms
---          5 ... where nothing is, ms   6 version, beginning of the id and an
---          empty claim, for that
+-- ARGV     1 tag of this call   2 number of first bytes to return
+--          3 channel for wake-ups   4 life of the tombstone of a record that
+--          is not in progress, ms   5 the same if there is no record, ms
+--          6 for the latter: version, first bytes of the id, empty claim
 --
--- Returns  as get.lua, of the record as it was; tag "2": it was deleted before
+-- Returns  as get.lua, for the deleted record; tag "2": it was deleted before
 --
--- Of a record, counted from 1: 4 state (1: in progress), 5 reason, 6 kind,
--- 7 waited for, 9 to 16 grace, 17 to 24 id, 25 to 40 token, 41 to 109 claim,
+-- Offsets, counted from 1: 4 state (1: in progress), 5 reason, 6 kind, 7 mark
+-- of a waiter, 9 to 16 grace, 17 to 24 id, 25 to 40 token, 41 to 109 claim,
 -- 110 to 117 lengths of details and response.
 
 local key = KEYS[1]
@@ -48,7 +49,7 @@ if kind == 'none' then
 end
 
 if kind ~= 'string' then
-    -- of another version, or of somebody else
+    -- a record of another version, or not a record
     return redis.error_reply('WRONGTYPE it is no record')
 end
 
@@ -64,12 +65,12 @@ end
 local state, reason, hold, waited = string.byte(head, 4, 7)
 local lease = state == 1 or (state == 3 and reason == 1 and hold ~= 1)
 
--- expired, and remembered for its grace: it is none
+-- expired, and kept for its grace: counts as none
 if not lease and life <= struct.unpack('>I8', head, 9) then
     return ARGV[1] .. (reason == 6 and '2' or '0')
 end
 
--- first of all room: at maxmemory the rest is allowed then
+-- DEL first: at maxmemory it allows the script to write
 redis.call('DEL', key)
 
 if state ~= 1 then

@@ -1,22 +1,23 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- upgrade: a record in the form of the version before this one, which was a
--- list.  One that is over becomes a string, and so does a lock whose lease is
--- over; one whose holder may still run is told and left as it is, since a host
--- of that version would not find its own lock any more.
+-- upgrade: converts a record of the previous version, which was a list.  A
+-- record that is not in progress, and a lock with an expired lease, become a
+-- string.  A lock whose holder may still be running is returned in the new
+-- form but not changed, since a host of that version would not find its lock.
 --
 -- KEYS[1]  the record
--- ARGV     1 tag of this call   2 "0": who asks would not wait
+-- ARGV     1 tag of this call   2 "0": the request would not wait
 --
--- Returns  tag "5": it is a string by now, or gone: begin once more
+-- Returns  tag "5": the record is a string now, or gone: repeat the begin
 --          { tag "2" ms to live, record }: in progress, in the new form
---          an error: it is no record
+--          an error: this is not a record
 --
--- A list is { lock, token } in progress, { lock, outcome, token } after that,
--- and "w" behind it if somebody waits.  Counted from 1: 3 version; of a lock
--- 4 kind, 5 to 12 grace, 13 to 20 id, 21 to 89 claim, then details; of an
--- outcome 4 state, 5 reason, 6 to 13 grace, from 18 on the response.
+-- The list is { lock, token } in progress and { lock, outcome, token } after
+-- that, followed by "w" if a request is waiting.  Offsets, counted from 1:
+-- 3 version; in a lock 4 kind, 5 to 12 grace, 13 to 20 id, 21 to 89 claim,
+-- then details; in an outcome 4 state, 5 reason, 6 to 13 grace, from 18 on
+-- the response.
 
 local key = KEYS[1]
 local kind = redis.call('TYPE', key).ok
@@ -49,7 +50,7 @@ local record = 'id\2' .. (runs and '\1\0' or string.sub(outcome, 4, 5))
 
 if life < 0 or (runs and life > struct.unpack('>I8', lock, 5)) then
 
-    -- then a commit of that version publishes
+    -- this makes a commit of that version publish
     if ARGV[2] ~= '0' and runs and not waited then
         redis.call('PEXPIRE', key, life)
         redis.pcall('RPUSH', key, 'w')
@@ -58,7 +59,7 @@ if life < 0 or (runs and life > struct.unpack('>I8', lock, 5)) then
     return { ARGV[1] .. '2' .. struct.pack('>i8', life), record }
 end
 
--- first of all room: at maxmemory the rest is allowed then
+-- DEL first: at maxmemory it allows the script to write
 redis.call('DEL', key)
 redis.call('SET', key, record, 'PX', math.max(life, 1))
 

@@ -1,18 +1,18 @@
 -- Copyright (C) the contributors of ngx_http_idempotency_module
 -- SPDX-License-Identifier: BSD-2-Clause
 
--- watch: somebody waits for a record.  Says so in the record, in the same step
--- that looks whether it is still in progress, so that no wake-up is missed: a
--- commit or a release that compares the lock with its own does not find it, and
--- publishes.
+-- watch: marks a record as waited for.  This is done in the same step that
+-- checks whether the record is in progress, so that no wake-up is missed: a
+-- commit or a release that compares the lock with its own finds it changed,
+-- and publishes.
 --
 -- KEYS[1]  the record
 -- ARGV     1 tag of this call
 --
--- Returns  tag "1" ms left of the lease; 0: look now
+-- Returns  tag "1" ms left of the lease; 0: begin again now
 --
--- Of a record, counted from 1: 4 state (1: in progress), 7 waited for, 9 to 16
--- grace.
+-- Offsets, counted from 1: 4 state (1: in progress), 7 mark of a waiter, 9 to
+-- 16 grace.
 
 local key = KEYS[1]
 local life = redis.call('PTTL', key)
@@ -24,9 +24,9 @@ if life > 0 then
     if #lock == 16 and string.byte(lock, 4) == 1 then
         left = math.max(life - struct.unpack('>I8', lock, 9), 0)
 
-        -- At maxmemory the server refuses SETRANGE, but not PEXPIRE; and once
-        -- a script has written, it lets it write on.  Should it not, the waiter
-        -- is not woken, and looks by itself.
+        -- At maxmemory the server refuses SETRANGE, but not PEXPIRE; and a
+        -- script that has written once may go on writing.  If SETRANGE fails
+        -- nevertheless, the waiter is not woken, but polls.
 
         if left > 0 and string.byte(lock, 7) == 0 then
             redis.call('PEXPIRE', key, life)
