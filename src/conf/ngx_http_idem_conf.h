@@ -327,6 +327,8 @@ char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
+ngx_uint_t ngx_http_idem_conf_next(u_char **pos, u_char *last,
+    ngx_str_t *name);
 char *ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names,
     ngx_str_t *name);
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,

@@ -134,13 +134,10 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
                              "\"arrays=ordered\" or \"arrays=unordered\"");
     }
 
+    p = value->data + 8;
     last = value->data + value->len;
 
-    for (p = value->data + 8; p <= last; p++) {
-
-        for (name.data = p; p < last && *p != ','; p++) { /* void */ }
-
-        name.len = p - name.data;
+    while (ngx_http_idem_conf_next(&p, last, &name)) {
 
         if (name.len == 0) {
             return ngx_http_idem_conf_invalid(cf, value,
@@ -183,6 +180,28 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* the next name of a list that is separated by commas; 0 after the last one */
+
+ngx_uint_t
+ngx_http_idem_conf_next(u_char **pos, u_char *last, ngx_str_t *name)
+{
+    u_char  *p;
+
+    if (*pos > last) {
+        return 0;
+    }
+
+    for (p = *pos; p < last && *p != ','; p++) { /* void */ }
+
+    name->data = *pos;
+    name->len = p - *pos;
+
+    *pos = p + 1;
+
+    return 1;
 }
 
 

@@ -126,11 +126,7 @@ ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
 
     if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
 
-        for ( /* void */ ; p <= last; p++) {
-
-            for (name.data = p; p < last && *p != ','; p++) { /* void */ }
-
-            name.len = p - name.data;
+        while (ngx_http_idem_conf_next(&p, last, &name)) {
 
             if (name.len == 0) {
                 break;

@@ -223,13 +223,10 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "\"values\"");
     }
 
+    p = value[2].data + 7;
     last = value[2].data + value[2].len;
 
-    for (p = value[2].data + 7; p <= last; p++) {
-
-        for (name.data = p; p < last && *p != ','; p++) { /* void */ }
-
-        name.len = p - name.data;
+    while (ngx_http_idem_conf_next(&p, last, &name)) {
 
         if (name.len == 0) {
             return ngx_http_idem_conf_invalid(cf, &value[2],
