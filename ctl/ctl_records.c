@@ -24,9 +24,7 @@ static int ctl_pages(const char *method);
 static int ctl_count(const char *name);
 
 
-/* a time as people have it: 2.5h */
-
-static const char *
+const char *
 ctl_time(long long ms, char *buf, size_t size)
 {
     if (ms < 0) {
@@ -57,18 +55,21 @@ ctl_time(long long ms, char *buf, size_t size)
 static void
 ctl_row(yajl_val r, int wide)
 {
-    char       age[16], left[16];
-    long long  ms;
+    char         age[16], left[16];
+    long long    ms;
+    const char  *state;
 
+    state = ctl_string(r, "state", "?");
     ms = ctl_number(r, "lease_left_ms");
 
     if (ms < 0) {
         ms = ctl_number(r, "ttl_left_ms");
     }
 
-    printf("%-*.*s  %-11.11s  %-6.6s  %7s  %7s  %8lld  %-12.12s\n",
+    printf("%-*.*s  %s%-11.11s%s  %-6.6s  %7s  %7s  %8lld  %-12.12s\n",
            wide ? 64 : 12, wide ? 64 : 12, ctl_string(r, "record", "?"),
-           ctl_string(r, "state", "?"), ctl_string(r, "status", "-"),
+           ctl_colour(state), state, ctl_colour(NULL),
+           ctl_string(r, "status", "-"),
            ctl_time(ctl_number(r, "age_ms"), age, sizeof(age)),
            ctl_time(ms, left, sizeof(left)), ctl_number(r, "size"),
            ctl_string(r, "tenant", ctl_string(r, "group", "-")));
@@ -90,10 +91,11 @@ ctl_wide(void)
 int
 ctl_inspect(void)
 {
-    int         rc;
-    size_t      i;
-    yajl_val    v, m;
-    ctl_text_t  path;
+    int          rc;
+    size_t       i;
+    yajl_val     v, m;
+    ctl_text_t   path;
+    const char  *text;
 
     rc = ctl_one(&path);
 
@@ -114,11 +116,12 @@ ctl_inspect(void)
 
     for (i = 0; i < v->u.object.len; i++) {
         m = v->u.object.values[i];
-
-        printf("%-14s %s\n", v->u.object.keys[i],
-               YAJL_IS_STRING(m) ? YAJL_GET_STRING(m)
+        text = YAJL_IS_STRING(m) ? ctl_clean(YAJL_GET_STRING(m))
                : YAJL_IS_NUMBER(m) ? YAJL_GET_NUMBER(m)
-               : YAJL_IS_TRUE(m) ? "yes" : "no");
+               : YAJL_IS_TRUE(m) ? "yes" : "no";
+
+        printf("%-14s %s%s%s\n", v->u.object.keys[i], ctl_colour(text), text,
+               ctl_colour(NULL));
     }
 
     yajl_tree_free(v);
