@@ -38,6 +38,20 @@ static const char  *ngx_http_idem_event_members[] = {
 };
 
 
+/*
+ * Where a directive says what the labels are, in a store that people read by
+ * other means, too; and where events tell of a store that others share: which
+ * host holds a lock is known from the record only.
+ */
+
+ngx_uint_t
+ngx_http_idem_has_labels(ngx_http_idem_loc_conf_t *conf)
+{
+    return conf->tenant || conf->actor || conf->group_named
+           || conf->store->labels || (conf->log && conf->store->layers);
+}
+
+
 /* idempotency_actor <value> [plain] */
 
 char *

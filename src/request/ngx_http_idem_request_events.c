@@ -23,12 +23,14 @@ static void ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
 static void ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
+    ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
+    ngx_http_idem_event_e event);
 static void ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, const char *name,
-    ngx_http_idem_label_e label);
+    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_str_t *details);
 static uint64_t ngx_http_idem_event_now(void);
 static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
@@ -77,7 +79,7 @@ ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
         ngx_http_idem_line_word(&line, "reason", word);
     }
 
-    ngx_http_idem_event_more(ctx, &line, event);
+    ngx_http_idem_event_more(ctx, &line, cover, event);
     ngx_http_idem_event_fields(ctx, &line);
 
     ngx_http_idem_line_write(&line);
@@ -157,7 +159,8 @@ ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
 
 static void
 ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, ngx_http_idem_event_e event)
+    ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
+    ngx_http_idem_event_e event)
 {
     uint64_t                now, original;
     ngx_msec_t              ttl;
@@ -183,8 +186,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                       ctx->answer.count);
         }
 
-        ngx_http_idem_event_original(ctx, line, "original_actor",
-                                     NGX_HTTP_IDEM_LABEL_ACTOR);
+        ngx_http_idem_event_original(ctx, line);
         break;
 
     case NGX_HTTP_IDEM_EVENT_CONFLICT:
@@ -228,8 +230,10 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                                 met->id));
         }
 
-        ngx_http_idem_event_original(ctx, line, "lock_holder",
-                                     NGX_HTTP_IDEM_LABEL_HOST);
+        if (met) {
+            ngx_http_idem_event_holder(ctx, line, &met->op.found.details);
+        }
+
         break;
 
     case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
@@ -245,18 +249,17 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
 
-        /* known from waiting for that holder, or from the store's reply */
+        /* known from the store's reply, or from waiting for that holder */
 
-        if (original == 0) {
-            original = ctx->claims.primary->op.original;
+        if (cover->op.original) {
+            original = cover->op.original;
         }
 
         if (original && now > original) {
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);
         }
 
-        ngx_http_idem_event_original(ctx, line, "lock_holder",
-                                     NGX_HTTP_IDEM_LABEL_HOST);
+        ngx_http_idem_event_holder(ctx, line, &cover->op.found.details);
         break;
 
     default:
@@ -298,16 +301,15 @@ ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
                                 ctx->answer.original_time);
     }
 
-    ngx_http_idem_event_original(ctx, line, "original_actor",
-                                 NGX_HTTP_IDEM_LABEL_ACTOR);
+    ngx_http_idem_event_original(ctx, line);
 }
 
 
-/* a label of the record that was found, if it has one */
+/* the actor of the record that was found, if it has one */
 
 static void
 ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, const char *name, ngx_http_idem_label_e label)
+    ngx_http_idem_line_t *line)
 {
     ngx_str_t  value;
 
@@ -315,10 +317,31 @@ ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
         return;
     }
 
-    ngx_http_idem_label(&ctx->answer.met->op.found.details, label, &value);
+    ngx_http_idem_label(&ctx->answer.met->op.found.details,
+                        NGX_HTTP_IDEM_LABEL_ACTOR, &value);
 
     if (value.len) {
-        ngx_http_idem_line_string(line, name, &value);
+        ngx_http_idem_line_string(line, "original_actor", &value);
+    }
+}
+
+
+/* the host: of records that are in this nginx, it is this one */
+
+static void
+ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_str_t *details)
+{
+    ngx_str_t  value;
+
+    ngx_http_idem_label(details, NGX_HTTP_IDEM_LABEL_HOST, &value);
+
+    if (value.len == 0 && ctx->conf->store->layers == NULL) {
+        value = ngx_cycle->hostname;
+    }
+
+    if (value.len) {
+        ngx_http_idem_line_string(line, "lock_holder", &value);
     }
 }
 
