@@ -229,3 +229,85 @@ is(decode_json($line || '{}')->{record}, $id, 'of that record');
 
 kill 'TERM', $pid;
 close $tail;
+
+
+
+=== TEST 6: for people on a terminal
+--- config eval
+$::api =~ s/idempotency_scope/idempotency_tenant \$http_x_tenant; idempotency_group pay; idempotency_scope/r
+--- client
+my $key = new_key();
+my %h = ('Idempotency-Key' => $key, 'X-Tenant' => "a\e[2Jb");
+my $id = http_post('/ok?op=p', 'body', \%h)->header('X-Record');
+
+# on a terminal, of 80 columns
+my $on = sub {
+    my $command = join ' ', 'build/idempotencyctl', '--url',
+                  "http://127.0.0.1:$port/ops/", @_;
+    my $pid = open my $out, '-|', 'script', '-qefc',
+                   "stty cols 80; TERM=xterm exec $command", '/dev/null'
+        or die $!;
+    return ($pid, $out);
+};
+
+my (undef, $list) = $on->('list');
+my $text = do { local $/; <$list> };
+my $short = substr $id, 0, 12;
+
+like($text, qr/^$short  completed/m, 'a row, with the beginning of the id');
+like($text, qr/ a\?\[2Jb/, 'what a client put into a label is harmless');
+unlike($text, qr/\e\[2J/, 'in any case');
+is(scalar(grep { s/\e\[[\d;]*[mK]//gr =~ /^[^\r\n]{80,}/ } split /^/m, $text), 0,
+   'no line is too long');
+
+my (undef, $health) = $on->('health');
+like(do { local $/; <$health> }, qr/\e\[32mok/, 'in colours');
+unlike(scalar(ctl('health')), qr/\e\[/, 'but only there');
+
+my $read = '';
+my ($pid, $tail) = $on->('tail', '--key', $key, '--scope', 'api');
+my $line = sub {
+    my ($wanted, $do) = @_;
+    my $found;
+
+    wait_for(sub {
+        $do->();
+
+        my $in = '';
+        vec($in, fileno $tail, 1) = 1;
+
+        while (select(my $ready = $in, undef, undef, 0.3)) {
+            sysread($tail, $read, 65536, length $read) or return 1;
+        }
+
+        while ($read =~ s/^(.*)\n//) {
+            my $l = $1 =~ s/\e\[[\d;]*m|\r//gr;
+            $found //= $l if $l =~ /$wanted/;
+        }
+
+        return $found;
+    }, 20);
+
+    return $found // '';
+};
+
+like($line->('replay', sub { http_post('/ok?op=p', 'body', \%h) }),
+     qr/^\d\d:\d\d:\d\d\.\d{3} info  replay {17}$short pay {8}200  REPLAYED, replays \d/,
+     'an event is a line');
+
+ok(nginx_reload(), 'a reload');
+like($line->('conflict', sub { http_post('/ok?op=p', 'other', \%h) }),
+     qr/ error conflict {15}$short pay {8}409  CONFLICT, payload/,
+     'does not end it');
+
+kill 'TERM', $pid;
+close $tail;
+
+# --json is for programs, there, too
+$read = '';
+($pid, $tail) = $on->('--json', 'tail', '--key', $key, '--scope', 'api');
+is(eval { decode_json($line->('"event"', sub { http_post('/ok?op=p', 'body',
+                                                         \%h) }))->{record} },
+   $id, 'JSON');
+kill 'TERM', $pid;
+close $tail;

@@ -316,3 +316,55 @@ unlike($::server->command('INFO', 'errorstats'), qr/NOPERM/,
 is(scalar @{ $::server->command('ACL', 'LOG') }, 0, 'nor was refused');
 
 $::server->command(qw(CONFIG SET maxmemory 0));
+
+
+
+=== TEST 6: what a store takes: keys and records, or the table
+--- store: redis postgres
+--- http_config eval: $::away
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+http_post('/size?n=2000', 'x', { 'Idempotency-Key' => new_key() }) for 1 .. 3;
+figures();
+
+ok(wait_for(sub { (gauge('records', store => 'shared', state => 'completed')
+                   // 0) >= 3 }, 30), 'counted');
+
+my $bytes = gauge('store_bytes', store => 'shared');
+my ($json) = grep { $_->{name} eq 'shared' }
+             @{ http_get('/stats?format=json')->json->{stores} };
+
+is($json->{bytes}, $bytes, 'in JSON, too');
+
+if ($ENV{IDEMPOTENCY_STORE} eq 'postgres') {
+    is($bytes, $::server->sql("SELECT pg_total_relation_size("
+                              . "'idempotency.idempotency_keys')"),
+       'the table, its indexes and large responses');
+    is(gauge($_, store => 'shared'), undef, "there is no $_")
+        for qw(store_size_bytes server_used_bytes);
+
+    $::server->sql('TRUNCATE idempotency.idempotency_keys', user => 'keeper');
+    ok(wait_for(sub { (gauge('records', store => 'shared',
+                             state => 'completed') // 1) == 0 }, 40),
+       'a table without a record');
+    is(gauge('store_bytes', store => 'shared'),
+       $::server->sql("SELECT pg_total_relation_size("
+                      . "'idempotency.idempotency_keys')"), 'has its size, too');
+
+} else {
+    my $sum = 0;
+
+    for my $key (@{ $::server->command('KEYS', '*') }) {
+        $sum += length($key) + $::server->command('STRLEN', $key)
+            if $key =~ /[0-9a-f]{64}$/;
+    }
+
+    is($bytes, $sum, 'keys and whole records');
+    cmp_ok($bytes, '>', 6000, 'which have a size');
+}
