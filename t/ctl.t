@@ -244,8 +244,8 @@ my $id = http_post('/ok?op=p', 'body', \%h)->header('X-Record');
 my $on = sub {
     my $command = join ' ', 'build/idempotencyctl', '--url',
                   "http://127.0.0.1:$port/ops/", @_;
-    my $pid = open my $out, '-|', 'script', '-qefc',
-                   "stty cols 80; TERM=xterm exec $command", '/dev/null'
+    my $pid = open my $out, '-|', 'exec script -qefc "stty cols 80; '
+                   . "TERM=xterm exec $command\" /dev/null 2>/dev/null"
         or die $!;
     return ($pid, $out);
 };

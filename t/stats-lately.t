@@ -362,7 +362,7 @@ if ($ENV{IDEMPOTENCY_STORE} eq 'postgres') {
 
     for my $key (@{ $::server->command('KEYS', '*') }) {
         $sum += length($key) + $::server->command('STRLEN', $key)
-            if $key =~ /[0-9a-f]{64}$/;
+            if $key =~ /^idempotency:[0-9a-f]{64}$/;
     }
 
     is($bytes, $sum, 'keys and whole records');
