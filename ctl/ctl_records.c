@@ -50,12 +50,16 @@ ctl_time(long long ms, char *buf, size_t size)
 }
 
 
+/* of locks, who holds them is more than their size, which is nought */
+#define ctl_locks()  (o.state && strcmp(o.state, "in_progress") == 0)
+
+
 /* a line of 79 columns; the whole id where there is room for it */
 
 static void
 ctl_row(yajl_val r, int wide)
 {
-    char         age[16], left[16];
+    char         age[16], left[16], size[24];
     long long    ms;
     const char  *state;
 
@@ -66,12 +70,16 @@ ctl_row(yajl_val r, int wide)
         ms = ctl_number(r, "ttl_left_ms");
     }
 
-    printf("%-*.*s  %s%-11.11s%s  %-6.6s  %7s  %7s  %8lld  %-12.12s\n",
+    snprintf(size, sizeof(size), "%8lld", ctl_number(r, "size"));
+
+    printf("%-*.*s  %s%-11.11s%s  %-6.6s  %7s  %7s  %s%-*.*s  %-12.12s\n",
            wide ? 64 : 12, wide ? 64 : 12, ctl_string(r, "record", "?"),
            ctl_colour(state), state, ctl_colour(NULL),
            ctl_string(r, "status", "-"),
            ctl_time(ctl_number(r, "age_ms"), age, sizeof(age)),
-           ctl_time(ms, left, sizeof(left)), ctl_number(r, "size"),
+           ctl_time(ms, left, sizeof(left)), ctl_locks() ? "" : size,
+           ctl_locks() ? 10 : 0, ctl_locks() ? 10 : 0,
+           ctl_string(r, "host", "-"),
            ctl_string(r, "tenant", ctl_string(r, "group", "-")));
 }
 
@@ -223,9 +231,9 @@ ctl_page(yajl_val v, int list, int wide, long *n)
         }
 
         if (list && *n == 0) {
-            printf("%-*s  %-11s  %-6s  %7s  %7s  %8s  %-12s\n",
+            printf("%-*s  %-11s  %-6s  %7s  %7s  %s  %-12s\n",
                    wide ? 64 : 12, "RECORD", "STATE", "STATUS", "AGE", "LEFT",
-                   "SIZE", "TENANT");
+                   ctl_locks() ? "HOST      " : "    SIZE", "TENANT");
         }
 
         (*n)++;
@@ -288,6 +296,28 @@ ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
 }
 
 
+/*
+ * The records of a page, as they are, behind "n" of the pages before: several
+ * pages are one list.  Behind the records there is no other "]" in an answer.
+ */
+
+static void
+ctl_join(ctl_text_t *body, long n)
+{
+    char  *first, *last;
+
+    first = strchr(body->data, '[');
+    last = strrchr(body->data, ']');
+
+    if (first == NULL || last == NULL || last == first + 1) {
+        return;
+    }
+
+    fputs(n ? ",\n" : "{\"records\":[", stdout);
+    fwrite(first + 1, 1, last - first - 1, stdout);
+}
+
+
 /* all pages; a line on stderr tells how far it is, on a terminal */
 
 static int
@@ -318,7 +348,7 @@ ctl_pages(const char *method)
         }
 
         if (o.json) {
-            fwrite(body.data, 1, body.len, stdout);
+            ctl_join(&body, n);
         }
 
         rc = ctl_page(v, list && !o.json, wide, &n);
@@ -340,11 +370,21 @@ ctl_pages(const char *method)
         fputs("\r\033[K", stderr);
     }
 
-    if (!o.json && !list) {
+    if (o.json) {
+        fputs(n ? "]" : "{\"records\":[]", stdout);
+
+        if (!list) {
+            printf(",\"deleted\":%ld,\"matched\":%ld,\"dry_run\":%s",
+                   o.dry_run ? 0 : n, n, o.dry_run ? "true" : "false");
+        }
+
+        fputs("}\n", stdout);
+
+    } else if (!list) {
         printf("%s %ld record%s\n", o.dry_run ? "would delete" : "deleted",
                n, n == 1 ? "" : "s");
 
-    } else if (!o.json && n == 0) {
+    } else if (n == 0) {
         printf("no records\n");
     }
 

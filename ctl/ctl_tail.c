@@ -92,11 +92,20 @@ ctl_file(ctl_stream_t *s, const char *line)
 static size_t
 ctl_stream(char *p, size_t size, size_t n, void *data)
 {
+    long           status;
     char          *line, *end;
     ctl_stream_t  *s = data;
 
     if (ctl_gather(p, size, n, &s->text) != size * n) {
         return 0;
+    }
+
+    /* an error is no stream: it is told when it is all there */
+
+    curl_easy_getinfo(ctl_curl, CURLINFO_RESPONSE_CODE, &status);
+
+    if (status != 200) {
+        return size * n;
     }
 
     for (line = s->text.data; (end = strchr(line, '\n')) != NULL;

@@ -9,6 +9,9 @@ use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
+use IO::Socket::INET;
+use POSIX ();
+use Sys::Hostname ();
 
 our $api = <<'_EOC_';
     location / {
@@ -115,6 +118,12 @@ is(scalar(() = $out =~ /^[0-9a-f]{64} +completed +200 /mg), 5, 'five are over');
 is(scalar(() = $out =~ /^[0-9a-f]{64} +in_progress +- /mg), 1, 'one runs');
 is(scalar(() = ctl('list', '--limit', 2) =~ /^[0-9a-f]{64}/mg), 2, 'a limit');
 
+$out = ctl('list', '--state', 'in_progress');
+my $host = substr lc Sys::Hostname::hostname(), 0, 10;
+like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +HOST +TENANT/, 'of locks');
+like($out, qr/^[0-9a-f]{64} +in_progress .* \Q$host\E /m, 'who holds them')
+    if ($ENV{IDEMPOTENCY_STORE} || 'memory') ne 'redis';
+
 is(scalar(ctl('stats')), "in_progress  1\ncompleted    5\nunusable     0\n",
    'counted');
 
@@ -149,6 +158,9 @@ for ([ 2, qr/which record/, 'inspect' ],
      [ 2, qr/of which key/, 'id', '--key', 'k' ],
      [ 2, qr/there is no command "dance"/, 'dance' ],
      [ 2, qr/state.*is in_progress/, 'list', '--state', 'done' ],
+     [ 2, qr/a limit is a number/, 'list', '--limit', 'few' ],
+     [ 1, qr/There is no such store/, 'tail', '--store', 'nowhere' ],
+     [ 2, qr/"record" is 64/, 'tail', '--record', 'first' ],
      [ 1, qr/There is no such store/, 'list', '--store', 'nowhere' ])
 {
     my ($wanted, $text, @args) = @$_;
@@ -311,3 +323,48 @@ is(eval { decode_json($line->('"event"', sub { http_post('/ok?op=p', 'body',
    $id, 'JSON');
 kill 'TERM', $pid;
 close $tail;
+
+
+
+=== TEST 7: several pages are one list
+--- config eval: $::api
+--- client
+# a location with more records than fit a page
+my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1:0', Listen => 5)
+    or die $!;
+my $url = 'http://127.0.0.1:' . $listen->sockport . '/';
+my $pid = fork // die $!;
+
+if ($pid == 0) {
+    my %page = ('' => [ 'ab', 'c1' ], c1 => [ '', 'c2' ], c2 => [ 'cd', '' ]);
+
+    while (my $c = $listen->accept) {
+        my $head = '';
+        sysread $c, $head, 65536, length $head or last
+            until $head =~ /\r\n\r\n/;
+
+        my ($cursor) = $head =~ /cursor=(\w+)/;
+        my ($ids, $next) = @{ $page{ $cursor // '' } };
+        my $body = '{"records":[' . join(",\n", map { "{\"record\":\"$_\"}" }
+                                                 split //, $ids) . ']'
+                   . ($next ? ",\"cursor\":\"$next\"" : '') . "}\n";
+        print $c "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: "
+                 . length($body) . "\r\n\r\n$body";
+        close $c;
+    }
+
+    POSIX::_exit(0);
+}
+
+for ([ 'list', 'abcd' ], [ 'purge --tenant x', 'abcd', 4 ]) {
+    my ($command, $ids, $deleted) = @$_;
+    my $json = eval { decode_json(scalar ctl($url, '--json', '--store', 's',
+                                             split / /, $command)) };
+
+    is(join('', map { $_->{record} } @{ $json->{records} || [] }), $ids,
+       "$command: one document");
+    is($json->{deleted}, $deleted, 'and what was deleted');
+}
+
+kill 'KILL', $pid;
+waitpid $pid, 0;
