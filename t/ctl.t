@@ -7,6 +7,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
 use IO::Socket::INET;
@@ -368,3 +369,47 @@ for ([ 'list', 'abcd' ], [ 'purge --tenant x', 'abcd', 4 ]) {
 
 kill 'KILL', $pid;
 waitpid $pid, 0;
+
+
+
+=== TEST 8: who may ask is nginx's to say, and who asked is told
+--- config eval
+$::api . <<'_EOC_'
+    idempotency_log  $TEST_NGINX_SERVER_ROOT/logs/events.json;
+
+    location /pw/ {
+        idempotency_admin;
+        auth_basic            "operators";
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/operators;
+    }
+    location /nobody/ {
+        idempotency_admin;
+        deny  all;
+    }
+_EOC_
+--- client
+open my $fh, '>', "$ENV{TEST_NGINX_SERVER_ROOT}/operators" or die $!;
+print $fh "ann:{PLAIN}sEcReT\n";
+close $fh;
+
+my $url = "http://127.0.0.1:$port/pw/";
+my $id = post('/ok?op=u', new_key())->header('X-Record');
+
+is((ctl($url, 'inspect', '--record', $id))[1], 3, 'not without a password');
+is((ctl($url, '--user', 'ann:wrong', 'inspect', '--record', $id))[1], 3,
+   'nor with a wrong one');
+is((ctl("http://127.0.0.1:$port/nobody/", 'delete', '--record', $id))[1], 3,
+   'nor where nobody may');
+like(scalar(ctl($url, '--user', 'ann:sEcReT', 'inspect', '--record', $id)),
+     qr/^state +completed/m, 'but with the right one');
+is((ctl($url, '--user', 'ann:sEcReT', 'delete', '--record', $id))[0],
+   "deleted 1 record\n", 'deleted');
+
+my @deleted;
+ok(wait_for(sub {
+    @deleted = grep { $_->{event} eq 'idempotency.record.deleted' }
+                    read_events("$ENV{TEST_NGINX_SERVER_ROOT}/logs/events.json");
+}, 10), 'it is an event');
+is($deleted[0]{by}, 'ann', 'with the user');
+is($deleted[0]{record}, $id, 'and the record');
+error_log_unlike(qr/sEcReT/, 'never the password');
