@@ -368,3 +368,40 @@ if ($ENV{IDEMPOTENCY_STORE} eq 'postgres') {
     is($bytes, $sum, 'keys and whole records');
     cmp_ok($bytes, '>', 6000, 'which have a size');
 }
+
+
+
+=== TEST 7: a lock of a holder that is gone is not an old lock, but under hold
+--- provokes: exited on signal 9
+--- workers: 1
+--- config
+    location = /stats { idempotency_stats; }
+
+    idempotency_lease  1s;
+
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /hold/ {
+        idempotency                  $TEST_STORE;
+        idempotency_unknown_outcome  hold;
+        add_header                   X-Record $idempotency_record always;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+my $held = { 'Idempotency-Key' => new_key() };
+
+send_post('/hold?op=g', 'x', { 'Idempotency-Key' => new_key() });
+app_wait_parked('g');
+send_post('/hold/hold?op=k', 'x', $held);
+app_wait_parked('k');
+kill_worker();
+select undef, undef, undef, 1.6;
+
+my $record = http_post('/hold/hold?op=k', 'x', $held)->header('X-Record');
+
+figures();
+ok(wait_for(sub { defined gauge('scan_age_seconds') }, 20), 'counted');
+is_deeply([ map { $_->{record} } @{ store()->{longest_held} } ], [ $record ],
+          'that one which nobody can have again');

@@ -268,7 +268,11 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
 
     tally->records[entry->state & 3]++;
 
-    if (entry->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+    /* a lock whose lease is over is nobody's, unless it is under hold */
+
+    if (entry->state != NGX_HTTP_IDEM_IN_PROGRESS
+        || (entry->left == 0 && !entry->hold))
+    {
         return;
     }
 
