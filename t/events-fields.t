@@ -354,3 +354,54 @@ ok(wait_for(sub { ($count->())[0] >= 30 }, 10), 'each is counted');
 my ($n, $lines) = $count->();
 is($n, 30, 'once');
 cmp_ok($lines, '<', 15, 'in a few lines');
+
+
+
+=== TEST 8: who held a lock, of those that are in this nginx while the store is away
+--- store: redis postgres
+--- workers: 1
+--- provokes: exited on signal 9|runs unprotected|failed|can't connect|without an outcome
+--- http_config
+    idempotency_store away $TEST_REMOTE {
+        server  127.0.0.1:1;
+    }
+    idempotency_store ledger memory {
+        zone  ledger:1m;
+    }
+--- config
+    idempotency_log       $TEST_NGINX_SERVER_ROOT/logs/events.json;
+    idempotency_identity  off;
+    idempotency_lease     1s;
+
+    location / {
+        idempotency  away fallback=ledger;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /pass/ {
+        idempotency                 away;
+        idempotency_on_store_error  pass;
+        proxy_pass                  http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+my $n = 0;
+
+for ('/', '/pass/') {
+    my %h = ('Idempotency-Key' => new_key());
+    my $op = 'f' . ++$n;
+
+    send_post("${_}hold?op=$op", 'x', \%h);
+    app_wait_parked($op);
+    kill_worker();
+    sleep 1.5;
+
+    my $retry = send_post("${_}hold?op=$op", 'x', \%h);
+    ok(app_wait($op, 2, 20), "$_: taken over");
+
+    my $e = (wait_events('lock.abandoned', $n))[-1];
+    is($e->{lock_holder}, lc Sys::Hostname::hostname(), 'from this host');
+    cmp_ok($e->{lock_age_ms} // 0, '>=', 1000, 'that long ago');
+
+    app_release($op, 1);
+    is($retry->read_response->status, 200, 'answered');
+}
+--- no_check_log
