@@ -383,7 +383,7 @@ if ($ENV{IDEMPOTENCY_STORE} eq 'postgres') {
         idempotency  $TEST_STORE;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
-    location /hold/ {
+    location /keep/ {
         idempotency                  $TEST_STORE;
         idempotency_unknown_outcome  hold;
         add_header                   X-Record $idempotency_record always;
@@ -394,12 +394,12 @@ my $held = { 'Idempotency-Key' => new_key() };
 
 send_post('/hold?op=g', 'x', { 'Idempotency-Key' => new_key() });
 app_wait_parked('g');
-send_post('/hold/hold?op=k', 'x', $held);
+send_post('/keep/hold?op=k', 'x', $held);
 app_wait_parked('k');
 kill_worker();
 select undef, undef, undef, 1.6;
 
-my $record = http_post('/hold/hold?op=k', 'x', $held)->header('X-Record');
+my $record = http_post('/keep/hold?op=k', 'x', $held)->header('X-Record');
 
 figures();
 ok(wait_for(sub { defined gauge('scan_age_seconds') }, 20), 'counted');
