@@ -118,6 +118,10 @@ ctl_stream(char *p, size_t size, size_t n, void *data)
             s->after[end - line - 4] = '\0';
         }
 
+        if (strncmp(line, ": some events", 13) == 0) {
+            ctl_say("%.*s", (int) (end - line - 2), line + 2);
+        }
+
         if (strncmp(line, "data: ", 6) != 0) {
             continue;
         }

@@ -25,6 +25,10 @@ static void ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
 static void ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
     ngx_http_idem_event_e event);
+static void ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
 static void ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
@@ -163,30 +167,14 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_event_e event)
 {
     uint64_t                now, original;
-    ngx_msec_t              ttl;
-    ngx_uint_t              count;
     ngx_http_idem_cover_t  *met;
 
-    now = ngx_http_idem_event_now();
     met = ctx->answer.met;
-    original = ctx->answer.original_time;
 
     switch (event) {
 
     case NGX_HTTP_IDEM_EVENT_REPLAY:
-
-        if (original) {
-            ngx_http_idem_line_time(line, "original_timestamp", original);
-            ngx_http_idem_line_number(line, "time_since_original_ms",
-                                      now > original ? now - original : 0);
-        }
-
-        if (ctx->answer.count) {
-            ngx_http_idem_line_number(line, "replay_count",
-                                      ctx->answer.count);
-        }
-
-        ngx_http_idem_event_original(ctx, line);
+        ngx_http_idem_event_replay(ctx, line);
         break;
 
     case NGX_HTTP_IDEM_EVENT_CONFLICT:
@@ -195,31 +183,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
     case NGX_HTTP_IDEM_EVENT_KEY_CREATED:
     case NGX_HTTP_IDEM_EVENT_KEY_EXPIRED:
-        ttl = ngx_http_idem_commit_ttl(ctx->claims.primary);
-        ngx_http_idem_line_number(line, "ttl_ms", ttl);
-
-        if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
-            ngx_http_idem_line_time(line, "expires_at", now + ttl);
-            break;
-        }
-
-        /* of the expired record; replays as counted by this nginx */
-
-        if (ngx_http_idem_replays_look(ctx->claims.primary->id, &count,
-                                       &original)
-            == NGX_OK)
-        {
-            ngx_http_idem_line_number(line, "replay_count", count);
-        }
-
-        if (ctx->claims.primary->op.original) {
-            original = ctx->claims.primary->op.original;
-        }
-
-        if (original && now > original) {
-            ngx_http_idem_line_number(line, "lifetime_ms", now - original);
-        }
-
+        ngx_http_idem_event_key(ctx, line, event);
         break;
 
     case NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION:
@@ -228,12 +192,24 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
             ngx_http_idem_line_number(line, "queue_depth",
                        ngx_http_idem_waiters_of(&ctx->conf->store->name,
                                                 met->id));
-        }
-
-        if (met) {
             ngx_http_idem_event_holder(ctx, line, &met->op.found.details);
         }
 
+        break;
+
+    case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
+
+        /* known from the store's reply, or from waiting for that holder */
+
+        original = cover->op.original ? cover->op.original
+                                      : ctx->answer.original_time;
+        now = ngx_http_idem_event_now();
+
+        if (original && now > original) {
+            ngx_http_idem_line_number(line, "lock_age_ms", now - original);
+        }
+
+        ngx_http_idem_event_holder(ctx, line, &cover->op.found.details);
         break;
 
     case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
@@ -247,23 +223,69 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                   ctx->capture.max_response);
         break;
 
-    case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
-
-        /* known from the store's reply, or from waiting for that holder */
-
-        if (cover->op.original) {
-            original = cover->op.original;
-        }
-
-        if (original && now > original) {
-            ngx_http_idem_line_number(line, "lock_age_ms", now - original);
-        }
-
-        ngx_http_idem_event_holder(ctx, line, &cover->op.found.details);
-        break;
-
     default:
         break;
+    }
+}
+
+
+static void
+ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line)
+{
+    uint64_t  now, original;
+
+    original = ctx->answer.original_time;
+
+    if (original) {
+        now = ngx_http_idem_event_now();
+
+        ngx_http_idem_line_time(line, "original_timestamp", original);
+        ngx_http_idem_line_number(line, "time_since_original_ms",
+                                  now > original ? now - original : 0);
+    }
+
+    if (ctx->answer.count) {
+        ngx_http_idem_line_number(line, "replay_count", ctx->answer.count);
+    }
+
+    ngx_http_idem_event_original(ctx, line);
+}
+
+
+static void
+ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
+    ngx_http_idem_event_e event)
+{
+    uint64_t                now, original;
+    ngx_msec_t              ttl;
+    ngx_uint_t              count;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = ctx->claims.primary;
+    original = ctx->answer.original_time;
+    now = ngx_http_idem_event_now();
+
+    ttl = ngx_http_idem_commit_ttl(cover);
+    ngx_http_idem_line_number(line, "ttl_ms", ttl);
+
+    if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
+        ngx_http_idem_line_time(line, "expires_at", now + ttl);
+        return;
+    }
+
+    /* of the expired record; replays as counted by this nginx */
+
+    if (ngx_http_idem_replays_look(cover->id, &count, &original) == NGX_OK) {
+        ngx_http_idem_line_number(line, "replay_count", count);
+    }
+
+    if (cover->op.original) {
+        original = cover->op.original;
+    }
+
+    if (original && now > original) {
+        ngx_http_idem_line_number(line, "lifetime_ms", now - original);
     }
 }
 
@@ -326,7 +348,7 @@ ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the host: of records that are in this nginx, it is this one */
+/* the host of the holder: records of the embedded store are this host's */
 
 static void
 ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
