@@ -167,7 +167,7 @@ ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
 }
 
 
-/* what is in this nginx is of this host, whether it is labelled or not */
+/* records of the embedded store are this host's, with or without labels */
 
 void
 ngx_http_idem_admin_host(ngx_http_idem_store_t *store,

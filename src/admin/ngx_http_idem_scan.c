@@ -268,7 +268,7 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
 
     tally->records[entry->state & 3]++;
 
-    /* a lock whose lease is over is nobody's, unless it is under hold */
+    /* an expired lock has no holder; under hold it still blocks its key */
 
     if (entry->state != NGX_HTTP_IDEM_IN_PROGRESS
         || (entry->left == 0 && !entry->hold))

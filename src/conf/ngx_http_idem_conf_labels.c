@@ -39,9 +39,9 @@ static const char  *ngx_http_idem_event_members[] = {
 
 
 /*
- * Where a directive says what the labels are, in a store that people read by
- * other means, too; and where events tell of a store that others share: which
- * host holds a lock is known from the record only.
+ * Records have labels if a directive sets one, and in a store that people read
+ * by other means (PostgreSQL).  Events of a remote store need them, too: only
+ * the record tells which host holds a lock.
  */
 
 ngx_uint_t

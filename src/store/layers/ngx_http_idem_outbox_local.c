@@ -126,7 +126,7 @@ ngx_http_idem_outbox_local_available(ngx_http_idem_node_t *node,
 
     if (op->abandoned) {
 
-        /* by this nginx: its labels say which host, too */
+        /* the previous holder was on this host: our own labels name it */
 
         op->original = node->claim.time;
         op->found.details = op->details;

@@ -37,7 +37,7 @@ enum {
     NGX_HTTP_IDEM_PG_ENTRY_DETAILS,
     NGX_HTTP_IDEM_PG_ENTRY_N,
 
-    /* of a list: bytes of the table, in each row of the first slice */
+    /* list: size of the table in bytes, in each row of the first slice */
     NGX_HTTP_IDEM_PG_LIST_HELD = NGX_HTTP_IDEM_PG_ENTRY_N,
     NGX_HTTP_IDEM_PG_LIST_N
 };

@@ -213,9 +213,9 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
 
         if (op->abandoned
             && (PQnfields(call->result) <= NGX_HTTP_IDEM_PG_CLAIM + 1
-                || ngx_http_idem_pg_keep(op, call->result,
-                                         NGX_HTTP_IDEM_PG_CLAIM + 1,
-                                         &op->found.details)
+                || ngx_http_idem_pg_copy_column(op, call->result,
+                                                NGX_HTTP_IDEM_PG_CLAIM + 1,
+                                                &op->found.details)
                    != NULL))
         {
             ngx_str_null(&op->found.details);

@@ -61,7 +61,7 @@ static const char  *ngx_http_idem_pg_texts[] = {
 
     "SELECT * FROM %V.idempotency_delete($1::bytea)",
 
-    /* with the first slice, what the table takes */
+    /* the first slice also returns the size of the table */
 
     "SELECT e.*, f.held FROM (SELECT CASE WHEN $1::bytea IS NULL THEN "
     "(SELECT o_bytes FROM %V.idempotency_figures()) END AS held) f "

@@ -467,7 +467,7 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
 }
 
 
-/* of what the lock was taken from: when that came, and who held it */
+/* of the previous record: the time of its request, and its labels */
 
 static ngx_int_t
 ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op, u_char *p,
