@@ -367,6 +367,10 @@ for ([ 'list', 'abcd' ], [ 'purge --tenant x', 'abcd', 4 ]) {
     is($json->{deleted}, $deleted, 'and what was deleted');
 }
 
+like(scalar(qx(script -qefc "build/idempotencyctl --url $url --store s list" /dev/null)),
+     qr/\r2 so far .*\r\e\[K/s, 'how far it is, on a terminal');
+unlike(scalar(ctl($url, '--store', 's', 'list')), qr/so far/, 'and only there');
+
 kill 'KILL', $pid;
 waitpid $pid, 0;
 

@@ -353,6 +353,13 @@ ok(wait_for(sub { post('/ok?op=t', new_key(), 'ter')->status == 200
 ok(wait_for(sub { trail('&actor=ter') || (sleep(0.2), 0)[1] }, 10),
    'and tells them');
 
+my $id = post('/ok?op=u', new_key(), 'ter')->header('X-Record');
+ok((grep { $_->{record} eq $id }
+         @{ http_get('/ops/records/trail?limit=1000')->json->{records} }),
+   'its records are listed');
+is(http_request('DELETE', "/ops/records/trail/$id", '', {})->json->{deleted}, 1,
+   'and deleted');
+
 
 
 === TEST 9: a deletion of events that the store does not answer
