@@ -446,6 +446,7 @@ ngx_http_idem_init(ngx_conf_t *cf)
     }
 
     if (ngx_http_idem_waiters_zone(cf) != NGX_OK
+        || ngx_http_idem_orphans_zone(cf) != NGX_OK
         || ngx_http_idem_activity_zone(cf) != NGX_OK
         || ngx_http_idem_replays_zone(cf) != NGX_OK)
     {

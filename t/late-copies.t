@@ -3,7 +3,8 @@
 
 # What was sent on a connection that broke is asked again on another; the first
 # copy may still come, later than all that followed it.  Under hold a lock that
-# it lays does not end by itself: it is given back again.
+# it lays does not end by itself: it is given back again, by another worker if
+# the one that gave it up is gone.
 
 use strict;
 use warnings;
@@ -24,14 +25,43 @@ if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
 add_block_preprocessor(sub {
     if ($store) {
         $proxy->tell('cut');
+        accept_releases();
         $store->command('FLUSHALL');
     }
 });
+
+# the server refuses to give back a lock that is there
+
+sub refuse_releases
+{
+    if ($ENV{IDEMPOTENCY_STORE} eq 'redis') {
+        eval { $store->command(qw(ACL SETUSER default), $_) } for qw(-@scripting -del -delex -delifeq);
+        return;
+    }
+
+    $store->sql(<<'_EOC_');
+CREATE FUNCTION idempotency.keep() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = 'lock_not_available'; END $$;
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON idempotency.idempotency_keys
+    FOR EACH ROW EXECUTE FUNCTION idempotency.keep();
+_EOC_
+}
+
+sub accept_releases
+{
+    return $store->command(qw(ACL SETUSER default +@all)) if $ENV{IDEMPOTENCY_STORE} eq 'redis';
+    $store->sql('DROP FUNCTION IF EXISTS idempotency.keep() CASCADE');
+}
 
 our $stores = <<'_EOC_';
     idempotency_store shared $TEST_REMOTE {
         server       127.0.0.1:$TEST_NGINX_PROXY_PORT;
         timeout      2s;
+        connections  1;
+    }
+    idempotency_store hasty $TEST_REMOTE {
+        server       127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        timeout      500ms;
         connections  1;
     }
     idempotency_store other $TEST_REMOTE {
@@ -53,6 +83,10 @@ our $locations = <<'_EOC_';
     idempotency_wait             0;
     location / {
         idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /hasty/ {
+        idempotency  hasty;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /brief/ {
@@ -93,6 +127,18 @@ sub twice
     is($given_up->read_response->error_code, 'STORE_UNAVAILABLE', 'one is given up');
 
     return $c;
+}
+
+# a request whose begin is not read before "pass", and is given up
+
+sub give_up
+{
+    my ($uri, $key) = @_;
+
+    ok(wait_for(sub { http_post('/hasty/ok?op=z', 'x', key())->status == 200 }), 'it works');
+    $store->command('FLUSHALL');
+    $proxy->tell('deaf');
+    is(http_post($uri, 'x', $key)->error_code, 'STORE_UNAVAILABLE', 'it is given up');
 }
 
 # the first copy comes, and lays a lock
@@ -191,3 +237,80 @@ ok(wait_for(sub { main::locked() == 0 }, 10), 'given back');
 main::comes(1);
 
 main::given_back('/brief/status/503?op=a&hold=1', $key, 2);
+
+
+
+=== TEST 4: a begin that was given up by a worker that exits
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+my $key = main::key();
+main::give_up('/hasty/ok?op=a&hold=1', $key);
+ok(nginx_reload(), 'its worker exits');
+main::comes(1);
+
+main::given_back('/hasty/ok?op=a&hold=1', $key, 1);
+error_log_like(qr/store "hasty": locks are given back for workers that are gone: 1/, 'by another worker');
+
+
+
+=== TEST 5: a begin that was given up by a worker that is killed
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- provokes: exited on signal 9
+--- client
+my $key = main::key();
+main::give_up('/hasty/ok?op=a&hold=1', $key);
+kill_worker();
+main::comes(1);
+
+main::given_back('/hasty/ok?op=a&hold=1', $key, 1);
+error_log_like(qr/store "hasty": locks are given back for workers that are gone: 1/, 'by another worker');
+
+
+
+=== TEST 6: a lock that a worker could not give back before it exited
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+main::warm();
+
+my $key = main::key();
+my $c = send_post('/hasty/status/503?op=a&hold=1', 'x', $key);
+is(app_wait_parked('a'), 1, 'it runs');
+$::proxy->tell('down');
+app_release('a');
+is($c->read_response->status, 503, 'it is not kept');
+error_log_like(qr/release in store "hasty" failed/, 'its lock is not given back');
+ok(nginx_reload(), 'its worker exits');
+is(main::locked(), 1, 'the lock is there');
+$::proxy->tell('pass');
+ok(wait_for(sub { main::locked() == 0 }, 20), 'another worker gives it back');
+
+
+
+=== TEST 7: a release that the server refuses for the time being
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+my $key = main::key();
+main::give_up('/hasty/ok?op=a&hold=1', $key);
+main::refuse_releases();
+main::comes(1);
+sleep 4;
+is(main::locked(), 1, 'the lock is still there');
+main::accept_releases();
+
+main::given_back('/hasty/ok?op=a&hold=1', $key, 1);

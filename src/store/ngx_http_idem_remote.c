@@ -11,8 +11,9 @@
  * Every operation can be resent: the token identifies the owner of a lock.
  * A begin that is abandoned after it was sent is followed by a release of its
  * token, which is retried for as long as the lease could last.  Under hold, a
- * release is followed by further ones if a delayed copy of the begin or of a
- * renewal may still write the lock.
+ * release is followed by further ones if it failed, or if a delayed copy of
+ * the begin or of a renewal may still write the lock; and another worker sends
+ * them if this one exits (..._orphans.c).
  *
  * A watch is queued before it is sent, so that a notification that overtakes
  * the reply finds the watch.  Notifications may get lost or be forged.
@@ -36,15 +37,23 @@
 /* how often each is sent once half of that number are outstanding */
 #define NGX_HTTP_IDEM_UNDO_N    4
 
-/* the delay before each next one quadruples, up to this attempt */
-#define NGX_HTTP_IDEM_UNDO_MAX  12
+/* the delay before each next one doubles, up to this attempt */
+#define NGX_HTTP_IDEM_UNDO_MAX  20
+
+/* interval of looking for locks of workers that are gone, ms */
+#define NGX_HTTP_IDEM_ADOPT     1000
 
 /* polling interval, ms: the first without notifications; with them */
 #define NGX_HTTP_IDEM_POLL_MIN  10
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
 
-static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
+static ngx_int_t ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
+static ngx_int_t ngx_http_idem_remote_undo_start(
+    ngx_http_idem_remote_t *remote, u_char *id, u_char *token,
+    ngx_msec_t life, ngx_uint_t hold);
+static void ngx_http_idem_remote_undone(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
@@ -54,6 +63,7 @@ static void ngx_http_idem_remote_watch_handler(ngx_event_t *ev);
 
 const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
     ngx_http_idem_remote_init,
+    ngx_http_idem_remote_exit,
     ngx_http_idem_remote_ask,
     ngx_http_idem_remote_watch,
     ngx_http_idem_remote_cancel,
@@ -71,15 +81,33 @@ const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
 
 void
 ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
-    const ngx_http_idem_remote_type_t *type, ngx_msec_t timeout)
+    const ngx_http_idem_remote_type_t *type, ngx_http_idem_store_t *store,
+    ngx_msec_t timeout)
 {
     ngx_uint_t  i;
 
     remote->type = type;
+    remote->store = store;
     remote->timeout = timeout;
 
     for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
         ngx_queue_init(&remote->watches[i]);
+    }
+
+    remote->adopt.handler = ngx_http_idem_remote_adopt;
+    remote->adopt.data = remote;
+    remote->adopt.log = ngx_cycle->log;
+    remote->adopt.cancelable = 1;
+
+    ngx_add_timer(&remote->adopt, NGX_HTTP_IDEM_ADOPT);
+}
+
+
+void
+ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
+{
+    if (remote->adopt.timer_set) {
+        ngx_del_timer(&remote->adopt);
     }
 }
 
@@ -96,7 +124,12 @@ ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
     }
 
     if (ngx_http_idem_remote_is_undo(op)) {
-        remote->undos--;
+
+        if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
+            return NGX_AGAIN;
+        }
+
+        ngx_http_idem_remote_undone(op);
     }
 
     return NGX_OK;
@@ -154,7 +187,7 @@ ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op)
         ngx_http_idem_remote_unwatch(op);
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
-        ngx_http_idem_remote_undo(op);
+        (void) ngx_http_idem_remote_undo(op);
     }
 }
 
@@ -251,7 +284,7 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
         } else if (op->result != NGX_HTTP_IDEM_FOUND
                    || op->found.state == NGX_HTTP_IDEM_IN_PROGRESS)
         {
-            ngx_http_idem_remote_undo(op);
+            (void) ngx_http_idem_remote_undo(op);
         }
 
         break;
@@ -279,57 +312,119 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
             return;
         }
 
-        ngx_http_idem_remote(op)->undos--;
+        ngx_http_idem_remote_undone(op);
 
         /* no error: another request has the record, or the lease is over */
         op->result = NGX_HTTP_IDEM_OK;
 
-    } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE
-               && op->hold && op->laid.stray
-               && op->result != NGX_HTTP_IDEM_ERROR)
+    } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE && op->hold
+               && (op->laid.stray || op->result == NGX_HTTP_IDEM_ERROR)
+               && ngx_http_idem_remote_undo(op) == NGX_OK)
     {
-        /*
-         * A delayed copy may write the lock again, and under hold it would
-         * not expire.
-         */
-        ngx_http_idem_remote_undo(op);
+        /* under hold the lock would not expire */
+        op->kept = 1;
     }
 
     ngx_http_idem_store_complete(op);
 }
 
 
-/* releases a lock of an abandoned begin, or that a delayed copy may write */
+/*
+ * Sends releases of a lock that no request uses: the lock of an abandoned
+ * begin, one that a delayed copy may write again, or one whose release failed.
+ */
 
-static void
+static ngx_int_t
 ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
 {
-    ngx_http_idem_op_t      *op;
-    ngx_http_idem_remote_t  *remote;
+    /* as long as the lock may live: under hold it outlives its lease */
 
-    remote = ngx_http_idem_remote(locked);
+    return ngx_http_idem_remote_undo_start(ngx_http_idem_remote(locked),
+                            locked->id, locked->token,
+                            locked->hold ? ngx_http_idem_lock_life(locked)
+                                         : locked->lease,
+                            locked->hold);
+}
+
+
+static ngx_int_t
+ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
+    u_char *token, ngx_msec_t life, ngx_uint_t hold)
+{
+    ngx_http_idem_op_t  *op;
 
     if (remote->undos >= NGX_HTTP_IDEM_UNDOS) {
-        return;
+        return NGX_DECLINED;
     }
 
-    op = ngx_http_idem_op_detached(locked->store, NGX_HTTP_IDEM_OP_RELEASE,
-                                   locked->id, locked->token);
+    op = ngx_http_idem_op_detached(remote->store, NGX_HTTP_IDEM_OP_RELEASE,
+                                   id, token);
     if (op == NULL) {
-        return;
+        return NGX_DECLINED;
     }
 
     remote->undos++;
 
     op->data = remote;
+    op->lease = life;
+    op->hold = hold;
 
-    /* as long as the lock may live: under hold it outlives its lease */
-
-    op->lease = locked->hold ? ngx_http_idem_lock_life(locked)
-                             : locked->lease;
-    op->hold = locked->hold;
+    if (hold) {
+        ngx_http_idem_orphan_add(op, life);
+    }
 
     ngx_http_idem_op_detach(op);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_remote_undone(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote(op)->undos--;
+
+    if (op->hold) {
+        ngx_http_idem_orphan_remove(op);
+    }
+}
+
+
+/* continues the releases of workers that exited or were killed */
+
+static void
+ngx_http_idem_remote_adopt(ngx_event_t *ev)
+{
+    u_char                   id[NGX_HTTP_IDEM_ID_LEN];
+    u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
+    ngx_uint_t               n;
+    ngx_msec_t               life;
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ev->data;
+
+    if (ngx_exiting) {
+        return;
+    }
+
+    for (n = 0; remote->undos < NGX_HTTP_IDEM_UNDOS; n++) {
+
+        if (ngx_http_idem_orphan_adopt(remote->store, id, token, &life)
+            != NGX_OK
+            || ngx_http_idem_remote_undo_start(remote, id, token, life, 1)
+               != NGX_OK)
+        {
+            break;
+        }
+    }
+
+    if (n) {
+        ngx_log_error(NGX_LOG_NOTICE, ev->log, 0,
+                      "idempotency: store \"%V\": locks are given back for "
+                      "workers that are gone: %ui", &remote->store->name, n);
+    }
+
+    ngx_add_timer(ev, NGX_HTTP_IDEM_ADOPT);
 }
 
 
@@ -339,7 +434,9 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
  * another connection; or the begin is in a transaction that waits for a
  * standby.  Then the begin takes the lock after the release.  Usually that
  * lock ends with its lease.  Under hold it does not, so the release is sent
- * again, at growing intervals, for as long as such a lock may live.
+ * again, at growing intervals, for as long as such a lock may live.  A release
+ * that the server refused is sent again in any case.  None of these timers
+ * delays the exit of a worker.
  */
 
 static ngx_int_t
@@ -351,9 +448,8 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
     remote = ngx_http_idem_remote(op);
     elapsed = ngx_current_msec - op->start;
 
-    if (!op->hold || ngx_exiting
-        || op->result == NGX_HTTP_IDEM_ERROR
-        || elapsed >= op->lease)
+    if (elapsed >= op->lease
+        || (!op->hold && op->result != NGX_HTTP_IDEM_ERROR))
     {
         return NGX_DECLINED;
     }
@@ -367,7 +463,7 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
     }
 
     delay = remote->timeout
-            << (2 * ngx_min(op->attempt, NGX_HTTP_IDEM_UNDO_MAX) - 2);
+            << (ngx_min(op->attempt, NGX_HTTP_IDEM_UNDO_MAX) - 1);
 
     ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler,
                                ngx_min(delay, op->lease - elapsed));

@@ -52,10 +52,14 @@ typedef struct {
 typedef struct {
     const ngx_http_idem_remote_type_t
                 *type;
+    ngx_http_idem_store_t
+                *store;
     ngx_msec_t   timeout;                        /* of one operation */
     ngx_uint_t   undos;                          /* releases of abandoned
                                                     begins that are
                                                     outstanding */
+    ngx_event_t  adopt;                          /* ... of workers that are
+                                                    gone */
     ngx_uint_t   nwatches;
     ngx_queue_t  watches[NGX_HTTP_IDEM_WATCHES];
 } ngx_http_idem_remote_t;
@@ -77,7 +81,9 @@ typedef struct {
 
 /* called in init_process */
 void ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
-    const ngx_http_idem_remote_type_t *type, ngx_msec_t timeout);
+    const ngx_http_idem_remote_type_t *type, ngx_http_idem_store_t *store,
+    ngx_msec_t timeout);
+void ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote);
 
 /* for the backend's table: all operations but watch; watch; cancel */
 ngx_int_t ngx_http_idem_remote_ask(ngx_http_idem_op_t *op);
@@ -127,7 +133,8 @@ void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
 typedef struct {
     void       (*init)(ngx_http_idem_remote_t *remote,
                        const ngx_http_idem_remote_type_t *type,
-                       ngx_msec_t timeout);
+                       ngx_http_idem_store_t *store, ngx_msec_t timeout);
+    void       (*exit)(ngx_http_idem_remote_t *remote);
     ngx_int_t  (*ask)(ngx_http_idem_op_t *op);
     ngx_int_t  (*watch)(ngx_http_idem_op_t *op);
     void       (*cancel)(ngx_http_idem_op_t *op);
@@ -147,6 +154,17 @@ typedef struct {
 
 
 extern const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions;
+
+
+/*
+ * ..._orphans.c: locks that this worker gives back, and that another worker
+ * gives back if this one is gone before
+ */
+ngx_int_t ngx_http_idem_orphans_zone(ngx_conf_t *cf);
+void ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life);
+void ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op);
+ngx_int_t ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store,
+    u_char *id, u_char *token, ngx_msec_t *life);
 
 
 #endif /* _NGX_HTTP_IDEM_REMOTE_H_INCLUDED_ */

@@ -276,7 +276,7 @@ ngx_http_idem_outbox_committed(ngx_http_idem_op_t *op, uintptr_t note)
 static ngx_int_t
 ngx_http_idem_outbox_released(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    if (!ngx_http_idem_layer_answered(op)) {
+    if (!ngx_http_idem_layer_answered(op) && !op->kept) {
         ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_conf(op), op);
     }
 

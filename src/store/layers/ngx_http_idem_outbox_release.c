@@ -6,6 +6,8 @@
 
 /*
  * Releases that failed: this worker retries them until the lease expires.
+ * Under hold a lock outlives its lease; there the store inside sends the
+ * releases itself (..._remote.c).
  *
  * Called by the outbox; calls the store inside it.
  */
@@ -45,11 +47,20 @@ void
 ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
+    ngx_msec_t                       until;
     ngx_http_idem_op_t              *again;
     ngx_http_idem_outbox_release_t  *release;
 
+    until = op->start + op->lease;
+
+    if ((ngx_msec_int_t) (op->locked_until - until) > 0) {
+        /* under hold it does not end by itself */
+        until = op->locked_until;
+    }
+
     if (ngx_exiting
-        || op->lease <= NGX_HTTP_IDEM_OUTBOX_DELAY_MIN
+        || (ngx_msec_int_t) (until - op->start)
+           <= NGX_HTTP_IDEM_OUTBOX_DELAY_MIN
         || o->nreleases >= NGX_HTTP_IDEM_OUTBOX_RELEASES)
     {
         return;
@@ -71,13 +82,7 @@ ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_t *o,
 
     release->outbox = o;
     release->op = again;
-    release->until = op->start + op->lease;
-
-    if ((ngx_msec_int_t) (op->locked_until - release->until) > 0) {
-        /* under hold the lock outlives its lease */
-        release->until = op->locked_until;
-    }
-
+    release->until = until;
     release->delay = NGX_HTTP_IDEM_OUTBOX_DELAY_MIN;
 
     release->timer.handler = ngx_http_idem_outbox_release_again;

@@ -409,7 +409,7 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
     pg->conns[0].listens = (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY);
 
     ngx_http_idem_pg_remote->init(&pg->remote, &ngx_http_idem_pg_remote_type,
-                                  pg->timeout);
+                                  store, pg->timeout);
 
     ngx_http_idem_pg_purge_init(pg);
 
@@ -432,6 +432,7 @@ ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
 
     pg = store->conf;
 
+    ngx_http_idem_pg_remote->exit(&pg->remote);
     ngx_http_idem_pg_purge_exit(pg);
 
     for (i = 0; pg->conns && i < pg->nconns; i++) {

@@ -367,7 +367,7 @@ ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
 
     ngx_http_idem_redis_command_init();
     ngx_http_idem_remote_init(&redis->remote, &ngx_http_idem_redis_remote,
-                              redis->client.timeout);
+                              store, redis->client.timeout);
 
     if (ngx_redis_init(&redis->client) != NGX_OK) {
         return NGX_ERROR;
@@ -392,6 +392,7 @@ ngx_http_idem_redis_exit_process(ngx_cycle_t *cycle,
 
     redis = store->conf;
 
+    ngx_http_idem_remote_exit(&redis->remote);
     ngx_redis_exit(&redis->client);
 }
 
