@@ -333,6 +333,35 @@ is($r->body, "run 1\n", 'and the next one runs');
 
 
 
+=== TEST 20: a lock under hold that was given back does not come back with a crash
+Its begin is on the disk before it is answered, and so is its release.
+--- store: postgres
+--- http_config eval: main::store('OWN', 'purge off;')
+--- config eval: "idempotency_unknown_outcome hold;\n" . $::location =~ s/(idempotency_wait) +\w+;/$1 0;/r
+--- client_timeout: 120
+--- client
+is(main::until_answered('/ok?op=z', main::key())->status, 200, 'it works');
+
+# only what has to be is written at once
+
+$::pg->sql($_) for "ALTER SYSTEM SET wal_writer_delay = '10s'", 'SELECT pg_reload_conf()';
+ok(wait_for(sub { $::pg->sql('SHOW wal_writer_delay') eq '10s' }), 'the server is in no hurry');
+sleep 0.5;
+
+my $key = main::key();
+is(http_post('/status/503?op=a', 'x', $key)->status, 503, 'ran, and is not kept');
+ok(wait_for(sub { $::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys WHERE state = 1') == 0 }),
+   'its lock is given back');
+$::pg->restart('QUIT');
+$::pg->sql($_) for 'ALTER SYSTEM RESET wal_writer_delay', 'SELECT pg_reload_conf()';
+
+is($::pg->sql('SELECT count(*) FROM idempotency.idempotency_keys WHERE state = 1'), 0, 'still so after a crash');
+my $r;
+ok(wait_for(sub { ($r = http_post('/status/503?op=a', 'x', $key))->body eq "run 2\n" || (sleep 0.3) && 0 }, 20),
+   'and the next one runs');
+
+
+
 === TEST 4: the reply to a begin is lost, and that to a commit
 --- store: postgres
 --- http_config eval: main::store('PROXY', 'purge off; wake poll;')

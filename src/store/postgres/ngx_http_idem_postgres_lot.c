@@ -191,8 +191,9 @@ ngx_http_idem_pg_lot_order(const void *one, const void *two)
 
 /*
  * Whether a transaction must be on disk before the server replies: if the
- * connection is durable, or if the lot has a commit without a response, or a
- * lock under hold, which must survive a crash of the server as a commit does.
+ * connection is durable, or if the lot has a commit without a response, or
+ * acquires or releases a lock under hold.  Such a lock must survive a crash of
+ * the server as a commit does, and would not expire if its release was lost.
  */
 
 static ngx_uint_t
@@ -211,7 +212,8 @@ ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
 
     for (i = 0; i < n; i++) {
         if (calls[i]->step == NGX_HTTP_IDEM_OP_COMMIT
-            || (calls[i]->step == NGX_HTTP_IDEM_OP_BEGIN
+            || ((calls[i]->step == NGX_HTTP_IDEM_OP_BEGIN
+                 || calls[i]->step == NGX_HTTP_IDEM_OP_RELEASE)
                 && calls[i]->op->hold))
         {
             return 1;
