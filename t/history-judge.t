@@ -232,4 +232,69 @@ is(tortured('lease', [ [ 'C', 1, 0, 5.4, '200', 2.3 ], [ 'C', 2, 11 ] ]), 'nothi
 is(tortured('hold', [ [ 'C', 1, 0, 7.4, '200', 2.3 ], [ 'C', 2, 11 ] ]), 'unknown outcome, but under hold',
    '... which is no excuse under hold, either');
 
+
+# --- an outcome that is unknown under hold, of what never ran: a worker was killed
+# with the request in its hands
+
+sub never_ran
+{
+    my ($told, @kill) = @_;
+    my $judge = bless judge_of([], told => [ { host => 'E', code => '-', run => 0, %$told } ],
+                               kills => [ @kill ]), 'Judge';
+
+    for my $e (@{ $judge->{told}{1} }) { $e->{from} += 1000 }
+
+    return $judge->unknown(1, { id => 'op1', policy => 'hold', what => 'ok', store => 'postgres' });
+}
+
+my %killed = (from => 'E', pid => 7, since => 11, at => 11.02);
+
+ok(never_ran({ from => 10, to => 11.1, status => 'gone' }, \%killed), 'its worker was killed, and its client saw that');
+ok(!never_ran({ from => 10, to => 11.1, status => 'gone', host => 'F' }, \%killed), '... not one of another nginx');
+ok(!never_ran({ from => 11.5, to => 12, status => 'gone' }, \%killed), '... before it came');
+ok(!never_ran({ from => 10, to => 10.5, status => 'gone' }, \%killed), '... after its client was let go');
+ok(!never_ran({ from => 10, to => 11.1, status => 'gone' }), 'nobody was killed');
+ok(never_ran({ from => 10, to => 10.2, status => 'left' }, \%killed), 'its client had left');
+ok(!never_ran({ from => 2, to => 3, status => 'left' }, \%killed), '... long before');
+ok(never_ran({ from => 10, to => 10.7, status => 503 }, \%killed), 'its release may have been on the way');
+ok(!never_ran({ from => 10, to => 14, status => 503 }, \%killed), '... of a worker that answered it later on');
+ok(!never_ran({ from => 5, to => 6, status => 503, code => 'STORE_UNAVAILABLE' }, \%killed),
+   'a begin that was given up is given back by another worker');
+
+
+# --- two that were kept, and what is replayed
+
+sub replayed
+{
+    my ($told, @log) = @_;
+    my @kills = map { +{ from => $_->[0], pid => $_->[3], at => $_->[2] } } grep { $_->[1] eq 'killed' } @log;
+    my $judge = bless judge_of([ [ 'E', 1, 0, 1 ], [ 'F', 2, 5, 6 ] ], kills => \@kills), 'Judge';
+
+    $judge->{start} = 1000;
+    $judge->{told}{1} = [ { replayed => 1, from => 1000 + $told->[2], to => 1000.1 + $told->[2], host => $told->[0],
+                            run => $told->[1] } ];
+    push @{ $judge->{log}{ '0' x 16 } }, { from => $_->[0], what => $_->[1], at => 1000 + $_->[2] } for @log;
+    $judge->judge_replays(1, { policy => 'lease', store => 'postgres' },
+                          App::executions("$judge->{site}{dir}/executions", 'op1'));
+
+    return $judge->{broken}[0] || 'right';
+}
+
+my @first = ([ 'E', 'kept', 1 ], [ 'F', 'kept', 6 ], [ 'E', 'landed', 8 ]);
+
+is(replayed([ 'F', 1, 12 ], @first, [ 'F', 'dropped', 9 ]), 'right', 'both were kept, and the first run landed first');
+is(replayed([ 'F', 1, 12 ], [ 'E', 'kept', 1 ], [ 'E', 'landed', 5 ], [ 'F', 'lost', 6 ]), 'right',
+   '... or the second run lost its lock to that');
+is(replayed([ 'F', 1, 12 ], [ 'E', 'kept', 1 ], [ 'F', 'killed', 5.5, 2 ], [ 'E', 'landed', 8 ]), 'right',
+   '... or its worker was killed before it had a response');
+like(replayed([ 'F', 1, 12 ], [ 'E', 'kept', 1 ], [ 'F', 'killed', 5.5, 3 ], [ 'E', 'landed', 8 ]), qr/but run 2 began/,
+     '... not another worker');
+like(replayed([ 'F', 1, 12 ], [ 'E', 'kept', 1 ], [ 'E', 'landed', 8 ]), qr/but run 2 began/,
+     'the commit of the second run was in the store');
+like(replayed([ 'F', 1, 12 ], [ 'E', 'kept', 1 ], [ 'F', 'kept', 6 ], [ 'F', 'landed', 7 ], [ 'E', 'landed', 9 ]),
+     qr/but run 2 began/, '... or had landed before');
+like(replayed([ 'F', 1, 12 ], [ 'E', 'kept', 1 ], [ 'F', 'kept', 6 ]), qr/but run 2 began/, 'nothing of the first had landed');
+like(replayed([ 'F', 1, 7 ], @first), qr/but run 2 began/, '... not yet');
+like(replayed([ 'F', 1, 3 ], @first), qr/but run 2 began/, 'the store had it before the second run: a true double');
+
 done_testing();

@@ -577,8 +577,8 @@ sub unknown
     return 0;
 }
 
-# its begin was given up while the store was out of reach, and a worker ended
-# before it could be given back
+# its begin was given up while the store was out of reach, and its nginx ended
+# before it could be given back; of a worker that ends another one goes on
 
 sub left_begin
 {
@@ -590,7 +590,7 @@ sub left_begin
     {
         return 1 if grep { $_->{from} eq $t->{host} && $_->{at} >= $t->{from}
                            && $_->{at} <= $o->[1] + $self->found($o->[1]) }
-                    @{ $s->{kills} }, @{ $s->{deaths} }, @{ $s->{reloads} };
+                    @{ $s->{deaths} };
     }
 
     return 0;

@@ -66,9 +66,9 @@ sub do_kill
     my $worker = $w[rand @w];
 
     $self->{count}('worker kill -9');
-    my $at = time;
+    my $since = time;
     kill KILL => $worker;
-    push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
+    push @{ $self->{kills} }, { since => $since, at => time, from => $n, pid => $worker };
 }
 
 
@@ -81,24 +81,27 @@ sub do_lock
     my $n = $self->some_nginx;
 
     my $before = $self->{site}->lock_kills($n);
+    my $since = time;
     $self->{site}->kill_with_lock($n, 1 + int rand 20, 1 + int rand 2 ** (3 + rand 10));
 
     for (1 .. 20) {
         sleep 0.02;
+        my $now = time;
         last if $self->{site}->lock_kills($n) > $before;
+        $since = $now;
     }
 
     # one that has the lock just now may still die
 
-    my $at = time;
     $self->{site}->kill_with_lock($n, 0, 0);
     sleep 0.1;
+    my $at = time;
 
     my ($kills, $worker) = $self->{site}->lock_kills($n);
     return if $kills == $before;
 
     $self->{count}('worker killed with a lock');
-    push @{ $self->{kills} }, { at => $at, from => $n, pid => $worker };
+    push @{ $self->{kills} }, { since => $since, at => $at, from => $n, pid => $worker };
 }
 
 

@@ -153,9 +153,10 @@ sub judge_more
 
 
 # why there is no outcome under hold: an execution that has none; an
-# application that was killed before it could note one; a worker that was
-# killed with a request for it; or one that ended, while the store was away,
-# with a lock to give back: a begin that had been given up
+# application that was killed before it could note one; or a worker that was
+# killed with a request for it in its hands.  A begin that was given up is no
+# reason, nor is a release that failed: another worker goes on with those,
+# whatever becomes of the one that had them
 
 sub unknown
 {
@@ -170,23 +171,28 @@ sub unknown
                                                   @{ $self->{faults}{apps} };
         return 1 if $t->{status} eq 'left' && grep { $_ >= $t->{from} - SLACK && $_ <= $t->{to} + 2 }
                                               @{ $self->{faults}{apps} };
-    }
-
-    for my $kill (@{ $self->{faults}{kills} }) {
-        return 1 if grep { $_->{host} eq $kill->{from} && $_->{from} - SLACK <= $kill->{at}
-                           && $kill->{at} <= $_->{to} + ($_->{status} eq 'left' ? 2 : SLACK) } @{ $self->{told}{$i} };
-    }
-
-    for my $end (@{ $self->{faults}{kills} }, @{ $self->{faults}{reloads} }) {
-        if (grep { $_->{host} eq $end->{from} && ($_->{code} eq 'STORE_UNAVAILABLE' || $_->{status} eq 'left')
-                   && $end->{at} >= $_->{from} && $end->{at} <= $_->{to} + 10 } @{ $self->{told}{$i} })
-        {
-            $self->count('locks under hold that a worker took with it');
-            return 1;
-        }
+        return 1 if $self->died_with($t);
     }
 
     return 0;
+}
+
+
+# A worker of that nginx was killed while it may have had this request: before
+# it answered; or right after that, when a release may be on its way for as long
+# as the store has to answer: from then on the other workers know of it.  Of a
+# client that left nginx may hear late.
+
+sub died_with
+{
+    my ($self, $t) = @_;
+    my $answered = $t->{status} =~ /^\d/;
+    my $busy = SLACK + $self->busy($t->{to} - 1, $t->{to} + 2);
+    my $since = $answered ? $t->{to} - $busy : $t->{from} - SLACK;
+    my $until = $t->{to} + $busy + ($answered ? $self->{timeout} : $t->{status} eq 'left' ? 2 : 0);
+
+    return scalar grep { $_->{from} eq $t->{host} && $_->{at} >= $since && ($_->{since} || $_->{at}) <= $until }
+                  @{ $self->{faults}{kills} };
 }
 
 
@@ -399,7 +405,7 @@ sub killed
     for my $kill (@{ $self->{faults}{kills} }) {
         next if $kill->{pid} != $before->{pid} || $kill->{from} ne $before->{from};
         next if $kill->{at} < $before->{begin} - SLACK || ($kill->{since} || $kill->{at}) > $late;
-        next if grep { $_->{run} == $before->{run} && $_->{to} < $kill->{at} } @{ $self->{told}{$i} };
+        next if grep { $_->{run} == $before->{run} && $_->{to} < ($kill->{since} || $kill->{at}) } @{ $self->{told}{$i} };
         return 1;
     }
 
@@ -447,7 +453,8 @@ sub fell_back
 # A replay is of an execution whose response is stored, or kept by the nginx
 # that replays it.  What was replayed is over, save that another nginx does not
 # know of what is kept; and once another may have run, what is kept is replayed
-# only after it was tried in vain.
+# only after it was tried in vain.  Or both were kept, and the first to reach the
+# store was not the last to run.
 
 sub judge_replays
 {
@@ -470,7 +477,10 @@ sub judge_replays
             my $before = $t->{to} + SLACK < $next->{begin};
             my $after = $t->{from} > $next->{begin} + SLACK;
 
-            if ($before || $after) {
+            if ($after && $self->landed_first($i, $t, $run, $next)) {
+                $self->count('replays of what was kept, and landed before another');
+
+            } elsif ($before || $after) {
                 $self->count('replays of what was kept, and run again elsewhere');
 
                 if ($t->{host} ne $run->{from}
@@ -491,6 +501,26 @@ sub judge_replays
     }
 
     $self->count('operations with replays of two executions') if keys %of > 1 && $op->{policy} ne 'brief';
+}
+
+
+# Two nginx could not reach the store, and one ran what the other had run.  The
+# commit that the first one kept reached the store while that of the second was
+# not there: it was kept as well, or was lost to this one, or there was none.  A
+# commit that lands on one that is there is none of this.
+
+sub landed_first
+{
+    my ($self, $i, $t, $run, $next) = @_;
+
+    return 0 if $run->{from} eq $next->{from};
+
+    my ($kept) = $self->said('kept', $run, $run->{from}, $run->{begin}, $t->{to}) or return 0;
+    my ($landed) = $self->said('landed', $run, $run->{from}, $kept->{at}, $t->{to}) or return 0;
+
+    return 1 if $self->no_outcome($next) || $self->killed($i, $next);
+    return 0 if $self->said('landed', $next, $next->{from}, $next->{begin}, $landed->{at} - 1);
+    return scalar $self->said('kept|lost', $next, $next->{from}, $next->{begin}, $landed->{at} + $self->{read});
 }
 
 
