@@ -287,6 +287,32 @@ is($first->status, 204, 'moved');
 is(content_of('put/moved.txt'), 'hello', 'moved: and there');
 is_replay($first, $retry, 'MOVE');
 
+# what COPY and MOVE do is in their header, too
+
+for my $method (qw(COPY MOVE)) {
+    my %key = ('Idempotency-Key' => new_key());
+    my $ask = sub { http_request($method, '/put/empty.txt', undef, { %key, @_ }) };
+    my $other = "$ENV{TEST_NGINX_SERVROOT}/html/put/other-$method.txt";
+
+    $first = $ask->(Destination => "/put/$method.txt", Overwrite => 'F');
+    is($first->status, 204, "$method: once");
+    is($ask->(Destination => "/put/other-$method.txt", Overwrite => 'F')->error_code, 'IDEMPOTENCY_CONFLICT',
+       "$method to another destination");
+    ok(!-e $other, '... where nothing is');
+    is($ask->(Destination => "/put/$method.txt", Overwrite => 'T')->error_code, 'IDEMPOTENCY_CONFLICT',
+       "$method that may overwrite");
+    is($ask->(Destination => "/put/$method.txt", Overwrite => 'F', Depth => 0)->error_code, 'IDEMPOTENCY_CONFLICT',
+       "$method of another depth");
+    is_replay($first, $ask->(Destination => "/put/$method.txt", Overwrite => 'F'), "$method: the same again");
+}
+
+# ... and nothing else does so
+
+my %put = ('Idempotency-Key' => new_key());
+$first = http_put('/put/dest.txt', 'x', { %put, Destination => '/a' });
+is($first->status, 201, 'PUT');
+is_replay($first, http_put('/put/dest.txt', 'x', { %put, Destination => '/b' }), 'PUT, with another Destination');
+
 # nothing is left behind
 
 ok(wait_for(sub { !bodies_left() }, 5), 'no file left behind');

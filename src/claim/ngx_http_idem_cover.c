@@ -148,7 +148,7 @@ ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
     fields[0] = *scope;
     fields[1] = ctx->key;
 
-    cover->claim.scheme = ctx->conf->scheme;
+    cover->claim.scheme = ngx_http_idem_request_scheme(ctx->request, ctx);
 
     if (ctx->body.parsed) {
         ngx_http_idem_json_paths(ctx->body.json, &cover->details);

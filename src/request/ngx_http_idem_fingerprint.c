@@ -21,8 +21,32 @@
 #include "canonical/ngx_http_idem_url.h"
 
 
+/*
+ * COPY and MOVE (RFC 4918) say in their header what they do.  A fingerprint
+ * with that is of a scheme of its own, so that records of a version that did
+ * without are still found by their target.
+ */
+#define NGX_HTTP_IDEM_SCHEME_TRANSFER  0x44415631      /* "DAV1" */
+
+#define ngx_http_idem_is_transfer(r)                                          \
+    ((r)->method & (NGX_HTTP_COPY|NGX_HTTP_MOVE))
+
+
+static void ngx_http_idem_transfer(ngx_http_request_t *r, u_char *hash);
 static ngx_int_t ngx_http_idem_media_type(ngx_http_request_t *r,
     ngx_str_t *type);
+
+
+/* headers of COPY and MOVE that count, in lower case */
+
+static ngx_str_t  ngx_http_idem_transfer_headers[] = {
+    ngx_string("destination"),
+    ngx_string("overwrite"),
+    ngx_string("depth")
+};
+
+#define NGX_HTTP_IDEM_TRANSFER_HEADERS                                        \
+    (sizeof(ngx_http_idem_transfer_headers) / sizeof(ngx_str_t))
 
 
 /*
@@ -98,8 +122,9 @@ ngx_int_t
 ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_uint_t whole, u_char *identity, u_char *hash)
 {
-    u_char     kind;
-    ngx_str_t  fields[7];
+    u_char      kind, transfer[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t   fields[8];
+    ngx_uint_t  n;
 
     fields[0].data = identity;
     fields[0].len = NGX_HTTP_IDEM_HASH_LEN;
@@ -129,9 +154,69 @@ ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     fields[6].data = ctx->body.hash;
     fields[6].len = NGX_HTTP_IDEM_HASH_LEN;
 
-    ngx_http_idem_digest_fields(hash, fields, 7);
+    n = 7;
+
+    if (ngx_http_idem_is_transfer(r)) {
+        ngx_http_idem_transfer(r, transfer);
+
+        fields[n].data = transfer;
+        fields[n++].len = NGX_HTTP_IDEM_HASH_LEN;
+    }
+
+    ngx_http_idem_digest_fields(hash, fields, n);
 
     return NGX_OK;
+}
+
+
+/* how the fingerprint of that request is made: the scheme of its location */
+
+uint32_t
+ngx_http_idem_request_scheme(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    if (ngx_http_idem_is_transfer(r)
+        && ctx->conf->fingerprint->mode != NGX_HTTP_IDEM_FINGERPRINT_OFF)
+    {
+        return ctx->conf->scheme ^ NGX_HTTP_IDEM_SCHEME_TRANSFER;
+    }
+
+    return ctx->conf->scheme;
+}
+
+
+/* all that were sent, in their order: which of two counts is the server's */
+
+static void
+ngx_http_idem_transfer(ngx_http_request_t *r, u_char *hash)
+{
+    ngx_str_t               *name;
+    ngx_uint_t               i, k;
+    ngx_list_part_t         *part;
+    ngx_table_elt_t         *h;
+    ngx_http_idem_digest_t   d;
+
+    ngx_http_idem_digest_start(&d);
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            for (k = 0; k < NGX_HTTP_IDEM_TRANSFER_HEADERS; k++) {
+                name = &ngx_http_idem_transfer_headers[k];
+
+                if (h[i].hash && h[i].key.len == name->len
+                    && ngx_strncasecmp(h[i].key.data, name->data, name->len)
+                       == 0)
+                {
+                    ngx_http_idem_digest_field(&d, name->data, name->len);
+                    ngx_http_idem_digest_field(&d, h[i].value.data,
+                                               h[i].value.len);
+                }
+            }
+        }
+    }
+
+    ngx_http_idem_digest_done(&d, hash);
 }
 
 

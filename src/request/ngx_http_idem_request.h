@@ -365,6 +365,8 @@ ngx_int_t ngx_http_idem_identity(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_fingerprint(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t whole, u_char *identity,
     u_char *hash);
+uint32_t ngx_http_idem_request_scheme(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_target(ngx_http_request_t *r, u_char *target);
 ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
     ngx_http_idem_dedupe_t *dedupe, const ngx_http_idem_json_member_t *member,
