@@ -180,6 +180,7 @@ ngx_http_idem_stream_guard(ngx_http_request_t *r)
 static void
 ngx_http_idem_stream_write_handler(ngx_event_t *wev)
 {
+    ngx_uint_t            cut_off;
     ngx_connection_t     *c;
     ngx_http_request_t   *r;
     ngx_http_idem_ctx_t  *ctx;
@@ -189,11 +190,11 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
     r = r->main;
 
     ctx = ngx_http_idem_get_ctx(r);
+    cut_off = ngx_http_idem_cut_off(r);
 
-    if (ngx_http_idem_cut_off(r) || ctx == NULL
-        || ctx->phase != NGX_HTTP_IDEM_STREAM)
-    {
-        if (!(c->close && c->error) && ngx_http_idem_hints_write(r)) {
+    if (cut_off || ctx == NULL || ctx->phase != NGX_HTTP_IDEM_STREAM) {
+
+        if (!cut_off && ngx_http_idem_hints_write(r)) {
             return;
         }
 
