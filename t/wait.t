@@ -69,6 +69,10 @@ our $app = <<'_EOC_';
         idempotency_unknown_outcome  retry;
         proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /brief/ {
+        idempotency_ttl          1ms;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
 _EOC_
 
 
@@ -626,3 +630,28 @@ app_release('b');
 is($c->read_response->body, "run 1\n", 'answered') for 1 .. 2;
 is($holder->read_response->body, "run 1\n", 'so is the holder');
 is(app_count('b'), 1, 'ran once');
+
+
+
+=== TEST 15: who waited for a response gets it, however short its TTL
+--- config eval: $::app
+--- log_level: debug
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my @c = send_post('/brief/hold?op=a', 'x', \%key);
+app_wait_parked('a');
+push @c, send_post('/brief/hold?op=a', 'x', \%key) for 1 .. 4;
+ok(wait_waiting(4), 'four wait');
+app_release('a');
+
+my @r = map { $_->read_response(5) } @c;
+is(scalar(grep { $_ && $_->body eq "run 1\n" } @r), 5, 'all have the response');
+is(app_count('a'), 1, 'which was made once');
+
+# who comes later did not wait for it
+
+my $c = send_post('/brief/hold?op=a', 'x', \%key);
+is(app_wait_parked('a'), 1, 'the next one runs');
+app_release('a');
+is($c->read_response->body, "run 2\n", 'and has its own');
+is($c->read_response(0.1), undef, 'nothing else');

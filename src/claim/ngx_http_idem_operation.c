@@ -25,6 +25,12 @@
  */
 #define NGX_HTTP_IDEM_DERIVED_GRACE  5000
 
+/*
+ * A response is there for so long, however short its TTL, for the waiters: they
+ * look each second if they are not woken
+ */
+#define NGX_HTTP_IDEM_WAITERS_GRACE  2000
+
 
 static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
@@ -53,7 +59,8 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->details = cover->stored.len ? cover->stored : cover->details;
     op->ttl = cover->derived ? cover->window + ctx->claims.lease
                              : ctx->claims.ttl;
-    op->age = cover->derived ? ngx_current_msec - ctx->arrival : 0;
+    op->age = cover->derived ? ngx_current_msec - ctx->arrival
+              : ctx->wait.waited ? ngx_current_msec - ctx->wait.start : 0;
     op->key_alone = ngx_http_idem_key_alone(cover);
     op->abandoned = 0;
     op->expired = 0;
@@ -106,6 +113,7 @@ ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
 static void
 ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 {
+    ngx_msec_t            ttl;
     ngx_http_idem_ctx_t  *ctx;
 
     ctx = cover->ctx;
@@ -116,6 +124,17 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
     op->grace = cover->derived ? ngx_max(ctx->claims.grace,
                                          NGX_HTTP_IDEM_DERIVED_GRACE)
                                : ctx->claims.grace;
+
+    /* within a grace that was configured others are told that it expired */
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && op->grace == 0) {
+        ttl = ngx_http_idem_commit_ttl(cover);
+
+        if (ttl < NGX_HTTP_IDEM_WAITERS_GRACE) {
+            op->grace = NGX_HTTP_IDEM_WAITERS_GRACE - ttl;
+        }
+    }
+
     op->locked_until = cover->locked_until;
     op->unprotected = ctx->claims.unprotected;
 }
