@@ -520,3 +520,24 @@ $redis->($_, 'invalid number of arguments in "', 'it takes one')
         'outbox', 'cache a:1m ttl=1s x';
 $redis->("$_; $_", qr/"\w+" directive is duplicate/)
     for 'user a', 'timeout 1s', 'connections 1', 'tls off', 'prefix a';
+
+
+
+=== TEST 9: a lease that is too short: a warning
+--- store: memory
+--- config eval: $::config
+--- client
+my $warns = sub {
+    my ($text, @what) = @_;
+    my ($said) = main::try_config('location', $text);
+
+    like($said, qr/\[warn\]/, "warned of: $text");
+    like($said, qr/\Q$_\E/, "... $_") for @what;
+    unlike($said, qr/\[emerg\]/, '... and taken');
+};
+
+$warns->('idempotency on; idempotency_lease 5ms;', '"idempotency_lease 5ms" is too short, it counts as 100ms',
+         'tried.conf:');
+
+takes('location', $_) for 'idempotency on; idempotency_lease 100ms;', 'idempotency on; idempotency_lease $arg_l;',
+                          'idempotency on; idempotency_ttl 5ms;';

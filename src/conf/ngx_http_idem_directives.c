@@ -246,6 +246,14 @@ ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     t->value = (ngx_msec_t) n;
 
+    if (t->value < NGX_HTTP_IDEM_LEASE_MIN
+        && ngx_http_idem_conf_is(&cmd->name, "idempotency_lease"))
+    {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "\"idempotency_lease %V\" is too short, it counts "
+                           "as %dms", &value[1], NGX_HTTP_IDEM_LEASE_MIN);
+    }
+
     return NGX_CONF_OK;
 }
 
