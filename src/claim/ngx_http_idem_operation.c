@@ -26,8 +26,8 @@
 #define NGX_HTTP_IDEM_DERIVED_GRACE  5000
 
 /*
- * A response is there for so long, however short its TTL, for the waiters: they
- * look each second if they are not woken
+ * A response is kept at least that long for its waiters, however short the
+ * TTL: a waiter that is not woken polls once a second
  */
 #define NGX_HTTP_IDEM_WAITERS_GRACE  2000
 
@@ -125,7 +125,7 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
                                          NGX_HTTP_IDEM_DERIVED_GRACE)
                                : ctx->claims.grace;
 
-    /* within a grace that was configured others are told that it expired */
+    /* a configured grace is not extended: it is visible to clients */
 
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && op->grace == 0) {
         ttl = ngx_http_idem_commit_ttl(cover);

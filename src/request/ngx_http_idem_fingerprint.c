@@ -22,9 +22,9 @@
 
 
 /*
- * COPY and MOVE (RFC 4918) say in their header what they do.  A fingerprint
- * with that is of a scheme of its own, so that records of a version that did
- * without are still found by their target.
+ * What COPY and MOVE (RFC 4918) do depends on their header, too.  Such
+ * fingerprints have a scheme of their own, so that records of versions that
+ * ignored the header are compared by their target.
  */
 #define NGX_HTTP_IDEM_SCHEME_TRANSFER  0x44415631      /* "DAV1" */
 
@@ -169,7 +169,7 @@ ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* how the fingerprint of that request is made: the scheme of its location */
+/* the scheme of the location, changed for requests whose header counts */
 
 uint32_t
 ngx_http_idem_request_scheme(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -184,7 +184,7 @@ ngx_http_idem_request_scheme(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* all that were sent, in their order: which of two counts is the server's */
+/* hashes every occurrence in order: the server decides which one it uses */
 
 static void
 ngx_http_idem_transfer(ngx_http_request_t *r, u_char *hash)

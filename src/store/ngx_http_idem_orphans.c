@@ -5,17 +5,17 @@
  */
 
 /*
- * Orphan locks: a register in shared memory of the locks that a worker has to
- * give back.
+ * Orphan locks: a table in shared memory of the locks that a worker has yet to
+ * release.
  *
- * A begin under hold was given up after it was sent, or a release failed.  The
- * lock may then stay in the store until the record expires, so the worker
+ * A begin under hold was abandoned after it was sent, or a release failed.
+ * The lock may then stay in the store until the record expires, so the worker
  * sends releases until then (..._remote.c).  If that worker exits or is killed
- * before, another worker finds the entry of a process that is gone, and sends
- * the releases in its place.
+ * before, another worker finds the entry of a dead process, and sends the
+ * releases in its place.
  *
- * The table has a fixed size.  When it is full, the oldest entry makes room:
- * its lock is given back by its own worker only.  An entry is complete before
+ * The table has a fixed size.  When it is full, the oldest entry is replaced:
+ * only its own worker releases that lock.  An entry is complete before
  * its owner is written, and vacant once its owner is 0, so a worker may be
  * killed at any instruction.
  *
@@ -122,7 +122,7 @@ ngx_http_idem_orphans_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
-/* this worker sends releases for the lock of op->token, for "life" ms */
+/* this worker sends releases of the lock of op->token, for "life" ms */
 
 void
 ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
@@ -182,7 +182,7 @@ done:
 }
 
 
-/* the lock was given back, or its record expired */
+/* the lock was released, or its record expired */
 
 void
 ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
@@ -214,8 +214,8 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
 
 
 /*
- * Takes over a lock of "store" whose worker is gone: its id and token, and for
- * how long it may last.  NGX_DECLINED: there is none.
+ * Takes over a lock of "store" whose worker is dead: returns the id, the token,
+ * and how long the lock may live.  NGX_DECLINED: there is none.
  */
 
 ngx_int_t
@@ -228,7 +228,7 @@ ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store, u_char *id,
     ngx_msec_int_t           left;
     ngx_http_idem_orphan_t  *entry;
 
-    /* without the lock: a look that may be late by a moment */
+    /* read without the mutex: the next call sees what this one missed */
 
     if (ngx_http_idem_orphans == NULL || ngx_http_idem_orphans->n == 0) {
         return NGX_DECLINED;
@@ -275,7 +275,7 @@ ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store, u_char *id,
         rc = NGX_OK;
     }
 
-    /* a worker that was killed may have left the number too large */
+    /* a killed worker may have left the number too large */
 
     ngx_http_idem_orphans->n = n;
 
