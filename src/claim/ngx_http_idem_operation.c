@@ -27,9 +27,9 @@
 
 /*
  * A response is kept at least that long for its waiters, however short the
- * TTL: a waiter that is not woken polls once a second
+ * TTL: the commit wakes them
  */
-#define NGX_HTTP_IDEM_WAITERS_GRACE  2000
+#define NGX_HTTP_IDEM_WAITERS_GRACE  300
 
 
 static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
