@@ -374,3 +374,45 @@ for my $where ('/scgi/', '/uwsgi/', '/uwsgi/unbuffered/') {
     is(served($raw), 1, "$where: ran once");
     stop_raw();
 }
+
+
+
+=== TEST 8: a FastCGI application that dies before it says that it is through
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome $idempotency_status always;
+    fastcgi_param                REQUEST_METHOD  $request_method;
+    fastcgi_param                REQUEST_URI     $request_uri;
+    fastcgi_param                CONTENT_LENGTH  $content_length;
+
+    location / {
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_FCGI_PORT;
+    }
+    location /keep/ {
+        fastcgi_keep_conn  on;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_FCGI_PORT;
+    }
+    location /unbuffered/ {
+        fastcgi_buffering  off;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_FCGI_PORT;
+    }
+--- client
+for my $at ('', '/keep', '/unbuffered') {
+    three("$at/truncate", 502, 'unknown');
+    three("$at/truncate?n=40000", 502, 'unknown');
+    three("$at/ok", 200, 'executed');
+    three("$at/ok?n=40000", 200, 'executed');
+    three("$at/status/404", 404, 'executed');
+    three("$at/status/204", 204, 'executed');
+}
+
+# as a stream, it breaks off for the client, too
+
+my %key = ('Idempotency-Key' => new_key());
+my $first = http_post('/truncate?op=s&type=text/event-stream', 'x', \%key);
+
+is($first->status, 200, 'a stream');
+is(http_post('/truncate?op=s&type=text/event-stream', 'x', \%key)->error_code,
+   'OUTCOME_UNKNOWN', 'a stream: unknown');
+is(app_count('s'), 1, 'a stream: ran once');

@@ -36,6 +36,8 @@ static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
     ngx_int_t rc);
 static void ngx_http_idem_unmask(ngx_http_idem_run_t *run);
 static ngx_int_t ngx_http_idem_input_init(void *data);
+static void ngx_http_idem_ends_itself(ngx_http_upstream_t *u,
+    ngx_uint_t buffering);
 static ngx_int_t ngx_http_idem_input(void *data, ssize_t bytes);
 static ngx_int_t ngx_http_idem_pipe_input(ngx_event_pipe_t *p,
     ngx_buf_t *buf);
@@ -292,6 +294,8 @@ ngx_http_idem_input_init(void *data)
         }
     }
 
+    ngx_http_idem_ends_itself(u, buffering);
+
     if (buffering) {
         run->pipe_input = u->pipe->input_filter;
         u->pipe->input_filter = ngx_http_idem_pipe_input;
@@ -305,6 +309,32 @@ ngx_http_idem_input_init(void *data)
     u->input_filter_ctx = run;
 
     return NGX_OK;
+}
+
+
+/*
+ * A FastCGI application marks the end of its response.  nginx also takes a
+ * closed connection for the end, even if the application died in the middle
+ * of its response.  A length of 1 makes nginx expect more until the mark.
+ */
+
+static void
+ngx_http_idem_ends_itself(ngx_http_upstream_t *u, ngx_uint_t buffering)
+{
+    if (u->schema.len != sizeof("fastcgi://") - 1
+        || ngx_strncmp(u->schema.data, "fastcgi://", u->schema.len) != 0)
+    {
+        return;
+    }
+
+    if (buffering) {
+        if (u->pipe->length == -1) {
+            u->pipe->length = 1;
+        }
+
+    } else if (u->length == -1) {
+        u->length = 1;
+    }
 }
 
 

@@ -654,12 +654,19 @@ sub execute
         return;
 
     } elsif ($name eq 'truncate') {
-        my $sent = $arg->{chunked}
-            ? head($c, 200, undef, [ [ 'Transfer-Encoding', 'chunked' ],
-                                     @{ $arg->{header} } ])
-              . "1f4\r\n" . 'x' x 500 . "\r\n"
-            : head($c, 200, undef, [ [ 'Content-Length', 1000 ],
-                                     @{ $arg->{header} } ]) . 'x' x 500;
+        # a half of what it says, or of "n"
+        my $status = $arg->{status} || 200;
+        my $n = $arg->{n} || 1000;
+        my $half = 'x' x ($n / 2);
+        my $sent = $c->{kind} eq 'fastcgi'
+            ? fastcgi_record($c, 6, head($c, $status, undef, $a{headers})
+                                    . $half)
+            : $arg->{chunked}
+            ? head($c, $status, undef, [ [ 'Transfer-Encoding', 'chunked' ],
+                                         @{ $arg->{header} } ])
+              . sprintf("%x\r\n", $n / 2) . "$half\r\n"
+            : head($c, $status, undef, [ [ 'Content-Length', $n ],
+                                         @{ $arg->{header} } ]) . $half;
         put($c, $sent, sub { drop($c) });
         return;
 
