@@ -378,6 +378,14 @@ for my $method (qw(GET HEAD)) {
     location /rewrite/ {
         rewrite  ^/rewrite(/.*) $1 last;
     }
+    location /access/ {
+        error_page  403 = /sorry.html;
+        access_by_lua_block { return ngx.exec("@app") }
+    }
+    location /args/ {
+        error_page  403 = /sorry.html?$args;
+        access_by_lua_block { return ngx.exec("@app") }
+    }
     location /files/ {
         error_page  404 405 = @missing;
     }
@@ -391,7 +399,7 @@ for my $method (qw(GET HEAD)) {
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 --- client
-for my $path (qw(exec rewrite files)) {
+for my $path (qw(exec rewrite access args files)) {
     my %key = ('Idempotency-Key' => new_key());
 
     is(http_post("/$path/ok?op=$path", 'x', \%key)->body, "run 1\n",

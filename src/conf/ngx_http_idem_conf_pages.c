@@ -60,23 +60,26 @@ ngx_http_idem_conf_pages(ngx_conf_t *cf)
 
         target = &page[i].value.value;
 
-        if (page[i].value.lengths) {
+        if (target->len && target->data[0] == '@'
+            && page[i].value.lengths == NULL)
+        {
+            name = ngx_array_push(&mcf->pages);
+            if (name == NULL) {
+                return NGX_ERROR;
+            }
+
+            *name = *target;
+            continue;
+        }
+
+        mcf->uri_page = 1;
+
+        if (page[i].value.lengths
+            && (target->data[0] == '@' || target->data[0] == '$'))
+        {
+            /* a variable may make a name of it */
             mcf->any_page = 1;
-            mcf->uri_page = 1;
-            continue;
         }
-
-        if (target->len == 0 || target->data[0] != '@') {
-            mcf->uri_page = 1;
-            continue;
-        }
-
-        name = ngx_array_push(&mcf->pages);
-        if (name == NULL) {
-            return NGX_ERROR;
-        }
-
-        *name = *target;
     }
 
     return NGX_OK;

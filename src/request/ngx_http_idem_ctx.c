@@ -251,7 +251,20 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         target = &page[i].value.value;
 
-        if (page[i].value.lengths || target->data[0] != '@'
+        if (target->data[0] != '@' && target->data[0] != '$') {
+
+            /* a page with a URI is asked for by GET, or HEAD */
+
+            if (r->method == NGX_HTTP_HEAD
+                || r->method_name.data == ngx_http_core_get_method.data)
+            {
+                return 1;
+            }
+
+            continue;
+        }
+
+        if (page[i].value.lengths
             || (clcf->name.len == target->len
                 && ngx_strncmp(clcf->name.data, target->data, target->len)
                    == 0))
