@@ -454,3 +454,71 @@ for my $method ('POST', 'GET') {
     $c->send_part(' again');
     is($c->read_some(11), 'hello again', "$method: goes on");
 }
+
+
+
+=== TEST 9: what is not kept may run again when it is through, not before
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_max_response  10k;
+    idempotency_wait          0;
+    idempotency_lease         1s;
+
+    location / {
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /hold/ {
+        idempotency_unknown_outcome  hold;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /pass/ {
+        idempotency_stream    pass;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $off = 'header=X-Idempotency-Store:%20off';
+
+for my $uri ('/status/503?n=40000', '/status/503?n=40000&chunked=1',
+             "/ok?n=40000&$off", "/ok?n=40000&chunked=1&$off",
+             '/pass/status/503?n=40000&type=text/event-stream',
+             "/pass/ok?n=40000&type=text/event-stream&$off")
+{
+    my %key = ('Idempotency-Key' => new_key());
+    my $to = "$uri&hold=body&op=h";
+
+    my $c = send_post($to, 'x', \%key);
+    app_wait_parked('h');
+    cmp_ok(length $c->read_some(1000), '>=', 1000, "$uri: it goes out");
+
+    select undef, undef, undef, 1.5;
+
+    is(http_post($to, 'x', \%key)->error_code, 'CONCURRENT_REQUEST',
+       "$uri: still runs, longer than a lease");
+    is(app_count('h'), 1, "$uri: and did not run beside it");
+
+    app_release('h');
+    $c->read_response;
+
+    my $d = send_post($to, 'x', \%key);
+    ok(app_wait('h', 2), "$uri: through, so that a retry runs");
+    app_release('h');
+    $d->read_response;
+    app_reset();
+}
+
+# ... unless it broke off
+
+for my $uri ('/hold/truncate?status=503&n=40000',
+             '/hold/truncate?status=503&n=40000&chunked=1',
+             "/hold/truncate?n=40000&$off")
+{
+    my %key = ('Idempotency-Key' => new_key());
+
+    my $first = http_post("$uri&op=b", 'x', \%key);
+
+    ok($first->truncated, "$uri: broke off");
+    is(http_post("$uri&op=b", 'x', \%key)->error_code, 'OUTCOME_UNKNOWN',
+       "$uri: unknown") for 1 .. 2;
+    is(app_count('b'), 1, "$uri: ran once");
+    app_reset();
+}

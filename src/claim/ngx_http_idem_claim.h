@@ -179,6 +179,8 @@ ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
 
 ngx_int_t ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx,
     ngx_chain_t *response, size_t size, ngx_http_idem_claims_pt done);
+void ngx_http_idem_settle_early(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_outcome_e outcome);
 void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);

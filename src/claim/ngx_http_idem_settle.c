@@ -161,6 +161,19 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
 }
 
 
+/* reports the outcome that the header of a response suggests */
+
+void
+ngx_http_idem_settle_early(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_outcome_e outcome)
+{
+    ngx_http_idem_settle_status(ctx,
+                                outcome == NGX_HTTP_IDEM_OUTCOME_RELEASE
+                                ? NGX_HTTP_IDEM_STATUS_RELEASED
+                                : NGX_HTTP_IDEM_STATUS_UNKNOWN);
+}
+
+
 /* for an unprotected request, UNPROTECTED stays the reported status */
 
 static void

@@ -467,6 +467,15 @@ ngx_http_idem_ctx_cleanup(void *data)
         ngx_http_idem_abandon(ctx);
         break;
 
+    case NGX_HTTP_IDEM_SEND:
+
+        if (ctx->capture.through) {
+            ctx->capture.through = 0;
+            ngx_http_idem_abandon(ctx);
+        }
+
+        break;
+
     default:
         /* during a commit r->blocked keeps the request alive */
         break;

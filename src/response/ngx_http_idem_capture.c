@@ -140,6 +140,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->capture.ranges = 0;
     ctx->capture.app_off = 0;
     ctx->capture.app_ttl = 0;
+    ctx->capture.through = 0;
 
     ngx_http_idem_file_reset(ctx);
 
@@ -360,6 +361,10 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         in = NULL;
     }
 
+    if (ctx->capture.through) {
+        ngx_http_idem_through_end(r, ctx, in);
+    }
+
     return ngx_http_next_body_filter(r, in);
 }
 
@@ -417,6 +422,10 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 
             ngx_http_idem_let_through(r, ctx, reason);
 
+            if (ctx->capture.through) {
+                ngx_http_idem_through_end(r, ctx, in);
+            }
+
             *ctx->capture.last = in;
 
             return ngx_http_idem_send(r, ctx);
@@ -447,7 +456,11 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 }
 
 
-/* stops holding the response: settles the record with a reason, and sends */
+/*
+ * Stops holding the response, and sends it.  If its status is kept, the record
+ * is settled with a reason.  Otherwise a retry may run again, but not before
+ * the end of the response: see below.
+ */
 
 void
 ngx_http_idem_let_through(ngx_http_request_t *r,
@@ -472,9 +485,19 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
                           ? "more than there is memory for, not"
                       : "too large",
                       (size_t) 8, ctx->claims.primary->id);
+
+    } else if (!ctx->capture.composed && r->method != NGX_HTTP_HEAD
+               && !ngx_http_idem_header_only(r))
+    {
+        ctx->capture.through = 1;
     }
 
-    ngx_http_idem_settle(ctx, outcome, reason);
+    if (ctx->capture.through) {
+        ngx_http_idem_settle_early(ctx, outcome);
+
+    } else {
+        ngx_http_idem_settle(ctx, outcome, reason);
+    }
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
                         "it can't be held");
@@ -483,6 +506,34 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
     ctx->capture.ranges = 0;
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+}
+
+
+/* settles the record if "in" has the end of a response that was not held */
+
+void
+ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    ngx_http_idem_outcome_e  outcome;
+
+    while (in && !in->buf->last_buf) {
+        in = in->next;
+    }
+
+    if (in == NULL) {
+        return;
+    }
+
+    ctx->capture.through = 0;
+
+    outcome = ngx_http_idem_outcome(r, ctx, 1);
+
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
+        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
+    }
+
+    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_STREAM);
 }
 
 

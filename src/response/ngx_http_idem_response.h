@@ -76,6 +76,8 @@ typedef struct {
                                                    its place                */
 
     unsigned                   app_off:1;       /* X-Idempotency-Store      */
+    unsigned                   through:1;       /* sent without being held,
+                                                   settled at its end       */
     unsigned                   ended:1;         /* complete, except for its
                                                    subrequests              */
     unsigned                   composed:1;      /* made by subrequests      */
@@ -193,6 +195,8 @@ void ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl);
 void ngx_http_idem_hold_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_let_through(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason);
+void ngx_http_idem_through_end(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idem_pass_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_pass_body(ngx_http_request_t *r, ngx_chain_t *in);
