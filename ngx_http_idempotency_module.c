@@ -439,6 +439,8 @@ ngx_http_idem_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
+    ngx_http_idem_conf_servers(cf);
+
     if (ngx_http_idem_phases_init(cf) != NGX_OK
         || ngx_http_idem_values_init(cf) != NGX_OK)
     {

@@ -862,3 +862,249 @@ is(app_count('page'), 1, 'as did the page');
 
 is(http_post($uri, 'x', { %key, 'X-Check' => 'status/403' })->status, 403,
    'the check counts');
+
+
+
+=== TEST 16: where it begins depends on more than its URI
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location /api/ {
+        if ($http_x_inside) {
+            rewrite  ^/api/(.*) /closed/$1 last;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /closed/ {
+        internal;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my %in = (%key, 'X-Inside' => 1);
+
+is(http_post('/api/ok?op=a', 'x', \%in)->body, "run 1\n", 'ran inside');
+
+my $r = http_post('/api/ok?op=a', 'x', \%key);
+
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'elsewhere: a conflict');
+is($r->header('Idempotent-Replayed'), undef, 'elsewhere: not replayed');
+is_deeply($r->json->{error}{details}, {}, 'elsewhere: is told nothing');
+
+$r = http_post('/api/ok?op=a', 'x', \%in);
+
+is($r->body, "run 1\n", 'the same way');
+is($r->header('Idempotent-Replayed'), 'true', 'the same way: replayed');
+is($r->header('X-Idempotency-Moves'), undef, 'the same way: nothing else');
+is($r->header('X-Idempotency-Place'), undef, 'nor of the place');
+
+$r = http_post('/api/ok?op=a', 'y', \%key);
+
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'another body, elsewhere');
+is_deeply($r->json->{error}{details}, {}, 'is told nothing');
+
+$r = http_post('/api/ok?op=a', 'y', \%in);
+
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'another body, there');
+isnt($r->json->{error}{details}{original_time}, undef, 'is told when');
+
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 17: a server that its client has come to by a "Host" of its choice
+--- http_config
+    set_real_ip_from  127.0.0.1;
+    real_ip_header    X-Client;
+
+    server {
+        listen                127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name           inner;
+        idempotency           $TEST_STORE;
+
+        location / {
+            allow             10.0.0.1;
+            deny              all;
+            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my @inner = (port => $ENV{TEST_NGINX_PORT_2});
+
+for my $made ('inner', 'outer') {
+    my %key = ('Idempotency-Key' => new_key(), Host => 'inner');
+    my %in = (%key, 'X-Client' => '10.0.0.1');
+    my $uri = "/ok?op=$made";
+
+    is(http_post($uri, 'x', \%in, $made eq 'inner' ? @inner : ())->body,
+       "run 1\n", "$made: ran");
+
+    my $r = http_post($uri, 'x', \%key, @inner);
+
+    is($r->status, 403, "$made: who is kept out of the inner server");
+    is($r->header('Idempotent-Replayed'), undef, "$made: gets nothing there");
+
+    $r = http_post($uri, 'x', \%key);
+
+    if ($made eq 'inner') {
+        is($r->status, 403, 'inner: nor by the outer one');
+        is($r->header('Idempotent-Replayed'), undef, 'inner: not replayed');
+
+        $r = http_post($uri, 'y', \%key);
+        is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'inner: another body');
+        is_deeply($r->json->{error}{details}, {}, 'inner: is told nothing');
+
+    } else {
+        is($r->body, "run 1\n", 'outer: is replayed by the outer one');
+    }
+
+    for my $at ([], \@inner) {
+        $r = http_post($uri, 'x', \%in, @$at);
+
+        is($r->body, "run 1\n", "$made: who is let in");
+        is($r->header('Idempotent-Replayed'), 'true', "$made: replayed");
+        is($r->header('X-Idempotency-Place'), undef, "$made: nothing else");
+    }
+
+    is(app_count($made), 1, "$made: ran once");
+}
+
+
+
+=== TEST 18: the URI does not count
+--- user_files eval: $::users
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location /open/ {
+        idempotency_fingerprint  off;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /closed/ {
+        idempotency_fingerprint  off;
+        auth_basic               closed;
+        auth_basic_user_file     $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /strip/ {
+        idempotency_fingerprint  off;
+        rewrite                  ^/strip/(.*) /$1 break;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location = /two {
+        idempotency_fingerprint  off;
+        auth_basic               closed;
+        auth_basic_user_file     $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT/status/404;
+    }
+
+    location /two {
+        idempotency_fingerprint  off;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /fold/open/ {
+        idempotency_dedupe       json:id window=60s;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /fold/closed/ {
+        idempotency_dedupe       json:id window=60s;
+        auth_basic               closed;
+        auth_basic_user_file     $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# another URI in the same location, also where that makes another one of it
+
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/strip/ok?op=strip', 'x', \%key)->body, "run 1\n", 'ran');
+is(http_post("/strip/$_&op=strip", 'x', \%key)->body, "run 1\n",
+   "replayed: $_") for 'ok?try=2', 'headers?x=1';
+
+# ... and two locations by one name
+
+%key = ('Idempotency-Key' => new_key());
+
+is(http_post('/two?op=two', 'x', { %key, @::alice })->status, 404, 'of two');
+
+my $r = http_post('/two/ok?op=two', 'x', \%key);
+
+is($r->status, 401, 'of two: the one checks');
+is($r->header('Idempotent-Replayed'), undef, 'of two: not replayed');
+
+for my $at ('', '/fold') {
+    my %key = $at ? ('Content-Type' => 'application/json')
+                  : ('Idempotency-Key' => new_key());
+    my $op = $at ? 'fold' : 'off';
+    my $body = '{"id":1}';
+
+    is(http_post("$at/closed/ok?op=$op", $body, { %key, @::alice })->body,
+       "run 1\n", "$op: ran");
+
+    my $r = http_post("$at/open/ok?op=$op", $body, \%key);
+
+    is($r->status, 401, "$op: another URI, checked where it ran");
+    is($r->header('Idempotent-Replayed'), undef, "$op: not replayed");
+
+    $r = http_post("$at/open/ok?op=$op", $body, { %key, @::alice });
+
+    is($r->body, "run 1\n", "$op: let in there");
+    is($r->header('Idempotent-Replayed'), 'true', "$op: replayed");
+    is(app_count($op), 1, "$op: ran once");
+}
+
+
+
+=== TEST 19: a named location that rewrites, and one with an "if"
+--- user_files eval: $::users
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    location /front/ {
+        error_page  502 = @front;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+
+    location @front {
+        rewrite  ^/front/(.*) /closed/$1 last;
+    }
+
+    location /closed/ {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        rewrite               ^/closed/(.*) /$1 break;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /if/ {
+        error_page  502 = @if;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+
+    location @if {
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+
+        if ($request_method = POST) {
+            set  $post 1;
+        }
+
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+kept_out($_, "/$_/ok", \@::alice, []) for qw(front if);

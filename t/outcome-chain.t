@@ -340,6 +340,26 @@ our $lua = <<'_EOC_';
     location /route/ {
         content_by_lua_block { ngx.exec(ngx.var.arg_to) }
     }
+    location /busy {
+        return      503;
+    }
+    location @busy {
+        return      503;
+    }
+    location /busy/page {
+        error_page  503 /sorry.html;
+        return      503;
+    }
+    location @busy_page {
+        error_page  503 /sorry.html;
+        return      503;
+    }
+    location /denied {
+        deny        all;
+    }
+    location @denied {
+        deny        all;
+    }
     location /dead/ {
         error_page  502 = @work;
         proxy_pass  http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
@@ -405,6 +425,16 @@ sub lua
     three('/socket?to=@second&second=503', 503, 'unknown');
     three('/socket?to=@second&second=200', 200, 'executed');
     three('/socket?status=503', 503, 'released');
+
+    # ... and it is refused where it is sent to
+
+    three("/socket?to=$_", 503, 'unknown')
+        for qw(/busy @busy /busy/page @busy_page);
+    three("/socket?to=$_", 403, 'unknown') for qw(/denied @denied);
+    three("/route/x?to=$_", 503, 'released', runs => 0)
+        for qw(/busy @busy /busy/page @busy_page);
+    three("/route/x?to=$_", 403, 'released', runs => 0)
+        for qw(/denied @denied);
     three('/socket?status=502', 502, 'unknown');
 
     # what it ended with, made into a page
@@ -494,6 +524,29 @@ our $others = <<'_EOC_';
             return $status;
         }';
     }
+    location /perl/work {
+        perl 'sub {
+            my $r = shift;
+            require IO::Socket::INET;
+            my $s = IO::Socket::INET->new(
+                PeerAddr => "127.0.0.1:$TEST_NGINX_APP_PORT");
+            my ($op) = $r->args =~ /op=(\w+)/;
+            my ($to) = $r->args =~ /to=(\w+)/;
+            print $s "GET /ok?op=$op HTTP/1.0\r\n\r\n";
+            my @answer = <$s>;
+            $r->internal_redirect("/perl/$to");
+            return OK;
+        }';
+    }
+    location /perl/gone {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+    location /perl/busy {
+        return      503;
+    }
+    location /perl/page {
+        return      200 page;
+    }
 _EOC_
 
 
@@ -509,6 +562,12 @@ sub others
     three('/dead/perl/x?status=504', 504, 'unknown');
     three('/dead/perl/exit/x?status=503', 503, 'released', runs => 0);
     three('/dead/perl/exit/x?status=404', 404, 'executed', runs => 0);
+
+    # it did its work, and then sent the request on
+
+    three('/perl/work?to=gone', 502, 'unknown');
+    three('/perl/work?to=busy', 503, 'unknown');
+    three('/perl/work?to=page', 200, 'unknown', body => 'page');
 }
 
 
@@ -522,6 +581,12 @@ our $js = <<'_EOC_';
     }
     location @js {
         js_content  test.work;
+    }
+    location @busy {
+        return      503;
+    }
+    location @denied {
+        deny        all;
     }
     location /part/ {
         js_content  test.part;
@@ -539,6 +604,8 @@ sub js
     three('/dead/x?status=200', 200, 'executed', body => "js\n");
     three('/dead/x?status=503', 503, 'released');
     three('/js/x?to=@dead', 502, 'unknown');
+    three('/js/x?to=@busy', 503, 'unknown');
+    three('/js/x?to=@denied', 403, 'unknown');
     three('/part/x?to=@dead', 502, 'unknown');
     three('/part/x?status=503', 503, 'unknown');
     three('/part/x?status=200', 200, 'executed', body => "js\n");

@@ -376,7 +376,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     if (!ngx_http_idem_same_request(cover, &found->claim)) {
         ctx->answer.details = found->details;
         ngx_http_idem_labels_skip(&ctx->answer.details);
-        ctx->answer.foreign |= ngx_http_idem_moved(found);
+        ctx->answer.foreign |= ngx_http_idem_is_hidden(r, ctx, found);
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }

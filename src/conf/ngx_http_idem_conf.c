@@ -70,6 +70,9 @@ ngx_http_idem_create_main_conf(ngx_conf_t *cf)
         || ngx_array_init(&mcf->locations, cf->pool, 8,
                           sizeof(ngx_http_idem_loc_conf_t *))
            != NGX_OK
+        || ngx_array_init(&mcf->servers, cf->pool, 1,
+                          sizeof(ngx_http_idem_server_t))
+           != NGX_OK
         || ngx_array_init(&mcf->pages, cf->pool, 1, sizeof(ngx_str_t))
            != NGX_OK)
     {
@@ -263,7 +266,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     if (ngx_http_idem_check_activity(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_conf_pages(cf) != NGX_OK)
+        || ngx_http_idem_conf_pages(cf) != NGX_OK
+        || ngx_http_idem_conf_server(cf) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }

@@ -191,6 +191,14 @@ typedef struct {
 } ngx_http_idem_activity_conf_t;
 
 
+/* where it is on: ..._conf_servers.c */
+
+typedef struct {
+    ngx_http_core_srv_conf_t        *cscf;
+    uint64_t                         id;
+} ngx_http_idem_server_t;
+
+
 typedef struct {
     ngx_array_t                      stores;     /* ..._store_t *           */
     ngx_array_t                      fallbacks;  /* pairs of stores         */
@@ -199,6 +207,7 @@ typedef struct {
                                                     module is enabled       */
     ngx_array_t                      pages;      /* ngx_str_t: see
                                                     ..._conf_pages.c        */
+    ngx_array_t                      servers;    /* ..._server_t            */
     ngx_queue_t                      logs;       /* ..._log_t               */
     ngx_shm_zone_t                  *tap;        /* zone of events, or NULL */
     ngx_http_idem_activity_conf_t    activity;
@@ -207,6 +216,7 @@ typedef struct {
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
+    unsigned                         apart:1;    /* servers, by addresses   */
 } ngx_http_idem_main_conf_t;
 
 
@@ -391,6 +401,14 @@ char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 void ngx_http_idem_conf_order(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
+
+/* ..._conf_servers.c */
+
+ngx_int_t ngx_http_idem_conf_server(ngx_conf_t *cf);
+void ngx_http_idem_conf_servers(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id);
+ngx_http_core_srv_conf_t *ngx_http_idem_other_server(ngx_http_request_t *r,
+    uint64_t id);
 ngx_uint_t ngx_http_idem_may_be_page(ngx_http_request_t *r);
 
 /* ..._value.c */

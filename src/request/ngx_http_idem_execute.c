@@ -69,6 +69,10 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         ngx_http_idem_renew_start(ctx);
 
+        if (ngx_http_idem_place_begin(r, ctx) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
     } else {
         ngx_http_idem_outcome_left(r, ctx);
 
@@ -289,6 +293,7 @@ ngx_http_idem_run_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
     run->before = r->upstream;
+    run->loc_conf = r->loc_conf;
     run->err_status = r->err_status;
     run->uri_changes = r->uri_changes;
     run->error_page = r->error_page;

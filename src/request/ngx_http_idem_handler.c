@@ -73,6 +73,8 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
              * a handler that delays the request here also watches the client
              */
             ngx_http_idem_guard(r);
+
+            ngx_http_idem_outcome_left(r, ctx);
         }
 
         ngx_http_idem_arrive(r, ctx);

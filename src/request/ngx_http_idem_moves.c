@@ -15,6 +15,9 @@
  * and the response is sent from the last one.  A client that is refused there
  * gets the same answer as for an unused key.
  *
+ * If the same request could begin elsewhere, the location of its begin is the
+ * first move: see ..._place.c.
+ *
  * A move starts when nginx enters a location and ends when the access checks
  * have passed.  Whatever the location does to the request in between
  * (rewrite, try_files) happens again.  If the retry reaches another location
@@ -34,11 +37,6 @@
 #include "request/ngx_http_idem_request.h"
 
 
-#define NGX_HTTP_IDEM_MOVES_HEADER  "X-Idempotency-Moves"
-
-/* how many bytes of a stored response are searched for the header */
-#define NGX_HTTP_IDEM_MOVES_SEARCH  65536
-
 #define NGX_HTTP_IDEM_MOVE_IDENTITY_LEN                                       \
     (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
 
@@ -50,10 +48,10 @@ static ngx_int_t ngx_http_idem_move_identity(ngx_http_request_t *r,
 static size_t ngx_http_idem_move_len(ngx_str_t *s);
 static u_char *ngx_http_idem_move_write(u_char *p, u_char letter,
     ngx_str_t *s);
-static ngx_int_t ngx_http_idem_moves_read(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_moves_field(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field);
+static ngx_int_t ngx_http_idem_follow_astray(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_follow_move(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
@@ -80,7 +78,11 @@ ngx_http_idem_move_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    if (clcf->named) {
+    /* nginx forgets that of the "if" in a named location */
+
+    if (clcf->named || (clcf->noname && clcf->name.len
+                        && clcf->name.data[0] == '@'))
+    {
         ngx_str_null(&move->args);
 
         return ngx_http_idem_move_copy(r->pool, &move->target, &clcf->name);
@@ -103,7 +105,15 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
 
     ctx = (r == r->main) ? ngx_http_idem_get_ctx(r) : NULL;
 
-    return ctx ? ngx_http_idem_move_start(r, ctx) : NGX_OK;
+    if (ctx == NULL) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_at_work(ctx)) {
+        ngx_http_idem_outcome_left(r, ctx);
+    }
+
+    return ngx_http_idem_move_start(r, ctx);
 }
 
 
@@ -226,7 +236,7 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
     kept->kind = NGX_HTTP_IDEM_HEADER_PLAIN;
     kept->valid = 1;
-    ngx_str_set(&kept->name, NGX_HTTP_IDEM_MOVES_HEADER);
+    ngx_str_set(&kept->name, NGX_HTTP_IDEM_MOVES);
 
     p = ngx_pnalloc(r->pool, len);
     if (p == NULL) {
@@ -237,7 +247,14 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
     *p++ = 'w';
 
-    if (ngx_http_idem_move_identity(r, ctx, p) != NGX_OK) {
+    if (ctx->work.moves->nelts == 1 && move->begin) {
+
+        /* the identity was evaluated there at begin */
+
+        ngx_hex_dump(p, ctx->claims.primary->claim.identity,
+                     NGX_HTTP_IDEM_IDENTITY_LEN);
+
+    } else if (ngx_http_idem_move_identity(r, ctx, p) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -280,42 +297,6 @@ ngx_http_idem_move_write(u_char *p, u_char letter, ngx_str_t *s)
 }
 
 
-ngx_uint_t
-ngx_http_idem_is_moves(ngx_str_t *name)
-{
-    return name->len == sizeof(NGX_HTTP_IDEM_MOVES_HEADER) - 1
-           && ngx_strncasecmp(name->data,
-                              (u_char *) NGX_HTTP_IDEM_MOVES_HEADER,
-                              name->len)
-              == 0;
-}
-
-
-/*
- * Whether a response was made in another location.  A request that conflicts
- * with it was not checked there, so the conflict must not disclose anything
- * about the original.
- */
-
-ngx_uint_t
-ngx_http_idem_moved(ngx_http_idem_found_t *found)
-{
-    size_t   len;
-    u_char  *name;
-
-    if (found->state != NGX_HTTP_IDEM_COMPLETED) {
-        return 0;
-    }
-
-    name = (u_char *) NGX_HTTP_IDEM_MOVES_HEADER;
-    len = ngx_min(found->response.len, NGX_HTTP_IDEM_MOVES_SEARCH);
-
-    return ngx_strlcasestrn(found->response.data, found->response.data + len,
-                            name, sizeof(NGX_HTTP_IDEM_MOVES_HEADER) - 2)
-           != NULL;
-}
-
-
 /*
  * NGX_DECLINED if there are no moves: the response was made in the location
  * of the request.
@@ -325,13 +306,20 @@ ngx_int_t
 ngx_http_idem_follow_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response)
 {
-    ngx_uint_t            i;
-    ngx_http_idem_ctx_t  *ctx;
+    ngx_uint_t                 i;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_core_srv_conf_t  *server;
 
     ctx = cover->ctx;
 
     if (ctx->follow.cover || ngx_http_idem_is_dry_run(ctx)) {
         return NGX_DECLINED;
+    }
+
+    server = ngx_http_idem_place_server(r, response);
+
+    if (server && ngx_http_idem_place_verifies(server)) {
+        return ngx_http_idem_follow_astray(r, ctx);
     }
 
     for (i = 0; i < response->nheaders; i++) {
@@ -345,9 +333,26 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 
         ctx->follow.cover = cover;
 
-        switch (ngx_http_idem_moves_read(r, ctx, &response->headers[i].value))
+        switch (ngx_http_idem_way_read(r, ctx, response,
+                                       &response->headers[i].value))
         {
         case NGX_OK:
+
+            if (server) {
+                r->srv_conf = server->ctx->srv_conf;
+
+            } else if (ngx_http_idem_is_here(r, ctx->follow.steps->elts)) {
+
+                /* ... and was let in */
+
+                if (++ctx->follow.step == ctx->follow.steps->nelts) {
+                    return NGX_DECLINED;
+                }
+
+            } else if (ngx_http_idem_is_astray(r, ctx->follow.steps->elts)) {
+                return ngx_http_idem_follow_astray(r, ctx);
+            }
+
             return ngx_http_idem_follow_move(r, ctx);
 
         case NGX_DECLINED:
@@ -363,9 +368,20 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 }
 
 
-/* NGX_DECLINED if the header can't be parsed */
+/* a conflict that discloses nothing about the original */
 
 static ngx_int_t
+ngx_http_idem_follow_astray(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->answer.foreign = 1;
+
+    return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+}
+
+
+/* NGX_DECLINED if it can't be read */
+
+ngx_int_t
 ngx_http_idem_moves_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 {
@@ -519,9 +535,11 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step = ctx->follow.steps->elts;
     step += ctx->follow.step;
 
-    if (clcf->name.len != step->location.len
-        || ngx_strncmp(clcf->name.data, step->location.data, clcf->name.len)
-           != 0)
+    if (step->begin ? !ngx_http_idem_is_here(r, step)
+                    : clcf->name.len != step->location.len
+                      || ngx_strncmp(clcf->name.data, step->location.data,
+                                     clcf->name.len)
+                         != 0)
     {
         /*
          * refused by the access checks, and redirected to a static error page
@@ -532,6 +550,10 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             && (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)))
         {
             return NGX_DECLINED;
+        }
+
+        if (step->begin) {
+            return ngx_http_idem_follow_astray(r, ctx);
         }
 
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,

@@ -22,6 +22,7 @@ static ngx_int_t ngx_http_idem_add_handler(ngx_array_t *handlers,
     ngx_http_handler_pt handler, ngx_uint_t place);
 static ngx_uint_t ngx_http_idem_has_module(ngx_conf_t *cf, const char *name);
 static ngx_int_t ngx_http_idem_server_rewrite(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
 
 
@@ -31,13 +32,14 @@ static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
  */
 
 static ngx_http_handler_pt  ngx_http_idem_next_server_rewrite;
+static ngx_http_handler_pt  ngx_http_idem_next_rewrite;
 static ngx_http_handler_pt  ngx_http_idem_next_try_files;
 
 
 /*
  * nginx calls the handlers of a phase from the last to the first.  Those of
  * its own modules are at the start of the array, whichever other modules are
- * loaded: rewrite in server rewrite; mirror, then try_files in pre-content.
+ * loaded: rewrite in both its phases; mirror, then try_files in pre-content.
  * Handlers that redirect to a location with its own access checks must run
  * before begin, and mirror after it, so that replays are not mirrored.
  */
@@ -46,16 +48,18 @@ ngx_int_t
 ngx_http_idem_phases_init(ngx_conf_t *cf)
 {
     ngx_uint_t                  mirror;
-    ngx_array_t                *rewrite, *precontent;
+    ngx_array_t                *rewrite, *location, *precontent;
     ngx_http_handler_pt        *h;
     ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
     rewrite = &cmcf->phases[NGX_HTTP_SERVER_REWRITE_PHASE].handlers;
+    location = &cmcf->phases[NGX_HTTP_REWRITE_PHASE].handlers;
     precontent = &cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
 
     ngx_http_idem_next_server_rewrite = NULL;
+    ngx_http_idem_next_rewrite = NULL;
     ngx_http_idem_next_try_files = NULL;
 
     mirror = ngx_http_idem_has_module(cf, "ngx_http_mirror_module");
@@ -72,6 +76,12 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
                != NGX_OK)
     {
         return NGX_ERROR;
+    }
+
+    if (location->nelts && ngx_http_idem_next_server_rewrite) {
+        h = location->elts;
+        ngx_http_idem_next_rewrite = h[0];
+        h[0] = ngx_http_idem_rewrite;
     }
 
     if (precontent->nelts > mirror
@@ -171,6 +181,21 @@ ngx_http_idem_server_rewrite(ngx_http_request_t *r)
 
     return ngx_http_idem_next_server_rewrite
            ? ngx_http_idem_next_server_rewrite(r) : NGX_DECLINED;
+}
+
+
+/* a named location starts here, and its "rewrite" may redirect again */
+
+static ngx_int_t
+ngx_http_idem_rewrite(ngx_http_request_t *r)
+{
+    if (r->internal
+        && ngx_http_idem_redirected(r) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ngx_http_idem_next_rewrite(r);
 }
 
 

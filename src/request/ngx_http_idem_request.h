@@ -104,6 +104,7 @@ struct ngx_http_idem_run_s {
     ngx_http_handler_pt              content_handler;
     ngx_http_upstream_t             *before;    /* r->upstream              */
     ngx_uint_t                       err_status; /* r->err_status           */
+    void                           **loc_conf;  /* r->loc_conf              */
 
     /* its upstream, and the callbacks of the upstream that were replaced */
     ngx_http_upstream_t             *upstream;
@@ -142,7 +143,7 @@ struct ngx_http_idem_run_s {
 };
 
 
-/* an internal redirect to another location after begin */
+/* an internal redirect to another location after begin, or begin itself */
 
 typedef struct {
     ngx_str_t                            target;     /* a URI or a named
@@ -151,6 +152,9 @@ typedef struct {
     ngx_str_t                            location;   /* the location that
                                                         was reached         */
     unsigned                             get:1;      /* the method is GET   */
+    unsigned                             begin:1;    /* location of begin   */
+    unsigned                             exact:1;    /* "location ="        */
+    unsigned                             noname:1;   /* an "if" in it       */
 } ngx_http_idem_move_t;
 
 
@@ -295,6 +299,8 @@ void ngx_http_idem_resume(ngx_http_request_t *r);
 
 /* ..._moves.c */
 
+#define NGX_HTTP_IDEM_MOVES  "X-Idempotency-Moves"
+
 ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_move_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -302,12 +308,34 @@ ngx_int_t ngx_http_idem_move_end(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_moves_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
-ngx_uint_t ngx_http_idem_is_moves(ngx_str_t *name);
-ngx_uint_t ngx_http_idem_moved(ngx_http_idem_found_t *found);
 ngx_int_t ngx_http_idem_follow_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response);
 ngx_int_t ngx_http_idem_follow(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+
+ngx_int_t ngx_http_idem_moves_read(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
+
+/* ..._place.c */
+
+ngx_int_t ngx_http_idem_place_begin(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_place_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
+ngx_int_t ngx_http_idem_way_read(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
+    ngx_str_t *value);
+ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
+    ngx_http_idem_move_t *step);
+ngx_uint_t ngx_http_idem_is_astray(ngx_http_request_t *r,
+    ngx_http_idem_move_t *step);
+ngx_http_core_srv_conf_t *ngx_http_idem_place_server(ngx_http_request_t *r,
+    ngx_http_idem_response_t *response);
+ngx_uint_t ngx_http_idem_place_verifies(ngx_http_core_srv_conf_t *server);
+ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
+ngx_uint_t ngx_http_idem_is_moves(ngx_str_t *name);
+ngx_uint_t ngx_http_idem_is_way(ngx_str_t *name);
 
 /* ..._execute.c */
 

@@ -181,7 +181,8 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc != NGX_OK
-        || ngx_http_idem_moves_header(r, ctx, &headers) != NGX_OK)
+        || ngx_http_idem_moves_header(r, ctx, &headers) != NGX_OK
+        || ngx_http_idem_place_header(r, ctx, &headers) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -322,7 +323,7 @@ ngx_http_idem_not_kept(ngx_str_t *name)
         return ngx_http_idem_header_is(name, "transfer-encoding");
 
     case 19:
-        return ngx_http_idem_is_moves(name);
+        return ngx_http_idem_is_way(name);
 
     default:
         return 0;
@@ -524,7 +525,7 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
             continue;
         }
 
-        if (ngx_http_idem_is_moves(&kept->name)) {
+        if (ngx_http_idem_is_way(&kept->name)) {
             continue;
         }
 

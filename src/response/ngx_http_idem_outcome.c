@@ -25,6 +25,7 @@
 
 static ngx_uint_t ngx_http_idem_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t all, ngx_uint_t last);
+static ngx_uint_t ngx_http_idem_is_perl(ngx_http_idem_run_t *run);
 static ngx_uint_t ngx_http_idem_all_upstreams(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t *last);
 static ngx_uint_t ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
@@ -166,7 +167,12 @@ ngx_http_idem_page(ngx_http_request_t *r,
 /*
  * Records the answer of a handler without an upstream after the request was
  * redirected to another handler, by an error or by the handler itself.  A
- * handler that redirects before it returns has only chosen the location.
+ * handler that redirects before it returns has only chosen the location,
+ * except perl, which always blocks until it is done.
+ *
+ * Called as early as possible in the new location, whose errors are not those
+ * of the handler.  In a named location without a rewrite module it is called
+ * later: then the error was the handler's if an error_page led there.
  */
 
 void
@@ -190,13 +196,48 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     failed = r->err_status != run->err_status
              || r->error_page != run->error_page;
 
-    if (run->inside && !failed && !run->recursive) {
+    if (!run->recursive
+        && (r->error_page == run->error_page
+            || run->uri_changes - r->uri_changes > 1))
+    {
+        failed = 0;
+    }
+
+    if (run->inside && !failed && !run->recursive
+        && !ngx_http_idem_is_perl(run))
+    {
         return;
     }
 
     ctx->work.left |= (failed && r->err_status)
                  ? ngx_http_idem_by_status(ctx, r->err_status)
                  : NGX_HTTP_IDEM_ANSWER_NONE;
+}
+
+
+/*
+ * The configuration of the perl module in a location starts with a pointer to
+ * the perl function, NULL if there is none.
+ */
+
+static ngx_uint_t
+ngx_http_idem_is_perl(ngx_http_idem_run_t *run)
+{
+    void          **conf;
+    ngx_uint_t      i;
+    ngx_module_t  **modules;
+
+    modules = ngx_cycle->modules;
+
+    for (i = 0; modules[i]; i++) {
+
+        if (ngx_strcmp(modules[i]->name, "ngx_http_perl_module") == 0) {
+            conf = run->loc_conf[modules[i]->ctx_index];
+            return conf && conf[0];
+        }
+    }
+
+    return 0;
 }
 
 

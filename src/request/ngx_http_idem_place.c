@@ -1,0 +1,419 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * The place of begin: the location and the server where a request began, if a
+ * retry of it may begin elsewhere.
+ *
+ * Usually the URI decides on the location, and the URI is part of the
+ * fingerprint.  But a request may have been redirected before its begin, by
+ * "rewrite" in an "if", try_files or Lua, depending on a cookie, an address or
+ * anything else; or the URI is not part of the fingerprint.  Then the place is
+ * stored with the response as the first of its moves, together with the URI
+ * that was requested.  A retry in another location requests that URI, as its
+ * client could have done.  If it does not reach the same location, the
+ * response is not for this client: a conflict that discloses nothing.
+ *
+ * The address where a request came in is not part of the fingerprint either,
+ * and may select another server.  Then the id of the server is stored, too,
+ * and the URI is requested in that server.
+ *
+ * Called when a request is executed, by the capture, and before a replay.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+/* a header of the stored response that is never sent */
+#define NGX_HTTP_IDEM_PLACE      "X-Idempotency-Place"
+#define NGX_HTTP_IDEM_PLACE_LEN  (sizeof(NGX_HTTP_IDEM_PLACE) - 1)
+
+/* its value: the id of the server in hex, and a character */
+#define NGX_HTTP_IDEM_SERVER_LEN  16
+
+
+static ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
+    ngx_str_t *args);
+static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_uint_t ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b);
+static ngx_http_idem_header_t *ngx_http_idem_find_place(
+    ngx_http_idem_response_t *response);
+static ngx_uint_t ngx_http_idem_is_place(ngx_str_t *name);
+static ngx_int_t ngx_http_idem_place_decode(ngx_http_request_t *r,
+    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response);
+
+
+ngx_int_t
+ngx_http_idem_place_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_move_t      *move;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (!ngx_http_idem_may_differ(r, ctx)) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_move_end(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    move = ctx->work.moves->elts;
+    move->begin = 1;
+    move->noname = clcf->noname;
+    move->exact = clcf->exact_match;
+
+    return ngx_http_idem_asked(r, &move->target, &move->args);
+}
+
+
+/* the requested URI, parsed again: r->uri may have been rewritten */
+
+static ngx_int_t
+ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
+{
+    size_t                     len;
+    u_char                    *p;
+    ngx_http_request_t        *asked;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+
+    len = r->unparsed_uri.len;
+
+    asked = ngx_pcalloc(r->pool, sizeof(ngx_http_request_t));
+    p = ngx_pnalloc(r->pool, 2 * (len + 1));
+
+    if (asked == NULL || p == NULL) {
+        return NGX_ERROR;
+    }
+
+    asked->connection = r->connection;
+    asked->uri_start = p;
+    asked->uri_end = ngx_cpymem(p, r->unparsed_uri.data, len);
+    *asked->uri_end = ' ';
+    asked->uri.data = asked->uri_end + 1;
+
+    if (ngx_http_parse_complex_uri(asked, cscf->merge_slashes) != NGX_OK
+        || asked->uri.len == 0)
+    {
+        return NGX_ERROR;
+    }
+
+    if (asked->args_start) {
+        asked->args.data = asked->args_start;
+        asked->args.len = asked->uri_end - asked->args_start;
+    }
+
+    *uri = asked->uri;
+    *args = asked->args;
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    uint64_t                id;
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    if (r->uri_changes != NGX_HTTP_MAX_URI_CHANGES + 1
+        || ngx_http_idem_server_id(r, &id) == NGX_OK)
+    {
+        return 1;
+    }
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (cover->derived ? cover->dedupe->members != NULL
+                           : ngx_http_idem_key_alone(cover))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* marks the first move as a place, with the id of the server or 0 */
+
+ngx_int_t
+ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
+{
+    uint64_t                 id;
+    ngx_http_idem_move_t    *move;
+    ngx_http_idem_header_t  *kept;
+
+    move = ctx->work.moves ? ctx->work.moves->elts : NULL;
+
+    if (move == NULL || !move->begin) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_idem_server_id(r, &id) != NGX_OK) {
+        id = 0;
+    }
+
+    kept = ngx_array_push(headers);
+    if (kept == NULL) {
+        return NGX_ERROR;
+    }
+
+    kept->kind = NGX_HTTP_IDEM_HEADER_PLAIN;
+    kept->valid = 1;
+    ngx_str_set(&kept->name, NGX_HTTP_IDEM_PLACE);
+
+    kept->value.data = ngx_pnalloc(r->pool, NGX_HTTP_IDEM_SERVER_LEN + 1);
+    if (kept->value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    /* "location = /a" and "location /a" have the same name */
+
+    kept->value.len = ngx_sprintf(kept->value.data, "%016xL%c", id,
+                                  move->noname ? '?'
+                                  : move->exact ? '=' : '/')
+                      - kept->value.data;
+
+    return NGX_OK;
+}
+
+
+/* whether the request is in the location where the original began */
+
+ngx_uint_t
+ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_move_t *step)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    return step->begin
+           && ngx_http_idem_same_text(&clcf->name, &step->location)
+           && (clcf->noname || step->noname
+               || clcf->exact_match == step->exact);
+}
+
+
+/* whether the same URI was requested; asked in another location */
+
+ngx_uint_t
+ngx_http_idem_is_astray(ngx_http_request_t *r, ngx_http_idem_move_t *step)
+{
+    ngx_str_t  uri, args;
+
+    return step->begin
+           && (ngx_http_idem_asked(r, &uri, &args) != NGX_OK
+               || (ngx_http_idem_same_text(&uri, &step->target)
+                   && ngx_http_idem_same_text(&args, &step->args)));
+}
+
+
+static ngx_uint_t
+ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b)
+{
+    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
+}
+
+
+/* the server where the original began, NULL if it is the current one */
+
+ngx_http_core_srv_conf_t *
+ngx_http_idem_place_server(ngx_http_request_t *r,
+    ngx_http_idem_response_t *response)
+{
+    u_char                   c;
+    size_t                   i;
+    uint64_t                 id;
+    ngx_http_idem_header_t  *kept;
+
+    kept = ngx_http_idem_find_place(response);
+
+    if (kept == NULL) {
+        return NULL;
+    }
+
+    id = 0;
+
+    for (i = 0; i < ngx_min(kept->value.len, NGX_HTTP_IDEM_SERVER_LEN); i++) {
+        c = kept->value.data[i];
+        id = (id << 4) | (c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+
+    return ngx_http_idem_other_server(r, id);
+}
+
+
+/* ngx_http_idem_moves_read(), and what is known of the first move */
+
+ngx_int_t
+ngx_http_idem_way_read(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_response_t *response, ngx_str_t *value)
+{
+    u_char                   c;
+    ngx_int_t                rc;
+    ngx_http_idem_move_t    *step;
+    ngx_http_idem_header_t  *kept;
+
+    rc = ngx_http_idem_moves_read(r, ctx, value);
+
+    kept = ngx_http_idem_find_place(response);
+
+    if (rc != NGX_OK || kept == NULL) {
+        return rc;
+    }
+
+    step = ctx->follow.steps->elts;
+    step->begin = 1;
+
+    if (kept->value.len > NGX_HTTP_IDEM_SERVER_LEN) {
+        c = kept->value.data[NGX_HTTP_IDEM_SERVER_LEN];
+        step->noname = (c == '?');
+        step->exact = (c == '=');
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_http_idem_header_t *
+ngx_http_idem_find_place(ngx_http_idem_response_t *response)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < response->nheaders; i++) {
+        if (ngx_http_idem_is_place(&response->headers[i].name)) {
+            return &response->headers[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+/* client certificates are checked before any phase, so not by a move */
+
+ngx_uint_t
+ngx_http_idem_place_verifies(ngx_http_core_srv_conf_t *server)
+{
+#if (NGX_HTTP_SSL)
+    ngx_http_ssl_srv_conf_t  *sscf;
+
+    sscf = server->ctx->srv_conf[ngx_http_ssl_module.ctx_index];
+
+    return sscf->verify != 0;
+#else
+    return 0;
+#endif
+}
+
+
+/*
+ * Whether a response was made in another place.  A request that conflicts with
+ * it was not checked there, so the conflict must not disclose anything about
+ * the original.
+ */
+
+ngx_uint_t
+ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_found_t *found)
+{
+    ngx_uint_t                i;
+    ngx_http_idem_response_t  response;
+
+    if (found->state != NGX_HTTP_IDEM_COMPLETED) {
+        return 0;
+    }
+
+    if (ngx_http_idem_place_decode(r, found, &response) != NGX_OK
+        || ngx_http_idem_place_server(r, &response))
+    {
+        return 1;
+    }
+
+    for (i = 0; i < response.nheaders; i++) {
+
+        if (!ngx_http_idem_is_moves(&response.headers[i].name)) {
+            continue;
+        }
+
+        return ngx_http_idem_way_read(r, ctx, &response,
+                                      &response.headers[i].value)
+               != NGX_OK
+               || ctx->follow.steps->nelts != 1
+               || !ngx_http_idem_is_here(r, ctx->follow.steps->elts);
+    }
+
+    return 0;
+}
+
+
+static ngx_int_t
+ngx_http_idem_place_decode(ngx_http_request_t *r, ngx_http_idem_found_t *found,
+    ngx_http_idem_response_t *response)
+{
+    ngx_str_t    body;
+    ngx_uint_t   n;
+    const char  *reason;
+
+    if (ngx_http_idem_head_peek(found->response.data, found->response.len,
+                                &n, &reason)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    response->headers = ngx_palloc(r->pool, ngx_max(n, 1)
+                                    * sizeof(ngx_http_idem_header_t));
+    if (response->headers == NULL) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_response_decode(found->response.data,
+                                         found->response.len, response, &body,
+                                         0, &reason);
+}
+
+
+ngx_uint_t
+ngx_http_idem_is_moves(ngx_str_t *name)
+{
+    return name->len == sizeof(NGX_HTTP_IDEM_MOVES) - 1
+           && ngx_strncasecmp(name->data, (u_char *) NGX_HTTP_IDEM_MOVES,
+                              name->len)
+              == 0;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_is_place(ngx_str_t *name)
+{
+    return name->len == NGX_HTTP_IDEM_PLACE_LEN
+           && ngx_strncasecmp(name->data, (u_char *) NGX_HTTP_IDEM_PLACE,
+                              NGX_HTTP_IDEM_PLACE_LEN)
+              == 0;
+}
+
+
+/* headers of this module in a stored response, ignored in any other */
+
+ngx_uint_t
+ngx_http_idem_is_way(ngx_str_t *name)
+{
+    return ngx_http_idem_is_moves(name) || ngx_http_idem_is_place(name);
+}
