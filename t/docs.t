@@ -269,7 +269,9 @@ sub names_agree {
 
     # also where they are only spoken of
 
-    for my $file (qw(README.md docs/directives.md docs/design.md)) {
+    for my $file (qw(README.md docs/directives.md docs/design.md docs/decisions.md
+                     docs/memory-internals.md))
+    {
         my %wrong = map { $_ => 1 }
                     grep { !$directive{$_} }
                     text($file) =~ /(?<![\$\w.\/-])(idempotency_[a-z_]+[a-z])
