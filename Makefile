@@ -69,7 +69,7 @@ run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) \
 
 # without idempotencyctl: libcurl's headers bring thirty packages
 check: setup-check modules
-	@tools/test unit core
+	@tools/test core
 
 test: setup-test build
 	@tools/test unit stock
