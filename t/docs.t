@@ -36,6 +36,7 @@ names_agree();
 syntax_agrees($_) for sort keys %directive;
 defaults_agree();
 stores_agree();
+blocks_agree();
 variables_agree();
 statuses_agree();
 errors_agree();
@@ -463,6 +464,29 @@ sub stores_agree {
 
     is(measure(($in_store{memory}{default} // '') =~ /:(\w+);/), $size,
        'memory: default size');
+}
+
+
+# The directives within the block of a store, in the order of the sources or not.
+
+sub blocks_agree {
+    my %of = (
+        'docs/redis.md'    => 'src/store/redis/ngx_http_idem_redis_conf.c',
+        'docs/postgres.md' => 'src/store/postgres/ngx_http_idem_postgres_conf.c',
+        'docs/layers.md'   => 'src/store/layers/ngx_http_idem_layers_conf.c',
+    );
+
+    for my $file (sort keys %of) {
+        my @there = text($of{$file}) =~ /\{ \{ ngx_string\("(\w+)"\)/g;
+
+        my ($head, $cell) = $file =~ /layers/ ? ('layer', 1) : ('directive', 0);
+
+        my @said = map { $_->[$cell] =~ /`(?!idempotency )(\w+) /g }
+                   rows(text($file) =~ s/\\\|/or/gr, $head);
+
+        is_deeply([ sort @said ], [ sort @there ],
+                  "$file has every directive of the block, and no other");
+    }
 }
 
 
