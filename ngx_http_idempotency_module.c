@@ -499,6 +499,8 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
         conf[i]->group =
                     ngx_http_idem_metrics_group(&conf[i]->group_name);
 
+        conf[i]->labels = ngx_http_idem_has_labels(conf[i]);
+
         if (conf[i]->group_value == NULL) {
             conf[i]->store->metrics->grouped[conf[i]->group] = 1;
         }

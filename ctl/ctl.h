@@ -11,6 +11,7 @@
  *   ctl_ask.c         asks the location
  *   ctl_records.c     inspect, list, delete, cleanup, purge, stats
  *   ctl_tail.c        tail, export, and events that are removed
+ *   ctl_event.c       an event as a line for people
  *   ctl_id.c          id
  *   ctl_health.c      health
  */
@@ -80,6 +81,18 @@ int ctl_health(void);
 /* cleanup and purge with --events */
 int ctl_forget(void);
 
+/* of "len" bytes of JSON; "day" is that of the line before, 11 bytes */
+void ctl_event(const char *line, size_t len, char *day);
+
+/* a time as people have it: 2.5h; negative: "-" */
+const char *ctl_time(long long ms, char *buf, size_t size);
+
+/*
+ * Of a word, of those that are coloured: a level, a state; NULL: the end of a
+ * colour.  Empty where stdout is no terminal, or NO_COLOR is set.
+ */
+const char *ctl_colour(const char *word);
+
 
 /* to stderr */
 void ctl_say(const char *fmt, ...);
@@ -113,6 +126,8 @@ int ctl_one(ctl_text_t *path);
 yajl_val ctl_parse(ctl_text_t *body);
 int ctl_answer(const char *method, ctl_text_t *path, yajl_val *v);
 yajl_val ctl_get(yajl_val v, const char *a, const char *b);
+/* a member; a label may be of a client, and is not to control a terminal */
+const char *ctl_clean(char *s);
 const char *ctl_string(yajl_val v, const char *name, const char *none);
 long long ctl_number(yajl_val v, const char *name);
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ctl.h"
 
@@ -36,6 +37,48 @@ ctl_say(const char *fmt, ...)
     va_end(args);
 
     fputc('\n', stderr);
+}
+
+
+const char *
+ctl_colour(const char *word)
+{
+    int          i;
+    const char  *no, *term;
+
+    static int  terminal = -1;
+
+    static const struct {
+        const char  *word;
+        const char  *code;
+    } colours[] = {
+        { "error", "\033[31m" }, { "failing", "\033[31m" },
+        { "unusable", "\033[31m" }, { "warn", "\033[33m" },
+        { "in_progress", "\033[33m" }, { "ok", "\033[32m" },
+        { "debug", "\033[2m" }, { NULL, "" }
+    };
+
+    if (terminal == -1) {
+        no = getenv("NO_COLOR");
+        term = getenv("TERM");
+
+        terminal = isatty(1) && (no == NULL || no[0] == '\0')
+                   && (term == NULL || strcmp(term, "dumb") != 0);
+    }
+
+    if (!terminal) {
+        return "";
+    }
+
+    if (word == NULL) {
+        return "\033[0m";
+    }
+
+    for (i = 0; colours[i].word && strcmp(colours[i].word, word); i++) {
+        /* void */
+    }
+
+    return colours[i].code;
 }
 
 
@@ -194,11 +237,32 @@ ctl_get(yajl_val v, const char *a, const char *b)
 
 
 const char *
+ctl_clean(char *s)
+{
+    unsigned char  *p;
+
+    for (p = (unsigned char *) s; *p; p++) {
+
+        if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) {
+            *p++ = '?';
+            *p = '?';
+        }
+
+        if (*p < 0x20 || *p == 0x7f) {
+            *p = '?';
+        }
+    }
+
+    return s;
+}
+
+
+const char *
 ctl_string(yajl_val v, const char *name, const char *none)
 {
     v = ctl_get(v, name, NULL);
 
-    return YAJL_IS_STRING(v) ? YAJL_GET_STRING(v)
+    return YAJL_IS_STRING(v) ? ctl_clean(YAJL_GET_STRING(v))
            : YAJL_IS_NUMBER(v) ? YAJL_GET_NUMBER(v)
            : none;
 }

@@ -24,6 +24,7 @@ ctl_health(void)
     size_t      i;
     yajl_val    v, stores, s;
     ctl_text_t  body;
+    const char  *state;
 
     rc = ctl_ask("GET", "health", &body, &status);
 
@@ -46,8 +47,10 @@ ctl_health(void)
     for (i = 0; i < stores->u.array.len; i++) {
         s = stores->u.array.values[i];
 
-        printf("%-20s %-8s %6sms  %s\n", ctl_string(s, "name", "?"),
-               YAJL_IS_TRUE(ctl_get(s, "ok", NULL)) ? "ok" : "failing",
+        state = YAJL_IS_TRUE(ctl_get(s, "ok", NULL)) ? "ok" : "failing";
+
+        printf("%-20s %s%-8s%s %6sms  %s\n", ctl_string(s, "name", "?"),
+               ctl_colour(state), state, ctl_colour(NULL),
                ctl_string(s, "duration_ms", "?"), ctl_string(s, "error", ""));
     }
 

@@ -24,9 +24,7 @@ static int ctl_pages(const char *method);
 static int ctl_count(const char *name);
 
 
-/* a time as people have it: 2.5h */
-
-static const char *
+const char *
 ctl_time(long long ms, char *buf, size_t size)
 {
     if (ms < 0) {
@@ -52,25 +50,36 @@ ctl_time(long long ms, char *buf, size_t size)
 }
 
 
+/* of locks, who holds them is more than their size, which is nought */
+#define ctl_locks()  (o.state && strcmp(o.state, "in_progress") == 0)
+
+
 /* a line of 79 columns; the whole id where there is room for it */
 
 static void
 ctl_row(yajl_val r, int wide)
 {
-    char       age[16], left[16];
-    long long  ms;
+    char         age[16], left[16], size[24];
+    long long    ms;
+    const char  *state;
 
+    state = ctl_string(r, "state", "?");
     ms = ctl_number(r, "lease_left_ms");
 
     if (ms < 0) {
         ms = ctl_number(r, "ttl_left_ms");
     }
 
-    printf("%-*.*s  %-11.11s  %-6.6s  %7s  %7s  %8lld  %-12.12s\n",
+    snprintf(size, sizeof(size), "%8lld", ctl_number(r, "size"));
+
+    printf("%-*.*s  %s%-11.11s%s  %-6.6s  %7s  %7s  %s%-*.*s  %-12.12s\n",
            wide ? 64 : 12, wide ? 64 : 12, ctl_string(r, "record", "?"),
-           ctl_string(r, "state", "?"), ctl_string(r, "status", "-"),
+           ctl_colour(state), state, ctl_colour(NULL),
+           ctl_string(r, "status", "-"),
            ctl_time(ctl_number(r, "age_ms"), age, sizeof(age)),
-           ctl_time(ms, left, sizeof(left)), ctl_number(r, "size"),
+           ctl_time(ms, left, sizeof(left)), ctl_locks() ? "" : size,
+           ctl_locks() ? 10 : 0, ctl_locks() ? 10 : 0,
+           ctl_string(r, "host", "-"),
            ctl_string(r, "tenant", ctl_string(r, "group", "-")));
 }
 
@@ -90,10 +99,11 @@ ctl_wide(void)
 int
 ctl_inspect(void)
 {
-    int         rc;
-    size_t      i;
-    yajl_val    v, m;
-    ctl_text_t  path;
+    int          rc;
+    size_t       i;
+    yajl_val     v, m;
+    ctl_text_t   path;
+    const char  *text;
 
     rc = ctl_one(&path);
 
@@ -114,11 +124,12 @@ ctl_inspect(void)
 
     for (i = 0; i < v->u.object.len; i++) {
         m = v->u.object.values[i];
-
-        printf("%-14s %s\n", v->u.object.keys[i],
-               YAJL_IS_STRING(m) ? YAJL_GET_STRING(m)
+        text = YAJL_IS_STRING(m) ? ctl_clean(YAJL_GET_STRING(m))
                : YAJL_IS_NUMBER(m) ? YAJL_GET_NUMBER(m)
-               : YAJL_IS_TRUE(m) ? "yes" : "no");
+               : YAJL_IS_TRUE(m) ? "yes" : "no";
+
+        printf("%-14s %s%s%s\n", v->u.object.keys[i], ctl_colour(text), text,
+               ctl_colour(NULL));
     }
 
     yajl_tree_free(v);
@@ -220,9 +231,9 @@ ctl_page(yajl_val v, int list, int wide, long *n)
         }
 
         if (list && *n == 0) {
-            printf("%-*s  %-11s  %-6s  %7s  %7s  %8s  %-12s\n",
+            printf("%-*s  %-11s  %-6s  %7s  %7s  %s  %-12s\n",
                    wide ? 64 : 12, "RECORD", "STATE", "STATUS", "AGE", "LEFT",
-                   "SIZE", "TENANT");
+                   ctl_locks() ? "HOST      " : "    SIZE", "TENANT");
         }
 
         (*n)++;
@@ -285,6 +296,28 @@ ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
 }
 
 
+/*
+ * The records of a page, as they are, behind "n" of the pages before: several
+ * pages are one list.  Behind the records there is no other "]" in an answer.
+ */
+
+static void
+ctl_join(ctl_text_t *body, long n)
+{
+    char  *first, *last;
+
+    first = strchr(body->data, '[');
+    last = strrchr(body->data, ']');
+
+    if (first == NULL || last == NULL || last == first + 1) {
+        return;
+    }
+
+    fputs(n ? ",\n" : "{\"records\":[", stdout);
+    fwrite(first + 1, 1, last - first - 1, stdout);
+}
+
+
 /* all pages; a line on stderr tells how far it is, on a terminal */
 
 static int
@@ -315,7 +348,7 @@ ctl_pages(const char *method)
         }
 
         if (o.json) {
-            fwrite(body.data, 1, body.len, stdout);
+            ctl_join(&body, n);
         }
 
         rc = ctl_page(v, list && !o.json, wide, &n);
@@ -337,11 +370,21 @@ ctl_pages(const char *method)
         fputs("\r\033[K", stderr);
     }
 
-    if (!o.json && !list) {
+    if (o.json) {
+        fputs(n ? "]" : "{\"records\":[]", stdout);
+
+        if (!list) {
+            printf(",\"deleted\":%ld,\"matched\":%ld,\"dry_run\":%s",
+                   o.dry_run ? 0 : n, n, o.dry_run ? "true" : "false");
+        }
+
+        fputs("}\n", stdout);
+
+    } else if (!list) {
         printf("%s %ld record%s\n", o.dry_run ? "would delete" : "deleted",
                n, n == 1 ? "" : "s");
 
-    } else if (!o.json && n == 0) {
+    } else if (n == 0) {
         printf("no records\n");
     }
 

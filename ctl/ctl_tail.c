@@ -16,11 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ctl.h"
 
 
-#define CTL_DAY  10                             /* "2026-01-28"             */
+#define CTL_DAY    10                           /* "2026-01-28"             */
+#define CTL_AGAIN  200                          /* ms                       */
 
 
 typedef struct {
@@ -28,7 +30,9 @@ typedef struct {
     const char  *dir;                           /* NULL: to stdout          */
     FILE        *file;
     char         day[CTL_DAY + 1];
+    char         after[256];                    /* id of the last one, or "" */
     long         n;
+    int          people;
     int          failed;
 } ctl_stream_t;
 
@@ -88,6 +92,7 @@ ctl_file(ctl_stream_t *s, const char *line)
 static size_t
 ctl_stream(char *p, size_t size, size_t n, void *data)
 {
+    long           status;
     char          *line, *end;
     ctl_stream_t  *s = data;
 
@@ -95,9 +100,28 @@ ctl_stream(char *p, size_t size, size_t n, void *data)
         return 0;
     }
 
+    /* an error is no stream: it is told when it is all there */
+
+    curl_easy_getinfo(ctl_curl, CURLINFO_RESPONSE_CODE, &status);
+
+    if (status != 200) {
+        return size * n;
+    }
+
     for (line = s->text.data; (end = strchr(line, '\n')) != NULL;
          line = end + 1)
     {
+        if (strncmp(line, "id: ", 4) == 0
+            && (size_t) (end - line - 4) < sizeof(s->after))
+        {
+            memcpy(s->after, line + 4, end - line - 4);
+            s->after[end - line - 4] = '\0';
+        }
+
+        if (strncmp(line, ": some events", 13) == 0) {
+            ctl_say("%.*s", (int) (end - line - 2), line + 2);
+        }
+
         if (strncmp(line, "data: ", 6) != 0) {
             continue;
         }
@@ -107,7 +131,13 @@ ctl_stream(char *p, size_t size, size_t n, void *data)
             return 0;
         }
 
-        fwrite(line + 6, 1, end + 1 - line - 6, s->dir ? s->file : stdout);
+        if (s->people) {
+            ctl_event(line + 6, end + 1 - line - 6, s->day);
+
+        } else {
+            fwrite(line + 6, 1, end + 1 - line - 6,
+                   s->dir ? s->file : stdout);
+        }
 
         if (s->dir == NULL) {
             fflush(stdout);
@@ -133,6 +163,7 @@ ctl_events(ctl_text_t *path)
     ctl_arg(path, "since", o.since);
     ctl_arg(path, "older", o.older);
     ctl_arg(path, "key", o.key);
+    ctl_arg(path, "scope", o.scope);
     ctl_arg(path, "record", o.record);
     ctl_arg(path, "actor", o.actor);
 }
@@ -184,10 +215,13 @@ ctl_follow(ctl_text_t *path, ctl_stream_t *s)
 }
 
 
+/* a reload ends the stream, and it is followed anew */
+
 int
 ctl_tail(void)
 {
-    ctl_text_t    path = { NULL, 0 };
+    int           rc;
+    ctl_text_t    path;
     ctl_stream_t  s;
 
     if (o.store == NULL && (o.since || o.older || o.actor)) {
@@ -197,9 +231,26 @@ ctl_tail(void)
     }
 
     memset(&s, 0, sizeof(s));
-    ctl_events(&path);
+    s.people = !o.json && isatty(1);
 
-    return ctl_follow(&path, &s);
+    for ( ;; ) {
+        path.data = NULL;
+        path.len = 0;
+
+        s.text.len = 0;
+
+        ctl_events(&path);
+        ctl_arg(&path, "after", s.after[0] ? s.after : NULL);
+
+        rc = ctl_follow(&path, &s);
+        free(path.data);
+
+        if (rc != CTL_OK || o.older) {
+            return rc;
+        }
+
+        usleep(CTL_AGAIN * 1000);
+    }
 }
 
 

@@ -57,7 +57,7 @@ static const char  ctl_usage[] =
     "            --events --store <store> --older <time> [--dry-run]\n"
     "  purge     --tenant <tenant> | --actor <actor> [--dry-run]\n"
     "            --events --store <store> --actor <actor> [--dry-run]\n"
-    "  tail      [--key <key>] [--record <id>]\n"
+    "  tail      [--key <key> [--scope <scope>]] [--record <id>]\n"
     "            --store <store> [--since <time>] [--actor <actor>] ...\n"
     "  export    --store <store> --dir <dir> [--since <time>] [--older <time>]\n"
     "  stats     of each store, by state\n"
@@ -74,7 +74,8 @@ static const char  ctl_usage[] =
 static int
 ctl_options(int argc, char **argv)
 {
-    int  c;
+    int    c;
+    char  *end;
 
     static struct option  options[] = {
         { "url", 1, NULL, 'u' }, { "store", 1, NULL, 's' },
@@ -104,7 +105,18 @@ ctl_options(int argc, char **argv)
         case 'g': o.group = optarg; break;
         case 'S': o.state = optarg; break;
         case 'o': o.older = optarg; break;
-        case 'l': o.limit = atol(optarg); break;
+
+        case 'l':
+            o.limit = strtol(optarg, &end, 10);
+
+            if (*end || o.limit <= 0) {
+                ctl_say("\"--limit %s\": a limit is a number from 1 on",
+                        optarg);
+                return CTL_USAGE;
+            }
+
+            break;
+
         case 'U': o.user = optarg; break;
         case 'b': o.since = optarg; break;
         case 'd': o.dir = optarg; break;

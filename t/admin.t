@@ -459,7 +459,39 @@ is(scalar(qx(build/idempotencyctl --url $url purge --tenant acme)),
 is(scalar(all('records/STORE')), 1, 'the other tenant has its own');
 
 
-=== TEST 13: an unknown outcome lives on when its lease is over
+
+=== TEST 13: a group is a label of records, too, wherever it is set
+--- http_config
+    idempotency_group  everywhere;
+--- config
+    location / {
+        idempotency        $TEST_STORE;
+        idempotency_scope  api;
+        add_header         X-Record $idempotency_record always;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /own/ {
+        idempotency        $TEST_STORE;
+        idempotency_scope  api;
+        idempotency_group  own-$http_x_route;
+        add_header         X-Record $idempotency_record always;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+
+    location /ops/ { idempotency_admin; }
+--- client
+my %h = ('X-Route' => 'r');
+my $one = http_post('/ok', 'x', { 'Idempotency-Key' => new_key(), %h });
+my $two = http_post('/own/ok', 'x', { 'Idempotency-Key' => new_key(), %h });
+
+is(join(' ', map { $_->{record} } all('records/STORE?group=everywhere')),
+   $one->header('X-Record'), 'that of http');
+is(join(' ', map { $_->{record} } all('records/STORE?group=own-r')),
+   $two->header('X-Record'), 'that of a location, by a variable');
+ok($_->{host}, 'with its host') for all('records/STORE');
+
+
+=== TEST 14: an unknown outcome lives on when its lease is over
 --- config
     location / {
         idempotency           $TEST_STORE;

@@ -7,8 +7,12 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
+use IO::Socket::INET;
+use POSIX ();
+use Sys::Hostname ();
 
 our $api = <<'_EOC_';
     location / {
@@ -115,6 +119,12 @@ is(scalar(() = $out =~ /^[0-9a-f]{64} +completed +200 /mg), 5, 'five are over');
 is(scalar(() = $out =~ /^[0-9a-f]{64} +in_progress +- /mg), 1, 'one runs');
 is(scalar(() = ctl('list', '--limit', 2) =~ /^[0-9a-f]{64}/mg), 2, 'a limit');
 
+$out = ctl('list', '--state', 'in_progress');
+my $host = substr lc Sys::Hostname::hostname(), 0, 10;
+like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +HOST +TENANT/, 'of locks');
+like($out, qr/^[0-9a-f]{64} +in_progress .* \Q$host\E /m, 'who holds them')
+    if ($ENV{IDEMPOTENCY_STORE} || 'memory') ne 'redis';
+
 is(scalar(ctl('stats')), "in_progress  1\ncompleted    5\nunusable     0\n",
    'counted');
 
@@ -149,6 +159,9 @@ for ([ 2, qr/which record/, 'inspect' ],
      [ 2, qr/of which key/, 'id', '--key', 'k' ],
      [ 2, qr/there is no command "dance"/, 'dance' ],
      [ 2, qr/state.*is in_progress/, 'list', '--state', 'done' ],
+     [ 2, qr/a limit is a number/, 'list', '--limit', 'few' ],
+     [ 1, qr/There is no such store/, 'tail', '--store', 'nowhere' ],
+     [ 2, qr/"record" is 64/, 'tail', '--record', 'first' ],
      [ 1, qr/There is no such store/, 'list', '--store', 'nowhere' ])
 {
     my ($wanted, $text, @args) = @$_;
@@ -229,3 +242,178 @@ is(decode_json($line || '{}')->{record}, $id, 'of that record');
 
 kill 'TERM', $pid;
 close $tail;
+
+
+
+=== TEST 6: for people on a terminal
+--- config eval
+$::api =~ s/idempotency_scope/idempotency_tenant \$http_x_tenant; idempotency_group pay; idempotency_scope/r
+--- client
+my $key = new_key();
+my %h = ('Idempotency-Key' => $key, 'X-Tenant' => "a\e[2Jb");
+my $id = http_post('/ok?op=p', 'body', \%h)->header('X-Record');
+
+# on a terminal, of 80 columns
+my $on = sub {
+    my $command = join ' ', 'build/idempotencyctl', '--url',
+                  "http://127.0.0.1:$port/ops/", @_;
+    my $pid = open my $out, '-|', 'exec script -qefc "stty cols 80; '
+                   . "TERM=xterm exec $command\" /dev/null 2>/dev/null"
+        or die $!;
+    return ($pid, $out);
+};
+
+my (undef, $list) = $on->('list');
+my $text = do { local $/; <$list> };
+my $short = substr $id, 0, 12;
+
+like($text, qr/^$short  completed/m, 'a row, with the beginning of the id');
+like($text, qr/ a\?\[2Jb/, 'what a client put into a label is harmless');
+unlike($text, qr/\e\[2J/, 'in any case');
+is(scalar(grep { s/\e\[[\d;]*[mK]//gr =~ /^[^\r\n]{80,}/ } split /^/m, $text), 0,
+   'no line is too long');
+
+my (undef, $health) = $on->('health');
+like(do { local $/; <$health> }, qr/\e\[32mok/, 'in colours');
+unlike(scalar(ctl('health')), qr/\e\[/, 'but only there');
+
+my $read = '';
+my ($pid, $tail) = $on->('tail', '--key', $key, '--scope', 'api');
+my $line = sub {
+    my ($wanted, $do) = @_;
+    my $found;
+
+    wait_for(sub {
+        $do->();
+
+        my $in = '';
+        vec($in, fileno $tail, 1) = 1;
+
+        while (select(my $ready = $in, undef, undef, 0.3)) {
+            sysread($tail, $read, 65536, length $read) or return 1;
+        }
+
+        while ($read =~ s/^(.*)\n//) {
+            my $l = $1 =~ s/\e\[[\d;]*m|\r//gr;
+            $found //= $l if $l =~ /$wanted/;
+        }
+
+        return $found;
+    }, 20);
+
+    return $found // '';
+};
+
+like($line->('replay', sub { http_post('/ok?op=p', 'body', \%h) }),
+     qr/^\d\d:\d\d:\d\d\.\d{3} info  replay {17}$short pay {8}200  REPLAYED, replays \d/,
+     'an event is a line');
+
+ok(nginx_reload(), 'a reload');
+like($line->('conflict', sub { http_post('/ok?op=p', 'other', \%h) }),
+     qr/ error conflict {15}$short pay {8}409  CONFLICT, payload/,
+     'does not end it');
+
+kill 'TERM', $pid;
+close $tail;
+
+# --json is for programs, there, too
+$read = '';
+($pid, $tail) = $on->('--json', 'tail', '--key', $key, '--scope', 'api');
+is(eval { decode_json($line->('"event"', sub { http_post('/ok?op=p', 'body',
+                                                         \%h) }))->{record} },
+   $id, 'JSON');
+kill 'TERM', $pid;
+close $tail;
+
+
+
+=== TEST 7: several pages are one list
+--- config eval: $::api
+--- client
+# a location with more records than fit a page
+my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1:0', Listen => 5)
+    or die $!;
+my $url = 'http://127.0.0.1:' . $listen->sockport . '/';
+my $pid = fork // die $!;
+
+if ($pid == 0) {
+    my %page = ('' => [ 'ab', 'c1' ], c1 => [ '', 'c2' ], c2 => [ 'cd', '' ]);
+
+    while (my $c = $listen->accept) {
+        my $head = '';
+        sysread $c, $head, 65536, length $head or last
+            until $head =~ /\r\n\r\n/;
+
+        my ($cursor) = $head =~ /cursor=(\w+)/;
+        my ($ids, $next) = @{ $page{ $cursor // '' } };
+        my $body = '{"records":[' . join(",\n", map { "{\"record\":\"$_\"}" }
+                                                 split //, $ids) . ']'
+                   . ($next ? ",\"cursor\":\"$next\"" : '') . "}\n";
+        print $c "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: "
+                 . length($body) . "\r\n\r\n$body";
+        close $c;
+    }
+
+    POSIX::_exit(0);
+}
+
+for ([ 'list', 'abcd' ], [ 'purge --tenant x', 'abcd', 4 ]) {
+    my ($command, $ids, $deleted) = @$_;
+    my $json = eval { decode_json(scalar ctl($url, '--json', '--store', 's',
+                                             split / /, $command)) };
+
+    is(join('', map { $_->{record} } @{ $json->{records} || [] }), $ids,
+       "$command: one document");
+    is($json->{deleted}, $deleted, 'and what was deleted');
+}
+
+like(scalar(qx(script -qefc "build/idempotencyctl --url $url --store s list" /dev/null)),
+     qr/\r2 so far .*\r\e\[K/s, 'how far it is, on a terminal');
+unlike(scalar(ctl($url, '--store', 's', 'list')), qr/so far/, 'and only there');
+
+kill 'KILL', $pid;
+waitpid $pid, 0;
+
+
+
+=== TEST 8: who may ask is nginx's to say, and who asked is told
+--- config eval
+$::api . <<'_EOC_'
+    idempotency_log  $TEST_NGINX_SERVER_ROOT/logs/events.json;
+
+    location /pw/ {
+        idempotency_admin;
+        auth_basic            "operators";
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/operators;
+    }
+    location /nobody/ {
+        idempotency_admin;
+        deny  all;
+    }
+_EOC_
+--- client
+open my $fh, '>', "$ENV{TEST_NGINX_SERVER_ROOT}/operators" or die $!;
+print $fh "ann:{PLAIN}sEcReT\n";
+close $fh;
+
+my $url = "http://127.0.0.1:$port/pw/";
+my $id = post('/ok?op=u', new_key())->header('X-Record');
+
+is((ctl($url, 'inspect', '--record', $id))[1], 3, 'not without a password');
+is((ctl($url, '--user', 'ann:wrong', 'inspect', '--record', $id))[1], 3,
+   'nor with a wrong one');
+is((ctl("http://127.0.0.1:$port/nobody/", 'delete', '--record', $id))[1], 3,
+   'nor where nobody may');
+like(scalar(ctl($url, '--user', 'ann:sEcReT', 'inspect', '--record', $id)),
+     qr/^state +completed/m, 'but with the right one');
+is((ctl($url, '--user', 'ann:sEcReT', 'delete', '--record', $id))[0],
+   "deleted 1 record\n", 'deleted');
+
+my @deleted;
+ok(wait_for(sub {
+    @deleted = grep { $_->{event} eq 'idempotency.record.deleted' }
+                    read_events("$ENV{TEST_NGINX_SERVER_ROOT}/logs/events.json");
+}, 10), 'it is an event');
+is($deleted[0]{by}, 'ann', 'with the user');
+is($deleted[0]{record}, $id, 'and the record');
+error_log_unlike(qr/sEcReT/, 'never the password');

@@ -63,7 +63,6 @@ run_tests();
 __DATA__
 
 === TEST 1: members of each, and those of created, replay and conflict
---- store: memory redis
 --- config eval: $::api
 --- client
 my %h = ('Idempotency-Key' => new_key() . '-sEcReT',
@@ -149,7 +148,6 @@ unlike(main::text(), qr/sEcReT/, 'no key, body or credential');
 
 
 === TEST 2: contention, and a lock that is abandoned
---- store: memory redis
 --- workers: 1
 --- provokes: exited on signal 9
 --- config eval
@@ -193,14 +191,68 @@ my ($abandoned) = wait_events('lock.abandoned', 1);
 is($abandoned->{level}, 'warn', 'a warning');
 cmp_ok($abandoned->{lock_age_ms} // 0, '>=', 3000, 'older than its lease');
 cmp_ok($abandoned->{lock_age_ms} // 0, '<', 60000, 'by not much');
+is($abandoned->{lock_holder}, lc Sys::Hostname::hostname(), 'of this host');
 
 app_release('b', 1);
 is($retry->read_response->status, 200, 'answered');
 
+# ... or comes when it has ended
+
+%h = ('Idempotency-Key' => new_key());
+send_post('/hold?op=c', 'x', \%h);
+app_wait_parked('c');
+kill_worker();
+sleep 3.5;
+
+$retry = send_post('/hold?op=c', 'x', \%h);
+ok(app_wait('c', 2, 20), 'the retry took over at once');
+
+(undef, $abandoned) = wait_events('lock.abandoned', 2);
+
+is($abandoned->{lock_holder}, lc Sys::Hostname::hostname(),
+   'it did not wait, and knows the host all the same');
+cmp_ok($abandoned->{lock_age_ms} // 0, '>=', 3000, 'and the age');
+
+app_release('c', 1);
+is($retry->read_response->status, 200, 'answered');
 
 
-=== TEST 3: a record that expired
---- store: memory redis
+
+=== TEST 3: who holds a lock, where no directive names labels
+--- workers: 1
+--- provokes: exited on signal 9
+--- config
+    idempotency_log  $TEST_NGINX_SERVER_ROOT/logs/events.json;
+
+    location / {
+        idempotency           $TEST_STORE;
+        idempotency_identity  off;
+        idempotency_lease     1s;
+        idempotency_wait      0;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %h = ('Idempotency-Key' => new_key());
+
+send_post('/hold?op=n', 'x', \%h);
+app_wait_parked('n');
+is(http_post('/hold?op=n', 'x', \%h)->status, 409, 'busy');
+is((wait_events('lock.contention', 1))[0]{lock_holder},
+   lc Sys::Hostname::hostname(), 'this host');
+
+kill_worker();
+sleep 1.5;
+
+my $retry = send_post('/hold?op=n', 'x', \%h);
+ok(app_wait('n', 2, 20), 'taken over');
+is((wait_events('lock.abandoned', 1))[0]{lock_holder},
+   lc Sys::Hostname::hostname(), 'from this host');
+app_release('n', 1);
+is($retry->read_response->status, 200, 'answered');
+
+
+
+=== TEST 4: a record that expired
 --- config eval
 $::api =~ s/1h;/1500ms; idempotency_expired_grace 1m;/r
 --- client
@@ -219,8 +271,7 @@ is($e->{ttl_ms}, 1500, 'ttl_ms');
 
 
 
-=== TEST 4: debug
---- store: memory redis
+=== TEST 5: debug
 --- config
     idempotency_log  $TEST_NGINX_SERVER_ROOT/logs/events.json level=debug;
 
@@ -261,7 +312,7 @@ unlike(main::text(), qr/sEcReT/, 'no key, body or credential');
 
 
 
-=== TEST 5: a wrong level names the right ones
+=== TEST 6: a wrong level names the right ones
 --- config
     idempotency_log  events.json level=loud;
 --- must_die
@@ -270,7 +321,7 @@ qr/\[emerg\] .*invalid value "level=loud".*"info" or "debug".* in .*nginx\.conf:
 
 
 
-=== TEST 6: what every request would repeat is told once a second
+=== TEST 7: what every request would repeat is told once a second
 --- store: redis postgres
 --- workers: 1
 --- http_config
@@ -303,3 +354,54 @@ ok(wait_for(sub { ($count->())[0] >= 30 }, 10), 'each is counted');
 my ($n, $lines) = $count->();
 is($n, 30, 'once');
 cmp_ok($lines, '<', 15, 'in a few lines');
+
+
+
+=== TEST 8: who held a lock, of those that are in this nginx while the store is away
+--- store: redis postgres
+--- workers: 1
+--- provokes: exited on signal 9|runs unprotected|failed|can't connect|without an outcome
+--- http_config
+    idempotency_store away $TEST_REMOTE {
+        server  127.0.0.1:1;
+    }
+    idempotency_store ledger memory {
+        zone  ledger:1m;
+    }
+--- config
+    idempotency_log       $TEST_NGINX_SERVER_ROOT/logs/events.json;
+    idempotency_identity  off;
+    idempotency_lease     1s;
+
+    location / {
+        idempotency  away fallback=ledger;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /pass/ {
+        idempotency                 away;
+        idempotency_on_store_error  pass;
+        proxy_pass                  http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+my $n = 0;
+
+for ('/', '/pass/') {
+    my %h = ('Idempotency-Key' => new_key());
+    my $op = 'f' . ++$n;
+
+    send_post("${_}hold?op=$op", 'x', \%h);
+    app_wait_parked($op);
+    kill_worker();
+    sleep 1.5;
+
+    my $retry = send_post("${_}hold?op=$op", 'x', \%h);
+    ok(app_wait($op, 2, 20), "$_: taken over");
+
+    my $e = (wait_events('lock.abandoned', $n))[-1];
+    is($e->{lock_holder}, lc Sys::Hostname::hostname(), 'from this host');
+    cmp_ok($e->{lock_age_ms} // 0, '>=', 1000, 'that long ago');
+
+    app_release($op, 1);
+    is($retry->read_response->status, 200, 'answered');
+}
+--- no_check_log

@@ -392,9 +392,10 @@ like($commit->(), qr/^\s*0\s*$/, 'and the old commit stays lost');
 
 
 === TEST 9: a lost reply to a removal, and a reload with one under way
+What is lost is the reply to the removal: nothing else is asked meanwhile.
 --- store: postgres
 --- http_config eval
-::own('') =~ s/\$TEST_NGINX_OWN_PORT/$::proxy ? $::proxy->{port} : 1/er
+::own('purge off; wake poll;') =~ s/\$TEST_NGINX_OWN_PORT/$::proxy ? $::proxy->{port} : 1/er
           =~ s/timeout +5s/timeout 30s/r
 --- config eval: $::api
 --- client

@@ -316,3 +316,92 @@ unlike($::server->command('INFO', 'errorstats'), qr/NOPERM/,
 is(scalar @{ $::server->command('ACL', 'LOG') }, 0, 'nor was refused');
 
 $::server->command(qw(CONFIG SET maxmemory 0));
+
+
+
+=== TEST 6: what a store takes: keys and records, or the table
+--- store: redis postgres
+--- http_config eval: $::away
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+http_post('/size?n=2000', 'x', { 'Idempotency-Key' => new_key() }) for 1 .. 3;
+figures();
+
+ok(wait_for(sub { (gauge('records', store => 'shared', state => 'completed')
+                   // 0) >= 3 }, 30), 'counted');
+
+my $bytes = gauge('store_bytes', store => 'shared');
+my ($json) = grep { $_->{name} eq 'shared' }
+             @{ http_get('/stats?format=json')->json->{stores} };
+
+is($json->{bytes}, $bytes, 'in JSON, too');
+
+if ($ENV{IDEMPOTENCY_STORE} eq 'postgres') {
+    is($bytes, $::server->sql("SELECT pg_total_relation_size("
+                              . "'idempotency.idempotency_keys')"),
+       'the table, its indexes and large responses');
+    is(gauge($_, store => 'shared'), undef, "there is no $_")
+        for qw(store_size_bytes server_used_bytes);
+
+    $::server->sql('TRUNCATE idempotency.idempotency_keys', user => 'keeper');
+    ok(wait_for(sub { (gauge('records', store => 'shared',
+                             state => 'completed') // 1) == 0 }, 40),
+       'a table without a record');
+    is(gauge('store_bytes', store => 'shared'),
+       $::server->sql("SELECT pg_total_relation_size("
+                      . "'idempotency.idempotency_keys')"), 'has its size, too');
+
+} else {
+    my $sum = 0;
+
+    for my $key (@{ $::server->command('KEYS', '*') }) {
+        $sum += length($key) + $::server->command('STRLEN', $key)
+            if $key =~ /^idempotency:[0-9a-f]{64}$/;
+    }
+
+    is($bytes, $sum, 'keys and whole records');
+    cmp_ok($bytes, '>', 6000, 'which have a size');
+}
+
+
+
+=== TEST 7: a lock of a holder that is gone is not an old lock, but under hold
+--- provokes: exited on signal 9
+--- workers: 1
+--- config
+    location = /stats { idempotency_stats; }
+
+    idempotency_lease  1s;
+
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /keep/ {
+        idempotency                  $TEST_STORE;
+        idempotency_unknown_outcome  hold;
+        add_header                   X-Record $idempotency_record always;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+my $held = { 'Idempotency-Key' => new_key() };
+
+send_post('/hold?op=g', 'x', { 'Idempotency-Key' => new_key() });
+app_wait_parked('g');
+send_post('/keep/hold?op=k', 'x', $held);
+app_wait_parked('k');
+kill_worker();
+select undef, undef, undef, 1.6;
+
+my $record = http_post('/keep/hold?op=k', 'x', $held)->header('X-Record');
+
+figures();
+ok(wait_for(sub { defined gauge('scan_age_seconds') }, 20), 'counted');
+is_deeply([ map { $_->{record} } @{ store()->{longest_held} } ], [ $record ],
+          'that one which nobody can have again');

@@ -203,7 +203,9 @@ BEGIN
         IF was THEN
             o_left := 1000 * extract(epoch FROM k_expires - k_done);
         ELSE
-            o_details := NULL;
+            -- of a holder that is gone, the labels: 395 bytes at most
+
+            o_details := CASE o_how WHEN 1 THEN substr(o_details, 1, 395) END;
 
             IF o_how = 0 THEN
                 o_claim := NULL;

@@ -133,6 +133,8 @@ void ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s);
 void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
     ngx_http_idem_admin_labels_t *labels);
+void ngx_http_idem_admin_host(ngx_http_idem_store_t *store,
+    ngx_http_idem_admin_labels_t *labels);
 
 /* ..._admin_health.c, ..._admin_events.c */
 

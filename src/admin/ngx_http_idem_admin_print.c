@@ -62,6 +62,7 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     }
 
     ngx_http_idem_admin_labels(entry, &labels);
+    ngx_http_idem_admin_host(store, &labels);
 
     ngx_http_idem_admin_string(t, "group", &labels.group);
     ngx_http_idem_admin_string(t, "tenant", &labels.tenant);
@@ -163,6 +164,18 @@ ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     }
 
     ngx_http_idem_text(t, "\"");
+}
+
+
+/* records of the embedded store are this host's, with or without labels */
+
+void
+ngx_http_idem_admin_host(ngx_http_idem_store_t *store,
+    ngx_http_idem_admin_labels_t *labels)
+{
+    if (labels->host.len == 0 && store->layers == NULL) {
+        labels->host = ngx_cycle->hostname;
+    }
 }
 
 

@@ -230,7 +230,7 @@ const ngx_http_idem_figure_t  ngx_http_idem_figures[] = {
         GAUGE, SERVER, offsetof(ngx_http_idem_view_server_t, queued), NULL),
 
     ngx_http_idem_word("oldest_lock_seconds", "oldest_lock",
-        "How long ago the oldest request came that is in progress.",
+        "How long ago the oldest request came that holds a lock.",
         GAUGE, SCAN, offsetof(ngx_http_idem_view_scan_t, oldest), NULL),
     ngx_http_idem_word("scan_age_seconds", "scan_age",
         "How long ago the records of a store were counted.",

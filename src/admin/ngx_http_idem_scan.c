@@ -163,6 +163,7 @@ ngx_http_idem_scan_slice(ngx_http_idem_scan_t *s)
 
     s->list.cursor.data = s->cursor;
     s->list.cursor.len = s->cursor_len;
+    s->list.held = 0;
     s->list.used = 0;
     s->list.size = 0;
 
@@ -201,6 +202,7 @@ ngx_http_idem_scan_handler(ngx_http_idem_op_t *op)
     if (op->result == NGX_HTTP_IDEM_OK) {
         entry = s->list.entries.elts;
 
+        s->tally.bytes += s->list.held;
         s->tally.used += s->list.used;
         s->tally.size += s->list.size;
 
@@ -265,9 +267,12 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     tally = &s->tally;
 
     tally->records[entry->state & 3]++;
-    tally->bytes += entry->size;
 
-    if (entry->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+    /* an expired lock has no holder; under hold it still blocks its key */
+
+    if (entry->state != NGX_HTTP_IDEM_IN_PROGRESS
+        || (entry->left == 0 && !entry->hold))
+    {
         return;
     }
 
@@ -293,6 +298,7 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
                 (tally->nlongest - 1 - i) * sizeof(ngx_http_idem_longest_t));
 
     ngx_http_idem_admin_labels(entry, &labels);
+    ngx_http_idem_admin_host(s->op.store, &labels);
 
     ngx_memcpy(longest->id, entry->id, NGX_HTTP_IDEM_HISTORY_ID);
     longest->since = entry->claim.time;

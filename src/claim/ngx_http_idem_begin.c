@@ -278,8 +278,8 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         if (cover->op.abandoned) {
             ngx_http_idem_metrics_count(ctx->conf->store->metrics,
                                         NGX_HTTP_IDEM_COUNT_ABANDONED);
-            ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED,
-                                NULL);
+            ngx_http_idem_event_of(ctx, cover,
+                                   NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED, NULL);
 
             ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                           "idempotency: a lease of %M ms ran out without an "

@@ -117,7 +117,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_cover_sort(ctx);
 
-    if (ctx->conf->tenant || ctx->conf->actor || ctx->conf->store->labels) {
+    if (ctx->conf->labels) {
         return ngx_http_idem_cover_labels(r, ctx);
     }
 

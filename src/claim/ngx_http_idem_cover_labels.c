@@ -6,9 +6,8 @@
 
 /*
  * Labels of the records of a request: group, tenant, actor and the name of
- * this host.  They are stored only if idempotency_tenant or idempotency_actor
- * is set, or if people read the store (PostgreSQL).  Other records have no
- * labels.
+ * this host.  They are stored only if the configuration asks for them, see
+ * ngx_http_idem_has_labels().  Other records have no labels.
  *
  * Called when the covers of a request are known.
  */

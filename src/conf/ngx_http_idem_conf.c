@@ -30,7 +30,7 @@ static char *ngx_http_idem_default_values(ngx_conf_t *cf,
 static char *ngx_http_idem_default_names(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_merge_group(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf, ngx_http_idem_loc_conf_t *prev);
+    ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_request_only(ngx_str_t *value);
 static void ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
@@ -252,6 +252,12 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->redacted, prev->redacted, NULL);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
+    if (conf->group_name.len == 0 && conf->group_value == NULL) {
+        conf->group_name = prev->group_name;
+        conf->group_value = prev->group_value;
+        conf->group_named = prev->group_named;
+    }
+
     if (conf->store == NULL) {
         return NGX_CONF_OK;
     }
@@ -281,7 +287,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->store->log = conf->log;
     }
 
-    if (ngx_http_idem_merge_group(cf, conf, prev) != NGX_OK) {
+    if (ngx_http_idem_merge_group(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -299,17 +305,11 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
  */
 
 static ngx_int_t
-ngx_http_idem_merge_group(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
-    ngx_http_idem_loc_conf_t *prev)
+ngx_http_idem_merge_group(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
     ngx_http_core_srv_conf_t    *cscf;
     ngx_http_idem_loc_conf_t   **p;
     ngx_http_idem_main_conf_t   *mcf;
-
-    if (conf->group_name.len == 0 && conf->group_value == NULL) {
-        conf->group_name = prev->group_name;
-        conf->group_value = prev->group_value;
-    }
 
     if (conf->group_name.len == 0) {
         cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);

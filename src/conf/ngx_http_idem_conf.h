@@ -292,6 +292,9 @@ typedef struct {
      * empty
      */
     ngx_uint_t                    group;
+    unsigned                      group_named:1;         /* by a directive  */
+    unsigned                      labels:1;              /* records have
+                                                            labels          */
     ngx_uint_t                    stats;                 /* format of
                                                             statistics      */
     ngx_uint_t                    admin;                 /* 0: not an admin
@@ -357,6 +360,7 @@ char *ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+ngx_uint_t ngx_http_idem_has_labels(ngx_http_idem_loc_conf_t *conf);
 char *ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd,

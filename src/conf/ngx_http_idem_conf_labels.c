@@ -38,6 +38,20 @@ static const char  *ngx_http_idem_event_members[] = {
 };
 
 
+/*
+ * Records have labels if a directive sets one, and in a store that people read
+ * by other means (PostgreSQL).  Events of a remote store need them, too: only
+ * the record tells which host holds a lock.
+ */
+
+ngx_uint_t
+ngx_http_idem_has_labels(ngx_http_idem_loc_conf_t *conf)
+{
+    return conf->tenant || conf->actor || conf->group_named
+           || conf->store->labels || (conf->log && conf->store->layers);
+}
+
+
 /* idempotency_actor <value> [plain] */
 
 char *

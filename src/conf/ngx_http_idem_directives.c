@@ -339,6 +339,8 @@ ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is a name, or a value with variables");
     }
 
+    ilcf->group_named = 1;
+
     if (ngx_http_script_variables_count(&value[1]) == 0) {
         ilcf->group_name = value[1];
         return NGX_CONF_OK;

@@ -23,12 +23,18 @@ static void ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
 static void ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
+    ngx_http_idem_event_e event);
+static void ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
 static void ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, const char *name,
-    ngx_http_idem_label_e label);
+    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_str_t *details);
 static uint64_t ngx_http_idem_event_now(void);
 static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
@@ -77,7 +83,7 @@ ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
         ngx_http_idem_line_word(&line, "reason", word);
     }
 
-    ngx_http_idem_event_more(ctx, &line, event);
+    ngx_http_idem_event_more(ctx, &line, cover, event);
     ngx_http_idem_event_fields(ctx, &line);
 
     ngx_http_idem_line_write(&line);
@@ -157,34 +163,18 @@ ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
 
 static void
 ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, ngx_http_idem_event_e event)
+    ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
+    ngx_http_idem_event_e event)
 {
     uint64_t                now, original;
-    ngx_msec_t              ttl;
-    ngx_uint_t              count;
     ngx_http_idem_cover_t  *met;
 
-    now = ngx_http_idem_event_now();
     met = ctx->answer.met;
-    original = ctx->answer.original_time;
 
     switch (event) {
 
     case NGX_HTTP_IDEM_EVENT_REPLAY:
-
-        if (original) {
-            ngx_http_idem_line_time(line, "original_timestamp", original);
-            ngx_http_idem_line_number(line, "time_since_original_ms",
-                                      now > original ? now - original : 0);
-        }
-
-        if (ctx->answer.count) {
-            ngx_http_idem_line_number(line, "replay_count",
-                                      ctx->answer.count);
-        }
-
-        ngx_http_idem_event_original(ctx, line, "original_actor",
-                                     NGX_HTTP_IDEM_LABEL_ACTOR);
+        ngx_http_idem_event_replay(ctx, line);
         break;
 
     case NGX_HTTP_IDEM_EVENT_CONFLICT:
@@ -193,31 +183,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
     case NGX_HTTP_IDEM_EVENT_KEY_CREATED:
     case NGX_HTTP_IDEM_EVENT_KEY_EXPIRED:
-        ttl = ngx_http_idem_commit_ttl(ctx->claims.primary);
-        ngx_http_idem_line_number(line, "ttl_ms", ttl);
-
-        if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
-            ngx_http_idem_line_time(line, "expires_at", now + ttl);
-            break;
-        }
-
-        /* of the expired record; replays as counted by this nginx */
-
-        if (ngx_http_idem_replays_look(ctx->claims.primary->id, &count,
-                                       &original)
-            == NGX_OK)
-        {
-            ngx_http_idem_line_number(line, "replay_count", count);
-        }
-
-        if (ctx->claims.primary->op.original) {
-            original = ctx->claims.primary->op.original;
-        }
-
-        if (original && now > original) {
-            ngx_http_idem_line_number(line, "lifetime_ms", now - original);
-        }
-
+        ngx_http_idem_event_key(ctx, line, event);
         break;
 
     case NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION:
@@ -226,10 +192,24 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
             ngx_http_idem_line_number(line, "queue_depth",
                        ngx_http_idem_waiters_of(&ctx->conf->store->name,
                                                 met->id));
+            ngx_http_idem_event_holder(ctx, line, &met->op.found.details);
         }
 
-        ngx_http_idem_event_original(ctx, line, "lock_holder",
-                                     NGX_HTTP_IDEM_LABEL_HOST);
+        break;
+
+    case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
+
+        /* known from the store's reply, or from waiting for that holder */
+
+        original = cover->op.original ? cover->op.original
+                                      : ctx->answer.original_time;
+        now = ngx_http_idem_event_now();
+
+        if (original && now > original) {
+            ngx_http_idem_line_number(line, "lock_age_ms", now - original);
+        }
+
+        ngx_http_idem_event_holder(ctx, line, &cover->op.found.details);
         break;
 
     case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
@@ -243,24 +223,69 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
                                   ctx->capture.max_response);
         break;
 
-    case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
-
-        /* known from waiting for that holder, or from the store's reply */
-
-        if (original == 0) {
-            original = ctx->claims.primary->op.original;
-        }
-
-        if (original && now > original) {
-            ngx_http_idem_line_number(line, "lock_age_ms", now - original);
-        }
-
-        ngx_http_idem_event_original(ctx, line, "lock_holder",
-                                     NGX_HTTP_IDEM_LABEL_HOST);
-        break;
-
     default:
         break;
+    }
+}
+
+
+static void
+ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line)
+{
+    uint64_t  now, original;
+
+    original = ctx->answer.original_time;
+
+    if (original) {
+        now = ngx_http_idem_event_now();
+
+        ngx_http_idem_line_time(line, "original_timestamp", original);
+        ngx_http_idem_line_number(line, "time_since_original_ms",
+                                  now > original ? now - original : 0);
+    }
+
+    if (ctx->answer.count) {
+        ngx_http_idem_line_number(line, "replay_count", ctx->answer.count);
+    }
+
+    ngx_http_idem_event_original(ctx, line);
+}
+
+
+static void
+ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
+    ngx_http_idem_event_e event)
+{
+    uint64_t                now, original;
+    ngx_msec_t              ttl;
+    ngx_uint_t              count;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = ctx->claims.primary;
+    original = ctx->answer.original_time;
+    now = ngx_http_idem_event_now();
+
+    ttl = ngx_http_idem_commit_ttl(cover);
+    ngx_http_idem_line_number(line, "ttl_ms", ttl);
+
+    if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
+        ngx_http_idem_line_time(line, "expires_at", now + ttl);
+        return;
+    }
+
+    /* of the expired record; replays as counted by this nginx */
+
+    if (ngx_http_idem_replays_look(cover->id, &count, &original) == NGX_OK) {
+        ngx_http_idem_line_number(line, "replay_count", count);
+    }
+
+    if (cover->op.original) {
+        original = cover->op.original;
+    }
+
+    if (original && now > original) {
+        ngx_http_idem_line_number(line, "lifetime_ms", now - original);
     }
 }
 
@@ -298,16 +323,15 @@ ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
                                 ctx->answer.original_time);
     }
 
-    ngx_http_idem_event_original(ctx, line, "original_actor",
-                                 NGX_HTTP_IDEM_LABEL_ACTOR);
+    ngx_http_idem_event_original(ctx, line);
 }
 
 
-/* a label of the record that was found, if it has one */
+/* the actor of the record that was found, if it has one */
 
 static void
 ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line, const char *name, ngx_http_idem_label_e label)
+    ngx_http_idem_line_t *line)
 {
     ngx_str_t  value;
 
@@ -315,10 +339,31 @@ ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
         return;
     }
 
-    ngx_http_idem_label(&ctx->answer.met->op.found.details, label, &value);
+    ngx_http_idem_label(&ctx->answer.met->op.found.details,
+                        NGX_HTTP_IDEM_LABEL_ACTOR, &value);
 
     if (value.len) {
-        ngx_http_idem_line_string(line, name, &value);
+        ngx_http_idem_line_string(line, "original_actor", &value);
+    }
+}
+
+
+/* the host of the holder: records of the embedded store are this host's */
+
+static void
+ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_str_t *details)
+{
+    ngx_str_t  value;
+
+    ngx_http_idem_label(details, NGX_HTTP_IDEM_LABEL_HOST, &value);
+
+    if (value.len == 0 && ctx->conf->store->layers == NULL) {
+        value = ngx_cycle->hostname;
+    }
+
+    if (value.len) {
+        ngx_http_idem_line_string(line, "lock_holder", &value);
     }
 }
 

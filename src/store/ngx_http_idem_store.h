@@ -75,7 +75,11 @@ typedef enum {
 } ngx_http_idem_result_e;
 
 
-/* the record that begin found; filled for NGX_HTTP_IDEM_FOUND only */
+/*
+ * The record that begin found; filled for NGX_HTTP_IDEM_FOUND only.  Details
+ * are an exception: with op->abandoned they are those of the previous holder,
+ * the labels at least, or empty.
+ */
 
 typedef struct {
     ngx_http_idem_state_e    state;
@@ -141,6 +145,10 @@ typedef struct {
     ngx_array_t              entries;           /* of ..._entry_t; the
                                                    caller's */
     ngx_str_t                cursor;            /* in and out; in op->pool */
+
+    /* bytes that records take: of this slice, or of the whole store with its
+       first slice; 0: unknown */
+    size_t                   held;
 
     /* set by the first slice of each server, in bytes; 0: unknown */
     size_t                   used;              /* memory in use on the

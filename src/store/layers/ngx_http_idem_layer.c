@@ -185,6 +185,9 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
 
     if (child->result == NGX_HTTP_IDEM_FOUND) {
         op->found = child->found;
+
+    } else if (child->abandoned) {
+        op->found.details = child->found.details;
     }
 
     op->state_data = NULL;

@@ -124,6 +124,14 @@ ngx_http_idem_outbox_local_available(ngx_http_idem_node_t *node,
 
     op->abandoned = (node->state == NGX_HTTP_IDEM_IN_PROGRESS);
 
+    if (op->abandoned) {
+
+        /* the previous holder was on this host: our own labels name it */
+
+        op->original = node->claim.time;
+        op->found.details = op->details;
+    }
+
     return 1;
 }
 

@@ -152,6 +152,12 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
             op->original = node->claim.time;
         }
 
+        if (op->abandoned) {
+            ngx_http_idem_zone_copy_details(&m->z, node, op->pool,
+                                            NGX_HTTP_IDEM_LABELS_MAX,
+                                            &op->found.details);
+        }
+
         if (node->state == NGX_HTTP_IDEM_COMPLETED) {
             ngx_http_idem_zone_evict(&m->z, node);
         }

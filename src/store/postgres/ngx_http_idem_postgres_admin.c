@@ -35,7 +35,11 @@ enum {
     NGX_HTTP_IDEM_PG_ENTRY_HOLD,
     NGX_HTTP_IDEM_PG_ENTRY_CLAIM,
     NGX_HTTP_IDEM_PG_ENTRY_DETAILS,
-    NGX_HTTP_IDEM_PG_ENTRY_N
+    NGX_HTTP_IDEM_PG_ENTRY_N,
+
+    /* list: size of the table in bytes, in each row of the first slice */
+    NGX_HTTP_IDEM_PG_LIST_HELD = NGX_HTTP_IDEM_PG_ENTRY_N,
+    NGX_HTTP_IDEM_PG_LIST_N
 };
 
 
@@ -90,7 +94,10 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
     op = call->op;
     rows = PQntuples(call->result);
 
-    if (PQnfields(call->result) != NGX_HTTP_IDEM_PG_ENTRY_N) {
+    if (PQnfields(call->result) != (op->kind == NGX_HTTP_IDEM_OP_LIST
+                                    ? NGX_HTTP_IDEM_PG_LIST_N
+                                    : NGX_HTTP_IDEM_PG_ENTRY_N))
+    {
         return;
     }
 
@@ -233,14 +240,21 @@ ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
 }
 
 
-/* a slice that is not full is the last one */
+/*
+ * A slice that is not full is the last one.  An empty slice is one row without
+ * an id.
+ */
 
 static void
 ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op, PGresult *result)
 {
     int      last;
     u_char  *p;
+    int64_t  held;
 
+    held = ngx_http_idem_pg_number(result, 0, NGX_HTTP_IDEM_PG_LIST_HELD);
+
+    op->list->held = (size_t) ngx_max(held, 0);
     op->list->cursor.len = 0;
 
     last = PQntuples(result) - 1;

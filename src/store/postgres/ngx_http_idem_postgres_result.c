@@ -211,6 +211,16 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
             op->original = claim.time;
         }
 
+        if (op->abandoned
+            && (PQnfields(call->result) <= NGX_HTTP_IDEM_PG_CLAIM + 1
+                || ngx_http_idem_pg_copy_column(op, call->result,
+                                                NGX_HTTP_IDEM_PG_CLAIM + 1,
+                                                &op->found.details)
+                   != NULL))
+        {
+            ngx_str_null(&op->found.details);
+        }
+
         return;
     }
 

@@ -61,7 +61,12 @@ static const char  *ngx_http_idem_pg_texts[] = {
 
     "SELECT * FROM %V.idempotency_delete($1::bytea)",
 
-    "SELECT * FROM %V.idempotency_entries($1::bytea,$2::int4)",
+    /* the first slice also returns the size of the table */
+
+    "SELECT e.*, f.held FROM (SELECT CASE WHEN $1::bytea IS NULL THEN "
+    "(SELECT o_bytes FROM %V.idempotency_figures()) END AS held) f "
+    "LEFT JOIN %V.idempotency_entries($1::bytea,$2::int4) e ON true "
+    "ORDER BY e.o_id",
 
     "SELECT %V.idempotency_log($1::text::jsonb)",
 
@@ -86,7 +91,7 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
     n = sizeof(ngx_http_idem_pg_texts) / sizeof(const char *);
 
     for (i = 0; i < n; i++) {
-        len = ngx_strlen(ngx_http_idem_pg_texts[i]) + pg->schema.len;
+        len = ngx_strlen(ngx_http_idem_pg_texts[i]) + 2 * pg->schema.len;
 
         sql = ngx_pnalloc(cf->pool, len + 1);
         if (sql == NULL) {
@@ -94,7 +99,7 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
         }
 
         *ngx_snprintf((u_char *) sql, len, ngx_http_idem_pg_texts[i],
-                      &pg->schema)
+                      &pg->schema, &pg->schema)
             = '\0';
 
         if (i < NGX_HTTP_IDEM_PG_STEP_N) {

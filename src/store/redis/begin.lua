@@ -11,9 +11,10 @@
 --          record in progress; "3": and the lease of that can't have expired
 --
 -- Returns  tag "1" how: the lock is ours.  "0": there was no record, or the
---          lock was ours already; "1" time: its holder was gone; "2" time:
---          the record had expired.  The time has 8 bytes: when the request
---          of the previous record arrived
+--          lock was ours already; "1" time labels: its holder was gone;
+--          "2" time: the record had expired.  The time has 8 bytes: when the
+--          request of the previous record arrived.  The labels are the first
+--          bytes of the details of that record
 --          { tag "2" ms to live, record }: the record, unchanged; the caller
 --          checks it, and refuses a form that it does not know
 --          tag "3": the record was in progress and is gone, without a release
@@ -21,9 +22,11 @@
 -- A record is a string, see ..._redis_record.c.  Offsets, counted from 1:
 -- 3 version, 4 state, 5 reason, 6 kind, 7 mark of a waiter, 9 to 16 grace,
 -- 25 to 40 token, 42 to 45 scheme, 46 to 53 time, 54 to 85 fingerprint,
--- 86 to 101 identity, 102 to 109 target.  The kind is 1 under hold, and 2 if
--- the lock was taken over: the request may have run before.  A token of zeros
--- is that of a lock that was released for a waiter, see release.lua.
+-- 86 to 101 identity, 102 to 109 target, 110 to 113 length of the details,
+-- 118 details; they begin with the labels, 395 bytes at most.  The kind is 1
+-- under hold, and 2 if the lock was taken over: the request may have run
+-- before.  A token of zeros is that of a lock that was released for a waiter,
+-- see release.lua.
 --
 -- The rest of the lease is the time to live of the key, less the grace, so
 -- only the clock of the server counts.  The same is the rest of the ttl of a
@@ -105,7 +108,10 @@ then
                 return ARGV[1] .. '3'
             end
 
-            return take('1' .. string.sub(old, 46, 53), '\2', waited)
+            local labels = math.min(struct.unpack('>I4', old, 110), 395)
+
+            return take('1' .. string.sub(old, 46, 53)
+                        .. string.sub(old, 118, 117 + labels), '\2', waited)
         end
 
         -- mark the record for the waiter now: the holder may release it

@@ -294,7 +294,7 @@ static ngx_int_t
 ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
     u_char *p, u_char *last)
 {
-    size_t               size;
+    size_t               size, key;
     u_char               id[NGX_HTTP_IDEM_ID_LEN];
     int64_t              life;
     ngx_int_t            n;
@@ -319,6 +319,9 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
 
     p = scan.data + scan.len;
 
+    key = ngx_http_idem_redis_conf(op)->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN;
+
+    op->list->held = 0;
     op->list->used = (size_t) ngx_http_idem_get64(p);
     op->list->size = (size_t) ngx_http_idem_get64(p + 8);
 
@@ -347,9 +350,14 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
             return NGX_ERROR;
         }
 
-        if (n != NGX_ERROR
-            && ngx_http_idem_redis_entry(op, id, life, size, &head)
-               == NGX_ERROR)
+        if (n == NGX_ERROR) {
+            continue;
+        }
+
+        op->list->held += key + size;
+
+        if (ngx_http_idem_redis_entry(op, id, life, size, &head)
+            == NGX_ERROR)
         {
             return NGX_OK;
         }

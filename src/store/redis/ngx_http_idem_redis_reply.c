@@ -68,6 +68,8 @@ static ngx_int_t ngx_http_idem_redis_script_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_begun(
     ngx_http_idem_redis_call_t *call, ngx_str_t *head, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op,
+    u_char *p, size_t len);
 static void ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
     redisReply *record, int64_t life);
 static const char *ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
@@ -438,20 +440,10 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
         op->abandoned = (*more == NGX_HTTP_IDEM_REDIS_ABANDONED);
         op->expired = (*more == NGX_HTTP_IDEM_REDIS_EXPIRED);
 
-        if (head->len != NGX_HTTP_IDEM_REDIS_AT_MORE + 1
-                         + (op->abandoned || op->expired ? sizeof(uint64_t)
-                                                         : 0))
-        {
-            return NGX_ERROR;
-        }
-
         op->result = NGX_HTTP_IDEM_ACQUIRED;
+        head->len -= NGX_HTTP_IDEM_REDIS_AT_MORE + 1;
 
-        if (op->abandoned || op->expired) {
-            op->original = ngx_http_idem_get64(more + 1);
-        }
-
-        return NGX_OK;
+        return ngx_http_idem_redis_script_before(op, more + 1, head->len);
 
     case NGX_HTTP_IDEM_REDIS_GONE:
         op->result = NGX_HTTP_IDEM_GONE;
@@ -472,6 +464,43 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
     default:
         return NGX_ERROR;
     }
+}
+
+
+/* of the previous record: the time of its request, and its labels */
+
+static ngx_int_t
+ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op, u_char *p,
+    size_t len)
+{
+    ngx_str_t  *details;
+
+    if (!op->abandoned && !op->expired) {
+        return len ? NGX_ERROR : NGX_OK;
+    }
+
+    if (len < sizeof(uint64_t)) {
+        return NGX_ERROR;
+    }
+
+    op->original = ngx_http_idem_get64(p);
+
+    len -= sizeof(uint64_t);
+
+    if (op->expired) {
+        return len ? NGX_ERROR : NGX_OK;
+    }
+
+    details = &op->found.details;
+
+    details->data = p + sizeof(uint64_t);
+    details->len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
+
+    if (ngx_http_idem_redis_keep_part(op->pool, details) != NGX_OK) {
+        ngx_str_null(details);
+    }
+
+    return NGX_OK;
 }
 
 
