@@ -1,7 +1,7 @@
 # Copyright (C) the contributors of ngx_http_idempotency_module
 # SPDX-License-Identifier: BSD-2-Clause
 
-# The programs that docs/clients.md shows do what it says of them: each is run
+# The programs that docs/clients-*.md show do what is said of them: each is run
 # against a real gateway that loses an answer, where its tool is to be had.
 #
 # CLIENTS_FULL=1 lets npm fetch what some of them import.
@@ -27,7 +27,7 @@ plan skip_all => 'it is run on the memory store'
 if (system('python3 -c "import sys; sys.exit(sys.version_info < (3, 9))"'
            . ' 2>/dev/null') != 0)
 {
-    diag('there is no python3 3.9: the programs of docs/clients.md are NOT run');
+    diag('there is no python3 3.9: the programs of docs/clients-*.md are NOT run');
     plan skip_all => 'no python3 3.9 or later';
 }
 

@@ -1,8 +1,9 @@
 # Copyright (C) the contributors of ngx_http_idempotency_module
 # SPDX-License-Identifier: BSD-2-Clause
 
-# Each file says whose it is and under which licence: those that are code, a
-# configuration or a script.  Documents and data have it elsewhere.
+# Each file says whose it is and under which licence, whatever kind of file it
+# is.  Left out are those that can't have a comment, and documents: LICENSE is
+# theirs.  debian/copyright is for the files of debian/ that debhelper reads.
 
 use strict;
 use warnings;
@@ -16,21 +17,22 @@ my @files = split /\n/, `git ls-files 2>/dev/null`;
 @files = split /\n/, `find . \\( -path ./build -o -path ./.git \\) -prune -o -type f -printf '%P\\n'`
     if !@files;
 
+my $without = qr{
+    \.(?:md|json|png)$
+    |^(?:LICENSE|VERSION)$
+    |^proof/fuzz/corpus/
+    |^debian/(?:changelog|control|copyright|source/.*
+               |[^/]*\.(?:docs|examples|install|lintian-overrides|manpages|nginx))$
+}x;
+
 my @bare;
 
-for my $file (@files) {
-    next if $file =~ m{^debian/};
-    next if !-f $file;
-
+for my $file (grep { !/$without/ && -f } @files) {
     open my $fh, '<', $file or die "$file: $!\n";
     read $fh, my $head, 1500;
 
-    my $code = $file =~ m{\.(?:[ch]|t|pm|pl|pml|conf|ya?ml|sh|py|js|mjs|sql|lua|spec|html|css)$
-                          |(?:^|/)(?:Makefile|Dockerfile|config)$}x
-               || $head =~ /^#!/;
-
-    push @bare, $file if $code
-        && $head !~ /Copyright \(C\) the contributors of .*\n.*SPDX-License-Identifier: BSD-2-Clause/;
+    push @bare, $file
+        if ($head // '') !~ /Copyright \(C\) the contributors of .*\n.*SPDX-License-Identifier: BSD-2-Clause/;
 }
 
 cmp_ok(scalar @files, '>', 200, 'files are found');

@@ -30,6 +30,12 @@ my %says = (
                        => qr/^Version:\s+(\S+)/m,
     'packaging/docker/Dockerfile'
                        => qr/org\.opencontainers\.image\.version="([^"]+)"/,
+    'packaging/kubernetes/nginx.yaml'
+                       => qr/nginx-idempotency:([\d.]+\d)/,
+    'docs/howto-kubernetes.md'
+                       => qr/nginx-idempotency:([\d.]+\d)/,
+    'docs/reliability.md'
+                       => qr/^Version ([\d.]+\d)/m,
 );
 
 for my $file (sort keys %says) {
@@ -54,6 +60,20 @@ for my $file (glob('clients/*/*/__init__.py')) {
     my ($found) = slurp($file) =~ /^__version__\s*=\s*"([^"]+)"/m;
     is($found, $version, "$file says $version") if defined $found;
 }
+
+# that of the terminal is compiled in; "make check" does without it
+
+SKIP: {
+    skip('idempotencyctl is not built', 1) if !-x 'build/idempotencyctl';
+
+    is(scalar `build/idempotencyctl --version`, "idempotencyctl $version\n",
+       'idempotencyctl --version');
+}
+
+# and the manual page of the module is made with it
+
+like(scalar `tools/man docs/directives.md`, qr/^\.TH .* \Q$version\E"/m,
+     'the manual page');
 
 # release notes: by version, newest first, each once
 

@@ -11,6 +11,11 @@ use warnings;
 
 my @colours = ('#2a6fb0', '#e08a1e');
 
+my $licence = <<'END';
+<!-- Copyright (C) the contributors of ngx_http_idempotency_module
+     SPDX-License-Identifier: BSD-2-Clause -->
+END
+
 my $style = <<'END';
 <style>
 text { font: 13px sans-serif; fill: #222 }
@@ -44,7 +49,7 @@ sub document
 
     print $out qq(<svg xmlns="http://www.w3.org/2000/svg" width="$width" )
                . qq(height="$height" viewBox="0 0 $width $height" role="img">\n),
-               '<title>', escape($title), "</title>\n", $style,
+               $licence, '<title>', escape($title), "</title>\n", $style,
                qq(<rect class="page" width="$width" height="$height" fill="#fff"/>\n),
                qq(<text class="title" x="16" y="26">), escape($title),
                "</text>\n", map({ "$_\n" } @parts), "</svg>\n";
