@@ -58,7 +58,7 @@ build/idempotencyctl: $(wildcard ctl/*.[ch]) VERSION
 	@mkdir -p build
 	@$(or $(CC),cc) -O2 -W -Wall -Werror $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) \
 	    -DIDEMPOTENCY_VERSION='"$(shell cat VERSION)"' \
-	    -o $@ $(filter %.c,$^) -lcurl -lcrypto -lyajl
+	    -o $@ $(filter %.c,$^) -lcurl -lcrypto
 	@echo "built $@"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) \
