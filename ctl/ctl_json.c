@@ -190,9 +190,11 @@ ctl_json_children(ctl_json_t *v, char **p, int depth)
 
             ctl_json_blanks(p);
 
-            if (*(*p)++ != ':') {
+            if (**p != ':') {
                 return 0;
             }
+
+            (*p)++;
         }
 
         *last = ctl_json_value(p, depth + 1);
@@ -208,9 +210,11 @@ ctl_json_children(ctl_json_t *v, char **p, int depth)
             return 1;
         }
 
-        if (*(*p)++ != ',') {
+        if (**p != ',') {
             return 0;
         }
+
+        (*p)++;
     }
 }
 
