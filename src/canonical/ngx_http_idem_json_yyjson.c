@@ -411,6 +411,7 @@ ngx_http_idem_yyjson_piece(ngx_http_idem_yyjson_t *y,
     ngx_http_idem_yyjson_frame_t *f)
 {
     u_char         open;
+    size_t         n;
     ngx_int_t      rc;
     const u_char  *p, *stop;
 
@@ -454,7 +455,9 @@ ngx_http_idem_yyjson_piece(ngx_http_idem_yyjson_t *y,
         return rc;
     }
 
-    if (yyjson_get_len(y->next) == 0 && (f->comma || *stop == ',')) {
+    n = yyjson_get_len(y->next);
+
+    if ((n == 0 && (f->comma || *stop == ',')) || (y->enter && n != 1)) {
         return NGX_DECLINED;
     }
 
