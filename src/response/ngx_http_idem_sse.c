@@ -360,4 +360,3 @@ ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log)
 
     return rc;
 }
-

@@ -24,7 +24,8 @@
 
 static const char  answer[] =
     "{ \"state\" : \"completed\", \"size\":1234,\"ttl\":-1.5e3 ,\n"
-    "\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t \\u0041\\u00e9\\u20ac\\ud83d\\ude00\","
+    "\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t "
+    "\\u0041\\u00e9\\u20ac\\ud83d\\ude00\","
     "\"yes\":true,\"no\":false,\"none\":null,\"list\":[],\"object\":{},"
     "\"records\":[{\"a\":1},\"two\",[3]], \"state\":\"twice\" }\r\n";
 

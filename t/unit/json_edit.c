@@ -318,7 +318,7 @@ main(void)
     is(ngx_http_idem_json_valid(&s, &mem), NGX_OK, "1,000 levels");
 
     s.len = 1999;
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_DECLINED, "and one that is open");
+    is(ngx_http_idem_json_valid(&s, &mem), NGX_DECLINED, "one that is open");
 
     ok(memory.blocks == 0, "nothing is left of that");
 
