@@ -60,7 +60,7 @@ build/idempotencyctl: $(wildcard ctl/*.[ch]) VERSION
 	@mkdir -p build
 	@$(or $(CC),cc) -O2 -W -Wall -Werror $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) \
 	    -DIDEMPOTENCY_VERSION='"$(shell cat VERSION)"' \
-	    -o $@ $(filter %.c,$^) -lcurl -lcrypto -lyajl
+	    -o $@ $(filter %.c,$^) -lcurl -lcrypto
 	@echo "built $@"
 
 run: setup-run $(if $(filter valkey redis,$(STORE)),setup-valkey) \
@@ -194,6 +194,7 @@ clean:
 help:
 	@echo "make [build]        $(MODULE), for the nginx of the distribution"
 	@echo "make build NGINX_SRC=<tree>   the same for the nginx of a source tree"
+	@echo "make build IDEMPOTENCY_JSON=yajl   with that JSON library; yyjson where it is installed"
 	@echo "make run            try it on 127.0.0.1:8080 (PORT=<n> for another)"
 	@echo "make run DEMO=traffic  with a little traffic, for the stats page; STORE=valkey|postgres"
 	@echo "make check          the core of the tests: 3 minutes, few packages"

@@ -9,6 +9,7 @@
  *
  *   idempotencyctl.c  options, and which command it is
  *   ctl_ask.c         asks the location
+ *   ctl_json.c        reads JSON
  *   ctl_records.c     inspect, list, delete, cleanup, purge, stats
  *   ctl_tail.c        tail, export, and events that are removed
  *   ctl_event.c       an event as a line for people
@@ -24,7 +25,8 @@
 #include <stddef.h>
 
 #include <curl/curl.h>
-#include <yajl/yajl_tree.h>
+
+#include "ctl_json.h"
 
 
 /* exit codes */
@@ -115,7 +117,7 @@ int ctl_ask(const char *method, const char *path, ctl_text_t *body,
 int ctl_refused(long status, ctl_text_t *body);
 
 /* the names that the location has; "v" is to be freed */
-int ctl_stores(yajl_val *v, yajl_val *stores);
+int ctl_stores(ctl_json_t **v, ctl_json_t **stores);
 
 /* "records/<store>", where there is one store or one was named */
 int ctl_records(ctl_text_t *path);
@@ -123,13 +125,14 @@ int ctl_records(ctl_text_t *path);
 /* the record that --record or --key names */
 int ctl_one(ctl_text_t *path);
 
-yajl_val ctl_parse(ctl_text_t *body);
-int ctl_answer(const char *method, ctl_text_t *path, yajl_val *v);
-yajl_val ctl_get(yajl_val v, const char *a, const char *b);
-/* a member; a label may be of a client, and is not to control a terminal */
+int ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v);
+
+/* a label may be of a client, and is not to control a terminal */
 const char *ctl_clean(char *s);
-const char *ctl_string(yajl_val v, const char *name, const char *none);
-long long ctl_number(yajl_val v, const char *name);
+
+/* a member: of a string or a number its text; of an integer its value, or -1 */
+const char *ctl_string(ctl_json_t *v, const char *name, const char *none);
+long long ctl_number(ctl_json_t *v, const char *name);
 
 
 #endif /* _CTL_H_INCLUDED_ */

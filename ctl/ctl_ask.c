@@ -8,10 +8,11 @@
  * Asks the location: addresses and their arguments, what is answered, and what
  * it means where it is an error.
  *
- * Called by the commands; calls libcurl, and yajl for JSON.
+ * Called by the commands; calls libcurl, and ctl_json.c.
  */
 
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,28 +215,6 @@ ctl_ask(const char *method, const char *path, ctl_text_t *body, long *status)
 }
 
 
-yajl_val
-ctl_parse(ctl_text_t *body)
-{
-    char  error[128];
-
-    return yajl_tree_parse(body->data, error, sizeof(error));
-}
-
-
-yajl_val
-ctl_get(yajl_val v, const char *a, const char *b)
-{
-    const char  *path[3];
-
-    path[0] = a;
-    path[1] = b;
-    path[2] = NULL;
-
-    return v ? yajl_tree_get(v, path, yajl_t_any) : NULL;
-}
-
-
 const char *
 ctl_clean(char *s)
 {
@@ -258,22 +237,30 @@ ctl_clean(char *s)
 
 
 const char *
-ctl_string(yajl_val v, const char *name, const char *none)
+ctl_string(ctl_json_t *v, const char *name, const char *none)
 {
-    v = ctl_get(v, name, NULL);
+    v = ctl_json_get(v, name);
 
-    return YAJL_IS_STRING(v) ? ctl_clean(YAJL_GET_STRING(v))
-           : YAJL_IS_NUMBER(v) ? YAJL_GET_NUMBER(v)
-           : none;
+    return v && v->text ? ctl_clean(v->text) : none;
 }
 
 
 long long
-ctl_number(yajl_val v, const char *name)
+ctl_number(ctl_json_t *v, const char *name)
 {
-    v = ctl_get(v, name, NULL);
+    char       *end;
+    long long   n;
 
-    return YAJL_IS_INTEGER(v) ? YAJL_GET_INTEGER(v) : -1;
+    v = ctl_json_get(v, name);
+
+    if (!ctl_json_is(v, '0')) {
+        return -1;
+    }
+
+    errno = 0;
+    n = strtoll(v->text, &end, 10);
+
+    return *end || errno ? -1 : n;
 }
 
 
@@ -283,7 +270,7 @@ ctl_number(yajl_val v, const char *name)
  */
 
 int
-ctl_answer(const char *method, ctl_text_t *path, yajl_val *v)
+ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v)
 {
     int         rc;
     long        status;
@@ -306,7 +293,7 @@ ctl_answer(const char *method, ctl_text_t *path, yajl_val *v)
         return CTL_OK;
     }
 
-    *v = ctl_parse(&body);
+    *v = ctl_json_parse(body.data);
 
     return CTL_OK;
 }
@@ -315,12 +302,11 @@ ctl_answer(const char *method, ctl_text_t *path, yajl_val *v)
 int
 ctl_refused(long status, ctl_text_t *body)
 {
-    yajl_val     v, message;
+    ctl_json_t  *v;
     const char  *text;
 
-    v = ctl_parse(body);
-    message = ctl_get(v, "error", "message");
-    text = YAJL_IS_STRING(message) ? YAJL_GET_STRING(message) : NULL;
+    v = ctl_json_parse(body->data);
+    text = ctl_string(ctl_json_get(v, "error"), "message", NULL);
 
     if (o.json && v) {
         fwrite(body->data, 1, body->len, stdout);
@@ -334,7 +320,7 @@ ctl_refused(long status, ctl_text_t *body)
                 "and may you ask there?", o.url, status);
     }
 
-    yajl_tree_free(v);
+    ctl_json_free(v);
 
     return text && (status == 404 || status == 503) ? CTL_NONE
            : text && status == 400 ? CTL_USAGE
@@ -343,7 +329,7 @@ ctl_refused(long status, ctl_text_t *body)
 
 
 int
-ctl_stores(yajl_val *v, yajl_val *stores)
+ctl_stores(ctl_json_t **v, ctl_json_t **stores)
 {
     int          rc;
     long         status;
@@ -359,14 +345,14 @@ ctl_stores(yajl_val *v, yajl_val *stores)
         return ctl_refused(status, &body);
     }
 
-    *v = ctl_parse(&body);
-    *stores = ctl_get(*v, "stores", NULL);
+    *v = ctl_json_parse(body.data);
+    *stores = ctl_json_get(*v, "stores");
     free(body.data);
 
-    if (!YAJL_IS_ARRAY(*stores) || (*stores)->u.array.len == 0) {
+    if (!ctl_json_is(*stores, '[') || !ctl_json_is((*stores)->child, '"')) {
         ctl_say("%s names no store: is it a location with "
                 "idempotency_admin?", o.url);
-        yajl_tree_free(*v);
+        ctl_json_free(*v);
         return CTL_FAILED;
     }
 
@@ -378,7 +364,7 @@ int
 ctl_records(ctl_text_t *path)
 {
     int          rc;
-    yajl_val     v, stores;
+    ctl_json_t  *v, *stores;
     const char  *name;
 
     v = NULL;
@@ -391,13 +377,13 @@ ctl_records(ctl_text_t *path)
             return rc;
         }
 
-        if (stores->u.array.len > 1) {
+        if (stores->child->next) {
             ctl_say("which store? There is more than one: say --store");
-            yajl_tree_free(v);
+            ctl_json_free(v);
             return CTL_USAGE;
         }
 
-        name = YAJL_GET_STRING(stores->u.array.values[0]);
+        name = stores->child->text;
     }
 
     path->data = NULL;
@@ -406,7 +392,7 @@ ctl_records(ctl_text_t *path)
     ctl_add(path, "records/");
     ctl_add(path, name);
 
-    yajl_tree_free(v);
+    ctl_json_free(v);
 
     return CTL_OK;
 }

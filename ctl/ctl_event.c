@@ -56,7 +56,7 @@ static const struct {
 
 
 static void
-ctl_event_more(yajl_val v)
+ctl_event_more(ctl_json_t *v)
 {
     int          i;
     char         buf[24];
@@ -90,13 +90,13 @@ ctl_event_more(yajl_val v)
 void
 ctl_event(const char *line, size_t len, char *day)
 {
-    yajl_val     v;
+    ctl_json_t  *v;
     ctl_text_t   text = { NULL, 0 };
     const char  *time, *level, *event;
 
     ctl_gather((char *) line, 1, len, &text);
 
-    v = text.data ? ctl_parse(&text) : NULL;
+    v = text.data ? ctl_json_parse(text.data) : NULL;
     free(text.data);
 
     time = ctl_string(v, "timestamp", "");
@@ -105,7 +105,7 @@ ctl_event(const char *line, size_t len, char *day)
 
     if (event == NULL) {
         fwrite(line, 1, len, stdout);
-        yajl_tree_free(v);
+        ctl_json_free(v);
         return;
     }
 
@@ -132,5 +132,5 @@ ctl_event(const char *line, size_t len, char *day)
     ctl_event_more(v);
     putchar('\n');
 
-    yajl_tree_free(v);
+    ctl_json_free(v);
 }

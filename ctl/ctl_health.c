@@ -19,11 +19,10 @@
 int
 ctl_health(void)
 {
-    int         rc;
-    long        status;
-    size_t      i;
-    yajl_val    v, stores, s;
-    ctl_text_t  body;
+    int          rc;
+    long         status;
+    ctl_text_t   body;
+    ctl_json_t  *stores, *s;
     const char  *state;
 
     rc = ctl_ask("GET", "health", &body, &status);
@@ -32,10 +31,9 @@ ctl_health(void)
         return rc;
     }
 
-    v = ctl_parse(&body);
-    stores = ctl_get(v, "stores", NULL);
+    stores = ctl_json_get(ctl_json_parse(body.data), "stores");
 
-    if (!YAJL_IS_ARRAY(stores)) {
+    if (!ctl_json_is(stores, '[')) {
         return ctl_refused(status, &body);
     }
 
@@ -44,10 +42,8 @@ ctl_health(void)
         return status == 200 ? CTL_OK : CTL_NONE;
     }
 
-    for (i = 0; i < stores->u.array.len; i++) {
-        s = stores->u.array.values[i];
-
-        state = YAJL_IS_TRUE(ctl_get(s, "ok", NULL)) ? "ok" : "failing";
+    for (s = stores->child; s; s = s->next) {
+        state = ctl_json_is(ctl_json_get(s, "ok"), 't') ? "ok" : "failing";
 
         printf("%-20s %s%-8s%s %6sms  %s\n", ctl_string(s, "name", "?"),
                ctl_colour(state), state, ctl_colour(NULL),

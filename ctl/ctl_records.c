@@ -57,7 +57,7 @@ ctl_time(long long ms, char *buf, size_t size)
 /* a line of 79 columns; the whole id where there is room for it */
 
 static void
-ctl_row(yajl_val r, int wide)
+ctl_row(ctl_json_t *r, int wide)
 {
     char         age[16], left[16], size[24];
     long long    ms;
@@ -100,8 +100,7 @@ int
 ctl_inspect(void)
 {
     int          rc;
-    size_t       i;
-    yajl_val     v, m;
+    ctl_json_t  *v, *m;
     ctl_text_t   path;
     const char  *text;
 
@@ -117,22 +116,19 @@ ctl_inspect(void)
         return rc;
     }
 
-    if (!YAJL_IS_OBJECT(v)) {
+    if (!ctl_json_is(v, '{')) {
         ctl_say("%s does not answer with JSON", o.url);
         return CTL_FAILED;
     }
 
-    for (i = 0; i < v->u.object.len; i++) {
-        m = v->u.object.values[i];
-        text = YAJL_IS_STRING(m) ? ctl_clean(YAJL_GET_STRING(m))
-               : YAJL_IS_NUMBER(m) ? YAJL_GET_NUMBER(m)
-               : YAJL_IS_TRUE(m) ? "yes" : "no";
+    for (m = v->child; m; m = m->next) {
+        text = m->text ? ctl_clean(m->text) : m->kind == 't' ? "yes" : "no";
 
-        printf("%-14s %s%s%s\n", v->u.object.keys[i], ctl_colour(text), text,
+        printf("%-14s %s%s%s\n", m->name, ctl_colour(text), text,
                ctl_colour(NULL));
     }
 
-    yajl_tree_free(v);
+    ctl_json_free(v);
 
     return CTL_OK;
 }
@@ -148,9 +144,9 @@ ctl_list(void)
 int
 ctl_delete(void)
 {
-    int         rc;
-    yajl_val    v;
-    ctl_text_t  path;
+    int          rc;
+    ctl_json_t  *v;
+    ctl_text_t   path;
 
     rc = ctl_one(&path);
 
@@ -169,7 +165,7 @@ ctl_delete(void)
     printf("%s %lld record\n", o.dry_run ? "would delete" : "deleted",
            ctl_number(v, o.dry_run ? "matched" : "deleted"));
 
-    yajl_tree_free(v);
+    ctl_json_free(v);
 
     return CTL_OK;
 }
@@ -212,19 +208,18 @@ ctl_purge(void)
 /* a page of a list, or of what was deleted */
 
 static int
-ctl_page(yajl_val v, int list, int wide, long *n)
+ctl_page(ctl_json_t *v, int list, int wide, long *n)
 {
-    size_t    i;
-    yajl_val  records;
+    ctl_json_t  *record, *records;
 
-    records = ctl_get(v, "records", NULL);
+    records = ctl_json_get(v, "records");
 
-    if (!YAJL_IS_ARRAY(records)) {
+    if (!ctl_json_is(records, '[')) {
         ctl_say("%s does not answer with a list", o.url);
         return CTL_FAILED;
     }
 
-    for (i = 0; i < records->u.array.len; i++) {
+    for (record = records->child; record; record = record->next) {
 
         if (o.limit && *n >= o.limit) {
             return CTL_NONE;
@@ -239,7 +234,7 @@ ctl_page(yajl_val v, int list, int wide, long *n)
         (*n)++;
 
         if (list) {
-            ctl_row(records->u.array.values[i], wide);
+            ctl_row(record, wide);
         }
     }
 
@@ -254,7 +249,7 @@ ctl_page(yajl_val v, int list, int wide, long *n)
 
 static int
 ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
-    char **cursor, ctl_text_t *body, yajl_val *page)
+    char **cursor, ctl_text_t *body, ctl_json_t **page)
 {
     int          rc;
     char         limit[24];
@@ -286,7 +281,7 @@ ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
         return ctl_refused(status, body);
     }
 
-    *page = ctl_parse(body);
+    *page = ctl_json_parse(body->data);
     next = ctl_string(*page, "cursor", NULL);
 
     free(*cursor);
@@ -326,7 +321,7 @@ ctl_pages(const char *method)
     int          rc, list, wide;
     long         n;
     char        *cursor;
-    yajl_val     v;
+    ctl_json_t  *v;
     ctl_text_t   base, body;
 
     list = (strcmp(method, "GET") == 0);
@@ -353,7 +348,7 @@ ctl_pages(const char *method)
 
         rc = ctl_page(v, list && !o.json, wide, &n);
 
-        yajl_tree_free(v);
+        ctl_json_free(v);
         free(body.data);
 
         if (rc == CTL_FAILED) {
@@ -397,9 +392,8 @@ ctl_pages(const char *method)
 int
 ctl_stats(void)
 {
-    int       rc;
-    size_t    i, n;
-    yajl_val  v, stores;
+    int          rc, several;
+    ctl_json_t  *v, *stores, *store;
 
     if (o.store) {
         return ctl_count(NULL);
@@ -411,24 +405,24 @@ ctl_stats(void)
         return rc;
     }
 
-    n = stores->u.array.len;
+    several = (stores->child->next != NULL);
 
-    for (i = 0; i < n && rc == CTL_OK; i++) {
-        o.store = YAJL_GET_STRING(stores->u.array.values[i]);
+    for (store = stores->child; store && rc == CTL_OK; store = store->next) {
+        o.store = store->text;
 
-        if (o.json && n > 1) {
-            fputs(i ? "," : "{\"stores\":[", stdout);
+        if (o.json && several) {
+            fputs(store == stores->child ? "{\"stores\":[" : ",", stdout);
         }
 
-        rc = ctl_count(n > 1 ? o.store : NULL);
+        rc = ctl_count(several ? o.store : NULL);
     }
 
-    if (o.json && n > 1 && rc == CTL_OK) {
+    if (o.json && several && rc == CTL_OK) {
         fputs("]}\n", stdout);
     }
 
     o.store = NULL;
-    yajl_tree_free(v);
+    ctl_json_free(v);
 
     return rc;
 }
@@ -442,7 +436,7 @@ ctl_count(const char *name)
     int          rc, i;
     long         n[3];
     char        *cursor;
-    yajl_val     v;
+    ctl_json_t  *v;
     ctl_text_t   base, body;
 
     static const char  *states[] = { "in_progress", "completed", "unusable" };
@@ -466,7 +460,7 @@ ctl_count(const char *name)
 
             rc = ctl_page(v, 0, 0, &n[i]);
 
-            yajl_tree_free(v);
+            ctl_json_free(v);
             free(body.data);
 
             if (rc == CTL_FAILED) {

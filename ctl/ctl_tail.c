@@ -293,7 +293,7 @@ int
 ctl_forget(void)
 {
     int         rc;
-    yajl_val    v;
+    ctl_json_t *v;
     long long   n;
     ctl_text_t  path = { NULL, 0 };
 
@@ -317,7 +317,7 @@ ctl_forget(void)
     printf("%s %lld event%s\n", o.dry_run ? "would delete" : "deleted", n,
            n == 1 ? "" : "s");
 
-    yajl_tree_free(v);
+    ctl_json_free(v);
 
     return CTL_OK;
 }

@@ -1,8 +1,9 @@
 # Copyright (C) the contributors of ngx_http_idempotency_module
 # SPDX-License-Identifier: BSD-2-Clause
 
-# Hosts that were built with different JSON libraries have the same
-# fingerprints: yajl and yyjson say the same of each text (proof/json/compare.c).
+# Hosts that were built with different JSON libraries have the same fingerprints
+# and the same replays: yajl and yyjson say the same of each text
+# (proof/json/compare.c).
 # Where the distribution has no yyjson, that of another release is unpacked
 # into build/.
 #
@@ -49,6 +50,15 @@ my @texts = (
     '1e400', '9007199254740993', '"' . 'x' x 5000 . '"', '[' x 127 . ']' x 127, '[' x 128 . ']' x 128,
     '[' x 129 . ']' x 129, '[' x 200, '{"a":' x 128 . '1' . '}' x 128, '// x', '/* x */1', '"\\/\\b\\f\\n\\r\\t\\"\\\\"',
     '{"items":[{"id":1,"name":"a\\u00e9","price":10.50,"tags":["x","y"],"ok":true,"none":null}],"n":{"m":{}}}',
+
+    # objects that are cut into pieces
+
+    '{"a":{"a":1},"b":"' . 'long ' x 20 . '","a":[],"c":[[[[[[1,2],3],4],5],6],"x"],"d":{"e":{"f":{"g":null}}}}',
+    '{ "one" : 1 , "a" : [ 1 , { "x" : "\\"\\\\" } ] , "two" : { "three" : [ true , false , null ] } , "four" : -1.5e-7 }' . "\n",
+    '{"list":[' . join(',', map { "{\"id\":$_,\"t\":\"\\u00e9\\n\\/\"}" } 1 .. 12) . '],"n\\"\\n":1,"n":2}',
+    '{"numbers":[' . join(',', 1 .. 60) . '],"strings":["' . join('","', 'a' .. 'z') . '"]}',
+    '{' . join(',', map { "\"m$_\":" . ('{"x":[' x ($_ % 4)) . $_ . (']}' x ($_ % 4)) } 1 .. 20) . '}',
+    '{"a":"\\u0000\\u001f\\u0041\\ud83d\\ude00","b":"\\\\\\\\\\"","c":"' . '\\\\' x 30 . '","d":"' . '\\"' x 30 . '"}',
 );
 
 for my $i (0 .. $#texts) {
@@ -68,7 +78,7 @@ my $files = join ' ', map { "$root/$_" } grep { !/_json_(?:diff)\.c/ }
 
 my $built = system("cd build/nginx && \${CC:-cc} -g -O1 -W -Wall -Wno-unused-parameter -Werror"
                    . " -fsanitize=address,undefined -fno-sanitize-recover=undefined"
-                   . " -I $root/src $of_nginx $incs -o $dir/compare $root/proof/json/compare.c $files"
+                   . " -DNGX_HTTP_IDEM_YYJSON_PIECE=24 -I $root/src $of_nginx $incs -o $dir/compare $root/proof/json/compare.c $files"
                    . " $libs -lyajl -lcrypto");
 
 is($built, 0, 'both are compiled') or BAIL_OUT('compare.c does not compile');

@@ -6,9 +6,10 @@
 
 /*
  * Both JSON parsers on the same texts: the answer and the digest have to be
- * the same, in one piece and in pieces of a byte.  Texts are those of the
- * files that are named, and what random changes make of them.  Prints TAP;
- * built and run by t/json-parsers.t.
+ * the same, in one piece and in pieces of a byte; and so has the object with
+ * members set, at once and in steps.  Texts are those of the files that are
+ * named, and what random changes make of them.  Prints TAP; built and run by
+ * t/json-parsers.t, with yyjson's pieces so small that most texts have some.
  *
  *     compare <seed> <changes of each> <file> ...
  */
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 
 #include "canonical/ngx_http_idem_json.h"
+#include "canonical/ngx_http_idem_json_edit.h"
 #include "canonical/ngx_http_idem_json_walk.h"
 
 
@@ -30,7 +32,7 @@
 volatile ngx_cycle_t  *ngx_cycle;
 
 static uint64_t        state;
-static unsigned long   texts, accepted, different;
+static unsigned long   texts, accepted, edited, different;
 
 
 static void *
@@ -99,12 +101,77 @@ parse(const ngx_http_idem_json_parser_t *parser, const u_char *p, size_t len,
 }
 
 
+/* "out" is to be freed */
+
+static ngx_int_t
+edit(const ngx_http_idem_json_parser_t *parser, const u_char *p, size_t len,
+    size_t work, ngx_str_t *out)
+{
+    u_char                     *copy, *buf;
+    ngx_int_t                   rc;
+    ngx_str_t                   text;
+    ngx_http_idem_json_edit_t   e;
+
+    static const ngx_http_idem_json_set_t  set[] = {
+        { ngx_string("a"), ngx_string("[1]") },
+        { ngx_string("n\"\n"), ngx_string("null") }
+    };
+
+    ngx_http_idem_json_parser = parser;
+
+    copy = malloc(len);
+    ngx_memcpy(copy, p, len);
+
+    text.data = copy;
+    text.len = len;
+
+    buf = malloc(ngx_http_idem_json_edit_size(&text, set, 2));
+
+    rc = ngx_http_idem_json_edit_init(&e, &text, set, 2, buf, &mem);
+
+    if (rc == NGX_OK) {
+        do {
+            rc = ngx_http_idem_json_edit_step(&e, work, out);
+        } while (rc == NGX_AGAIN);
+    }
+
+    ngx_http_idem_json_edit_destroy(&e);
+    free(copy);
+
+    out->data = buf;
+
+    if (rc != NGX_OK) {
+        out->len = 0;
+    }
+
+    return rc;
+}
+
+
+static void
+differ(const char *what, ngx_int_t rc, const u_char *p, size_t len)
+{
+    size_t  i;
+
+    if (different++ < 10) {
+        printf("# %s: yajl says %d of", what, (int) rc);
+
+        for (i = 0; i < len && i < 200; i++) {
+            printf(" %02x", p[i]);
+        }
+
+        printf("\n");
+    }
+}
+
+
 static void
 compare(const u_char *p, size_t len)
 {
-    u_char     one[32], two[32];
-    size_t     i, piece;
-    ngx_int_t  rc;
+    u_char      one[32], two[32];
+    size_t      piece;
+    ngx_int_t   rc;
+    ngx_str_t   old, new;
 
     texts++;
 
@@ -113,22 +180,33 @@ compare(const u_char *p, size_t len)
 
     for (piece = len; piece; piece = (piece > 1) ? 1 : 0) {
 
-        if (parse(&ngx_http_idem_json_yyjson, p, len, piece, two) == rc
-            && (rc != NGX_OK || ngx_memcmp(one, two, 32) == 0))
+        if (parse(&ngx_http_idem_json_yyjson, p, len, piece, two) != rc
+            || (rc == NGX_OK && ngx_memcmp(one, two, 32) != 0))
         {
-            continue;
-        }
-
-        if (different++ < 10) {
-            printf("# yajl says %d of", (int) rc);
-
-            for (i = 0; i < len && i < 200; i++) {
-                printf(" %02x", p[i]);
-            }
-
-            printf("\n");
+            differ("digest", rc, p, len);
         }
     }
+
+    rc = edit(&ngx_http_idem_json_yajl, p, len, NGX_MAX_SIZE_T_VALUE, &old);
+    edited += (rc == NGX_OK);
+
+    for (piece = 0; piece < 3; piece++) {
+
+        /* yajl in steps of some bytes, yyjson at once and in steps */
+
+        if (edit(piece ? &ngx_http_idem_json_yyjson : &ngx_http_idem_json_yajl,
+                 p, len, piece == 1 ? NGX_MAX_SIZE_T_VALUE : 7, &new)
+            != rc
+            || new.len != old.len
+            || (old.len && ngx_memcmp(new.data, old.data, old.len) != 0))
+        {
+            differ("object", rc, p, len);
+        }
+
+        free(new.data);
+    }
+
+    free(old.data);
 }
 
 
@@ -226,13 +304,16 @@ main(int argc, char **argv)
         }
     }
 
-    printf("1..3\n");
+    printf("1..4\n");
     printf("%s 1 - both say the same of each text\n",
            different ? "not ok" : "ok");
     printf("%s 2 - of %lu texts some are JSON: %lu\n",
            accepted > texts / 20 ? "ok" : "not ok", texts, accepted);
     printf("%s 3 - and some are not\n",
            texts - accepted > texts / 20 ? "ok" : "not ok");
+
+    printf("%s 4 - %lu are objects\n",
+           edited > texts / 200 ? "ok" : "not ok", edited);
 
     return 0;
 }

@@ -223,6 +223,39 @@ ngx_http_idem_json_destroy(ngx_http_idem_json_t *j)
 }
 
 
+ngx_int_t
+ngx_http_idem_json_valid(const ngx_str_t *text,
+    const ngx_http_idem_canon_mem_t *mem)
+{
+    void                               *parser;
+    ngx_int_t                           rc;
+    const ngx_http_idem_json_parser_t  *type;
+
+    static const ngx_http_idem_json_events_t  none;
+
+    if (text->len == 0) {
+        return NGX_DECLINED;
+    }
+
+    type = ngx_http_idem_json_parser;
+
+    parser = type->create(&none, NULL, 0, mem);
+    if (parser == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = type->feed(parser, text->data, text->len);
+
+    if (rc == NGX_OK) {
+        rc = type->last(parser);
+    }
+
+    type->destroy(parser);
+
+    return rc;
+}
+
+
 /* where an event ended it, the walker knows why */
 
 static ngx_int_t

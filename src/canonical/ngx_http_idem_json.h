@@ -158,4 +158,10 @@ void ngx_http_idem_json_paths(ngx_http_idem_json_t *j, ngx_str_t *paths);
 void ngx_http_idem_json_destroy(ngx_http_idem_json_t *j);
 
 
+/* whether a text is JSON, of any depth; the answers of json_feed() */
+
+ngx_int_t ngx_http_idem_json_valid(const ngx_str_t *text,
+    const ngx_http_idem_canon_mem_t *mem);
+
+
 #endif /* _NGX_HTTP_IDEM_JSON_H_INCLUDED_ */

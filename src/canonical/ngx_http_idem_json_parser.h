@@ -14,7 +14,7 @@
  * with different libraries have the same fingerprints: t/json-parsers.t holds
  * one against the other.
  *
- * Pure.  Called by json.c; calls the library, and the events.
+ * Pure.  Called by json.c and json_edit.c; calls the library, and the events.
  */
 
 
@@ -51,7 +51,8 @@ typedef struct {
 typedef struct {
     const char   *name;
 
-    /* "depth": of nesting that the events go on with; NULL: no memory */
+    /* "depth": of nesting that the events go on with; 0: there are none, and
+       last() has seen all of the text.  NULL: no memory */
     void       *(*create)(const ngx_http_idem_json_events_t *events,
                           void *data, ngx_uint_t depth,
                           const ngx_http_idem_canon_mem_t *mem);
@@ -69,6 +70,10 @@ typedef struct {
     /* no byte follows */
     ngx_int_t   (*last)(void *parser);
 
+    /* in place of feed() and last(): a whole text of any size, which stays
+       where it is until the parser is destroyed; step() parses it, too */
+    ngx_int_t   (*text)(void *parser, const u_char *p, size_t len);
+
     /* events after that; NGX_AGAIN: behind the end of a container, or since
        "work" has come down to 0, and there are more */
     ngx_int_t   (*step)(void *parser, size_t *work);
@@ -79,6 +84,9 @@ typedef struct {
 
 extern const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl;
 extern const ngx_http_idem_json_parser_t  ngx_http_idem_json_yyjson;
+
+/* the one that the build has chosen; tests set it */
+extern const ngx_http_idem_json_parser_t  *ngx_http_idem_json_parser;
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_PARSER_H_INCLUDED_ */

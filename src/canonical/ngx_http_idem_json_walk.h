@@ -84,9 +84,6 @@ typedef struct {
 
 extern const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events;
 
-/* the one that is used */
-extern const ngx_http_idem_json_parser_t  *ngx_http_idem_json_parser;
-
 
 /* to be destroyed even if this fails */
 

@@ -8,7 +8,7 @@
  * JSON by yajl, as the bytes come: the check that is stricter than yajl's,
  * pieces that are held back, and yajl's memory.
  *
- * Called by json.c through the table; yajl calls the events.
+ * Called by json.c and json_edit.c through the table; yajl calls the events.
  */
 
 
@@ -48,6 +48,9 @@ typedef struct {
     u_char                             *held;     /* not yet given        */
     size_t                              nheld;
     size_t                              held_size;
+
+    const u_char                       *text;     /* of text(): what is   */
+    size_t                              ntext;    /* left of it           */
 } ngx_http_idem_yajl_t;
 
 
@@ -60,6 +63,8 @@ static ngx_int_t ngx_http_idem_yajl_flush(void *parser);
 static size_t ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large,
     ngx_uint_t depth, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_yajl_last(void *parser);
+static ngx_int_t ngx_http_idem_yajl_text(void *parser, const u_char *p,
+    size_t len);
 static ngx_int_t ngx_http_idem_yajl_step(void *parser, size_t *work);
 static void ngx_http_idem_yajl_destroy(void *parser);
 static ngx_int_t ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y,
@@ -77,6 +82,7 @@ const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl = {
     ngx_http_idem_yajl_flush,
     ngx_http_idem_yajl_cut,
     ngx_http_idem_yajl_last,
+    ngx_http_idem_yajl_text,
     ngx_http_idem_yajl_step,
     ngx_http_idem_yajl_destroy
 };
@@ -240,9 +246,58 @@ ngx_http_idem_yajl_last(void *parser)
 
 
 static ngx_int_t
+ngx_http_idem_yajl_text(void *parser, const u_char *p, size_t len)
+{
+    ngx_http_idem_yajl_t *y = parser;
+
+    y->text = p;
+    y->ntext = len;
+
+    return NGX_OK;
+}
+
+
+/* of a text as many bytes as there is work: a byte costs some nanoseconds */
+
+static ngx_int_t
 ngx_http_idem_yajl_step(void *parser, size_t *work)
 {
-    return NGX_OK;
+    ngx_http_idem_yajl_t *y = parser;
+
+    size_t         n;
+    ngx_int_t      rc;
+    const u_char  *p;
+
+    if (y->text == NULL) {
+        return NGX_OK;
+    }
+
+    p = y->text;
+    n = ngx_min(y->ntext, *work);
+
+    y->text += n;
+    y->ntext -= n;
+    *work -= n;
+
+    if (n) {
+        rc = ngx_http_idem_json_strict(&y->strict, p, n);
+
+        if (rc == NGX_OK) {
+            rc = ngx_http_idem_yajl_parse(y, p, n);
+        }
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+    }
+
+    if (y->ntext) {
+        return NGX_AGAIN;
+    }
+
+    y->text = NULL;
+
+    return ngx_http_idem_yajl_last(y);
 }
 
 

@@ -40,8 +40,8 @@ static ngx_int_t ngx_http_idem_body_parsers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode);
 static ngx_http_idem_json_options_t *ngx_http_idem_body_secret(
     ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
-static void *ngx_http_idem_body_alloc(void *data, size_t size);
-static void ngx_http_idem_body_free(void *data, void *p);
+static void *ngx_http_idem_log_alloc(void *data, size_t size);
+static void ngx_http_idem_log_free(void *data, void *p);
 static ngx_int_t ngx_http_idem_body_feed(
     ngx_http_idem_ctx_t *ctx, u_char *p, size_t len);
 static void ngx_http_idem_body_multipart_update(void *data,
@@ -272,9 +272,7 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    mem.alloc = ngx_http_idem_body_alloc;
-    mem.free = ngx_http_idem_body_free;
-    mem.data = r->connection->log;
+    ngx_http_idem_log_mem(&mem, r->connection->log);
 
     if (mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
         body->form = ngx_http_idem_form_create(&ctx->conf->form, &mem);
@@ -345,15 +343,24 @@ ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+void
+ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log)
+{
+    mem->alloc = ngx_http_idem_log_alloc;
+    mem->free = ngx_http_idem_log_free;
+    mem->data = log;
+}
+
+
 static void *
-ngx_http_idem_body_alloc(void *data, size_t size)
+ngx_http_idem_log_alloc(void *data, size_t size)
 {
     return ngx_alloc(size, data);
 }
 
 
 static void
-ngx_http_idem_body_free(void *data, void *p)
+ngx_http_idem_log_free(void *data, void *p)
 {
     ngx_free(p);
 }

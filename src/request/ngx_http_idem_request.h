@@ -241,6 +241,28 @@ struct ngx_http_idem_ctx_s {
 };
 
 
+/*
+ * Continues the work of a request in the next iteration of the event loop, so
+ * that it does not hold up other requests.  The struct has to be zeroed first,
+ * and cancelled before it is freed.
+ */
+
+typedef void (*ngx_http_idem_turn_pt)(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+
+typedef struct {
+    ngx_event_t                event;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_turn_pt      handler;
+} ngx_http_idem_turn_t;
+
+
+/* ..._turn.c */
+
+void ngx_http_idem_turn(ngx_http_idem_turn_t *turn, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_turn_pt handler);
+void ngx_http_idem_turn_cancel(ngx_http_idem_turn_t *turn);
+
 /* ..._ctx.c */
 
 ngx_http_idem_ctx_t *ngx_http_idem_find_ctx(ngx_http_request_t *r);
@@ -382,6 +404,10 @@ ngx_int_t ngx_http_idem_rest_parse(ngx_http_request_t *r,
 void ngx_http_idem_rest_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
+
+/* an allocator for the parsers that uses no pool */
+void ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log);
+
 void ngx_http_idem_body_reset(void);
 ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);

@@ -33,9 +33,6 @@
 /* bytes sorted and hashed per iteration: one or two milliseconds */
 #define NGX_HTTP_IDEM_REST_WORK   262144
 
-/* a timer of 0 would fire in the same iteration */
-#define NGX_HTTP_IDEM_REST_PAUSE  1
-
 /* one byte more than any parser accepts */
 #define NGX_HTTP_IDEM_REST_MAX                                                \
     (ngx_max(NGX_HTTP_IDEM_JSON_SIZE, NGX_HTTP_IDEM_FORM_SIZE)                \
@@ -43,20 +40,19 @@
 
 
 struct ngx_http_idem_rest_s {
-    u_char       *data;
-    size_t        len;
-    size_t        size;
-    size_t        pos;
-    ngx_event_t   event;
-    unsigned      last:1;                        /* the parser has seen the
+    u_char                *data;
+    size_t                 len;
+    size_t                 size;
+    size_t                 pos;
+    ngx_http_idem_turn_t   turn;
+    unsigned               last:1;               /* the parser has seen the
                                                     end                     */
 };
 
 
-static void ngx_http_idem_rest_handler(ngx_event_t *ev);
+static void ngx_http_idem_rest_handler(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_rest_turn(ngx_http_idem_body_t *body);
-static void *ngx_http_idem_rest_alloc(void *data, size_t size);
-static void ngx_http_idem_rest_free(void *data, void *p);
 
 
 ngx_int_t
@@ -86,9 +82,7 @@ ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
         return NGX_OK;
     }
 
-    mem.alloc = ngx_http_idem_rest_alloc;
-    mem.free = ngx_http_idem_rest_free;
-    mem.data = r->connection->log;
+    ngx_http_idem_log_mem(&mem, r->connection->log);
 
     if (ngx_http_idem_canon_grow(&mem, &rest->data, rest->len,
                                  &rest->size, len)
@@ -132,35 +126,22 @@ ngx_http_idem_rest_parse(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_body_canonical(&ctx->body);
     }
 
-    rest->event.handler = ngx_http_idem_rest_handler;
-    rest->event.data = ctx;
-    rest->event.log = r->connection->log;
-
-    ngx_add_timer(&rest->event, NGX_HTTP_IDEM_REST_PAUSE);
+    ngx_http_idem_turn(&rest->turn, ctx, ngx_http_idem_rest_handler);
 
     return NGX_AGAIN;
 }
 
 
 static void
-ngx_http_idem_rest_handler(ngx_event_t *ev)
+ngx_http_idem_rest_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_connection_t     *c;
-    ngx_http_request_t   *r;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = ev->data;
-    r = ctx->request;
-    c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, c->log, 0,
+    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "idempotency: a turn of parsing, at %uz of %uz",
                    ctx->body.rest->pos, ctx->body.rest->len);
 
     if (ngx_http_idem_rest_turn(&ctx->body) == NGX_AGAIN) {
-        ngx_add_timer(ev, NGX_HTTP_IDEM_REST_PAUSE);
+        ngx_http_idem_turn(&ctx->body.rest->turn, ctx,
+                           ngx_http_idem_rest_handler);
         return;
     }
 
@@ -169,8 +150,6 @@ ngx_http_idem_rest_handler(ngx_event_t *ev)
     r->read_event_handler = ngx_http_block_reading;
 
     ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(&ctx->body));
-
-    ngx_http_run_posted_requests(c);
 }
 
 
@@ -257,25 +236,9 @@ ngx_http_idem_rest_cleanup(ngx_http_idem_ctx_t *ctx)
 
     ctx->body.rest = NULL;
 
-    if (rest->event.timer_set) {
-        ngx_del_timer(&rest->event);
-    }
+    ngx_http_idem_turn_cancel(&rest->turn);
 
     if (rest->data) {
         ngx_free(rest->data);
     }
-}
-
-
-static void *
-ngx_http_idem_rest_alloc(void *data, size_t size)
-{
-    return ngx_alloc(size, data);
-}
-
-
-static void
-ngx_http_idem_rest_free(void *data, void *p)
-{
-    ngx_free(p);
 }

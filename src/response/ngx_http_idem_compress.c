@@ -28,9 +28,6 @@
 /* bytes compressed per iteration of the event loop: about 3 ms */
 #define NGX_HTTP_IDEM_DEFLATE_PIECE  (256 * 1024)
 
-/* a timer of 0 would fire in the same iteration */
-#define NGX_HTTP_IDEM_DEFLATE_PAUSE  1
-
 /* bytes decompressed per iteration of the event loop: about 3 ms */
 #define NGX_HTTP_IDEM_INFLATE_PIECE  (512 * 1024)
 
@@ -41,17 +38,19 @@ struct ngx_http_idem_deflate_s {
     ngx_chain_t                *out;
     ngx_str_t                   plain;           /* decompressed body       */
     ngx_http_idem_inflated_pt   inflated;        /* NULL: compressing       */
-    ngx_event_t                 event;
+    ngx_http_idem_turn_t        turn;
     unsigned                    open:1;
 };
 
 
 static ngx_int_t ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc);
-static void ngx_http_idem_deflate_handler(ngx_event_t *ev);
+static void ngx_http_idem_deflate_handler(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx,
     ngx_str_t *body);
-static void ngx_http_idem_inflate_handler(ngx_event_t *ev);
+static void ngx_http_idem_inflate_handler(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -93,11 +92,7 @@ ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    d->event.handler = ngx_http_idem_deflate_handler;
-    d->event.data = ctx;
-    d->event.log = r->connection->log;
-
-    ngx_add_timer(&d->event, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+    ngx_http_idem_turn(&d->turn, ctx, ngx_http_idem_deflate_handler);
 
     return NGX_AGAIN;
 }
@@ -167,22 +162,15 @@ ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc)
 
 
 static void
-ngx_http_idem_deflate_handler(ngx_event_t *ev)
+ngx_http_idem_deflate_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_request_t   *r;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = ev->data;
-    r = ctx->request;
-
-    ngx_http_set_log_request(r->connection->log, r);
-
     ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "idempotency: a turn of compression, at %uL",
                    (uint64_t) ctx->capture.deflate->z.total_in);
 
     if (ngx_http_idem_deflate_turn(ctx) == NGX_AGAIN) {
-        ngx_add_timer(ev, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+        ngx_http_idem_turn(&ctx->capture.deflate->turn, ctx,
+                           ngx_http_idem_deflate_handler);
         return;
     }
 
@@ -203,9 +191,7 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
 
     ctx->capture.deflate = NULL;
 
-    if (d->event.timer_set) {
-        ngx_del_timer(&d->event);
-    }
+    ngx_http_idem_turn_cancel(&d->turn);
 
     if (d->open) {
         (void) (d->inflated ? inflateEnd(&d->z) : deflateEnd(&d->z));
@@ -254,11 +240,7 @@ ngx_http_idem_inflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     rc = ngx_http_idem_inflate_turn(ctx, body);
 
     if (rc == NGX_AGAIN) {
-        d->event.handler = ngx_http_idem_inflate_handler;
-        d->event.data = ctx;
-        d->event.log = r->connection->log;
-
-        ngx_add_timer(&d->event, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+        ngx_http_idem_turn(&d->turn, ctx, ngx_http_idem_inflate_handler);
     }
 
     return rc;
@@ -308,22 +290,13 @@ ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 
 
 static void
-ngx_http_idem_inflate_handler(ngx_event_t *ev)
+ngx_http_idem_inflate_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                   rc;
     ngx_str_t                   body;
-    ngx_connection_t           *c;
-    ngx_http_request_t         *r;
-    ngx_http_idem_ctx_t        *ctx;
     ngx_http_idem_inflated_pt   inflated;
 
-    ctx = ev->data;
-    r = ctx->request;
-    c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "idempotency: a turn of decompression, at %uL",
                    (uint64_t) ctx->capture.deflate->z.total_out);
 
@@ -334,11 +307,10 @@ ngx_http_idem_inflate_handler(ngx_event_t *ev)
     rc = ngx_http_idem_inflate_turn(ctx, &body);
 
     if (rc == NGX_AGAIN) {
-        ngx_add_timer(ev, NGX_HTTP_IDEM_DEFLATE_PAUSE);
+        ngx_http_idem_turn(&ctx->capture.deflate->turn, ctx,
+                           ngx_http_idem_inflate_handler);
         return;
     }
 
     inflated(r, ctx, rc, &body);
-
-    ngx_http_run_posted_requests(c);
 }

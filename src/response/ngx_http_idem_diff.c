@@ -20,7 +20,6 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "canonical/ngx_http_idem_json_paths.h"
-#include "response/ngx_http_idem_yajl.h"
 
 
 #define NGX_HTTP_IDEM_DIFF_MAX  20
@@ -56,6 +55,7 @@ static u_char *ngx_http_idem_diff_value(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
 static u_char *ngx_http_idem_diff_text(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
+static ngx_uint_t ngx_http_idem_diff_is_json(const ngx_str_t *text);
 static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
     const u_char *last);
 static size_t ngx_http_idem_diff_char(const u_char *src, const u_char *last);
@@ -252,7 +252,7 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
     *p++ = '\'';
 
     if (!cut && text->len >= 2 && text->data[0] == '"'
-        && ngx_http_idem_yajl_valid(text) == NGX_OK)
+        && ngx_http_idem_diff_is_json(text))
     {
         /* already escaped for JSON */
         p = ngx_cpymem(p, text->data + 1, text->len - 2);
@@ -282,13 +282,24 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
 static u_char *
 ngx_http_idem_diff_text(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
 {
-    /* yajl validates the text, including its UTF-8 */
-
-    if (!cut && ngx_http_idem_yajl_valid(text) == NGX_OK) {
+    if (!cut && ngx_http_idem_diff_is_json(text)) {
         return ngx_cpymem(p, text->data, text->len);
     }
 
     return ngx_http_idem_json_quote(p, text);
+}
+
+
+/* the parser validates the text, including its UTF-8 */
+
+static ngx_uint_t
+ngx_http_idem_diff_is_json(const ngx_str_t *text)
+{
+    ngx_http_idem_canon_mem_t  mem;
+
+    ngx_http_idem_log_mem(&mem, ngx_cycle->log);
+
+    return ngx_http_idem_json_valid(text, &mem) == NGX_OK;
 }
 
 

@@ -26,22 +26,20 @@
 /* bytes captured per iteration: about 3 ms */
 #define NGX_HTTP_IDEM_FILE_PIECE  (2 * 1024 * 1024)
 
-/* a timer of 0 would fire in the same iteration */
-#define NGX_HTTP_IDEM_FILE_PAUSE  1
-
 
 struct ngx_http_idem_file_s {
     ngx_chain_t                *left;            /* for the next iteration  */
     ngx_chain_t               **last;
     size_t                      taken;           /* in this iteration       */
-    ngx_event_t                 event;
+    ngx_http_idem_turn_t        turn;
     unsigned                    paused:1;
 };
 
 
 static ngx_int_t ngx_http_idem_file_defer(ngx_http_request_t *r,
     ngx_http_idem_file_t *file, ngx_chain_t *in);
-static void ngx_http_idem_file_handler(ngx_event_t *ev);
+static void ngx_http_idem_file_handler(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -85,9 +83,6 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         }
 
         file->last = &file->left;
-        file->event.handler = ngx_http_idem_file_handler;
-        file->event.data = ctx;
-        file->event.log = r->connection->log;
 
         ctx->capture.file = file;
     }
@@ -105,7 +100,7 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
             file->paused = 1;
 
             ngx_http_idem_commit_block(r);
-            ngx_add_timer(&file->event, NGX_HTTP_IDEM_FILE_PAUSE);
+            ngx_http_idem_turn(&file->turn, ctx, ngx_http_idem_file_handler);
         }
 
         return NGX_AGAIN;
@@ -157,20 +152,14 @@ ngx_http_idem_file_defer(ngx_http_request_t *r, ngx_http_idem_file_t *file,
 
 
 static void
-ngx_http_idem_file_handler(ngx_event_t *ev)
+ngx_http_idem_file_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t              rc;
     ngx_connection_t      *c;
-    ngx_http_request_t    *r;
-    ngx_http_idem_ctx_t   *ctx;
     ngx_http_idem_file_t  *file;
 
-    ctx = ev->data;
-    r = ctx->request;
     c = r->connection;
     file = ctx->capture.file;
-
-    ngx_http_set_log_request(c->log, r);
 
     ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
                    "idempotency: a turn of a file, at %uz",
@@ -217,11 +206,7 @@ ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx)
 void
 ngx_http_idem_file_cleanup(ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_idem_file_t  *file;
-
-    file = ctx->capture.file;
-
-    if (file && file->event.timer_set) {
-        ngx_del_timer(&file->event);
+    if (ctx->capture.file) {
+        ngx_http_idem_turn_cancel(&ctx->capture.file->turn);
     }
 }

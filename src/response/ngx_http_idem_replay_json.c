@@ -8,8 +8,7 @@
  * Members that a replay sets in the JSON object it answers with
  * (idempotency_replay_json).
  *
- * The body is parsed and written again by yajl: the order of members and the
- * text of numbers stay, white space and the form of escapes may not.  A body
+ * The body is parsed and written again by canonical/..._json_edit.c.  A body
  * that is not a JSON object is left as it is.  Of an event stream each JSON-RPC
  * response is such an object, and what is around it stays byte for byte.
  *
@@ -22,99 +21,43 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include <yajl/yajl_gen.h>
-
 #include "request/ngx_http_idem_request.h"
+#include "canonical/ngx_http_idem_json_edit.h"
 #include "response/ngx_http_idem_sse.h"
-#include "response/ngx_http_idem_yajl.h"
 
 
-/* what is parsed in one turn of the event loop: 1 to 3 ms */
-#define NGX_HTTP_IDEM_REWRITE_PIECE  (256 * 1024)
+/* a body that is larger is parsed in turns of the event loop */
+#define NGX_HTTP_IDEM_REWRITE_SMALL  (256 * 1024)
 
-/* of the next turn; with 0 it would be this one */
-#define NGX_HTTP_IDEM_REWRITE_PAUSE  1
-
-
-/* a member, and its value for this request */
-
-typedef struct {
-    ngx_str_t                              text;
-    ngx_uint_t                             json;     /* it stands as it is  */
-    ngx_uint_t                      keep;            /* what is stored      */
-} ngx_http_idem_rewrite_value_t;
+/* what is done in one of them: 1 to 3 ms */
+#define NGX_HTTP_IDEM_REWRITE_WORK   (256 * 1024)
 
 
 struct ngx_http_idem_rewrite_s {
-    ngx_http_idem_yajl_t            yajl;
-    yajl_gen                        gen;
-    yajl_handle                     parser;
-    ngx_http_idem_replay_member_t  *member;
-    ngx_http_idem_rewrite_value_t  *value;
-    ngx_uint_t                      nmembers;
-    ngx_uint_t                      depth;
-    ngx_uint_t                      skip;            /* depth of a member that
-                                                        is set anew, and its
-                                                        value left out     */
-    ngx_uint_t                      object;
-    ngx_str_t                       body;
-    size_t                          parsed;          /* bytes of it         */
-    ngx_http_idem_inflated_pt       rewritten;
-    ngx_event_t                     event;
+    ngx_http_idem_json_edit_t   edit;
+    ngx_http_idem_json_set_t   *set;
+    ngx_uint_t                  nset;
+    ngx_str_t                   body;
+    ngx_http_idem_inflated_pt   rewritten;
+    ngx_http_idem_turn_t        turn;
 };
 
 
 static ngx_int_t ngx_http_idem_rewrite_value(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_replay_member_t *member,
-    ngx_http_idem_rewrite_value_t *value);
+    ngx_str_t *value);
+static ngx_int_t ngx_http_idem_rewrite_string(ngx_http_request_t *r,
+    const ngx_http_idem_canon_mem_t *mem, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_rewrite_events(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite_join(ngx_http_request_t *r,
     ngx_array_t *events, size_t len, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite_object(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
-static ngx_int_t ngx_http_idem_rewrite_start(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_rewrite_t *w, ngx_str_t *body);
-static void ngx_http_idem_rewrite_handler(ngx_event_t *ev);
-static void ngx_http_idem_rewrite_done(void *data);
-static void ngx_http_idem_rewrite_init(ngx_http_idem_rewrite_t *w,
-    ngx_str_t *body);
-static ngx_int_t ngx_http_idem_rewrite(ngx_http_idem_rewrite_t *w,
-    size_t piece, ngx_str_t *text);
-static ngx_int_t ngx_http_idem_rewrite_piece(ngx_http_idem_rewrite_t *w,
-    size_t piece, ngx_str_t *text);
-static void ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w);
-static int ngx_http_idem_rewrite_skipped(ngx_http_idem_rewrite_t *w);
-static int ngx_http_idem_rewrite_null(void *data);
-static int ngx_http_idem_rewrite_boolean(void *data, int value);
-static int ngx_http_idem_rewrite_number(void *data, const char *p,
-    size_t len);
-static int ngx_http_idem_rewrite_string(void *data,
-    const unsigned char *p, size_t len);
-static int ngx_http_idem_rewrite_start_map(void *data);
-static int ngx_http_idem_rewrite_map_key(void *data,
-    const unsigned char *p, size_t len);
-static int ngx_http_idem_rewrite_end_map(void *data);
-static int ngx_http_idem_rewrite_start_array(void *data);
-static int ngx_http_idem_rewrite_end_array(void *data);
-
-
-static yajl_callbacks  ngx_http_idem_rewrite_callbacks = {
-    ngx_http_idem_rewrite_null,
-    ngx_http_idem_rewrite_boolean,
-    NULL,
-    NULL,
-    ngx_http_idem_rewrite_number,
-    ngx_http_idem_rewrite_string,
-    ngx_http_idem_rewrite_start_map,
-    ngx_http_idem_rewrite_map_key,
-    ngx_http_idem_rewrite_end_map,
-    ngx_http_idem_rewrite_start_array,
-    ngx_http_idem_rewrite_end_array
-};
-
-
-#define ngx_http_idem_rewrite_ok(rc)  ((rc) == yajl_gen_status_ok)
+static ngx_int_t ngx_http_idem_rewrite_init(ngx_http_request_t *r,
+    ngx_http_idem_rewrite_t *w, ngx_str_t *body);
+static void ngx_http_idem_rewrite_handler(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -127,8 +70,11 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
     ngx_http_idem_inflated_pt rewritten)
 {
-    ngx_uint_t                i;
-    ngx_http_idem_rewrite_t  *w;
+    ngx_int_t                       rc;
+    ngx_str_t                       value;
+    ngx_uint_t                      i, n;
+    ngx_http_idem_rewrite_t        *w;
+    ngx_http_idem_replay_member_t  *member;
 
     /* what the application itself encoded is not ours to open */
 
@@ -136,26 +82,27 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    w = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_rewrite_t));
+    member = ctx->conf->replay_json->elts;
+    n = ctx->conf->replay_json->nelts;
+
+    w = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_rewrite_t)
+                             + n * sizeof(ngx_http_idem_json_set_t));
     if (w == NULL) {
         return NGX_ERROR;
     }
 
-    w->rewritten = rewritten;
-    w->member = ctx->conf->replay_json->elts;
-    w->nmembers = ctx->conf->replay_json->nelts;
+    w->set = (ngx_http_idem_json_set_t *) (w + 1);
 
-    w->value = ngx_palloc(r->pool, w->nmembers
-                                   * sizeof(ngx_http_idem_rewrite_value_t));
-    if (w->value == NULL) {
-        return NGX_ERROR;
-    }
+    for (i = 0; i < n; i++) {
+        rc = ngx_http_idem_rewrite_value(r, ctx, &member[i], &value);
 
-    for (i = 0; i < w->nmembers; i++) {
-        if (ngx_http_idem_rewrite_value(r, ctx, &w->member[i], &w->value[i])
-            != NGX_OK)
-        {
+        if (rc == NGX_ERROR) {
             return NGX_ERROR;
+        }
+
+        if (rc == NGX_OK) {
+            w->set[w->nset].name = member[i].member;
+            w->set[w->nset++].value = value;
         }
     }
 
@@ -163,66 +110,44 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
         return ngx_http_idem_rewrite_events(r, w, body);
     }
 
-    return body->len <= NGX_HTTP_IDEM_REWRITE_PIECE
-           ? ngx_http_idem_rewrite_object(r, w, body)
-           : ngx_http_idem_rewrite_start(r, ctx, w, body);
-}
-
-
-/* the text that is made stays where it is: what is large is not copied */
-
-static ngx_int_t
-ngx_http_idem_rewrite_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_rewrite_t *w, ngx_str_t *body)
-{
-    ngx_pool_cleanup_t  *cln;
-
-    cln = ngx_pool_cleanup_add(r->pool, 0);
-    if (cln == NULL) {
-        return NGX_ERROR;
+    if (body->len <= NGX_HTTP_IDEM_REWRITE_SMALL) {
+        return ngx_http_idem_rewrite_object(r, w, body);
     }
 
-    ngx_http_idem_rewrite_init(w, body);
-
-    cln->handler = ngx_http_idem_rewrite_done;
-    cln->data = w;
-
-    w->event.handler = ngx_http_idem_rewrite_handler;
-    w->event.data = ctx;
-    w->event.log = r->connection->log;
-
+    w->body = *body;
+    w->rewritten = rewritten;
     ctx->answer.rewrite = w;
 
-    ngx_add_timer(&w->event, NGX_HTTP_IDEM_REWRITE_PAUSE);
+    rc = ngx_http_idem_rewrite_init(r, w, body);
+
+    if (rc != NGX_OK) {
+        return (rc == NGX_DECLINED) ? NGX_OK : NGX_ERROR;
+    }
+
+    ngx_http_idem_turn(&w->turn, ctx, ngx_http_idem_rewrite_handler);
 
     return NGX_AGAIN;
 }
 
 
 static void
-ngx_http_idem_rewrite_handler(ngx_event_t *ev)
+ngx_http_idem_rewrite_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                 rc;
     ngx_str_t                 text;
-    ngx_connection_t         *c;
-    ngx_http_request_t       *r;
-    ngx_http_idem_ctx_t      *ctx;
     ngx_http_idem_rewrite_t  *w;
 
-    ctx = ev->data;
-    r = ctx->request;
-    c = r->connection;
     w = ctx->answer.rewrite;
 
-    ngx_http_set_log_request(c->log, r);
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "idempotency: a turn of rewriting, at %uz",
+                   (size_t) (w->edit.last - w->edit.start));
 
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
-                   "idempotency: a turn of rewriting, at %uz", w->parsed);
-
-    rc = ngx_http_idem_rewrite(w, NGX_HTTP_IDEM_REWRITE_PIECE, &text);
+    rc = ngx_http_idem_json_edit_step(&w->edit, NGX_HTTP_IDEM_REWRITE_WORK,
+                                      &text);
 
     if (rc == NGX_AGAIN) {
-        ngx_add_timer(ev, NGX_HTTP_IDEM_REWRITE_PAUSE);
+        ngx_http_idem_turn(&w->turn, ctx, ngx_http_idem_rewrite_handler);
         return;
     }
 
@@ -231,11 +156,9 @@ ngx_http_idem_rewrite_handler(ngx_event_t *ev)
         rc = NGX_OK;
     }
 
-    ctx->answer.rewrite = NULL;
+    ngx_http_idem_replay_json_cleanup(ctx);
 
     w->rewritten(r, ctx, rc, &text);
-
-    ngx_http_run_posted_requests(c);
 }
 
 
@@ -246,69 +169,89 @@ ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx)
 
     w = ctx->answer.rewrite;
 
-    if (w && w->event.timer_set) {
-        ngx_del_timer(&w->event);
+    if (w) {
+        ctx->answer.rewrite = NULL;
+
+        ngx_http_idem_turn_cancel(&w->turn);
+        ngx_http_idem_json_edit_destroy(&w->edit);
     }
 }
 
 
-static void
-ngx_http_idem_rewrite_done(void *data)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    ngx_http_idem_yajl_done(&w->yajl);
-}
-
-
-/* for this request: of its own body, with its JSON type; or of variables */
+/*
+ * For this request: of its own body, with its JSON type; or of variables.
+ * NGX_DECLINED: the stored one stays.
+ */
 
 static ngx_int_t
 ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_replay_member_t *member,
-    ngx_http_idem_rewrite_value_t *value)
+    ngx_http_idem_replay_member_t *member, ngx_str_t *value)
 {
     ngx_int_t                           rc;
+    ngx_http_idem_canon_mem_t           mem;
     const ngx_http_idem_json_member_t  *m;
 
-    value->keep = 0;
+    ngx_http_idem_log_mem(&mem, r->connection->log);
 
     if (member->from.len) {
 
         m = ctx->body.parsed
             ? ngx_http_idem_json_member(ctx->body.json, member->wanted) : NULL;
 
-        /* without it, or with two of it, the stored one stays */
+        /* without it, or with two of it */
 
         if (m == NULL || m->count != 1
             || m->kind == NGX_HTTP_IDEM_JSON_ARRAY
             || m->kind == NGX_HTTP_IDEM_JSON_OBJECT)
         {
-            value->keep = 1;
-            return NGX_OK;
+            return NGX_DECLINED;
         }
 
-        value->text = m->value;
-        value->json = (m->kind != NGX_HTTP_IDEM_JSON_STRING);
+        *value = m->value;
 
-        return NGX_OK;
+        return (m->kind == NGX_HTTP_IDEM_JSON_STRING)
+               ? ngx_http_idem_rewrite_string(r, &mem, value) : NGX_OK;
     }
 
-    if (ngx_http_complex_value(r, &member->value, &value->text) != NGX_OK) {
+    if (ngx_http_complex_value(r, &member->value, value) != NGX_OK) {
         return NGX_ERROR;
     }
 
     /* true, 17, "text" or {"a":1} as they are; all else is a string */
 
-    rc = ngx_http_idem_yajl_valid(&value->text);
+    rc = ngx_http_idem_json_valid(value, &mem);
 
-    if (rc == NGX_ERROR) {
+    return (rc == NGX_DECLINED)
+           ? ngx_http_idem_rewrite_string(r, &mem, value) : rc;
+}
+
+
+/* a variable may have any bytes, and JSON has UTF-8 only */
+
+static ngx_int_t
+ngx_http_idem_rewrite_string(ngx_http_request_t *r,
+    const ngx_http_idem_canon_mem_t *mem, ngx_str_t *value)
+{
+    u_char     *p;
+    ngx_int_t   rc;
+
+    p = ngx_pnalloc(r->pool, 6 * value->len + 2);
+    if (p == NULL) {
         return NGX_ERROR;
     }
 
-    value->json = (rc == NGX_OK);
+    value->len = ngx_http_idem_json_edit_string(p, value->data, value->len)
+                 - p;
+    value->data = p;
 
-    return NGX_OK;
+    rc = ngx_http_idem_json_valid(value, mem);
+
+    if (rc == NGX_DECLINED) {
+        ngx_str_set(value, "null");
+        rc = NGX_OK;
+    }
+
+    return rc;
 }
 
 
@@ -421,277 +364,36 @@ static ngx_int_t
 ngx_http_idem_rewrite_object(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body)
 {
-    u_char     *p;
-    ngx_int_t   rc;
-    ngx_str_t   text;
+    ngx_int_t  rc;
 
-    ngx_http_idem_rewrite_init(w, body);
-
-    rc = ngx_http_idem_rewrite(w, body->len, &text);
+    rc = ngx_http_idem_rewrite_init(r, w, body);
 
     if (rc == NGX_OK) {
-        p = ngx_pnalloc(r->pool, text.len);
-
-        if (p) {
-            ngx_memcpy(p, text.data, text.len);
-
-            body->data = p;
-            body->len = text.len;
-
-        } else {
-            rc = NGX_ERROR;
-        }
+        rc = ngx_http_idem_json_edit_step(&w->edit, NGX_MAX_SIZE_T_VALUE,
+                                          body);
     }
 
-    ngx_http_idem_yajl_done(&w->yajl);
+    ngx_http_idem_json_edit_destroy(&w->edit);
 
-    return rc == NGX_ERROR ? NGX_ERROR : NGX_OK;
-}
-
-
-static void
-ngx_http_idem_rewrite_init(ngx_http_idem_rewrite_t *w, ngx_str_t *body)
-{
-    w->depth = 0;
-    w->skip = 0;
-    w->object = 0;
-    w->parser = NULL;
-    w->parsed = 0;
-    w->body = *body;
-
-    ngx_http_idem_yajl_init(&w->yajl);
-}
-
-
-/*
- * Parses a piece more.  NGX_OK: "text" is the whole in its new form, in yajl's
- * memory; NGX_DECLINED: it is no object, and stays as it is.
- */
-
-static ngx_int_t
-ngx_http_idem_rewrite(ngx_http_idem_rewrite_t *w, size_t piece,
-    ngx_str_t *text)
-{
-    /* in a frame of its own: variables do not survive a longjmp() */
-
-    return setjmp(w->yajl.no_memory) ? NGX_ERROR
-                                     : ngx_http_idem_rewrite_piece(w, piece,
-                                                                   text);
+    return (rc == NGX_ERROR) ? NGX_ERROR : NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_idem_rewrite_piece(ngx_http_idem_rewrite_t *w, size_t piece,
-    ngx_str_t *text)
+ngx_http_idem_rewrite_init(ngx_http_request_t *r, ngx_http_idem_rewrite_t *w,
+    ngx_str_t *body)
 {
-    size_t                len;
-    yajl_status           status;
-    const unsigned char  *p;
+    u_char                     *p;
+    ngx_http_idem_canon_mem_t   mem;
 
-    if (w->parser == NULL) {
-        w->gen = yajl_gen_alloc(&w->yajl.funcs);
-        (void) yajl_gen_config(w->gen, yajl_gen_validate_utf8, 1);
-
-        w->parser = yajl_alloc(&ngx_http_idem_rewrite_callbacks,
-                               &w->yajl.funcs, w);
+    p = ngx_pnalloc(r->pool, ngx_http_idem_json_edit_size(body, w->set,
+                                                          w->nset));
+    if (p == NULL) {
+        return NGX_ERROR;
     }
 
-    piece = ngx_min(piece, w->body.len - w->parsed);
+    ngx_http_idem_log_mem(&mem, r->connection->log);
 
-    status = yajl_parse(w->parser, w->body.data + w->parsed, piece);
-
-    w->parsed += piece;
-
-    if (status == yajl_status_ok && w->parsed < w->body.len) {
-        return NGX_AGAIN;
-    }
-
-    if (status == yajl_status_ok) {
-        status = yajl_complete_parse(w->parser);
-    }
-
-    if (status != yajl_status_ok || !w->object
-        || !ngx_http_idem_rewrite_ok(yajl_gen_get_buf(w->gen, &p, &len)))
-    {
-        return NGX_DECLINED;
-    }
-
-    text->data = (u_char *) p;
-    text->len = len;
-
-    return NGX_OK;
-}
-
-
-/* at the end of the object, in the order of the directives */
-
-static void
-ngx_http_idem_rewrite_set(ngx_http_idem_rewrite_t *w)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < w->nmembers; i++) {
-
-        if (w->value[i].keep) {
-            continue;
-        }
-
-        (void) yajl_gen_string(w->gen, w->member[i].member.data,
-                               w->member[i].member.len);
-
-        if (w->value[i].json) {
-            (void) yajl_gen_number(w->gen, (char *) w->value[i].text.data,
-                                   w->value[i].text.len);
-
-        } else if (yajl_gen_string(w->gen, w->value[i].text.data,
-                                   w->value[i].text.len)
-                   == yajl_gen_invalid_string)
-        {
-            /* a variable may have any bytes, and JSON has UTF-8 only */
-
-            (void) yajl_gen_null(w->gen);
-        }
-    }
-}
-
-
-static int
-ngx_http_idem_rewrite_skipped(ngx_http_idem_rewrite_t *w)
-{
-    if (w->skip == 0) {
-        return 0;
-    }
-
-    /* the value of the member itself ends the leaving out */
-
-    if (w->depth == w->skip) {
-        w->skip = 0;
-    }
-
-    return 1;
-}
-
-
-static int
-ngx_http_idem_rewrite_null(void *data)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    return ngx_http_idem_rewrite_skipped(w)
-           || ngx_http_idem_rewrite_ok(yajl_gen_null(w->gen));
-}
-
-
-static int
-ngx_http_idem_rewrite_boolean(void *data, int value)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    return ngx_http_idem_rewrite_skipped(w)
-           || ngx_http_idem_rewrite_ok(yajl_gen_bool(w->gen, value));
-}
-
-
-static int
-ngx_http_idem_rewrite_number(void *data, const char *p, size_t len)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    return ngx_http_idem_rewrite_skipped(w)
-           || ngx_http_idem_rewrite_ok(yajl_gen_number(w->gen, p, len));
-}
-
-
-static int
-ngx_http_idem_rewrite_string(void *data, const unsigned char *p, size_t len)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    return ngx_http_idem_rewrite_skipped(w)
-           || ngx_http_idem_rewrite_ok(yajl_gen_string(w->gen, p, len));
-}
-
-
-static int
-ngx_http_idem_rewrite_start_map(void *data)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    if (w->depth++ == 0) {
-        w->object = 1;
-    }
-
-    return w->skip
-           || ngx_http_idem_rewrite_ok(yajl_gen_map_open(w->gen));
-}
-
-
-static int
-ngx_http_idem_rewrite_map_key(void *data, const unsigned char *p, size_t len)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    ngx_uint_t  i;
-
-    if (w->skip) {
-        return 1;
-    }
-
-    if (w->depth == 1) {
-        for (i = 0; i < w->nmembers; i++) {
-            if (!w->value[i].keep && w->member[i].member.len == len
-                && ngx_memcmp(w->member[i].member.data, p, len) == 0)
-            {
-                w->skip = w->depth;
-                return 1;
-            }
-        }
-    }
-
-    return ngx_http_idem_rewrite_ok(yajl_gen_string(w->gen, p, len));
-}
-
-
-static int
-ngx_http_idem_rewrite_end_map(void *data)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    w->depth--;
-
-    if (ngx_http_idem_rewrite_skipped(w)) {
-        return 1;
-    }
-
-    if (w->depth == 0) {
-        ngx_http_idem_rewrite_set(w);
-    }
-
-    return ngx_http_idem_rewrite_ok(yajl_gen_map_close(w->gen));
-}
-
-
-static int
-ngx_http_idem_rewrite_start_array(void *data)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    if (w->depth++ == 0) {
-        return 0;
-    }
-
-    return w->skip
-           || ngx_http_idem_rewrite_ok(yajl_gen_array_open(w->gen));
-}
-
-
-static int
-ngx_http_idem_rewrite_end_array(void *data)
-{
-    ngx_http_idem_rewrite_t  *w = data;
-
-    w->depth--;
-
-    return ngx_http_idem_rewrite_skipped(w)
-           || ngx_http_idem_rewrite_ok(yajl_gen_array_close(w->gen));
+    return ngx_http_idem_json_edit_init(&w->edit, body, w->set, w->nset, p,
+                                        &mem);
 }

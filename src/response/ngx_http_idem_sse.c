@@ -17,7 +17,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "canonical/ngx_http_idem_json.h"
+#include "request/ngx_http_idem_request.h"
 #include "record/ngx_http_idem_record.h"
 #include "response/ngx_http_idem_sse.h"
 
@@ -29,8 +29,6 @@ static u_char *ngx_http_idem_sse_value(u_char *line, u_char *end,
 static ngx_table_elt_t *ngx_http_idem_last_event(ngx_http_request_t *r);
 static u_char *ngx_http_idem_sse_eol(u_char *p, u_char *last);
 static u_char *ngx_http_idem_sse_skip_eol(u_char *p, u_char *last);
-static void *ngx_http_idem_log_alloc(void *data, size_t size);
-static void ngx_http_idem_log_free(void *data, void *p);
 
 
 /* members that a JSON-RPC response has, or must not have */
@@ -361,27 +359,4 @@ ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log)
     ngx_http_idem_json_destroy(json);
 
     return rc;
-}
-
-
-void
-ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log)
-{
-    mem->alloc = ngx_http_idem_log_alloc;
-    mem->free = ngx_http_idem_log_free;
-    mem->data = log;
-}
-
-
-static void *
-ngx_http_idem_log_alloc(void *data, size_t size)
-{
-    return ngx_alloc(size, data);
-}
-
-
-static void
-ngx_http_idem_log_free(void *data, void *p)
-{
-    ngx_free(p);
 }

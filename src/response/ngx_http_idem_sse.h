@@ -18,8 +18,6 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "canonical/ngx_http_idem_canon.h"
-
 
 typedef struct {
     ngx_str_t    data;             /* the joined data lines                 */
@@ -47,9 +45,6 @@ void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
 
 /* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
 ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
-
-/* an allocator for the parser that uses no pool */
-void ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log);
 
 
 #endif /* _NGX_HTTP_IDEM_SSE_H_INCLUDED_ */

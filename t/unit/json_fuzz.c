@@ -26,7 +26,8 @@
 #define TAILS      20000
 
 
-static u_char  texts[2][TEXT_MAX];
+static u_char     texts[2][TEXT_MAX];
+static ngx_str_t  excluded[] = { ngx_string("ts"), ngx_string("\xc3\xa9") };
 
 
 /* a pair of trees, and their texts */

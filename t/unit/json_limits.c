@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "json.h"
+#include "canonical/ngx_http_idem_json_parser.h"
 
 
 #define MEGABYTE     (1024 * 1024)
@@ -243,7 +244,13 @@ test_depth(void)
 
     is(run(&options, text, 500000, 1000, digest), NGX_DECLINED,
        "100,000 open objects");
-    ok(memory.peak < 300000, "they take %zu bytes of memory", memory.peak);
+
+    /* yyjson has the text as well */
+
+    n = (strcmp(ngx_http_idem_json_parser->name, "yyjson") == 0) ? 500000 : 0;
+
+    ok(memory.peak < 300000 + n,
+       "they take %zu bytes of memory", memory.peak);
 
     options.depth = 100000;
     memset(text, '[', 100000);

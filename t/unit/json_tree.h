@@ -56,8 +56,6 @@ typedef struct {
 static node_t      nodes[NODES_MAX];
 static ngx_uint_t  nnodes;
 
-static ngx_str_t   excluded[] = { ngx_string("ts"), ngx_string("\xc3\xa9") };
-
 static const char  *scalars[] = {
     "0", "-0", "1", "1.0", "1e0", "1E0", "10", "9007199254740993",
     "9007199254740992", "1e400", "1e401", "true", "false", "null",
@@ -406,6 +404,30 @@ put_space(text_t *t)
 
 
 static ngx_inline void
+put_utf8(text_t *t, ngx_uint_t c)
+{
+    if (c < 0x80) {
+        *t->p++ = (u_char) c;
+
+    } else if (c < 0x800) {
+        *t->p++ = (u_char) (0xc0 | c >> 6);
+        *t->p++ = (u_char) (0x80 | (c & 0x3f));
+
+    } else if (c < 0x10000) {
+        *t->p++ = (u_char) (0xe0 | c >> 12);
+        *t->p++ = (u_char) (0x80 | (c >> 6 & 0x3f));
+        *t->p++ = (u_char) (0x80 | (c & 0x3f));
+
+    } else {
+        *t->p++ = (u_char) (0xf0 | c >> 18);
+        *t->p++ = (u_char) (0x80 | (c >> 12 & 0x3f));
+        *t->p++ = (u_char) (0x80 | (c >> 6 & 0x3f));
+        *t->p++ = (u_char) (0x80 | (c & 0x3f));
+    }
+}
+
+
+static ngx_inline void
 put_char(text_t *t, ngx_uint_t c)
 {
     const char  *upper;
@@ -430,23 +452,8 @@ put_char(text_t *t, ngx_uint_t c)
     {
         put(t, upper, (unsigned) c);
 
-    } else if (c < 0x80) {
-        *t->p++ = (u_char) c;
-
-    } else if (c < 0x800) {
-        *t->p++ = (u_char) (0xc0 | c >> 6);
-        *t->p++ = (u_char) (0x80 | (c & 0x3f));
-
-    } else if (c < 0x10000) {
-        *t->p++ = (u_char) (0xe0 | c >> 12);
-        *t->p++ = (u_char) (0x80 | (c >> 6 & 0x3f));
-        *t->p++ = (u_char) (0x80 | (c & 0x3f));
-
     } else {
-        *t->p++ = (u_char) (0xf0 | c >> 18);
-        *t->p++ = (u_char) (0x80 | (c >> 12 & 0x3f));
-        *t->p++ = (u_char) (0x80 | (c >> 6 & 0x3f));
-        *t->p++ = (u_char) (0x80 | (c & 0x3f));
+        put_utf8(t, c);
     }
 }
 
