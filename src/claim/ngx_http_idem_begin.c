@@ -566,7 +566,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         /* with any other result the request may be freed */
 
         if (rc == NGX_DECLINED && ctx->claims.unprotected
-            && ctx->phase == NGX_HTTP_IDEM_EXECUTE)
+            && ctx->stage == NGX_HTTP_IDEM_EXECUTE)
         {
             ngx_http_idem_store_failed(ctx, result, error,
                                        "runs unprotected");

@@ -77,10 +77,10 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
 
         if (!cover->taken) {
             ngx_http_idem_token(cover->token);
-            op->laid.stray = 0;
+            op->lock.stray = 0;
         }
 
-        op->laid.store = NULL;
+        op->lock.store = NULL;
         op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
                     && !ngx_http_idem_is_dry_run(ctx);
         op->again = 0;
@@ -101,9 +101,9 @@ ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
                                    cover->token);
     if (op) {
         *op->claim = cover->claim;
-        op->laid = cover->op.laid;
+        op->lock = cover->op.lock;
         ngx_http_idem_op_fill(cover, op);
-        op->laid = cover->op.laid;
+        op->lock = cover->op.lock;
     }
 
     return op;

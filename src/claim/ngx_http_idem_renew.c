@@ -109,7 +109,7 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
         cover = &ctx->claims.covers[i];
 
         if (cover->renewal.pending) {
-            cover->op.laid.stray = 1;
+            cover->op.lock.stray = 1;
         }
 
         ngx_http_idem_store_cancel(&cover->renewal);
@@ -298,8 +298,8 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 
     cover = op->data;
 
-    if (op->laid.stray) {
-        cover->op.laid.stray = 1;
+    if (op->lock.stray) {
+        cover->op.lock.stray = 1;
     }
 
     switch (op->result) {

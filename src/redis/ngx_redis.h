@@ -14,7 +14,7 @@
  *   ..._call.c         calls: routes them to connections, and reroutes them
  *   ..._connection.c   a connection: its queues of calls, sending, closing,
  *                      backoff; _receive.c: its replies
- *   ..._setup.c        from a socket to a connection that is ready; _knock.c:
+ *   ..._setup.c        from a socket to a connection that is ready; _probe.c:
  *                      more connect attempts while the first is unanswered
  *   ..._replicas.c     calls that need an acknowledgement by replicas (WAIT)
  *   ..._subscriber.c   the subscriber and its messages
@@ -54,7 +54,7 @@
 #define NGX_REDIS_SILENT       1000
 
 /* concurrent connect attempts of one connection besides the first */
-#define NGX_REDIS_KNOCKS       4
+#define NGX_REDIS_PROBES       4
 
 /* failed connect attempts after which an impatient call fails at once */
 #define NGX_REDIS_GIVE_UP      3
@@ -76,7 +76,7 @@ typedef struct ngx_redis_conn_s      ngx_redis_conn_t;
 typedef struct ngx_redis_call_s      ngx_redis_call_t;
 typedef struct ngx_redis_bulk_s      ngx_redis_bulk_t;
 typedef struct ngx_redis_topology_s  ngx_redis_topology_t;
-typedef struct ngx_redis_asker_s     ngx_redis_asker_t;
+typedef struct ngx_redis_query_s     ngx_redis_query_t;
 
 
 typedef void (*ngx_redis_reply_pt)(ngx_redis_call_t *call, redisReply *reply);
@@ -246,8 +246,8 @@ struct ngx_redis_conn_s {
        queued calls go elsewhere */
     ngx_event_t                  timer;
     /* timer: the next additional connect attempt */
-    ngx_event_t                  knock;
-    ngx_connection_t            *knocks[NGX_REDIS_KNOCKS];
+    ngx_event_t                  probe;
+    ngx_connection_t            *probes[NGX_REDIS_PROBES];
     ngx_uint_t                   setup;              /* outstanding replies */
     ngx_uint_t                   failures;           /* failed attempts in
                                                         a row               */
@@ -343,7 +343,7 @@ struct ngx_redis_node_s {
 /* the state of this worker's topology queries */
 
 typedef struct {
-    const ngx_redis_asker_t     *asker;
+    const ngx_redis_query_t     *query;
     ngx_redis_conn_t             conn;
     /* starts the next round, and limits the time of the current query */
     ngx_event_t                  timer;
@@ -608,12 +608,12 @@ ngx_err_t ngx_redis_connect_error(ngx_connection_t *c);
 /* the socket is connected */
 void ngx_redis_connected(ngx_redis_conn_t *conn);
 
-/* ..._knock.c */
+/* ..._probe.c */
 
 /* starts additional connect attempts, until one of them succeeds */
-void ngx_redis_knock(ngx_redis_conn_t *conn);
-void ngx_redis_knock_stop(ngx_redis_conn_t *conn);
-void ngx_redis_knock_handler(ngx_event_t *ev);
+void ngx_redis_probe(ngx_redis_conn_t *conn);
+void ngx_redis_probe_stop(ngx_redis_conn_t *conn);
+void ngx_redis_probe_handler(ngx_event_t *ev);
 
 /* ..._parse.c */
 

@@ -74,7 +74,7 @@ const ngx_redis_topology_t  ngx_redis_cluster = {
 };
 
 
-static const ngx_redis_asker_t  ngx_redis_cluster_asker = {
+static const ngx_redis_query_t  ngx_redis_cluster_query = {
     "the slots of the cluster",
     ngx_redis_cluster_next,
     NULL,
@@ -105,7 +105,7 @@ ngx_redis_cluster_init(ngx_redis_t *redis)
         }
     }
 
-    ngx_redis_control_init(redis, &ngx_redis_cluster_asker);
+    ngx_redis_control_init(redis, &ngx_redis_cluster_query);
 
     return NGX_OK;
 }
@@ -114,7 +114,7 @@ ngx_redis_cluster_init(ngx_redis_t *redis)
 static void
 ngx_redis_cluster_exit(ngx_redis_t *redis)
 {
-    if (redis->control.asker == NULL) {
+    if (redis->control.query == NULL) {
         return;
     }
 

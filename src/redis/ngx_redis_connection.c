@@ -12,7 +12,7 @@
  * calls made in it take one write.  When a connection ends, its calls are
  * sent again on a new one if they have time left; every call may be
  * repeated.  Connections are opened on demand.  Failed attempts are repeated
- * with an increasing delay; ..._knock.c makes additional ones meanwhile.
+ * with an increasing delay; ..._probe.c makes additional ones meanwhile.
  *
  * Called with calls and by nginx's events; calls the setup to connect.
  */
@@ -71,10 +71,10 @@ ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     conn->timer.log = ngx_cycle->log;
     conn->timer.cancelable = 1;
 
-    conn->knock.handler = ngx_redis_knock_handler;
-    conn->knock.data = conn;
-    conn->knock.log = ngx_cycle->log;
-    conn->knock.cancelable = 1;
+    conn->probe.handler = ngx_redis_probe_handler;
+    conn->probe.data = conn;
+    conn->probe.log = ngx_cycle->log;
+    conn->probe.cancelable = 1;
 }
 
 
@@ -323,7 +323,7 @@ ngx_redis_close(ngx_redis_conn_t *conn)
     conn->setup = 0;
     conn->awaiting = 0;
 
-    ngx_redis_knock_stop(conn);
+    ngx_redis_probe_stop(conn);
 
     if (conn->timer.timer_set) {
         ngx_del_timer(&conn->timer);

@@ -57,13 +57,13 @@ static const ngx_redis_owner_t
 
 
 void
-ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_asker_t *asker)
+ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_query_t *query)
 {
     ngx_redis_control_t  *control;
 
     control = &redis->control;
 
-    control->asker = asker;
+    control->query = query;
 
     ngx_redis_conn_init(&control->conn, redis, NULL);
     control->conn.owner = &ngx_redis_control_owner;
@@ -268,7 +268,7 @@ ngx_redis_control_next(ngx_redis_t *redis)
     control->first = NULL;
 
     if (node == NULL || node->asked == control->round) {
-        node = control->asker->next(redis);
+        node = control->query->next(redis);
     }
 
     if (node == NULL) {
@@ -321,8 +321,8 @@ ngx_redis_control_ready(ngx_redis_conn_t *conn)
         return;
     }
 
-    if (redis->control.asker->first) {
-        n = redis->control.asker->first(redis, args);
+    if (redis->control.query->first) {
+        n = redis->control.query->first(redis, args);
 
         if (ngx_redis_ask(conn,
                            ngx_redis_control_first, args, n)
@@ -332,7 +332,7 @@ ngx_redis_control_ready(ngx_redis_conn_t *conn)
         }
     }
 
-    n = redis->control.asker->question(redis, args);
+    n = redis->control.query->question(redis, args);
 
     if (ngx_redis_ask(conn,
                            ngx_redis_control_reply, args, n)
@@ -360,7 +360,7 @@ ngx_redis_control_first(ngx_redis_call_t *call, redisReply *reply)
     ngx_redis_call_free(call);
 
     if (redis->control.asking) {
-        redis->control.asker->before(redis, reply);
+        redis->control.query->before(redis, reply);
     }
 }
 
@@ -415,7 +415,7 @@ ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
 
         control->asking = 0;
 
-        if (control->asker->answer(redis, node, reply) == NGX_OK) {
+        if (control->query->answer(redis, node, reply) == NGX_OK) {
             ngx_redis_control_done(redis, node);
             return;
         }
@@ -451,10 +451,10 @@ ngx_redis_control_done(ngx_redis_t *redis, ngx_redis_node_t *node)
 
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "%V: %s: known again",
-                      &redis->label, control->asker->what);
+                      &redis->label, control->query->what);
     }
 
-    ngx_redis_control_plan(redis, control->asker->pause(redis));
+    ngx_redis_control_plan(redis, control->query->pause(redis));
 
     if (control->wanted) {
         ngx_redis_control_want(redis);
@@ -480,7 +480,7 @@ ngx_redis_control_exhausted(ngx_redis_t *redis)
     p = redis->error;
     last = p + NGX_REDIS_ERROR_LEN - 1;
 
-    p = ngx_slprintf(p, last, "nobody tells %s", control->asker->what);
+    p = ngx_slprintf(p, last, "nobody tells %s", control->query->what);
 
     if (control->conn.node) {
         p = ngx_slprintf(p, last, ", %V was asked last: %s",
@@ -496,7 +496,7 @@ ngx_redis_control_exhausted(ngx_redis_t *redis)
 
     redis->lost++;
 
-    ngx_redis_control_plan(redis, control->asker->pause(redis));
+    ngx_redis_control_plan(redis, control->query->pause(redis));
 
     if (control->first) {
         ngx_redis_control_want(redis);

@@ -87,7 +87,7 @@ const ngx_redis_topology_t  ngx_redis_sentinel = {
 };
 
 
-static const ngx_redis_asker_t  ngx_redis_sentinel_asker = {
+static const ngx_redis_query_t  ngx_redis_sentinel_query = {
     "which server is the master",
     ngx_redis_sentinel_next,
     ngx_redis_sentinel_first,
@@ -130,7 +130,7 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
 
     redis->version = redis->newest->version;
 
-    ngx_redis_control_init(redis, &ngx_redis_sentinel_asker);
+    ngx_redis_control_init(redis, &ngx_redis_sentinel_query);
 
     return NGX_OK;
 }
@@ -141,7 +141,7 @@ ngx_redis_sentinel_exit(ngx_redis_t *redis)
 {
     ngx_queue_t  *q;
 
-    if (redis->control.asker == NULL) {
+    if (redis->control.query == NULL) {
         return;
     }
 

@@ -123,7 +123,7 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
         return;
     }
 
-    ngx_redis_knock(conn);
+    ngx_redis_probe(conn);
 }
 
 
@@ -177,7 +177,7 @@ ngx_redis_connected(ngx_redis_conn_t *conn)
 {
     ngx_connection_t  *c;
 
-    ngx_redis_knock_stop(conn);
+    ngx_redis_probe_stop(conn);
 
     c = conn->connection;
 

@@ -60,7 +60,7 @@ struct ngx_redis_topology_s {
 
 /* how a topology queries its servers */
 
-struct ngx_redis_asker_s {
+struct ngx_redis_query_s {
     const char         *what;           /* what is queried, for the log     */
 
     /* the node to query next in this round, one with node->asked other than
@@ -129,7 +129,7 @@ void ngx_redis_events_check(ngx_redis_t *redis);
 /* ..._control.c */
 
 void ngx_redis_control_init(ngx_redis_t *redis,
-    const ngx_redis_asker_t *asker);
+    const ngx_redis_query_t *query);
 void ngx_redis_control_exit(ngx_redis_t *redis);
 void ngx_redis_control_want(ngx_redis_t *redis);
 void ngx_redis_control_ask(ngx_redis_node_t *node);

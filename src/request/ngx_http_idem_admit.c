@@ -57,7 +57,7 @@ ngx_http_idem_admit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* in a dry run a refused request is in PASS already */
 
-        if (ctx->phase != NGX_HTTP_IDEM_PASS) {
+        if (ctx->stage != NGX_HTTP_IDEM_PASS) {
             ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_BYPASS);
             ctx->bypassed = 1;
             ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, why);

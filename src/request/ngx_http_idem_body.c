@@ -383,7 +383,7 @@ ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (ctx->body.digest && !ctx->body.late && r == r->main
-        && ctx->phase == NGX_HTTP_IDEM_READ_BODY)
+        && ctx->stage == NGX_HTTP_IDEM_READ_BODY)
     {
         if (ngx_http_idem_body_chain(r, ctx, in) != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;

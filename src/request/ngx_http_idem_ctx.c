@@ -46,7 +46,7 @@ ngx_str_t  ngx_http_idem_status_names[] = {
 
 #if (NGX_DEBUG)
 
-static const char  *ngx_http_idem_phase_names[] = {
+static const char  *ngx_http_idem_stage_names[] = {
     "admit", "read body", "begin", "wait", "execute", "hold", "stream",
     "compress", "commit", "send", "follow", "replay", "refuse", "pass"
 };
@@ -132,7 +132,7 @@ ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_loc_conf_t  *conf;
 
-    if ((ctx->phase != NGX_HTTP_IDEM_ADMIT && !ctx->bypassed)
+    if ((ctx->stage != NGX_HTTP_IDEM_ADMIT && !ctx->bypassed)
         || ctx->place.uri_changes == r->uri_changes)
     {
         return;
@@ -325,14 +325,14 @@ ngx_http_idem_no_post_action(ngx_http_request_t *r)
 
 void
 ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_phase_e phase, const char *reason)
+    ngx_http_idem_stage_e stage, const char *reason)
 {
     ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->request->connection->log, 0,
                    "idempotency: %s -> %s: %s",
-                   ngx_http_idem_phase_names[ctx->phase],
-                   ngx_http_idem_phase_names[phase], reason);
+                   ngx_http_idem_stage_names[ctx->stage],
+                   ngx_http_idem_stage_names[stage], reason);
 
-    ctx->phase = phase;
+    ctx->stage = stage;
 }
 
 
@@ -447,7 +447,7 @@ ngx_http_idem_ctx_cleanup(void *data)
 {
     ngx_http_idem_ctx_t  *ctx = data;
 
-    switch (ctx->phase) {
+    switch (ctx->stage) {
 
     case NGX_HTTP_IDEM_READ_BODY:
         ngx_http_idem_rest_cleanup(ctx);
@@ -590,5 +590,5 @@ ngx_http_idem_ctx_free(void *data)
 
     ngx_http_idem_hold_cleanup(ctx);
 
-    ctx->phase = NGX_HTTP_IDEM_PASS;
+    ctx->stage = NGX_HTTP_IDEM_PASS;
 }

@@ -54,7 +54,7 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     run = &ctx->work.run;
 
-    if (ctx->phase == NGX_HTTP_IDEM_BEGIN) {
+    if (ctx->stage == NGX_HTTP_IDEM_BEGIN) {
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
                             "the lock is ours");
 
@@ -338,7 +338,7 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
     if (ctx && !ngx_http_idem_cut_off(r)
         && (ngx_http_idem_at_work(ctx)
-            || ctx->phase == NGX_HTTP_IDEM_COMMIT))
+            || ctx->stage == NGX_HTTP_IDEM_COMMIT))
     {
         ngx_http_block_reading(r);
         return;

@@ -162,7 +162,7 @@ ngx_http_idem_access_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    if (ctx == NULL || ctx->phase != NGX_HTTP_IDEM_ADMIT
+    if (ctx == NULL || ctx->stage != NGX_HTTP_IDEM_ADMIT
         || ctx->admitted)
     {
         return NGX_DECLINED;
@@ -211,7 +211,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
 
-    switch (ctx->phase) {
+    switch (ctx->stage) {
 
     case NGX_HTTP_IDEM_ADMIT:
 
@@ -223,7 +223,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             }
         }
 
-        if (ctx->phase == NGX_HTTP_IDEM_PASS) {
+        if (ctx->stage == NGX_HTTP_IDEM_PASS) {
             return NGX_DECLINED;
         }
 
@@ -248,7 +248,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         rc = ngx_http_idem_run_begin(r, ctx);
 
         if (rc >= NGX_HTTP_SPECIAL_RESPONSE
-            && ctx->phase == NGX_HTTP_IDEM_BEGIN)
+            && ctx->stage == NGX_HTTP_IDEM_BEGIN)
         {
             /*
              * No memory.  The request may live on: prevent that it is
@@ -316,7 +316,7 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return rc;
         }
 
-        if (ctx->phase == NGX_HTTP_IDEM_PASS) {
+        if (ctx->stage == NGX_HTTP_IDEM_PASS) {
             return NGX_DECLINED;
         }
 

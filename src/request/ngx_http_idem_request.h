@@ -46,7 +46,7 @@ typedef enum {
     NGX_HTTP_IDEM_REPLAY,
     NGX_HTTP_IDEM_REFUSE,
     NGX_HTTP_IDEM_PASS               /* not covered, or no longer           */
-} ngx_http_idem_phase_e;
+} ngx_http_idem_stage_e;
 
 
 #define ngx_http_idem_holds(ctx)                                              \
@@ -211,7 +211,7 @@ struct ngx_http_idem_ctx_s {
     ngx_http_request_t        *request;
     ngx_http_idem_loc_conf_t  *conf;            /* of the location where it
                                                    was admitted             */
-    ngx_http_idem_phase_e      phase;
+    ngx_http_idem_stage_e      stage;
     ngx_http_idem_status_e     status;
 
     /* key and labels */
@@ -271,7 +271,7 @@ ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(
 void ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_let_in(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_phase_e phase, const char *reason);
+    ngx_http_idem_stage_e stage, const char *reason);
 void ngx_http_idem_status(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
@@ -430,9 +430,9 @@ ngx_int_t ngx_http_idem_url_digest(ngx_http_request_t *r,
 /* the holder runs, and its outcome is not known yet */
 
 #define ngx_http_idem_at_work(ctx)                                            \
-    ((ctx)->phase == NGX_HTTP_IDEM_EXECUTE                                    \
-     || (ctx)->phase == NGX_HTTP_IDEM_HOLD                                    \
-     || (ctx)->phase == NGX_HTTP_IDEM_STREAM)
+    ((ctx)->stage == NGX_HTTP_IDEM_EXECUTE                                    \
+     || (ctx)->stage == NGX_HTTP_IDEM_HOLD                                    \
+     || (ctx)->stage == NGX_HTTP_IDEM_STREAM)
 
 
 /*

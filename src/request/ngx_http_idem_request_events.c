@@ -461,7 +461,7 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
 
         /* for the request that ran, not for its refused retries */
 
-        if (ctx->phase == NGX_HTTP_IDEM_SEND) {
+        if (ctx->stage == NGX_HTTP_IDEM_SEND) {
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_TOO_LARGE, NULL);
         }
 

@@ -400,7 +400,7 @@ ngx_http_idem_invalid(ngx_http_idem_run_t *run)
 
     ctx = ngx_http_idem_get_ctx(run->request);
 
-    if (ctx->phase != NGX_HTTP_IDEM_HOLD) {
+    if (ctx->stage != NGX_HTTP_IDEM_HOLD) {
         return 0;
     }
 

@@ -300,7 +300,7 @@ ngx_http_idem_variable(ngx_http_request_t *r,
     ctx = ngx_http_idem_get_ctx(r->main);
 
     if (ctx == NULL
-        || (ctx->phase == NGX_HTTP_IDEM_ADMIT && !ctx->admitted))
+        || (ctx->stage == NGX_HTTP_IDEM_ADMIT && !ctx->admitted))
     {
         /* disabled here, or refused before admission */
         v->not_found = 1;

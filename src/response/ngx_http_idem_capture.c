@@ -102,8 +102,8 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx == NULL || !ngx_http_idem_at_work(ctx)) {
-        if (ctx && (ctx->phase == NGX_HTTP_IDEM_REPLAY
-                    || ctx->phase == NGX_HTTP_IDEM_REFUSE))
+        if (ctx && (ctx->stage == NGX_HTTP_IDEM_REPLAY
+                    || ctx->stage == NGX_HTTP_IDEM_REFUSE))
         {
             ngx_http_idem_no_post_action(r);
         }
@@ -314,11 +314,11 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
                                           ngx_http_idempotency_module);
         }
 
-        if (ctx && ctx->phase == NGX_HTTP_IDEM_STREAM) {
+        if (ctx && ctx->stage == NGX_HTTP_IDEM_STREAM) {
             return ngx_http_idem_stream_subrequest(r, ctx, in);
         }
 
-        if (ctx == NULL || ctx->phase != NGX_HTTP_IDEM_HOLD) {
+        if (ctx == NULL || ctx->stage != NGX_HTTP_IDEM_HOLD) {
             return ngx_http_next_body_filter(r, in);
         }
 
@@ -329,10 +329,10 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_next_body_filter(r, in);
     }
 
-    if (ctx->phase == NGX_HTTP_IDEM_HOLD) {
+    if (ctx->stage == NGX_HTTP_IDEM_HOLD) {
         rc = ngx_http_idem_capture_body(r, ctx, in);
 
-        if (rc > NGX_OK && ctx->phase == NGX_HTTP_IDEM_SEND
+        if (rc > NGX_OK && ctx->stage == NGX_HTTP_IDEM_SEND
             && !r->header_sent)
         {
             return ngx_http_idem_instead(r, ctx, rc);
@@ -341,19 +341,19 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         return rc;
     }
 
-    if (ctx->phase == NGX_HTTP_IDEM_STREAM) {
+    if (ctx->stage == NGX_HTTP_IDEM_STREAM) {
         return ngx_http_idem_stream_body(r, ctx, in);
     }
 
-    if (ctx->phase == NGX_HTTP_IDEM_COMPRESS
-        || ctx->phase == NGX_HTTP_IDEM_COMMIT
+    if (ctx->stage == NGX_HTTP_IDEM_COMPRESS
+        || ctx->stage == NGX_HTTP_IDEM_COMMIT
         || ctx->capture.instead)
     {
         ngx_http_idem_drop(in);
         return NGX_AGAIN;
     }
 
-    if (ctx->phase == NGX_HTTP_IDEM_SEND && r->header_only) {
+    if (ctx->stage == NGX_HTTP_IDEM_SEND && r->header_only) {
 
         /* a response to HEAD whose handler sends a body nevertheless */
 

@@ -192,7 +192,7 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
     ctx = ngx_http_idem_get_ctx(r);
     cut_off = ngx_http_idem_cut_off(r);
 
-    if (cut_off || ctx == NULL || ctx->phase != NGX_HTTP_IDEM_STREAM) {
+    if (cut_off || ctx == NULL || ctx->stage != NGX_HTTP_IDEM_STREAM) {
 
         if (!cut_off && ngx_http_idem_hints_write(r)) {
             return;
@@ -662,7 +662,7 @@ ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
         seen = sent != ngx_http_idem_stream_sent(r->main);
     }
 
-    if (!seen || ctx->phase != NGX_HTTP_IDEM_STREAM) {
+    if (!seen || ctx->stage != NGX_HTTP_IDEM_STREAM) {
         return rc;
     }
 

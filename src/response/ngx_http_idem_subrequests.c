@@ -60,7 +60,7 @@ void
 ngx_http_idem_subrequest_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->phase == NGX_HTTP_IDEM_HOLD
+    if (ctx->stage == NGX_HTTP_IDEM_HOLD
         && ngx_http_idem_slice(r))
     {
         r->filter_need_in_memory = 1;

@@ -279,7 +279,7 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
     case NGX_HTTP_IDEM_OP_BEGIN:
 
         if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            op->laid.stray = 1;
+            op->lock.stray = 1;
 
         } else if (op->result != NGX_HTTP_IDEM_FOUND
                    || op->found.state == NGX_HTTP_IDEM_IN_PROGRESS)
@@ -290,7 +290,7 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
         break;
 
     case NGX_HTTP_IDEM_OP_RENEW:
-        op->laid.stray = 1;
+        op->lock.stray = 1;
         break;
 
     default:
@@ -318,7 +318,7 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_OK;
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE && op->hold
-               && (op->laid.stray || op->result == NGX_HTTP_IDEM_ERROR)
+               && (op->lock.stray || op->result == NGX_HTTP_IDEM_ERROR)
                && ngx_http_idem_remote_undo(op) == NGX_OK)
     {
         /* under hold the lock would not expire */

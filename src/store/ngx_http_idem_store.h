@@ -108,7 +108,7 @@ typedef struct {
                                                    lock was sent twice or not
                                                    answered: a copy may take
                                                    effect after a release */
-} ngx_http_idem_laid_t;
+} ngx_http_idem_lock_t;
 
 
 /* a record as administrators see it, without its response */
@@ -292,7 +292,7 @@ struct ngx_http_idem_op_s {
      * set by a begin that acquired the lock, or by a renewal; commit and
      * release read it
      */
-    ngx_http_idem_laid_t     laid;
+    ngx_http_idem_lock_t     lock;
 
     /* the result */
     ngx_http_idem_result_e   result;

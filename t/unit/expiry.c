@@ -30,7 +30,7 @@
 volatile ngx_msec_t  ngx_current_msec;
 
 static ngx_http_idem_expiry_t  wheel;
-static ngx_http_idem_node_t    nodes[NODES];
+static ngx_http_idem_item_t    nodes[NODES];
 
 
 /* what is due is taken out if it has expired, else put in again */
@@ -39,23 +39,23 @@ static ngx_uint_t
 drain(ngx_uint_t *looks, ngx_msec_t *late)
 {
     ngx_uint_t             n, work;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     n = 0;
 
     work = (ngx_uint_t) -1;
 
-    while ((node = ngx_http_idem_expiry_next(&wheel, &work)) != NULL) {
+    while ((item = ngx_http_idem_expiry_next(&wheel, &work)) != NULL) {
 
         (*looks)++;
-        ngx_queue_remove(&node->expiry);
+        ngx_queue_remove(&item->expiry);
 
-        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
-            ngx_http_idem_expiry_add(&wheel, node);
+        if ((ngx_msec_int_t) (item->expires - ngx_current_msec) > 0) {
+            ngx_http_idem_expiry_add(&wheel, item);
             continue;
         }
 
-        *late = ngx_max(*late, ngx_current_msec - node->expires);
+        *late = ngx_max(*late, ngx_current_msec - item->expires);
         n++;
     }
 

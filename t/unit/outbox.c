@@ -33,7 +33,7 @@ volatile ngx_cycle_t *ngx_cycle;
 static ngx_cycle_t  cycle;
 static ngx_log_t    silent;
 
-static ngx_http_idem_node_t    node;
+static ngx_http_idem_item_t    item;
 static ngx_uint_t                     has_node, no_room;
 static ngx_http_idem_zone_t    zone;
 static ngx_slab_pool_t                pool;
@@ -73,13 +73,13 @@ ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z)
 }
 
 
-ngx_http_idem_node_t *
+ngx_http_idem_item_t *
 ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
 {
-    return has_node ? &node : NULL;
+    return has_node ? &item : NULL;
 }
 
-ngx_http_idem_node_t *
+ngx_http_idem_item_t *
 ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
@@ -89,17 +89,17 @@ ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
 
     has_node = 1;
     zone.records = 1;
-    node.until = until;
-    node.expires = expires;
-    node.u.locked_until = op->locked_until;
-    ngx_memcpy(node.token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+    item.until = until;
+    item.expires = expires;
+    item.u.locked_until = op->locked_until;
+    ngx_memcpy(item.token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-    return &node;
+    return &item;
 }
 
 void
 ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *n, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *n, ngx_http_idem_op_t *op)
 {
     op->result = NGX_HTTP_IDEM_FOUND;
 }

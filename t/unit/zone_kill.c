@@ -257,19 +257,19 @@ static void
 outbox_tried(ngx_uint_t landed)
 {
     u_char                 id[NGX_HTTP_IDEM_ID_LEN];
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     make_id(id, 5);
 
     ngx_http_idem_zone_lock(&m.z);
 
-    node = ngx_http_idem_zone_find(&m.z, id);
+    item = ngx_http_idem_zone_find(&m.z, id);
 
     if (landed) {
-        ngx_http_idem_zone_remove(&m.z, node);
+        ngx_http_idem_zone_remove(&m.z, item);
 
     } else {
-        ngx_http_idem_zone_requeue(&m.z, node);
+        ngx_http_idem_zone_requeue(&m.z, item);
     }
 
     ngx_http_idem_zone_unlock(&m.z);

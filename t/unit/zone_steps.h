@@ -33,12 +33,12 @@ static ngx_uint_t
 counted(void)
 {
     ngx_uint_t             i, n;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     n = 0;
 
     for (i = 0; i <= m.z.zone->mask; i++) {
-        for (node = m.z.zone->buckets[i]; node; node = node->next) {
+        for (item = m.z.zone->buckets[i]; item; item = item->next) {
             if (n++ > KEYS) {
                 return wrong("a bucket has no end");
             }

@@ -35,14 +35,14 @@ wrong(const char *fmt, ...)
 /* the number of a record, KEYS if it has none */
 
 static ngx_uint_t
-key_of(ngx_http_idem_node_t *node)
+key_of(ngx_http_idem_item_t *item)
 {
     u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
-    make_id(id, node->id[2]);
+    make_id(id, item->id[2]);
 
-    return ngx_memcmp(id, node->id, NGX_HTTP_IDEM_ID_LEN) == 0
-           ? node->id[2] : KEYS;
+    return ngx_memcmp(id, item->id, NGX_HTTP_IDEM_ID_LEN) == 0
+           ? item->id[2] : KEYS;
 }
 
 
@@ -68,7 +68,7 @@ static ngx_uint_t in_queue(ngx_queue_t *head, ngx_queue_t *x);
 /* a record as others see it; 0 if it is not whole */
 
 static ngx_uint_t
-look(ngx_http_idem_node_t *node, image_t *image)
+look(ngx_http_idem_item_t *item, image_t *image)
 {
     size_t        i;
     ngx_str_t     details;
@@ -76,59 +76,59 @@ look(ngx_http_idem_node_t *node, image_t *image)
     static u_char  response[SIZE];
 
     image->there = 1;
-    image->state = node->state;
-    image->reason = node->reason;
-    image->hold = node->hold;
-    image->again = node->again;
-    image->token = node->token[0];
-    image->claim = node->claim.fingerprint[0];
-    image->until = node->until;
-    image->expires = node->expires;
-    image->u = node->u.waiting;
-    image->size = node->size;
+    image->state = item->state;
+    image->reason = item->reason;
+    image->hold = item->hold;
+    image->again = item->again;
+    image->token = item->token[0];
+    image->claim = item->claim.fingerprint[0];
+    image->until = item->until;
+    image->expires = item->expires;
+    image->u = item->u.waiting;
+    image->size = item->size;
     image->details = 0;
 
-    if (!same(node->token, image->token, NGX_HTTP_IDEM_TOKEN_LEN)
-        || !same(node->claim.fingerprint, image->claim,
+    if (!same(item->token, image->token, NGX_HTTP_IDEM_TOKEN_LEN)
+        || !same(item->claim.fingerprint, image->claim,
                  NGX_HTTP_IDEM_FINGERPRINT_LEN)
-        || !same(node->claim.identity, image->claim,
+        || !same(item->claim.identity, image->claim,
                  NGX_HTTP_IDEM_IDENTITY_LEN)
-        || !same(&node->claim.time, image->claim, sizeof(uint64_t)))
+        || !same(&item->claim.time, image->claim, sizeof(uint64_t)))
     {
         return wrong("a claim of two");
     }
 
-    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS && node->chunks) {
+    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS && item->chunks) {
 
         /* pieces of a response: nobody sees them */
 
-        if (in_queue(&m.z.zone->fills, &node->completed) != 1) {
+        if (in_queue(&m.z.zone->fills, &item->completed) != 1) {
             return wrong("pieces that are in no queue");
         }
 
         image->size = 0;
 
-    } else if (node->state != NGX_HTTP_IDEM_COMPLETED && node->chunks) {
+    } else if (item->state != NGX_HTTP_IDEM_COMPLETED && item->chunks) {
         return wrong("chunks of one that is not completed");
     }
 
-    if (node->state == NGX_HTTP_IDEM_COMPLETED) {
+    if (item->state == NGX_HTTP_IDEM_COMPLETED) {
 
-        if (node->size > SIZE
-            || ngx_http_idem_zone_copy(&m.z, node, response) != NGX_OK)
+        if (item->size > SIZE
+            || ngx_http_idem_zone_copy(&m.z, item, response) != NGX_OK)
         {
             return wrong("a response that can't be read");
         }
 
-        for (i = 0; i < node->size; i++) {
+        for (i = 0; i < item->size; i++) {
             if (response[i] != pattern(image->token, i)) {
                 return wrong("byte %zu of a response is not its own", i);
             }
         }
     }
 
-    if (node->details) {
-        ngx_http_idem_zone_copy_details(&m.z, node, NULL,
+    if (item->details) {
+        ngx_http_idem_zone_copy_details(&m.z, item, NULL,
                                         NGX_MAX_SIZE_T_VALUE, &details);
 
         image->details = details.len;
@@ -379,7 +379,7 @@ whole(world_t *world)
     ngx_uint_t                i, k, key, level, records, in_completed;
     ngx_uint_t                states[4];
     ngx_queue_t              *q;
-    ngx_http_idem_node_t     *node;
+    ngx_http_idem_item_t     *item;
     ngx_http_idem_zone_t     *zone = m.z.zone;
     ngx_http_idem_details_t  *d;
 
@@ -395,7 +395,7 @@ whole(world_t *world)
     in_completed = 0;
     detailed = 0;
 
-    if (zone->busy || zone->undo.node) {
+    if (zone->busy || zone->undo.item) {
         return wrong("somebody is still at work");
     }
 
@@ -422,14 +422,14 @@ whole(world_t *world)
     }
 
     for (i = 0; i <= zone->mask; i++) {
-        for (node = zone->buckets[i]; node; node = node->next) {
+        for (item = zone->buckets[i]; item; item = item->next) {
 
-            if (!take(node, 256, NGX_HTTP_IDEM_KIND_NODE)) {
+            if (!take(item, 256, NGX_HTTP_IDEM_KIND_ITEM)) {
                 return 0;
             }
 
-            ngx_memcpy(&hash, node->id, sizeof(uint32_t));
-            key = key_of(node);
+            ngx_memcpy(&hash, item->id, sizeof(uint32_t));
+            key = key_of(item);
 
             if (key == KEYS || (hash & zone->mask) != i) {
                 return wrong("a record with the id of none");
@@ -439,25 +439,25 @@ whole(world_t *world)
                 return wrong("record %lu is there twice", key);
             }
 
-            if (node->state < 1 || node->state > 3) {
-                return wrong("record %lu has state %u", key, node->state);
+            if (item->state < 1 || item->state > 3) {
+                return wrong("record %lu has state %u", key, item->state);
             }
 
-            if (!look(node, &world->records[key])) {
+            if (!look(item, &world->records[key])) {
                 return 0;
             }
 
             records++;
-            states[node->state]++;
+            states[item->state]++;
 
-            left = node->size;
-            left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
+            left = item->size;
+            left -= ngx_min(left, NGX_HTTP_IDEM_ITEM_ROOM);
 
-            k = (node->state == NGX_HTTP_IDEM_IN_PROGRESS && node->chunks);
+            k = (item->state == NGX_HTTP_IDEM_IN_PROGRESS && item->chunks);
 
             if (k) {
                 fills++;
-                partly = take_some(node->chunks, left);
+                partly = take_some(item->chunks, left);
 
                 if (partly == 0) {
                     return 0;
@@ -466,16 +466,16 @@ whole(world_t *world)
                 bytes += partly;
                 filling += partly;
 
-            } else if (!take_chunks(node->chunks, left, &bytes)) {
+            } else if (!take_chunks(item->chunks, left, &bytes)) {
                 return 0;
             }
 
-            d = node->details;
+            d = item->details;
 
             if (d) {
                 detailed++;
 
-                if (d->node != node
+                if (d->item != item
                     || in_queue(&zone->details, &d->queue) != 1
                     || !take_chunks((ngx_http_idem_chunk_t *) d,
                                     ngx_max((size_t) d->len + 28, 56),
@@ -487,21 +487,21 @@ whole(world_t *world)
             }
 
             k = (m.z.full != NGX_HTTP_IDEM_FULL_EVICT
-                 || (node->state == NGX_HTTP_IDEM_COMPLETED
-                     && node->chunks));
+                 || (item->state == NGX_HTTP_IDEM_COMPLETED
+                     && item->chunks));
 
             in_completed += k;
 
-            if (in_queue(&zone->completed, &node->completed) != k
-                || (!k && node->completed.next
-                    && in_queue(&zone->fills, &node->completed) != 1))
+            if (in_queue(&zone->completed, &item->completed) != k
+                || (!k && item->completed.next
+                    && in_queue(&zone->fills, &item->completed) != 1))
             {
                 return wrong("record %lu in the queue of completed ones", key);
             }
 
             /* in the wheel once: as many as there are, and each is in one */
 
-            for (q = node->expiry.next, n = 0; q != &node->expiry;
+            for (q = item->expiry.next, n = 0; q != &item->expiry;
                  q = q->next)
             {
                 n += ((u_char *) q >= (u_char *) &zone->expiry
@@ -543,8 +543,8 @@ whole(world_t *world)
     }
 
     for (q = zone->completed.next; q != &zone->completed; q = q->next) {
-        node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
-        world->order[world->n++] = key_of(node);
+        item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
+        world->order[world->n++] = key_of(item);
     }
 
     return whole_room();

@@ -359,16 +359,16 @@ static ngx_uint_t
 keep(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
 {
     ngx_http_idem_op_t    *op;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     op = make_op(key, writer, size, details);
 
     ngx_http_idem_zone_lock(&m.z);
-    node = ngx_http_idem_zone_keep(&m.z, op, ngx_current_msec + TTL,
+    item = ngx_http_idem_zone_keep(&m.z, op, ngx_current_msec + TTL,
                                    ngx_current_msec + TTL);
     ngx_http_idem_zone_unlock(&m.z);
 
-    return node != NULL;
+    return item != NULL;
 }
 
 

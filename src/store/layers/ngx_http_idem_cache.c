@@ -77,22 +77,22 @@ const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
 static ngx_int_t
 ngx_http_idem_cache_begin(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t   *node;
+    ngx_http_idem_item_t   *item;
     ngx_http_idem_cache_t  *cache;
 
     cache = ngx_http_idem_cache_conf(op);
 
     ngx_http_idem_zone_lock(&cache->z);
 
-    node = ngx_http_idem_zone_find(&cache->z, op->id);
+    item = ngx_http_idem_zone_find(&cache->z, op->id);
 
-    if (node) {
-        ngx_http_idem_zone_found(&cache->z, node, op);
+    if (item) {
+        ngx_http_idem_zone_found(&cache->z, item, op);
     }
 
     ngx_http_idem_zone_unlock(&cache->z);
 
-    if (node && op->result == NGX_HTTP_IDEM_FOUND) {
+    if (item && op->result == NGX_HTTP_IDEM_FOUND) {
         ngx_http_idem_metrics_count(cache->layer.named->metrics,
                                     NGX_HTTP_IDEM_COUNT_CACHE_HITS);
         return NGX_OK;
@@ -239,14 +239,14 @@ ngx_http_idem_cache_removed(ngx_http_idem_op_t *op, uintptr_t note)
 void
 ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     ngx_http_idem_zone_lock(&cache->z);
 
-    node = ngx_http_idem_zone_find(&cache->z, id);
+    item = ngx_http_idem_zone_find(&cache->z, id);
 
-    if (node) {
-        ngx_http_idem_zone_remove(&cache->z, node);
+    if (item) {
+        ngx_http_idem_zone_remove(&cache->z, item);
     }
 
     ngx_http_idem_zone_unlock(&cache->z);

@@ -523,7 +523,7 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
         release->lease = op->lease;
         release->ttl = op->ttl;
         release->hold = op->hold;
-        release->laid.stray = op->laid.stray;
+        release->lock.stray = op->lock.stray;
 
         /* under hold the lock outlives its lease */
 

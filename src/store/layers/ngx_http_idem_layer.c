@@ -177,7 +177,7 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
     op->running = child->running;
     op->kept = child->kept;
     op->unacknowledged = child->unacknowledged;
-    op->laid = child->laid;
+    op->lock = child->lock;
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
         op->asked = child->asked;

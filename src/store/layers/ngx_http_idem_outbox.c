@@ -290,7 +290,7 @@ static ngx_http_idem_outbox_has_e
 ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t read)
 {
-    ngx_http_idem_node_t        *node;
+    ngx_http_idem_item_t        *item;
     ngx_http_idem_outbox_has_e   has;
 
     if (ngx_http_idem_outbox_empty(o)) {
@@ -303,16 +303,16 @@ ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_zone_find(&o->z, op->id);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
-    if (node == NULL
-        || (ngx_msec_int_t) (node->until + op->age - ngx_current_msec) <= 0)
+    if (item == NULL
+        || (ngx_msec_int_t) (item->until + op->age - ngx_current_msec) <= 0)
     {
         has = NGX_HTTP_IDEM_OUTBOX_NONE;
 
-    } else if (read && ngx_http_idem_op_retryable(node)
-               && ngx_http_idem_outbox_left(node) == 0
-               && ngx_http_idem_claim_same(&node->claim, op->claim,
+    } else if (read && ngx_http_idem_op_retryable(item)
+               && ngx_http_idem_outbox_left(item) == 0
+               && ngx_http_idem_claim_same(&item->claim, op->claim,
                                            op->key_alone))
     {
         /* the same request may run: the store decides */
@@ -320,17 +320,17 @@ ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
         has = NGX_HTTP_IDEM_OUTBOX_NONE;
 
     } else {
-        has = node->state == NGX_HTTP_IDEM_IN_PROGRESS
+        has = item->state == NGX_HTTP_IDEM_IN_PROGRESS
                   ? NGX_HTTP_IDEM_OUTBOX_RUNS
-              : (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec) > 0
-                && ngx_http_idem_outbox_cause(node)
+              : (ngx_msec_int_t) (item->u.locked_until - ngx_current_msec) > 0
+                && ngx_http_idem_outbox_cause(item)
                    == NGX_HTTP_IDEM_OUTBOX_FAILED
                   ? NGX_HTTP_IDEM_OUTBOX_KEPT
               : NGX_HTTP_IDEM_OUTBOX_DOUBTFUL;
 
         if (read) {
-            ngx_http_idem_zone_found(&o->z, node, op);
-            op->found.left = ngx_http_idem_outbox_left(node);
+            ngx_http_idem_zone_found(&o->z, item, op);
+            op->found.left = ngx_http_idem_outbox_left(item);
         }
     }
 
@@ -343,12 +343,12 @@ ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
 /* time to live; of an unknown outcome, time until the same request may run */
 
 ngx_msec_t
-ngx_http_idem_outbox_left(ngx_http_idem_node_t *node)
+ngx_http_idem_outbox_left(ngx_http_idem_item_t *item)
 {
     ngx_msec_int_t  left;
 
-    left = (ngx_msec_int_t) ((ngx_http_idem_op_retryable(node)
-                              ? node->u.locked_until : node->until)
+    left = (ngx_msec_int_t) ((ngx_http_idem_op_retryable(item)
+                              ? item->u.locked_until : item->until)
                              - ngx_current_msec);
 
     return ngx_max(left, 0);
@@ -361,10 +361,10 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 {
     ngx_msec_t                  fresh_until;
     ngx_uint_t                  waiting;
-    ngx_http_idem_node_t       *node, *old;
+    ngx_http_idem_item_t       *item, *old;
     ngx_http_idem_outbox_sh_t  *sh;
 
-    node = NULL;
+    item = NULL;
     sh = ngx_http_idem_outbox_sh(o);
     fresh_until = op->start + op->ttl;
 
@@ -379,12 +379,12 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     if (cause == NGX_HTTP_IDEM_OUTBOX_FAILED
         || 2 * o->z.zone->room.nfree > o->z.zone->room.n)
     {
-        node = ngx_http_idem_zone_keep(&o->z, op, fresh_until,
+        item = ngx_http_idem_zone_keep(&o->z, op, fresh_until,
                                        fresh_until + op->grace);
     }
 
-    if (node) {
-        node->again = cause;
+    if (item) {
+        item->again = cause;
         sh->unacknowledged += cause;
 
         ngx_http_idem_outbox_lane_use(o,
@@ -395,7 +395,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 
     ngx_http_idem_outbox_unlock(o);
 
-    if (node) {
+    if (item) {
         ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
     }
 
@@ -403,7 +403,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
         return NGX_OK;
     }
 
-    if (node == NULL) {
+    if (item == NULL) {
         (void) ngx_atomic_fetch_add(&sh->figures.dropped, 1);
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,

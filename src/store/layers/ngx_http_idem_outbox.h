@@ -153,8 +153,8 @@ typedef struct {
     (*(volatile ngx_uint_t *) &(o)->z.zone->records == 0)
 
 /* in an outbox, "again" of a record with an outcome is the cause */
-#define ngx_http_idem_outbox_cause(node)                                      \
-    ((ngx_http_idem_outbox_cause_e) (node)->again)
+#define ngx_http_idem_outbox_cause(item)                                      \
+    ((ngx_http_idem_outbox_cause_e) (item)->again)
 
 
 /* ..._outbox.c */
@@ -167,7 +167,7 @@ ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
 void ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id);
 
 /* op->found.left of a begin that finds the record */
-ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_node_t *node);
+ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_item_t *item);
 
 /* for the metrics: number of commits that the store lacks */
 ngx_uint_t ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o);
@@ -199,7 +199,7 @@ ngx_int_t ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle,
 
 /* returns the commit of a record if it is due; called with the zone locked */
 ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 void ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op);
 
 /* removes pauses; "all": also cancels attempts, since the worker exits */
@@ -210,7 +210,7 @@ void ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o,
 
 /* creates a commit from a record; the zone is locked; NULL: no memory */
 ngx_http_idem_op_t *ngx_http_idem_outbox_op(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node);
+    ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item);
 
 /*
  * Called with the result of such a commit.  Removes the record, unless the

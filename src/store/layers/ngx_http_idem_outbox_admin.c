@@ -27,7 +27,7 @@
 static ngx_int_t ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op,
     uintptr_t note);
 static void ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 static void ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
@@ -71,21 +71,21 @@ static void
 ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t   *node;
+    ngx_http_idem_item_t   *item;
     ngx_http_idem_entry_t  *entry;
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_zone_find(&o->z, op->id);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
     /*
      * the lock of a request that runs without the store stays: its holder is
      * here
      */
 
-    if (node == NULL
+    if (item == NULL
         || (op->kind == NGX_HTTP_IDEM_OP_REMOVE
-            && node->state == NGX_HTTP_IDEM_IN_PROGRESS))
+            && item->state == NGX_HTTP_IDEM_IN_PROGRESS))
     {
         ngx_http_idem_outbox_unlock(o);
         return;
@@ -94,7 +94,7 @@ ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
     /* only if the store has no entry, which would be newer */
 
     if (op->list->entries.nelts == 0) {
-        entry = ngx_http_idem_zone_entry(&o->z, node, op);
+        entry = ngx_http_idem_zone_entry(&o->z, item, op);
 
         if (entry) {
             entry->kept = 1;
@@ -105,7 +105,7 @@ ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_outbox_remove(o, node);
+        ngx_http_idem_outbox_remove(o, item);
     }
 
     ngx_http_idem_outbox_unlock(o);
@@ -114,17 +114,17 @@ ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
 
 static void
 ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_http_idem_outbox_sh_t  *sh;
 
     sh = ngx_http_idem_outbox_sh(o);
 
     if (sh->unacknowledged) {
-        sh->unacknowledged -= ngx_http_idem_outbox_cause(node);
+        sh->unacknowledged -= ngx_http_idem_outbox_cause(item);
     }
 
-    ngx_http_idem_zone_remove(&o->z, node);
+    ngx_http_idem_zone_remove(&o->z, item);
 }
 
 
@@ -133,7 +133,7 @@ ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
 void
 ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     if (ngx_http_idem_outbox_empty(o)) {
         return;
@@ -141,10 +141,10 @@ ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_zone_find(&o->z, id);
+    item = ngx_http_idem_zone_find(&o->z, id);
 
-    if (node && node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        ngx_http_idem_outbox_remove(o, node);
+    if (item && item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        ngx_http_idem_outbox_remove(o, item);
     }
 
     ngx_http_idem_outbox_unlock(o);

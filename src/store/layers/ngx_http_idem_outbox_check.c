@@ -46,7 +46,7 @@ typedef struct {
 
 static ngx_http_idem_outbox_check_t *
     ngx_http_idem_outbox_check_find(ngx_http_idem_outbox_t *o,
-                                    ngx_http_idem_node_t *node);
+                                    ngx_http_idem_item_t *item);
 static void ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit);
 static ngx_uint_t ngx_http_idem_outbox_check_end(
     ngx_http_idem_outbox_check_t *check);
@@ -61,7 +61,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
     ngx_uint_t                     replay, kept;
     ngx_http_idem_op_t            *commit;
-    ngx_http_idem_node_t          *node;
+    ngx_http_idem_item_t          *item;
     ngx_http_idem_outbox_check_t  *check;
 
     if (op->result != NGX_HTTP_IDEM_FOUND) {
@@ -74,19 +74,19 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_zone_find(&o->z, op->id);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
-    if (node) {
-        check = ngx_http_idem_outbox_check_find(o, node);
+    if (item) {
+        check = ngx_http_idem_outbox_check_find(o, item);
 
         if (check == NULL) {
-            commit = ngx_http_idem_outbox_op(o, node);
+            commit = ngx_http_idem_outbox_op(o, item);
         }
     }
 
     ngx_http_idem_outbox_unlock(o);
 
-    if (node == NULL) {
+    if (item == NULL) {
         /* another worker has removed the record */
         return ngx_http_idem_layer_pass(op);
     }
@@ -137,7 +137,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
 static ngx_http_idem_outbox_check_t *
 ngx_http_idem_outbox_check_find(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_queue_t                   *q;
     ngx_http_idem_outbox_check_t  *check;
@@ -148,10 +148,10 @@ ngx_http_idem_outbox_check_find(ngx_http_idem_outbox_t *o,
     {
         check = ngx_queue_data(q, ngx_http_idem_outbox_check_t, queue);
 
-        if (ngx_memcmp(check->commit->id, node->id,
+        if (ngx_memcmp(check->commit->id, item->id,
                        NGX_HTTP_IDEM_ID_LEN)
             == 0
-            && ngx_memcmp(check->commit->token, node->token,
+            && ngx_memcmp(check->commit->token, item->token,
                           NGX_HTTP_IDEM_TOKEN_LEN)
                == 0)
         {

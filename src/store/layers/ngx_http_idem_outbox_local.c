@@ -33,9 +33,9 @@
 
 
 static ngx_uint_t ngx_http_idem_outbox_local_available(
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_local_poll(ngx_event_t *ev);
-static ngx_http_idem_node_t *ngx_http_idem_outbox_local_find(
+static ngx_http_idem_item_t *ngx_http_idem_outbox_local_find(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
 
@@ -43,34 +43,34 @@ ngx_int_t
 ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t  *node, *old;
+    ngx_http_idem_item_t  *item, *old;
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_zone_find(&o->z, op->id);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
-    if (node && !ngx_http_idem_outbox_local_available(node, op)) {
-        ngx_http_idem_zone_found(&o->z, node, op);
-        op->found.left = ngx_http_idem_outbox_left(node);
+    if (item && !ngx_http_idem_outbox_local_available(item, op)) {
+        ngx_http_idem_zone_found(&o->z, item, op);
+        op->found.left = ngx_http_idem_outbox_left(item);
         op->kept = 1;
 
     } else {
 
-        old = node;
+        old = item;
 
-        node = ngx_http_idem_zone_insert(&o->z, op->id,
+        item = ngx_http_idem_zone_insert(&o->z, op->id,
                         op->start + ngx_http_idem_lock_life(op));
 
-        if (node) {
-            ngx_http_idem_zone_state(&o->z, node, NGX_HTTP_IDEM_IN_PROGRESS,
+        if (item) {
+            ngx_http_idem_zone_state(&o->z, item, NGX_HTTP_IDEM_IN_PROGRESS,
                                      NGX_HTTP_IDEM_REASON_NONE);
-            node->claim = *op->claim;
-            node->hold = op->hold;
-            node->until = op->start + op->lease;
+            item->claim = *op->claim;
+            item->hold = op->hold;
+            item->until = op->start + op->lease;
 
-            ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+            ngx_memcpy(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-            ngx_http_idem_zone_link(&o->z, node);
+            ngx_http_idem_zone_link(&o->z, item);
 
             if (old) {
                 ngx_http_idem_zone_remove(&o->z, old);
@@ -92,43 +92,43 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
 /* whether the request may take over the existing record */
 
 static ngx_uint_t
-ngx_http_idem_outbox_local_available(ngx_http_idem_node_t *node,
+ngx_http_idem_outbox_local_available(ngx_http_idem_item_t *item,
     ngx_http_idem_op_t *op)
 {
     ngx_msec_t  until;
 
-    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
 
-        if (ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0) {
+        if (ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0) {
             return 1;
         }
 
-        until = node->until;
+        until = item->until;
 
-    } else if (ngx_http_idem_op_retryable(node)) {
-        until = node->u.locked_until;
+    } else if (ngx_http_idem_op_retryable(item)) {
+        until = item->u.locked_until;
 
     } else {
-        return (ngx_msec_int_t) (node->until + op->age - ngx_current_msec)
+        return (ngx_msec_int_t) (item->until + op->age - ngx_current_msec)
                <= 0;
     }
 
     /* after the lease expired the same request may run, and no other */
 
-    if ((ngx_msec_int_t) (until - ngx_current_msec) > 0 || node->hold
-        || !ngx_http_idem_claim_same(&node->claim, op->claim,
+    if ((ngx_msec_int_t) (until - ngx_current_msec) > 0 || item->hold
+        || !ngx_http_idem_claim_same(&item->claim, op->claim,
                                      op->key_alone))
     {
         return 0;
     }
 
-    op->abandoned = (node->state == NGX_HTTP_IDEM_IN_PROGRESS);
+    op->abandoned = (item->state == NGX_HTTP_IDEM_IN_PROGRESS);
 
     if (op->abandoned) {
 
         /* the previous holder was on this host: our own labels name it */
 
-        op->original = node->claim.time;
+        op->original = item->claim.time;
         op->found.details = op->details;
     }
 
@@ -142,18 +142,18 @@ ngx_int_t
 ngx_http_idem_outbox_local_renew(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_outbox_local_find(o, op);
+    item = ngx_http_idem_outbox_local_find(o, op);
 
-    if (node) {
-        ngx_http_idem_zone_change(&o->z, node);
-        node->until = ngx_current_msec + op->lease;
+    if (item) {
+        ngx_http_idem_zone_change(&o->z, item);
+        item->until = ngx_current_msec + op->lease;
         ngx_http_idem_zone_changed(&o->z);
 
-        ngx_http_idem_zone_expire(&o->z, node, ngx_current_msec
+        ngx_http_idem_zone_expire(&o->z, item, ngx_current_msec
                                         + ngx_http_idem_lock_life(op));
     }
 
@@ -169,14 +169,14 @@ ngx_int_t
 ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_outbox_local_find(o, op);
+    item = ngx_http_idem_outbox_local_find(o, op);
 
-    if (node) {
-        ngx_http_idem_zone_remove(&o->z, node);
+    if (item) {
+        ngx_http_idem_zone_remove(&o->z, item);
     }
 
     ngx_http_idem_outbox_unlock(o);
@@ -231,20 +231,20 @@ ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op)
 }
 
 
-static ngx_http_idem_node_t *
+static ngx_http_idem_item_t *
 ngx_http_idem_outbox_local_find(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
-    node = ngx_http_idem_zone_find(&o->z, op->id);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
-    if (node == NULL || node->state != NGX_HTTP_IDEM_IN_PROGRESS
-        || ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
+    if (item == NULL || item->state != NGX_HTTP_IDEM_IN_PROGRESS
+        || ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
            != 0)
     {
         return NULL;
     }
 
-    return node;
+    return item;
 }

@@ -93,7 +93,7 @@ ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_t *o,
     again->lease = op->lease;
     again->ttl = op->ttl;
     again->hold = op->hold;
-    again->laid = op->laid;
+    again->lock = op->lock;
     again->handler = ngx_http_idem_outbox_release_done;
     again->data = release;
 

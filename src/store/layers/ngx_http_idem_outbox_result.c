@@ -36,7 +36,7 @@ static void ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o,
 /* the commit with the remaining ttl and grace */
 
 ngx_http_idem_op_t *
-ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
+ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item)
 {
     ngx_buf_t           *b;
     ngx_chain_t         *cl;
@@ -44,52 +44,52 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_node_t *node)
     ngx_http_idem_op_t  *op;
 
     op = ngx_http_idem_op_detached(o->layer.inner, NGX_HTTP_IDEM_OP_COMMIT,
-                                   node->id, node->token);
+                                   item->id, item->token);
     if (op == NULL) {
         return NULL;
     }
 
-    b = ngx_create_temp_buf(op->pool, ngx_max(node->size, 1));
+    b = ngx_create_temp_buf(op->pool, ngx_max(item->size, 1));
     cl = ngx_alloc_chain_link(op->pool);
 
     if (b == NULL || cl == NULL
-        || ngx_http_idem_zone_copy(&o->z, node, b->last) != NGX_OK)
+        || ngx_http_idem_zone_copy(&o->z, item, b->last) != NGX_OK)
     {
         ngx_destroy_pool(op->pool);
         return NULL;
     }
 
-    ngx_http_idem_zone_copy_details(&o->z, node, op->pool,
+    ngx_http_idem_zone_copy_details(&o->z, item, op->pool,
                                     NGX_MAX_SIZE_T_VALUE, &op->details);
 
-    *op->claim = node->claim;
+    *op->claim = item->claim;
 
-    b->last += node->size;
+    b->last += item->size;
 
     cl->buf = b;
     cl->next = NULL;
 
-    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+    left = (ngx_msec_int_t) (item->until - ngx_current_msec);
 
     op->ttl = ngx_max(left, 0);
     op->lease = op->ttl;
-    op->grace = node->expires - ngx_current_msec - op->ttl;
-    op->hold = node->hold;
-    op->known = (ngx_http_idem_outbox_cause(node)
+    op->grace = item->expires - ngx_current_msec - op->ttl;
+    op->hold = item->hold;
+    op->known = (ngx_http_idem_outbox_cause(item)
                  == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);
-    op->state = node->state;
-    op->reason = node->reason;
+    op->state = item->state;
+    op->reason = item->reason;
 
     if (ngx_http_idem_op_retryable(op)) {
 
         /* the rest of the lease: after it the same request may run */
 
-        left = (ngx_msec_int_t) (node->u.locked_until - ngx_current_msec);
+        left = (ngx_msec_int_t) (item->u.locked_until - ngx_current_msec);
         op->lease = ngx_max(left, 1);
     }
 
     op->response = cl;
-    op->size = node->size;
+    op->size = item->size;
 
     return op;
 }
@@ -99,7 +99,7 @@ ngx_uint_t
 ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
     ngx_uint_t                  here, lacking;
-    ngx_http_idem_node_t       *node;
+    ngx_http_idem_item_t       *item;
     ngx_http_idem_outbox_sh_t  *sh;
 
     sh = ngx_http_idem_outbox_sh(o);
@@ -107,23 +107,23 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
     ngx_http_idem_outbox_lock(o);
 
-    node = ngx_http_idem_zone_find(&o->z, op->id);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
     /* two attempts at the same time: the second finds no record */
 
-    here = node
-           && ngx_memcmp(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
+    here = item
+           && ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
               == 0;
 
     if (here) {
-        lacking = (ngx_http_idem_outbox_cause(node)
+        lacking = (ngx_http_idem_outbox_cause(item)
                    == NGX_HTTP_IDEM_OUTBOX_FAILED);
 
         if (!ngx_http_idem_outbox_is_final(op)) {
             /* the record stays */
 
         } else if (!op->unacknowledged) {
-            ngx_http_idem_zone_remove(&o->z, node);
+            ngx_http_idem_zone_remove(&o->z, item);
 
             if (!lacking && sh->unacknowledged) {
                 sh->unacknowledged--;
@@ -133,11 +133,11 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
             /* the server has it, but it may be lost with the server */
 
-            node->again = NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
+            item->again = NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
             sh->unacknowledged++;
 
             ngx_http_idem_outbox_lane_use(o,
-                ngx_http_idem_outbox_lane(o, node->id,
+                ngx_http_idem_outbox_lane(o, item->id,
                                  NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED));
         }
     }

@@ -160,7 +160,7 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
     ngx_msec_t             wait;
     ngx_queue_t           *q, *completed;
     ngx_http_idem_op_t    *op;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     completed = &o->z.zone->completed;
 
@@ -205,20 +205,20 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
         o->left--;
 
         q = ngx_queue_head(completed);
-        node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+        item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
 
-        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
-            ngx_http_idem_zone_remove(&o->z, node);
+        if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
+            ngx_http_idem_zone_remove(&o->z, item);
             o->z.zone->expired++;
             continue;
         }
 
-        ngx_http_idem_zone_requeue(&o->z, node);
+        ngx_http_idem_zone_requeue(&o->z, item);
 
         /* after a repair of the zone, local locks are in this queue, too */
 
-        op = node->state != NGX_HTTP_IDEM_IN_PROGRESS
-             ? ngx_http_idem_outbox_try(o, node) : NULL;
+        op = item->state != NGX_HTTP_IDEM_IN_PROGRESS
+             ? ngx_http_idem_outbox_try(o, item) : NULL;
 
         if (op == NULL) {
             continue;

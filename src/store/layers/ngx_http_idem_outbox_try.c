@@ -63,14 +63,14 @@ ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
 
 ngx_http_idem_op_t *
 ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_uint_t                   lane;
     ngx_http_idem_op_t          *op;
     ngx_http_idem_outbox_try_t  *try;
 
-    lane = ngx_http_idem_outbox_lane(o, node->id,
-                                     ngx_http_idem_outbox_cause(node));
+    lane = ngx_http_idem_outbox_lane(o, item->id,
+                                     ngx_http_idem_outbox_cause(item));
 
     o->work[lane].seen = 1;
 
@@ -78,7 +78,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
         return NULL;
     }
 
-    try = ngx_http_idem_outbox_try_find(o, node->id);
+    try = ngx_http_idem_outbox_try_find(o, item->id);
 
     if (try) {
 
@@ -98,7 +98,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
         }
     }
 
-    op = ngx_http_idem_outbox_op(o, node);
+    op = ngx_http_idem_outbox_op(o, item);
 
     if (op == NULL) {
         ngx_free(try);
@@ -108,7 +108,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     try->outbox = o;
     try->op = op;
     try->lane = lane;
-    ngx_memcpy(try->id, node->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_memcpy(try->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
     ngx_queue_insert_tail(&o->tries[try->id[0]], &try->queue);
 
@@ -119,7 +119,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 
     /* probe of a node that may be down: the result should come soon */
 
-    op->hasty = (ngx_http_idem_outbox_cause(node)
+    op->hasty = (ngx_http_idem_outbox_cause(item)
                  == NGX_HTTP_IDEM_OUTBOX_FAILED
                  && !ngx_http_idem_outbox_sh(o)->lanes[lane].open);
 

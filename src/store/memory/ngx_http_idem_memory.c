@@ -45,24 +45,24 @@ static void ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     ngx_http_idem_store_stats_t *stats);
 static uint64_t ngx_http_idem_memory_finish(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op,
     ngx_http_idem_state_e state, ngx_http_idem_reason_e reason);
 static ngx_int_t ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_drop_lock(
-    ngx_http_idem_memory_t *m, ngx_http_idem_node_t *node);
+    ngx_http_idem_memory_t *m, ngx_http_idem_item_t *item);
 static ngx_uint_t ngx_http_idem_memory_available(
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_memory_lapsed(
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
-static ngx_http_idem_node_t *ngx_http_idem_memory_create(
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
+static ngx_http_idem_item_t *ngx_http_idem_memory_create(
     ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_take_over(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op, ngx_uint_t again);
 static void ngx_http_idem_memory_set_lock(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static void ngx_http_idem_memory_set_lease(
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
@@ -88,16 +88,16 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
 #define ngx_http_idem_memory_conf(op)                                         \
     ((ngx_http_idem_memory_t *) (op)->store->conf)
 
-#define ngx_http_idem_memory_ours(node, op)                                   \
-    (ngx_memcmp((node)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN)          \
+#define ngx_http_idem_memory_ours(item, op)                                   \
+    (ngx_memcmp((item)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN)          \
      == 0)
 
 
 /* whether "until" is the end of a lease, and not of the record */
-#define ngx_http_idem_memory_leased(node)                                     \
-    ((node)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
-     || ((node)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN                       \
-         && !(node)->hold))
+#define ngx_http_idem_memory_leased(item)                                     \
+    ((item)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
+     || ((item)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN                       \
+         && !(item)->hold))
 
 
 static ngx_int_t
@@ -120,7 +120,7 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
 {
     ngx_int_t                rc;
     ngx_uint_t               evicted;
-    ngx_http_idem_node_t    *node;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = ngx_http_idem_memory_conf(op);
@@ -132,42 +132,42 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_PURGE_N);
 
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node == NULL) {
-        node = ngx_http_idem_memory_create(m, op);
-        op->result = node ? NGX_HTTP_IDEM_ACQUIRED
+    if (item == NULL) {
+        item = ngx_http_idem_memory_create(m, op);
+        op->result = item ? NGX_HTTP_IDEM_ACQUIRED
                           : NGX_HTTP_IDEM_FULL;
 
-    } else if (ngx_http_idem_memory_ours(node, op)
-               && node->state == NGX_HTTP_IDEM_IN_PROGRESS)
+    } else if (ngx_http_idem_memory_ours(item, op)
+               && item->state == NGX_HTTP_IDEM_IN_PROGRESS)
     {
-        ngx_http_idem_memory_take_over(m, node, op, node->again);
+        ngx_http_idem_memory_take_over(m, item, op, item->again);
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
-    } else if (ngx_http_idem_memory_available(node, op)) {
+    } else if (ngx_http_idem_memory_available(item, op)) {
 
         if (op->expired || op->abandoned) {
             m->z.zone->expired += op->expired;
-            op->original = node->claim.time;
+            op->original = item->claim.time;
         }
 
         if (op->abandoned) {
-            ngx_http_idem_zone_copy_details(&m->z, node, op->pool,
+            ngx_http_idem_zone_copy_details(&m->z, item, op->pool,
                                             NGX_HTTP_IDEM_LABELS_MAX,
                                             &op->found.details);
         }
 
-        if (node->state == NGX_HTTP_IDEM_COMPLETED) {
-            ngx_http_idem_zone_evict(&m->z, node);
+        if (item->state == NGX_HTTP_IDEM_COMPLETED) {
+            ngx_http_idem_zone_evict(&m->z, item);
         }
 
-        ngx_http_idem_memory_take_over(m, node, op,
-                                       ngx_http_idem_memory_leased(node));
+        ngx_http_idem_memory_take_over(m, item, op,
+                                       ngx_http_idem_memory_leased(item));
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
     } else {
-        rc = ngx_http_idem_memory_found(m, node, op);
+        rc = ngx_http_idem_memory_found(m, item, op);
     }
 
     ngx_http_idem_memory_unlock(m, evicted, op->log);
@@ -184,7 +184,7 @@ static ngx_int_t
 ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
 {
     ngx_uint_t               evicted;
-    ngx_http_idem_node_t    *node;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = ngx_http_idem_memory_conf(op);
@@ -192,24 +192,24 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
     ngx_http_idem_zone_lock(&m->z);
 
     evicted = m->z.zone->evicted;
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node == NULL) {
-        node = ngx_http_idem_memory_create(m, op);
-        op->result = node ? NGX_HTTP_IDEM_OK
+    if (item == NULL) {
+        item = ngx_http_idem_memory_create(m, op);
+        op->result = item ? NGX_HTTP_IDEM_OK
                           : NGX_HTTP_IDEM_FULL;
 
-    } else if (node->state == NGX_HTTP_IDEM_IN_PROGRESS
-               && ngx_http_idem_memory_ours(node, op))
+    } else if (item->state == NGX_HTTP_IDEM_IN_PROGRESS
+               && ngx_http_idem_memory_ours(item, op))
     {
-        ngx_http_idem_zone_change(&m->z, node);
-        ngx_http_idem_memory_set_lease(node, op);
+        ngx_http_idem_zone_change(&m->z, item);
+        ngx_http_idem_memory_set_lease(item, op);
         ngx_http_idem_zone_changed(&m->z);
 
         op->result = NGX_HTTP_IDEM_OK;
 
-    } else if (ngx_http_idem_memory_lapsed(node, op)) {
-        ngx_http_idem_memory_take_over(m, node, op, 1);
+    } else if (ngx_http_idem_memory_lapsed(item, op)) {
+        ngx_http_idem_memory_take_over(m, item, op, 1);
         op->result = NGX_HTTP_IDEM_OK;
 
     } else {
@@ -251,7 +251,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     uint64_t                 waiting;
     ngx_int_t                rc;
     ngx_uint_t               evicted;
-    ngx_http_idem_node_t    *node;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_state_e    state;
     ngx_http_idem_memory_t  *m;
     ngx_http_idem_reason_e   reason;
@@ -263,26 +263,26 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     ngx_http_idem_zone_lock(&m->z);
 
     evicted = m->z.zone->evicted;
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node == NULL) {
-        node = ngx_http_idem_memory_create(m, op);
+    if (item == NULL) {
+        item = ngx_http_idem_memory_create(m, op);
 
-    } else if (!ngx_http_idem_memory_ours(node, op)) {
+    } else if (!ngx_http_idem_memory_ours(item, op)) {
 
-        if (!ngx_http_idem_memory_lapsed(node, op)) {
+        if (!ngx_http_idem_memory_lapsed(item, op)) {
             op->result = NGX_HTTP_IDEM_LOST;
             goto done;
         }
 
-        ngx_http_idem_memory_take_over(m, node, op, 1);
+        ngx_http_idem_memory_take_over(m, item, op, 1);
 
-    } else if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+    } else if (item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
         op->result = NGX_HTTP_IDEM_OK;
         goto done;
     }
 
-    if (node == NULL) {
+    if (item == NULL) {
         op->result = NGX_HTTP_IDEM_FULL;
         goto done;
     }
@@ -292,10 +292,10 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     reason = op->reason;
 
     if (state == NGX_HTTP_IDEM_COMPLETED) {
-        rc = ngx_http_idem_memory_put(m, node, op);
+        rc = ngx_http_idem_memory_put(m, item, op);
 
     } else {
-        ngx_http_idem_zone_unfill(&m->z, node);
+        ngx_http_idem_zone_unfill(&m->z, item);
     }
 
     if (rc == NGX_AGAIN) {
@@ -309,7 +309,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_FULL;
     }
 
-    waiting = ngx_http_idem_memory_finish(m, node, op, state, reason);
+    waiting = ngx_http_idem_memory_finish(m, item, op, state, reason);
 
 done:
 
@@ -325,24 +325,24 @@ done:
 
 static uint64_t
 ngx_http_idem_memory_finish(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op,
     ngx_http_idem_state_e state, ngx_http_idem_reason_e reason)
 {
     uint64_t  waiting;
 
-    ngx_http_idem_zone_change(&m->z, node);
+    ngx_http_idem_zone_change(&m->z, item);
 
-    ngx_http_idem_zone_state(&m->z, node, state, reason);
+    ngx_http_idem_zone_state(&m->z, item, state, reason);
 
-    node->until = ngx_current_msec
+    item->until = ngx_current_msec
                   + (ngx_http_idem_op_retryable(op) ? op->lease : op->ttl);
 
-    ngx_http_idem_zone_expire(&m->z, node,
+    ngx_http_idem_zone_expire(&m->z, item,
                               ngx_current_msec
                               + ngx_http_idem_record_life(op));
 
-    waiting = node->u.waiting;
-    node->u.ttl = op->ttl;
+    waiting = item->u.waiting;
+    item->u.ttl = op->ttl;
 
     ngx_http_idem_zone_changed(&m->z);
 
@@ -357,17 +357,17 @@ ngx_http_idem_memory_finish(ngx_http_idem_memory_t *m,
 
 static ngx_int_t
 ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     if (op->state_data == NULL) {
-        return ngx_http_idem_zone_put(&m->z, node, op->response, op->size);
+        return ngx_http_idem_zone_put(&m->z, item, op->response, op->size);
     }
 
-    ngx_http_idem_zone_change(&m->z, node);
-    ngx_http_idem_memory_set_lease(node, op);
+    ngx_http_idem_zone_change(&m->z, item);
+    ngx_http_idem_memory_set_lease(item, op);
     ngx_http_idem_zone_changed(&m->z);
 
-    return ngx_http_idem_zone_fill(&m->z, node, op->state_data, op->response,
+    return ngx_http_idem_zone_fill(&m->z, item, op->state_data, op->response,
                                    op->size, NGX_HTTP_IDEM_PIECE);
 }
 
@@ -376,7 +376,7 @@ static ngx_int_t
 ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
 {
     uint64_t                 waiting;
-    ngx_http_idem_node_t    *node;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = ngx_http_idem_memory_conf(op);
@@ -385,14 +385,14 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_lock(&m->z);
 
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node) {
-        if (node->state == NGX_HTTP_IDEM_IN_PROGRESS
-            && ngx_http_idem_memory_ours(node, op))
+    if (item) {
+        if (item->state == NGX_HTTP_IDEM_IN_PROGRESS
+            && ngx_http_idem_memory_ours(item, op))
         {
-            waiting = node->u.waiting;
-            ngx_http_idem_memory_drop_lock(m, node);
+            waiting = item->u.waiting;
+            ngx_http_idem_memory_drop_lock(m, item);
 
         } else {
             op->result = NGX_HTTP_IDEM_LOST;
@@ -416,21 +416,21 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
 
 static void
 ngx_http_idem_memory_drop_lock(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
-    if (!node->again) {
-        ngx_http_idem_zone_remove(&m->z, node);
+    if (!item->again) {
+        ngx_http_idem_zone_remove(&m->z, item);
         return;
     }
 
-    ngx_http_idem_zone_unfill(&m->z, node);
+    ngx_http_idem_zone_unfill(&m->z, item);
 
-    ngx_http_idem_zone_change(&m->z, node);
+    ngx_http_idem_zone_change(&m->z, item);
 
-    node->u.waiting = 0;
-    node->until = ngx_current_msec;
+    item->u.waiting = 0;
+    item->until = ngx_current_msec;
 
-    ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_UNUSABLE,
+    ngx_http_idem_zone_state(&m->z, item, NGX_HTTP_IDEM_UNUSABLE,
                              NGX_HTTP_IDEM_REASON_UNKNOWN);
 
     ngx_http_idem_zone_changed(&m->z);
@@ -447,7 +447,7 @@ static ngx_int_t
 ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
 {
     ngx_msec_int_t           left;
-    ngx_http_idem_node_t    *node;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = ngx_http_idem_memory_conf(op);
@@ -456,13 +456,13 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
 
     ngx_http_idem_zone_lock(&m->z);
 
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node && node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
-        left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+    if (item && item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        left = (ngx_msec_int_t) (item->until - ngx_current_msec);
 
         if (left > 0 && m->slot >= 0) {
-            node->u.waiting |= (uint64_t) 1 << m->slot;
+            item->u.waiting |= (uint64_t) 1 << m->slot;
         }
     }
 
@@ -525,30 +525,30 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
 /* whether begin may take over an existing record */
 
 static ngx_uint_t
-ngx_http_idem_memory_available(ngx_http_idem_node_t *node,
+ngx_http_idem_memory_available(ngx_http_idem_item_t *item,
     ngx_http_idem_op_t *op)
 {
     ngx_msec_int_t  left;
 
-    if (!ngx_http_idem_memory_leased(node)) {
+    if (!ngx_http_idem_memory_leased(item)) {
 
         /* the record expired before the request arrived */
 
-        left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+        left = (ngx_msec_int_t) (item->until - ngx_current_msec);
 
         if (left + (ngx_msec_int_t) op->age > 0) {
             return 0;
         }
 
-        op->expired = (node->reason != NGX_HTTP_IDEM_REASON_DELETED);
+        op->expired = (item->reason != NGX_HTTP_IDEM_REASON_DELETED);
         return 1;
     }
 
-    if (!ngx_http_idem_memory_lapsed(node, op)) {
+    if (!ngx_http_idem_memory_lapsed(item, op)) {
         return 0;
     }
 
-    op->abandoned = (node->state == NGX_HTTP_IDEM_IN_PROGRESS);
+    op->abandoned = (item->state == NGX_HTTP_IDEM_IN_PROGRESS);
 
     return 1;
 }
@@ -560,37 +560,37 @@ ngx_http_idem_memory_available(ngx_http_idem_node_t *node,
  */
 
 static ngx_uint_t
-ngx_http_idem_memory_lapsed(ngx_http_idem_node_t *node,
+ngx_http_idem_memory_lapsed(ngx_http_idem_item_t *item,
     ngx_http_idem_op_t *op)
 {
-    return ngx_http_idem_memory_leased(node)
-           && !node->hold
-           && (ngx_msec_int_t) (node->until - ngx_current_msec) <= 0
-           && ngx_http_idem_claim_same(&node->claim, op->claim,
+    return ngx_http_idem_memory_leased(item)
+           && !item->hold
+           && (ngx_msec_int_t) (item->until - ngx_current_msec) <= 0
+           && ngx_http_idem_claim_same(&item->claim, op->claim,
                                        op->key_alone);
 }
 
 
 /* creates a record with a lock */
 
-static ngx_http_idem_node_t *
+static ngx_http_idem_item_t *
 ngx_http_idem_memory_create(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 {
     ngx_msec_t             expires;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     expires = ngx_current_msec + ngx_http_idem_lock_life(op);
 
-    node = ngx_http_idem_zone_insert(&m->z, op->id, expires);
+    item = ngx_http_idem_zone_insert(&m->z, op->id, expires);
 
-    if (node) {
-        ngx_http_idem_memory_set_lock(m, node, op);
-        node->again = 0;
-        ngx_http_idem_zone_details(&m->z, node, &op->details);
-        ngx_http_idem_zone_link(&m->z, node);
+    if (item) {
+        ngx_http_idem_memory_set_lock(m, item, op);
+        item->again = 0;
+        ngx_http_idem_zone_details(&m->z, item, &op->details);
+        ngx_http_idem_zone_link(&m->z, item);
     }
 
-    return node;
+    return item;
 }
 
 
@@ -603,55 +603,55 @@ ngx_http_idem_memory_create(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 
 static void
 ngx_http_idem_memory_take_over(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op, ngx_uint_t again)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op, ngx_uint_t again)
 {
-    ngx_http_idem_zone_details(&m->z, node, NULL);
-    ngx_http_idem_zone_unfill(&m->z, node);
+    ngx_http_idem_zone_details(&m->z, item, NULL);
+    ngx_http_idem_zone_unfill(&m->z, item);
 
-    ngx_http_idem_zone_change(&m->z, node);
+    ngx_http_idem_zone_change(&m->z, item);
 
-    if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        node->u.waiting = 0;                     /* was u.ttl before */
+    if (item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        item->u.waiting = 0;                     /* was u.ttl before */
     }
 
-    ngx_http_idem_memory_set_lock(m, node, op);
-    node->again = (uint8_t) again;
+    ngx_http_idem_memory_set_lock(m, item, op);
+    item->again = (uint8_t) again;
     ngx_http_idem_zone_changed(&m->z);
 
-    ngx_http_idem_zone_details(&m->z, node, &op->details);
+    ngx_http_idem_zone_details(&m->z, item, &op->details);
 }
 
 
 static void
 ngx_http_idem_memory_set_lock(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_IN_PROGRESS,
+    ngx_http_idem_zone_state(&m->z, item, NGX_HTTP_IDEM_IN_PROGRESS,
                              NGX_HTTP_IDEM_REASON_NONE);
 
-    node->hold = op->hold;
-    node->claim = *op->claim;
+    item->hold = op->hold;
+    item->claim = *op->claim;
 
-    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+    ngx_memcpy(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-    ngx_http_idem_memory_set_lease(node, op);
+    ngx_http_idem_memory_set_lease(item, op);
 }
 
 
 static void
-ngx_http_idem_memory_set_lease(ngx_http_idem_node_t *node,
+ngx_http_idem_memory_set_lease(ngx_http_idem_item_t *item,
     ngx_http_idem_op_t *op)
 {
     ngx_msec_t  expires;
 
-    node->until = ngx_current_msec + op->lease;
+    item->until = ngx_current_msec + op->lease;
 
     /* only ever later, so the wheel needs no update: a purge checks again */
 
     expires = ngx_current_msec + ngx_http_idem_lock_life(op);
 
-    if ((ngx_msec_int_t) (expires - node->expires) > 0) {
-        node->expires = expires;
+    if ((ngx_msec_int_t) (expires - item->expires) > 0) {
+        item->expires = expires;
     }
 }
 

@@ -85,7 +85,7 @@ ngx_int_t ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op);
 /* ..._memory_found.c: called with the zone locked; NGX_OK or NGX_AGAIN */
 
 ngx_int_t ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 /* frees the pieces that a begin has read, if its result is another */
 void ngx_http_idem_memory_found_other(ngx_http_idem_op_t *op);

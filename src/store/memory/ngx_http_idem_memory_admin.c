@@ -32,7 +32,7 @@ static void ngx_http_idem_memory_get(ngx_http_idem_memory_t *m,
 static void ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
 static uint64_t ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 static void ngx_http_idem_memory_list(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
 
@@ -65,16 +65,16 @@ ngx_http_idem_memory_admin(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_memory_get(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     op->result = NGX_HTTP_IDEM_GONE;
 
     ngx_http_idem_zone_lock(&m->z);
 
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node && ngx_http_idem_zone_visible(node)
-        && ngx_http_idem_zone_entry(&m->z, node, op))
+    if (item && ngx_http_idem_zone_visible(item)
+        && ngx_http_idem_zone_entry(&m->z, item, op))
     {
         op->result = NGX_HTTP_IDEM_FOUND;
     }
@@ -90,25 +90,25 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op)
 {
     uint64_t               waiting;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     waiting = 0;
     op->result = NGX_HTTP_IDEM_GONE;
 
     ngx_http_idem_zone_lock(&m->z);
 
-    node = ngx_http_idem_zone_find(&m->z, op->id);
+    item = ngx_http_idem_zone_find(&m->z, op->id);
 
-    if (node && ngx_http_idem_zone_visible(node)
-        && ngx_http_idem_zone_entry(&m->z, node, op))
+    if (item && ngx_http_idem_zone_visible(item)
+        && ngx_http_idem_zone_entry(&m->z, item, op))
     {
         op->result = NGX_HTTP_IDEM_OK;
 
-        if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
-            waiting = ngx_http_idem_memory_leave_tombstone(m, node);
+        if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+            waiting = ngx_http_idem_memory_leave_tombstone(m, item);
 
         } else {
-            ngx_http_idem_zone_remove(&m->z, node);
+            ngx_http_idem_zone_remove(&m->z, item);
         }
     }
 
@@ -123,25 +123,25 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
 
 static uint64_t
 ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     uint64_t  waiting;
 
-    ngx_http_idem_zone_details(&m->z, node, NULL);
-    ngx_http_idem_zone_unfill(&m->z, node);
+    ngx_http_idem_zone_details(&m->z, item, NULL);
+    ngx_http_idem_zone_unfill(&m->z, item);
 
-    ngx_http_idem_zone_change(&m->z, node);
+    ngx_http_idem_zone_change(&m->z, item);
 
-    waiting = node->u.waiting;
+    waiting = item->u.waiting;
 
-    node->u.waiting = 0;
-    node->hold = 0;
-    node->again = 0;
-    node->until = ngx_current_msec - NGX_HTTP_IDEM_MEMORY_LONG_AGO;
+    item->u.waiting = 0;
+    item->hold = 0;
+    item->again = 0;
+    item->until = ngx_current_msec - NGX_HTTP_IDEM_MEMORY_LONG_AGO;
 
-    ngx_memzero(node->token, NGX_HTTP_IDEM_TOKEN_LEN);
+    ngx_memzero(item->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-    ngx_http_idem_zone_state(&m->z, node, NGX_HTTP_IDEM_UNUSABLE,
+    ngx_http_idem_zone_state(&m->z, item, NGX_HTTP_IDEM_UNUSABLE,
                              NGX_HTTP_IDEM_REASON_DELETED);
 
     ngx_http_idem_zone_changed(&m->z);

@@ -25,37 +25,37 @@
 
 
 static ngx_int_t ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 
 /* whether the response is read in pieces */
-#define ngx_http_idem_memory_is_large(node)                                   \
-    ((node)->state == NGX_HTTP_IDEM_COMPLETED                                 \
-     && (node)->size > NGX_HTTP_IDEM_PIECE)
+#define ngx_http_idem_memory_is_large(item)                                   \
+    ((item)->state == NGX_HTTP_IDEM_COMPLETED                                 \
+     && (item)->size > NGX_HTTP_IDEM_PIECE)
 
 
 ngx_int_t
 ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     ngx_int_t               rc;
     ngx_msec_int_t          left;
     ngx_http_idem_found_t  *found;
 
-    if (ngx_http_idem_memory_is_large(node)) {
-        rc = ngx_http_idem_memory_read(m, node, op);
+    if (ngx_http_idem_memory_is_large(item)) {
+        rc = ngx_http_idem_memory_read(m, item, op);
 
         if (rc != NGX_OK) {
             return rc == NGX_AGAIN ? NGX_AGAIN : NGX_OK;
         }
 
     } else {
-        ngx_http_idem_zone_found(&m->z, node, op);
+        ngx_http_idem_zone_found(&m->z, item, op);
     }
 
     found = &op->found;
 
-    left = (ngx_msec_int_t) (node->until - ngx_current_msec);
+    left = (ngx_msec_int_t) (item->until - ngx_current_msec);
 
     if (left > 0) {
         return NGX_OK;
@@ -63,11 +63,11 @@ ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
 
     found->left = 0;
 
-    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
 
         /* the lease expired, but the record is held or of another request */
 
-        found->left = node->expires - ngx_current_msec;
+        found->left = item->expires - ngx_current_msec;
         found->state = NGX_HTTP_IDEM_UNUSABLE;
         found->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
     }
@@ -80,7 +80,7 @@ ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
 
 static ngx_int_t
 ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     size_t                 piece;
     ngx_int_t              rc;
@@ -88,7 +88,7 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
 
     copy = op->state_data;
 
-    if (copy == NULL || !ngx_http_idem_zone_reads(node, copy)) {
+    if (copy == NULL || !ngx_http_idem_zone_reads(item, copy)) {
 
         if (copy) {
             ngx_http_idem_memory_found_other(op);
@@ -97,7 +97,7 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
         copy = ngx_pcalloc(op->pool, sizeof(ngx_http_idem_copy_t));
 
         if (copy) {
-            copy->pos = ngx_pnalloc(op->pool, node->size);
+            copy->pos = ngx_pnalloc(op->pool, item->size);
         }
 
         if (copy == NULL || copy->pos == NULL) {
@@ -111,11 +111,11 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
         op->state_data = copy;
     }
 
-    piece = (ngx_msec_int_t) (node->expires - ngx_current_msec)
+    piece = (ngx_msec_int_t) (item->expires - ngx_current_msec)
             < NGX_HTTP_IDEM_READ_TIME
             ? NGX_MAX_SIZE_T_VALUE : NGX_HTTP_IDEM_PIECE;
 
-    rc = ngx_http_idem_zone_read(&m->z, node, copy, piece);
+    rc = ngx_http_idem_zone_read(&m->z, item, copy, piece);
 
     if (rc == NGX_AGAIN) {
         copy->time = ngx_current_msec;
@@ -129,10 +129,10 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
         return NGX_ERROR;
     }
 
-    ngx_http_idem_zone_found_record(&m->z, node, op);
+    ngx_http_idem_zone_found_record(&m->z, item, op);
 
     op->found.response.data = copy->pos;
-    op->found.response.len = node->size;
+    op->found.response.len = item->size;
 
     op->state_data = NULL;
 

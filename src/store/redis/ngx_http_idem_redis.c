@@ -195,8 +195,8 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
     case NGX_HTTP_IDEM_OP_BEGIN:
 
         if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            op->laid.store = op->store;
-            (void) ngx_http_idem_redis_record_life(op, &op->laid.grace);
+            op->lock.store = op->store;
+            (void) ngx_http_idem_redis_record_life(op, &op->lock.grace);
         }
 
         /* fall through */

@@ -276,7 +276,7 @@ ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
 
     /* whether the bytes of the lock are known */
 
-    known = (op->laid.store == op->store || call->expected.len);
+    known = (op->lock.store == op->store || call->expected.len);
 
     switch (op->kind) {
 

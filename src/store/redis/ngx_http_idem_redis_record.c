@@ -112,7 +112,7 @@ ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op)
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
         || op->kind == NGX_HTTP_IDEM_OP_RELEASE)
     {
-        grace = op->laid.grace;
+        grace = op->lock.grace;
 
     } else {
         (void) ngx_http_idem_redis_record_life(op, &grace);

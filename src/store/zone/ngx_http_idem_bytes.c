@@ -36,11 +36,11 @@ static void ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
 static void *ngx_http_idem_details_alloc(
     ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_int_t ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size);
 static void ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p,
     size_t n);
-static void ngx_http_idem_read_start(ngx_http_idem_node_t *node,
+static void ngx_http_idem_read_start(ngx_http_idem_item_t *item,
     ngx_http_idem_copy_t *copy);
 static ngx_int_t ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_copy_t *copy, size_t piece);
@@ -48,13 +48,13 @@ static ngx_int_t ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
 
 ngx_int_t
 ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_chain_t *in, size_t size)
+    ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size)
 {
     ngx_http_idem_copy_t  copy;
 
     ngx_memzero(&copy, sizeof(ngx_http_idem_copy_t));
 
-    return ngx_http_idem_zone_fill(z, node, &copy, in, size,
+    return ngx_http_idem_zone_fill(z, item, &copy, in, size,
                                    NGX_MAX_SIZE_T_VALUE);
 }
 
@@ -67,29 +67,29 @@ ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
 
 ngx_int_t
 ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece)
 {
     size_t                   n, done;
     ngx_http_idem_chunk_t   *chunk;
 
-    if ((copy->first == NULL || copy->first != node->chunks)
-        && ngx_http_idem_fill_start(z, node, copy, in, size) != NGX_OK)
+    if ((copy->first == NULL || copy->first != item->chunks)
+        && ngx_http_idem_fill_start(z, item, copy, in, size) != NGX_OK)
     {
         return NGX_DECLINED;
     }
 
     /* the record must not be evicted to make room for itself */
 
-    if (node->completed.next) {
-        ngx_queue_remove(&node->completed);
-        node->completed.next = NULL;
+    if (item->completed.next) {
+        ngx_queue_remove(&item->completed);
+        item->completed.next = NULL;
     }
 
     for (done = 0; copy->left; done += n) {
 
         if (done >= piece) {
-            ngx_queue_insert_tail(&z->zone->fills, &node->completed);
+            ngx_queue_insert_tail(&z->zone->fills, &item->completed);
             return NGX_AGAIN;
         }
 
@@ -98,7 +98,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
         chunk = ngx_http_idem_zone_alloc(z, ngx_http_idem_room_kind(n));
 
         if (chunk == NULL) {
-            ngx_http_idem_zone_drop(z, node);
+            ngx_http_idem_zone_drop(z, item);
             copy->first = NULL;
             return NGX_DECLINED;
         }
@@ -117,7 +117,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
 
         } else {
             copy->first = chunk;
-            node->chunks = chunk;
+            item->chunks = chunk;
         }
 
         copy->chunk = chunk;
@@ -130,8 +130,8 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
 
     /* a response that fits into the record frees nothing when evicted */
 
-    if (node->chunks || z->full != NGX_HTTP_IDEM_FULL_EVICT) {
-        ngx_http_idem_zone_requeue(z, node);
+    if (item->chunks || z->full != NGX_HTTP_IDEM_FULL_EVICT) {
+        ngx_http_idem_zone_requeue(z, item);
     }
 
     return NGX_OK;
@@ -140,7 +140,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
 
 static ngx_int_t
 ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size)
 {
     size_t                 n;
@@ -148,9 +148,9 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
 
     zone = z->zone;
 
-    ngx_http_idem_zone_unfill(z, node);
+    ngx_http_idem_zone_unfill(z, item);
 
-    n = ngx_min(size, NGX_HTTP_IDEM_NODE_ROOM);
+    n = ngx_min(size, NGX_HTTP_IDEM_ITEM_ROOM);
 
     copy->first = NULL;
     copy->in = in;
@@ -176,9 +176,9 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
         }
     }
 
-    ngx_http_idem_copy_in(copy, node->data, n);
+    ngx_http_idem_copy_in(copy, item->data, n);
 
-    node->size = (uint32_t) size;
+    item->size = (uint32_t) size;
 
     return NGX_OK;
 }
@@ -194,15 +194,15 @@ ngx_uint_t
 ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z)
 {
     ngx_queue_t           *q, *head;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     head = &z->zone->fills;
 
     for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
-        node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+        item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
 
-        if ((ngx_msec_int_t) (node->until - ngx_current_msec) < 0) {
-            ngx_http_idem_zone_drop(z, node);
+        if ((ngx_msec_int_t) (item->until - ngx_current_msec) < 0) {
+            ngx_http_idem_zone_drop(z, item);
             return 1;
         }
     }
@@ -213,25 +213,25 @@ ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z)
 
 void
 ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     size_t                  left, bytes;
     ngx_http_idem_chunk_t  *chunks;
 
-    if (node->completed.next) {
-        ngx_queue_remove(&node->completed);
+    if (item->completed.next) {
+        ngx_queue_remove(&item->completed);
 
         ngx_http_idem_zone_barrier();
 
-        node->completed.next = NULL;
+        item->completed.next = NULL;
     }
 
-    chunks = node->chunks;
-    left = node->size;
-    left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
+    chunks = item->chunks;
+    left = item->size;
+    left -= ngx_min(left, NGX_HTTP_IDEM_ITEM_ROOM);
 
-    node->chunks = NULL;
-    node->size = 0;
+    item->chunks = NULL;
+    item->size = 0;
 
     ngx_http_idem_zone_barrier();
 
@@ -241,7 +241,7 @@ ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
 
     /* the record was never completed */
 
-    if (node->state < NGX_HTTP_IDEM_COMPLETED) {
+    if (item->state < NGX_HTTP_IDEM_COMPLETED) {
         z->zone->filling -= bytes - z->zone->bytes;
     }
 }
@@ -249,13 +249,13 @@ ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
 
 ngx_int_t
 ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, u_char *p)
+    ngx_http_idem_item_t *item, u_char *p)
 {
     ngx_http_idem_copy_t  copy;
 
     copy.out = p;
 
-    ngx_http_idem_read_start(node, &copy);
+    ngx_http_idem_read_start(item, &copy);
 
     return ngx_http_idem_read_piece(z, &copy, NGX_MAX_SIZE_T_VALUE);
 }
@@ -263,16 +263,16 @@ ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
 
 ngx_int_t
 ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, size_t piece)
+    ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, size_t piece)
 {
-    if (!ngx_http_idem_zone_reads(node, copy)) {
-        copy->first = node->chunks;
-        copy->size = node->size;
-        copy->expires = node->expires;
+    if (!ngx_http_idem_zone_reads(item, copy)) {
+        copy->first = item->chunks;
+        copy->size = item->size;
+        copy->expires = item->expires;
 
-        ngx_memcpy(copy->token, node->token, NGX_HTTP_IDEM_TOKEN_LEN);
+        ngx_memcpy(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-        ngx_http_idem_read_start(node, copy);
+        ngx_http_idem_read_start(item, copy);
     }
 
     return ngx_http_idem_read_piece(z, copy, piece);
@@ -285,29 +285,29 @@ ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
  */
 
 ngx_uint_t
-ngx_http_idem_zone_reads(ngx_http_idem_node_t *node,
+ngx_http_idem_zone_reads(ngx_http_idem_item_t *item,
     ngx_http_idem_copy_t *copy)
 {
-    return node->state == NGX_HTTP_IDEM_COMPLETED
-           && copy->first == node->chunks
-           && copy->size == node->size
-           && copy->expires == node->expires
-           && ngx_memcmp(copy->token, node->token, NGX_HTTP_IDEM_TOKEN_LEN)
+    return item->state == NGX_HTTP_IDEM_COMPLETED
+           && copy->first == item->chunks
+           && copy->size == item->size
+           && copy->expires == item->expires
+           && ngx_memcmp(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN)
               == 0;
 }
 
 
 static void
-ngx_http_idem_read_start(ngx_http_idem_node_t *node,
+ngx_http_idem_read_start(ngx_http_idem_item_t *item,
     ngx_http_idem_copy_t *copy)
 {
     size_t  n;
 
-    n = ngx_min((size_t) node->size, NGX_HTTP_IDEM_NODE_ROOM);
+    n = ngx_min((size_t) item->size, NGX_HTTP_IDEM_ITEM_ROOM);
 
-    copy->out = ngx_cpymem(copy->out, node->data, n);
-    copy->left = node->size - n;
-    copy->chunk = node->chunks;
+    copy->out = ngx_cpymem(copy->out, item->data, n);
+    copy->left = item->size - n;
+    copy->chunk = item->chunks;
 }
 
 
@@ -354,7 +354,7 @@ ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
 
 void
 ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_str_t *details)
+    ngx_http_idem_item_t *item, ngx_str_t *details)
 {
     size_t                    size, left, n;
     u_char                   *p;
@@ -362,10 +362,10 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t    *chunk;
     ngx_http_idem_details_t  *d;
 
-    d = node->details;
+    d = item->details;
 
     if (d) {
-        node->details = NULL;
+        item->details = NULL;
 
         ngx_http_idem_zone_barrier();
 
@@ -396,7 +396,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
 
     d = (ngx_http_idem_details_t *) chunk;
 
-    d->node = node;
+    d->item = item;
     d->len = (uint32_t) details->len;
 
     p = details->data;
@@ -433,7 +433,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
 
     ngx_http_idem_zone_barrier();
 
-    node->details = d;
+    item->details = d;
 }
 
 
@@ -450,7 +450,7 @@ ngx_http_idem_zone_drop_details(ngx_http_idem_records_t *z)
     q = ngx_queue_head(&z->zone->details);
     d = ngx_queue_data(q, ngx_http_idem_details_t, queue);
 
-    ngx_http_idem_zone_details(z, d->node, NULL);
+    ngx_http_idem_zone_details(z, d->item, NULL);
 
     z->zone->details_dropped++;
 
@@ -476,7 +476,7 @@ ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 
 void
 ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_pool_t *pool, size_t max,
+    ngx_http_idem_item_t *item, ngx_pool_t *pool, size_t max,
     ngx_str_t *details)
 {
     size_t                    left, n;
@@ -486,7 +486,7 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
 
     details->len = 0;
 
-    d = node->details;
+    d = item->details;
 
     if (d == NULL) {
         return;

@@ -69,12 +69,12 @@ ngx_http_idem_expiry_init(ngx_http_idem_expiry_t *expiry)
 
 void
 ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_uint_t      ahead, level, n;
     ngx_msec_int_t  left;
 
-    left = (ngx_msec_int_t) (node->expires - expiry->time);
+    left = (ngx_msec_int_t) (item->expires - expiry->time);
     ahead = (left > 0)
             ? (ngx_uint_t) left >> NGX_HTTP_IDEM_EXPIRY_TICK_BITS : 0;
 
@@ -99,11 +99,11 @@ ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
 
     ngx_queue_insert_tail(
                &expiry->slots[level][n & NGX_HTTP_IDEM_EXPIRY_MASK],
-               &node->expiry);
+               &item->expiry);
 }
 
 
-ngx_http_idem_node_t *
+ngx_http_idem_item_t *
 ngx_http_idem_expiry_next(ngx_http_idem_expiry_t *expiry, ngx_uint_t *work)
 {
     for ( ;; ) {
@@ -116,7 +116,7 @@ ngx_http_idem_expiry_next(ngx_http_idem_expiry_t *expiry, ngx_uint_t *work)
 
         if (!ngx_queue_empty(&expiry->due)) {
             return ngx_queue_data(ngx_queue_head(&expiry->due),
-                                  ngx_http_idem_node_t, expiry);
+                                  ngx_http_idem_item_t, expiry);
         }
 
         if ((ngx_msec_int_t) (ngx_current_msec - expiry->time)

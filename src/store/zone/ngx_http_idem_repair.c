@@ -46,22 +46,22 @@ typedef ngx_uint_t (*ngx_http_idem_links_pt)(
 
 
 /* iterates in memory order, much faster than from bucket to bucket */
-#define ngx_http_idem_repair_next(z, node)                                    \
-    ngx_http_idem_room_next(&(z)->zone->room, node,                           \
-                            NGX_HTTP_IDEM_KIND_NODE)
+#define ngx_http_idem_repair_next(z, item)                                    \
+    ngx_http_idem_room_next(&(z)->zone->room, item,                           \
+                            NGX_HTTP_IDEM_KIND_ITEM)
 
 
 static void ngx_http_idem_repair_undo(ngx_http_idem_records_t *z);
-static void ngx_http_idem_repair_nodes(
+static void ngx_http_idem_repair_items(
     ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
 static ngx_uint_t ngx_http_idem_repair_is_duplicate(
-    ngx_http_idem_node_t *first, ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *first, ngx_http_idem_item_t *item);
 static void ngx_http_idem_repair_bytes(
     ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
 static void ngx_http_idem_repair_response(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census);
+    ngx_http_idem_item_t *item, ngx_http_idem_census_t *census);
 static void ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census);
+    ngx_http_idem_item_t *item, ngx_http_idem_census_t *census);
 static ngx_int_t ngx_http_idem_repair_chunks(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
 static void ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
@@ -91,7 +91,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 
     /* records first, so that no chunk is mistaken for one */
 
-    ngx_http_idem_repair_nodes(z, &census);
+    ngx_http_idem_repair_items(z, &census);
     ngx_http_idem_repair_bytes(z, &census);
 
     ngx_http_idem_repair_order(z, &zone->completed,
@@ -130,55 +130,55 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 static void
 ngx_http_idem_repair_undo(ngx_http_idem_records_t *z)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
     ngx_http_idem_undo_t  *undo;
 
     undo = &z->zone->undo;
-    node = undo->node;
+    item = undo->item;
 
-    if (node == NULL) {
+    if (item == NULL) {
         return;
     }
 
     /* the record is linked, or was when the change began */
 
-    ngx_memcpy(&node->expires, undo->head, NGX_HTTP_IDEM_UNDO_HEAD);
-    ngx_memcpy(node->token, undo->tail, NGX_HTTP_IDEM_UNDO_TAIL);
+    ngx_memcpy(&item->expires, undo->head, NGX_HTTP_IDEM_UNDO_HEAD);
+    ngx_memcpy(item->token, undo->tail, NGX_HTTP_IDEM_UNDO_TAIL);
 
     ngx_http_idem_zone_changed(z);
 }
 
 
 static void
-ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
+ngx_http_idem_repair_items(ngx_http_idem_records_t *z,
     ngx_http_idem_census_t *census)
 {
     ngx_uint_t             i;
-    ngx_http_idem_node_t  *node, **p;
+    ngx_http_idem_item_t  *item, **p;
 
     for (i = 0; i <= z->zone->mask; i++) {
 
         p = &z->zone->buckets[i];
 
         while (*p) {
-            node = *p;
+            item = *p;
 
-            if (!ngx_http_idem_room_within(&z->zone->room, node,
-                                              NGX_HTTP_IDEM_NODE_SIZE))
+            if (!ngx_http_idem_room_within(&z->zone->room, item,
+                                              NGX_HTTP_IDEM_ITEM_SIZE))
             {
                 *p = NULL;
                 census->wrong++;
                 break;
             }
 
-            if (ngx_http_idem_repair_is_duplicate(z->zone->buckets[i], node)) {
+            if (ngx_http_idem_repair_is_duplicate(z->zone->buckets[i], item)) {
                 /* a newer record with this id was about to replace it */
-                *p = node->next;
+                *p = item->next;
                 continue;
             }
 
-            if (ngx_http_idem_room_claim(&z->zone->room, node,
-                                              NGX_HTTP_IDEM_KIND_NODE)
+            if (ngx_http_idem_room_claim(&z->zone->room, item,
+                                              NGX_HTTP_IDEM_KIND_ITEM)
                 != NGX_OK)
             {
                 *p = NULL;
@@ -186,7 +186,7 @@ ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
                 break;
             }
 
-            p = &node->next;
+            p = &item->next;
         }
     }
 }
@@ -195,12 +195,12 @@ ngx_http_idem_repair_nodes(ngx_http_idem_records_t *z,
 /* whether a record before it in the bucket has the same id */
 
 static ngx_uint_t
-ngx_http_idem_repair_is_duplicate(ngx_http_idem_node_t *first,
-    ngx_http_idem_node_t *node)
+ngx_http_idem_repair_is_duplicate(ngx_http_idem_item_t *first,
+    ngx_http_idem_item_t *item)
 {
-    for ( /* void */ ; first != node; first = first->next) {
+    for ( /* void */ ; first != item; first = first->next) {
 
-        if (ngx_memcmp(first->id, node->id, NGX_HTTP_IDEM_ID_LEN)
+        if (ngx_memcmp(first->id, item->id, NGX_HTTP_IDEM_ID_LEN)
             == 0)
         {
             return 1;
@@ -220,47 +220,47 @@ static void
 ngx_http_idem_repair_bytes(ngx_http_idem_records_t *z,
     ngx_http_idem_census_t *census)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
-    for (node = ngx_http_idem_repair_next(z, NULL);
-         node;
-         node = ngx_http_idem_repair_next(z, node))
+    for (item = ngx_http_idem_repair_next(z, NULL);
+         item;
+         item = ngx_http_idem_repair_next(z, item))
     {
-        ngx_http_idem_repair_response(z, node, census);
-        ngx_http_idem_repair_details(z, node, census);
+        ngx_http_idem_repair_response(z, item, census);
+        ngx_http_idem_repair_details(z, item, census);
 
-        node->completed.prev = NULL;
+        item->completed.prev = NULL;
 
-        if (node->details) {
-            node->details->queue.prev = NULL;
+        if (item->details) {
+            item->details->queue.prev = NULL;
         }
 
         census->records++;
-        census->states[node->state]++;
+        census->states[item->state]++;
     }
 }
 
 
 static void
 ngx_http_idem_repair_response(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census)
+    ngx_http_idem_item_t *item, ngx_http_idem_census_t *census)
 {
     size_t  left;
 
-    left = node->size;
-    left -= ngx_min(left, NGX_HTTP_IDEM_NODE_ROOM);
+    left = item->size;
+    left -= ngx_min(left, NGX_HTTP_IDEM_ITEM_ROOM);
 
     /* the record was about to become unusable */
 
-    if (node->state != NGX_HTTP_IDEM_UNUSABLE) {
-        node->reason = NGX_HTTP_IDEM_REASON_NONE;
+    if (item->state != NGX_HTTP_IDEM_UNUSABLE) {
+        item->reason = NGX_HTTP_IDEM_REASON_NONE;
     }
 
-    switch (node->state) {
+    switch (item->state) {
 
     case NGX_HTTP_IDEM_COMPLETED:
 
-        if (ngx_http_idem_repair_chunks(z, node->chunks, left,
+        if (ngx_http_idem_repair_chunks(z, item->chunks, left,
                                         &census->bytes)
             == NGX_OK)
         {
@@ -269,40 +269,40 @@ ngx_http_idem_repair_response(ngx_http_idem_records_t *z,
 
         census->wrong++;
 
-        node->reason = NGX_HTTP_IDEM_REASON_EVICTED;
+        item->reason = NGX_HTTP_IDEM_REASON_EVICTED;
         break;
 
     case NGX_HTTP_IDEM_IN_PROGRESS:
     case NGX_HTTP_IDEM_UNUSABLE:
-        node->chunks = NULL;
-        node->size = 0;
+        item->chunks = NULL;
+        item->size = 0;
         return;
 
     default:
         census->wrong++;
 
-        node->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+        item->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
         break;
     }
 
     ngx_http_idem_zone_barrier();
 
-    node->state = NGX_HTTP_IDEM_UNUSABLE;
+    item->state = NGX_HTTP_IDEM_UNUSABLE;
 
     ngx_http_idem_zone_barrier();
 
-    node->chunks = NULL;
-    node->size = 0;
+    item->chunks = NULL;
+    item->size = 0;
 }
 
 
 static void
 ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_census_t *census)
+    ngx_http_idem_item_t *item, ngx_http_idem_census_t *census)
 {
     ngx_http_idem_details_t  *d;
 
-    d = node->details;
+    d = item->details;
 
     if (d == NULL) {
         return;
@@ -310,7 +310,7 @@ ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
 
     if (ngx_http_idem_room_within(&z->zone->room, d,
                                       sizeof(ngx_http_idem_details_t))
-        && d->node == node
+        && d->item == item
         && ngx_http_idem_repair_chunks(z, (ngx_http_idem_chunk_t *) d,
                                    ngx_http_idem_details_size(d->len),
                                    &census->details_bytes)
@@ -320,7 +320,7 @@ ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
     }
 
     census->wrong++;
-    node->details = NULL;
+    item->details = NULL;
 }
 
 
@@ -399,13 +399,13 @@ ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
 static ngx_uint_t
 ngx_http_idem_repair_is_completed(ngx_http_idem_records_t *z, ngx_queue_t *q)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
-    node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+    item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
 
-    return ngx_http_idem_room_used(&z->zone->room, node,
-                                   NGX_HTTP_IDEM_KIND_NODE)
-           && ngx_http_idem_zone_queued(z, node);
+    return ngx_http_idem_room_used(&z->zone->room, item,
+                                   NGX_HTTP_IDEM_KIND_ITEM)
+           && ngx_http_idem_zone_queued(z, item);
 }
 
 
@@ -418,9 +418,9 @@ ngx_http_idem_repair_is_details(ngx_http_idem_records_t *z, ngx_queue_t *q)
 
     return ngx_http_idem_room_within(&z->zone->room, d,
                                        sizeof(ngx_http_idem_details_t))
-           && ngx_http_idem_room_used(&z->zone->room, d->node,
-                                      NGX_HTTP_IDEM_KIND_NODE)
-           && d->node->details == d;
+           && ngx_http_idem_room_used(&z->zone->room, d->item,
+                                      NGX_HTTP_IDEM_KIND_ITEM)
+           && d->item->details == d;
 }
 
 
@@ -429,27 +429,27 @@ ngx_http_idem_repair_is_details(ngx_http_idem_records_t *z, ngx_queue_t *q)
 static void
 ngx_http_idem_repair_queues(ngx_http_idem_records_t *z)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     ngx_http_idem_expiry_init(&z->zone->expiry);
 
-    for (node = ngx_http_idem_repair_next(z, NULL);
-         node;
-         node = ngx_http_idem_repair_next(z, node))
+    for (item = ngx_http_idem_repair_next(z, NULL);
+         item;
+         item = ngx_http_idem_repair_next(z, item))
     {
-        ngx_http_idem_expiry_add(&z->zone->expiry, node);
+        ngx_http_idem_expiry_add(&z->zone->expiry, item);
 
-        if (!ngx_http_idem_zone_queued(z, node)) {
-            node->completed.next = NULL;
+        if (!ngx_http_idem_zone_queued(z, item)) {
+            item->completed.next = NULL;
 
-        } else if (node->completed.prev == NULL) {
+        } else if (item->completed.prev == NULL) {
             ngx_http_idem_repair_append(&z->zone->completed,
-                                        &node->completed);
+                                        &item->completed);
         }
 
-        if (node->details && node->details->queue.prev == NULL) {
+        if (item->details && item->details->queue.prev == NULL) {
             ngx_http_idem_repair_append(&z->zone->details,
-                                        &node->details->queue);
+                                        &item->details->queue);
         }
     }
 }

@@ -34,7 +34,7 @@ static ngx_int_t ngx_http_idem_room_slot(ngx_http_idem_room_t *room, void *p,
 
 static const uint8_t  ngx_http_idem_room_shifts[] = {
     5, 6, 7, 8, 9, 10, 11, NGX_HTTP_IDEM_BLOCK_SHIFT,
-    NGX_HTTP_IDEM_NODE_SHIFT
+    NGX_HTTP_IDEM_ITEM_SHIFT
 };
 
 

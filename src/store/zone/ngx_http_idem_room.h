@@ -39,12 +39,12 @@
 
 #define NGX_HTTP_IDEM_KIND_BLOCK                                              \
     (NGX_HTTP_IDEM_BLOCK_SHIFT - NGX_HTTP_IDEM_SLOT_SHIFT)
-#define NGX_HTTP_IDEM_KIND_NODE                                               \
+#define NGX_HTTP_IDEM_KIND_ITEM                                               \
     (NGX_HTTP_IDEM_KIND_BLOCK + 1)
 #define NGX_HTTP_IDEM_KINDS                                                   \
-    (NGX_HTTP_IDEM_KIND_NODE + 1)
+    (NGX_HTTP_IDEM_KIND_ITEM + 1)
 
-#define NGX_HTTP_IDEM_NODE_SHIFT    8
+#define NGX_HTTP_IDEM_ITEM_SHIFT    8
 
 
 /* a block; blocks are numbered from 1, 0 means none */

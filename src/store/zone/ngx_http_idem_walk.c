@@ -33,25 +33,25 @@
  */
 
 ngx_uint_t
-ngx_http_idem_zone_visible(ngx_http_idem_node_t *node)
+ngx_http_idem_zone_visible(ngx_http_idem_item_t *item)
 {
-    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
+    if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
         return 0;
     }
 
-    if (node->state == NGX_HTTP_IDEM_IN_PROGRESS
-        || (node->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !node->hold))
+    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS
+        || (item->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !item->hold))
     {
         return 1;
     }
 
-    return (ngx_msec_int_t) (node->until - ngx_current_msec) > 0;
+    return (ngx_msec_int_t) (item->until - ngx_current_msec) > 0;
 }
 
 
 ngx_http_idem_entry_t *
 ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     ngx_msec_int_t          left;
     ngx_http_idem_entry_t  *entry;
@@ -64,29 +64,29 @@ ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
     /* an unknown outcome outlives its lease */
 
     left = (ngx_msec_int_t)
-               ((node->reason == NGX_HTTP_IDEM_REASON_UNKNOWN ? node->expires
-                                                              : node->until)
+               ((item->reason == NGX_HTTP_IDEM_REASON_UNKNOWN ? item->expires
+                                                              : item->until)
                 - ngx_current_msec);
 
-    ngx_memcpy(entry->id, node->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_memcpy(entry->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
-    entry->state = node->state;
-    entry->reason = node->reason;
-    entry->claim = node->claim;
-    entry->hold = node->hold ? 1 : 0;
+    entry->state = item->state;
+    entry->reason = item->reason;
+    entry->claim = item->claim;
+    entry->hold = item->hold ? 1 : 0;
     entry->left = (ngx_msec_t) ngx_max(left, 0);
 
-    if (node->state == NGX_HTTP_IDEM_COMPLETED) {
-        entry->size = node->size;
-        entry->status = ngx_http_idem_response_status(node->data,
-                            ngx_min(node->size, NGX_HTTP_IDEM_NODE_ROOM));
+    if (item->state == NGX_HTTP_IDEM_COMPLETED) {
+        entry->size = item->size;
+        entry->status = ngx_http_idem_response_status(item->data,
+                            ngx_min(item->size, NGX_HTTP_IDEM_ITEM_ROOM));
     }
 
-    ngx_http_idem_zone_copy_details(z, node, op->pool,
+    ngx_http_idem_zone_copy_details(z, item, op->pool,
                                     NGX_HTTP_IDEM_ENTRY_DETAILS,
                                     &entry->details);
 
-    if (node->details && entry->details.len == 0) {
+    if (item->details && entry->details.len == 0) {
         op->result = NGX_HTTP_IDEM_ERROR;
         op->error = "no memory for a list";
         return NULL;
@@ -103,7 +103,7 @@ ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_uint_t bucket)
 {
     ngx_uint_t             i, last;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     op->result = NGX_HTTP_IDEM_OK;
 
@@ -113,10 +113,10 @@ ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
 
     for (i = 0; i < NGX_HTTP_IDEM_WALK_BUCKETS && bucket < last; i++) {
 
-        for (node = z->zone->buckets[bucket]; node; node = node->next) {
+        for (item = z->zone->buckets[bucket]; item; item = item->next) {
 
-            if (ngx_http_idem_zone_visible(node)
-                && ngx_http_idem_zone_entry(z, node, op) == NULL)
+            if (ngx_http_idem_zone_visible(item)
+                && ngx_http_idem_zone_entry(z, item, op) == NULL)
             {
                 ngx_http_idem_zone_unlock(z);
                 return 0;

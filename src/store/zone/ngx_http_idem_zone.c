@@ -39,12 +39,12 @@
 
 static void *ngx_http_idem_zone_make_room(
     ngx_http_idem_records_t *z, ngx_uint_t kind);
-static ngx_uint_t ngx_http_idem_zone_purge_node(
-    ngx_http_idem_records_t *z, ngx_http_idem_node_t *node);
+static ngx_uint_t ngx_http_idem_zone_purge_item(
+    ngx_http_idem_records_t *z, ngx_http_idem_item_t *item);
 static void ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 static void ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 static ngx_uint_t ngx_http_idem_zone_evict_one(ngx_http_idem_records_t *z);
 
 
@@ -76,7 +76,7 @@ ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z)
 }
 
 
-static ngx_http_idem_node_t **
+static ngx_http_idem_item_t **
 ngx_http_idem_zone_bucket(ngx_http_idem_records_t *z, u_char *id)
 {
     uint32_t  hash;
@@ -89,24 +89,24 @@ ngx_http_idem_zone_bucket(ngx_http_idem_records_t *z, u_char *id)
 }
 
 
-ngx_http_idem_node_t *
+ngx_http_idem_item_t *
 ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
-    for (node = *ngx_http_idem_zone_bucket(z, id);
-         node;
-         node = node->next)
+    for (item = *ngx_http_idem_zone_bucket(z, id);
+         item;
+         item = item->next)
     {
-        if (ngx_memcmp(node->id, id, NGX_HTTP_IDEM_ID_LEN) != 0) {
+        if (ngx_memcmp(item->id, id, NGX_HTTP_IDEM_ID_LEN) != 0) {
             continue;
         }
 
-        if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
-            return node;
+        if ((ngx_msec_int_t) (item->expires - ngx_current_msec) > 0) {
+            return item;
         }
 
-        ngx_http_idem_zone_remove_expired(z, node);
+        ngx_http_idem_zone_remove_expired(z, item);
         return NULL;
     }
 
@@ -114,19 +114,19 @@ ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
 }
 
 
-ngx_http_idem_node_t *
+ngx_http_idem_item_t *
 ngx_http_idem_zone_insert(ngx_http_idem_records_t *z, u_char *id,
     ngx_msec_t expires)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
-    node = ngx_http_idem_zone_alloc(z, NGX_HTTP_IDEM_KIND_NODE);
-    if (node == NULL) {
+    item = ngx_http_idem_zone_alloc(z, NGX_HTTP_IDEM_KIND_ITEM);
+    if (item == NULL) {
         return NULL;
     }
 
-    ngx_memzero(node, offsetof(ngx_http_idem_node_t, data));
-    ngx_memcpy(node->id, id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_memzero(item, offsetof(ngx_http_idem_item_t, data));
+    ngx_memcpy(item->id, id, NGX_HTTP_IDEM_ID_LEN);
 
     /* must not expire while it is written: an allocation would purge it */
 
@@ -134,47 +134,47 @@ ngx_http_idem_zone_insert(ngx_http_idem_records_t *z, u_char *id,
         expires = ngx_current_msec + 1;
     }
 
-    node->expires = expires;
-    ngx_http_idem_expiry_add(&z->zone->expiry, node);
+    item->expires = expires;
+    ngx_http_idem_expiry_add(&z->zone->expiry, item);
 
     /* "records" is also read without the lock, to see if there are any */
 
     z->zone->records++;
-    z->zone->states[node->state]++;
+    z->zone->states[item->state]++;
 
-    return node;
+    return item;
 }
 
 
 void
 ngx_http_idem_zone_link(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
-    ngx_http_idem_node_t  **bucket;
+    ngx_http_idem_item_t  **bucket;
 
-    bucket = ngx_http_idem_zone_bucket(z, node->id);
-    node->next = *bucket;
+    bucket = ngx_http_idem_zone_bucket(z, item->id);
+    item->next = *bucket;
 
     ngx_http_idem_zone_barrier();
 
-    *bucket = node;
+    *bucket = item;
 }
 
 
 void
 ngx_http_idem_zone_change(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_http_idem_undo_t  *undo;
 
     undo = &z->zone->undo;
 
-    ngx_memcpy(undo->head, &node->expires, NGX_HTTP_IDEM_UNDO_HEAD);
-    ngx_memcpy(undo->tail, node->token, NGX_HTTP_IDEM_UNDO_TAIL);
+    ngx_memcpy(undo->head, &item->expires, NGX_HTTP_IDEM_UNDO_HEAD);
+    ngx_memcpy(undo->tail, item->token, NGX_HTTP_IDEM_UNDO_TAIL);
 
     ngx_http_idem_zone_barrier();
 
-    undo->node = node;
+    undo->item = item;
 
     ngx_http_idem_zone_barrier();
 }
@@ -185,7 +185,7 @@ ngx_http_idem_zone_changed(ngx_http_idem_records_t *z)
 {
     ngx_http_idem_zone_barrier();
 
-    z->zone->undo.node = NULL;
+    z->zone->undo.item = NULL;
 
     ngx_http_idem_zone_barrier();
 }
@@ -193,45 +193,45 @@ ngx_http_idem_zone_changed(ngx_http_idem_records_t *z)
 
 void
 ngx_http_idem_zone_state(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_state_e state,
+    ngx_http_idem_item_t *item, ngx_http_idem_state_e state,
     ngx_http_idem_reason_e reason)
 {
-    z->zone->states[node->state]--;
+    z->zone->states[item->state]--;
     z->zone->states[state]++;
 
-    node->reason = (uint8_t) reason;
+    item->reason = (uint8_t) reason;
 
     ngx_http_idem_zone_barrier();
 
-    node->state = (uint8_t) state;
+    item->state = (uint8_t) state;
 }
 
 
 void
 ngx_http_idem_zone_expire(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_msec_t expires)
+    ngx_http_idem_item_t *item, ngx_msec_t expires)
 {
-    node->expires = expires;
+    item->expires = expires;
 
-    ngx_queue_remove(&node->expiry);
-    ngx_http_idem_expiry_add(&z->zone->expiry, node);
+    ngx_queue_remove(&item->expiry);
+    ngx_http_idem_expiry_add(&z->zone->expiry, item);
 }
 
 
 void
 ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
-    ngx_http_idem_node_t  **p;
+    ngx_http_idem_item_t  **p;
 
     /* a record that is being created is in no bucket yet */
 
-    for (p = ngx_http_idem_zone_bucket(z, node->id);
+    for (p = ngx_http_idem_zone_bucket(z, item->id);
          *p;
          p = &(*p)->next)
     {
-        if (*p == node) {
-            *p = node->next;
+        if (*p == item) {
+            *p = item->next;
             break;
         }
     }
@@ -239,14 +239,14 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
     ngx_http_idem_zone_barrier();
 
     z->zone->records--;
-    z->zone->states[node->state]--;
+    z->zone->states[item->state]--;
 
-    ngx_queue_remove(&node->expiry);
+    ngx_queue_remove(&item->expiry);
 
-    ngx_http_idem_zone_details(z, node, NULL);
-    ngx_http_idem_zone_drop(z, node);
+    ngx_http_idem_zone_details(z, item, NULL);
+    ngx_http_idem_zone_drop(z, item);
 
-    ngx_http_idem_room_free(&z->zone->room, node);
+    ngx_http_idem_room_free(&z->zone->room, item);
 }
 
 
@@ -257,11 +257,11 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 
 void
 ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_queue_t  *q, *head;
 
-    q = &node->completed;
+    q = &item->completed;
     head = &z->zone->completed;
 
     if (q->next) {
@@ -284,58 +284,58 @@ ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
  * evicted to make room for itself.
  */
 
-ngx_http_idem_node_t *
+ngx_http_idem_item_t *
 ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
-    ngx_http_idem_node_t  *node, *old;
+    ngx_http_idem_item_t  *item, *old;
 
-    node = ngx_http_idem_zone_insert(z, op->id, expires);
-    if (node == NULL) {
+    item = ngx_http_idem_zone_insert(z, op->id, expires);
+    if (item == NULL) {
         return NULL;
     }
 
-    node->claim = *op->claim;
-    node->hold = op->hold;
-    node->until = until;
-    node->u.locked_until = op->locked_until;
+    item->claim = *op->claim;
+    item->hold = op->hold;
+    item->until = until;
+    item->u.locked_until = op->locked_until;
 
-    ngx_memcpy(node->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+    ngx_memcpy(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
     if (op->state == NGX_HTTP_IDEM_COMPLETED) {
 
-        if (ngx_http_idem_zone_put(z, node, op->response, op->size)
+        if (ngx_http_idem_zone_put(z, item, op->response, op->size)
             != NGX_OK)
         {
-            ngx_http_idem_zone_remove(z, node);
+            ngx_http_idem_zone_remove(z, item);
             return NULL;
         }
     }
 
-    ngx_http_idem_zone_state(z, node, op->state, op->reason);
-    ngx_http_idem_zone_details(z, node, &op->details);
+    ngx_http_idem_zone_state(z, item, op->state, op->reason);
+    ngx_http_idem_zone_details(z, item, &op->details);
 
     old = ngx_http_idem_zone_find(z, op->id);
 
     /* the new record comes first in its bucket and hides the old one */
 
-    ngx_http_idem_zone_link(z, node);
+    ngx_http_idem_zone_link(z, item);
 
     if (old) {
         ngx_http_idem_zone_remove(z, old);
     }
 
-    if (node->completed.next == NULL) {
-        ngx_http_idem_zone_requeue(z, node);
+    if (item->completed.next == NULL) {
+        ngx_http_idem_zone_requeue(z, item);
     }
 
-    return node;
+    return item;
 }
 
 
 void
 ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     ngx_http_idem_found_t  *found;
 
@@ -343,33 +343,33 @@ ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
 
     op->result = NGX_HTTP_IDEM_FOUND;
 
-    found->state = node->state;
-    found->reason = node->reason;
-    found->claim = node->claim;
-    found->left = node->until - ngx_current_msec;
+    found->state = item->state;
+    found->reason = item->reason;
+    found->claim = item->claim;
+    found->left = item->until - ngx_current_msec;
     found->verify = 0;
     found->response.len = 0;
 
-    ngx_http_idem_zone_copy_details(z, node, op->pool, NGX_MAX_SIZE_T_VALUE,
+    ngx_http_idem_zone_copy_details(z, item, op->pool, NGX_MAX_SIZE_T_VALUE,
                                     &found->details);
 }
 
 
 void
 ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     ngx_http_idem_found_t  *found;
 
-    ngx_http_idem_zone_found_record(z, node, op);
+    ngx_http_idem_zone_found_record(z, item, op);
 
     found = &op->found;
 
-    if (node->state != NGX_HTTP_IDEM_COMPLETED) {
+    if (item->state != NGX_HTTP_IDEM_COMPLETED) {
         return;
     }
 
-    found->response.data = ngx_pnalloc(op->pool, node->size);
+    found->response.data = ngx_pnalloc(op->pool, item->size);
 
     if (found->response.data == NULL) {
         op->result = NGX_HTTP_IDEM_ERROR;
@@ -378,7 +378,7 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
         return;
     }
 
-    if (ngx_http_idem_zone_copy(z, node, found->response.data)
+    if (ngx_http_idem_zone_copy(z, item, found->response.data)
         != NGX_OK)
     {
         op->result = NGX_HTTP_IDEM_ERROR;
@@ -387,7 +387,7 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
         return;
     }
 
-    found->response.len = node->size;
+    found->response.len = item->size;
 }
 
 
@@ -395,18 +395,18 @@ void
 ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n)
 {
     ngx_uint_t             work;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     work = NGX_HTTP_IDEM_PURGE_WORK;
 
     while (n--) {
-        node = ngx_http_idem_expiry_next(&z->zone->expiry, &work);
+        item = ngx_http_idem_expiry_next(&z->zone->expiry, &work);
 
-        if (node == NULL) {
+        if (item == NULL) {
             return;
         }
 
-        (void) ngx_http_idem_zone_purge_node(z, node);
+        (void) ngx_http_idem_zone_purge_item(z, item);
     }
 }
 
@@ -414,15 +414,15 @@ ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n)
 /* returns 0 if the record has not expired, and moves it to its queue */
 
 static ngx_uint_t
-ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+ngx_http_idem_zone_purge_item(ngx_http_idem_records_t *z,
+    ngx_http_idem_item_t *item)
 {
-    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
-        ngx_http_idem_zone_expire(z, node, node->expires);
+    if ((ngx_msec_int_t) (item->expires - ngx_current_msec) > 0) {
+        ngx_http_idem_zone_expire(z, item, item->expires);
         return 0;
     }
 
-    ngx_http_idem_zone_remove_expired(z, node);
+    ngx_http_idem_zone_remove_expired(z, item);
 
     return 1;
 }
@@ -432,17 +432,17 @@ ngx_http_idem_zone_purge_node(ngx_http_idem_records_t *z,
 
 static void
 ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     ngx_uint_t  record;
 
-    record = (node->reason != NGX_HTTP_IDEM_REASON_DELETED);
+    record = (item->reason != NGX_HTTP_IDEM_REASON_DELETED);
 
     if (record && z->gone) {
-        ngx_http_idem_zone_note(z->gone, node);
+        ngx_http_idem_zone_note(z->gone, item);
     }
 
-    ngx_http_idem_zone_remove(z, node);
+    ngx_http_idem_zone_remove(z, item);
 
     z->zone->expired += record;
 }
@@ -452,7 +452,7 @@ ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
 
 static void
 ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
     size_t                    len;
     ngx_msec_t                over;
@@ -466,27 +466,27 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
 
     noted = &gone->records[gone->n++];
 
-    ngx_memcpy(noted->id, node->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_memcpy(noted->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
-    noted->time = node->claim.time;
+    noted->time = item->claim.time;
     noted->ttl = 0;
     noted->len = 0;
 
-    over = node->expires;
+    over = item->expires;
 
-    if (node->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        noted->ttl = node->u.ttl;
+    if (item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
+        noted->ttl = item->u.ttl;
 
         /* otherwise "until" is the end of a lease */
 
-        if (node->reason != NGX_HTTP_IDEM_REASON_UNKNOWN || node->hold) {
-            over = node->until;
+        if (item->reason != NGX_HTTP_IDEM_REASON_UNKNOWN || item->hold) {
+            over = item->until;
         }
     }
 
     noted->ago = ngx_current_msec - over;
 
-    d = node->details;
+    d = item->details;
 
     if (d) {
         len = ngx_http_idem_chunk_size(ngx_http_idem_details_size(d->len))
@@ -542,16 +542,16 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
 ngx_uint_t
 ngx_http_idem_zone_purge_one(ngx_http_idem_records_t *z, ngx_uint_t work)
 {
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     for ( ;; ) {
-        node = ngx_http_idem_expiry_next(&z->zone->expiry, &work);
+        item = ngx_http_idem_expiry_next(&z->zone->expiry, &work);
 
-        if (node == NULL) {
+        if (item == NULL) {
             return 0;
         }
 
-        if (ngx_http_idem_zone_purge_node(z, node)) {
+        if (ngx_http_idem_zone_purge_item(z, item)) {
             return 1;
         }
     }
@@ -562,7 +562,7 @@ static ngx_uint_t
 ngx_http_idem_zone_evict_one(ngx_http_idem_records_t *z)
 {
     ngx_queue_t           *q;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     if (z->full == NGX_HTTP_IDEM_FULL_REFUSE
         || ngx_queue_empty(&z->zone->completed))
@@ -571,19 +571,19 @@ ngx_http_idem_zone_evict_one(ngx_http_idem_records_t *z)
     }
 
     q = ngx_queue_head(&z->zone->completed);
-    node = ngx_queue_data(q, ngx_http_idem_node_t, completed);
+    item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
 
-    if ((ngx_msec_int_t) (node->expires - ngx_current_msec) <= 0) {
-        return ngx_http_idem_zone_purge_node(z, node);
+    if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
+        return ngx_http_idem_zone_purge_item(z, item);
     }
 
     z->zone->evicted++;
 
     if (z->full == NGX_HTTP_IDEM_FULL_FORGET) {
-        ngx_http_idem_zone_remove(z, node);
+        ngx_http_idem_zone_remove(z, item);
 
     } else {
-        ngx_http_idem_zone_evict(z, node);
+        ngx_http_idem_zone_evict(z, item);
     }
 
     return 1;
@@ -592,12 +592,12 @@ ngx_http_idem_zone_evict_one(ngx_http_idem_records_t *z)
 
 void
 ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node)
+    ngx_http_idem_item_t *item)
 {
-    ngx_http_idem_zone_state(z, node, NGX_HTTP_IDEM_UNUSABLE,
+    ngx_http_idem_zone_state(z, item, NGX_HTTP_IDEM_UNUSABLE,
                              NGX_HTTP_IDEM_REASON_EVICTED);
 
     ngx_http_idem_zone_barrier();
 
-    ngx_http_idem_zone_drop(z, node);
+    ngx_http_idem_zone_drop(z, item);
 }

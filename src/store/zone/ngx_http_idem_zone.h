@@ -63,7 +63,7 @@ typedef enum {
 
 
 typedef struct ngx_http_idem_chunk_s  ngx_http_idem_chunk_t;
-typedef struct ngx_http_idem_node_s   ngx_http_idem_node_t;
+typedef struct ngx_http_idem_item_s   ngx_http_idem_item_t;
 typedef struct ngx_http_idem_details_s
     ngx_http_idem_details_t;
 
@@ -95,7 +95,7 @@ struct ngx_http_idem_chunk_s {
 struct ngx_http_idem_details_s {
     ngx_http_idem_chunk_t   *next;               /* as in any chunk */
     ngx_queue_t              queue;
-    ngx_http_idem_node_t    *node;               /* the record they belong
+    ngx_http_idem_item_t    *item;               /* the record they belong
                                                     to */
     uint32_t                 len;
     u_char                   data[1];
@@ -108,14 +108,14 @@ struct ngx_http_idem_details_s {
  * bytes of the response.
  */
 
-struct ngx_http_idem_node_s {
+struct ngx_http_idem_item_s {
 
     /*
      * The first 64 bytes, a cache line: a lookup reads nothing else of the
      * other records in the bucket.
      */
 
-    ngx_http_idem_node_t    *next;               /* in its bucket */
+    ngx_http_idem_item_t    *next;               /* in its bucket */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
     ngx_msec_t               expires;
     ngx_msec_t               until;              /* in progress: end of the
@@ -152,29 +152,29 @@ struct ngx_http_idem_node_s {
 
 
 /* the size of the slot of a record */
-#define NGX_HTTP_IDEM_NODE_SIZE                                               \
-    ((size_t) 1 << NGX_HTTP_IDEM_NODE_SHIFT)
+#define NGX_HTTP_IDEM_ITEM_SIZE                                               \
+    ((size_t) 1 << NGX_HTTP_IDEM_ITEM_SHIFT)
 
-#define NGX_HTTP_IDEM_NODE_ROOM                                               \
-    (NGX_HTTP_IDEM_NODE_SIZE                                                  \
-     - offsetof(ngx_http_idem_node_t, data))
+#define NGX_HTTP_IDEM_ITEM_ROOM                                               \
+    (NGX_HTTP_IDEM_ITEM_SIZE                                                  \
+     - offsetof(ngx_http_idem_item_t, data))
 
 
 /* the members that ..._zone_change() saves: all but the links and the id */
 
 #define NGX_HTTP_IDEM_UNDO_HEAD                                               \
-    (offsetof(ngx_http_idem_node_t, expiry)                                   \
-     - offsetof(ngx_http_idem_node_t, expires))
+    (offsetof(ngx_http_idem_item_t, expiry)                                   \
+     - offsetof(ngx_http_idem_item_t, expires))
 
 #define NGX_HTTP_IDEM_UNDO_TAIL                                               \
-    (offsetof(ngx_http_idem_node_t, data)                                     \
-     - offsetof(ngx_http_idem_node_t, token))
+    (offsetof(ngx_http_idem_item_t, data)                                     \
+     - offsetof(ngx_http_idem_item_t, token))
 
 
 /* the saved members of the record that is being changed */
 
 typedef struct {
-    ngx_http_idem_node_t    *node;               /* NULL: no change is under
+    ngx_http_idem_item_t    *item;               /* NULL: no change is under
                                                     way */
     u_char                   head[NGX_HTTP_IDEM_UNDO_HEAD];
     u_char                   tail[NGX_HTTP_IDEM_UNDO_TAIL];
@@ -211,7 +211,7 @@ typedef struct {
     ngx_uint_t               busy;               /* a worker holds the lock,
                                                     or died with it */
     ngx_uint_t               mask;               /* buckets - 1 */
-    ngx_http_idem_node_t   **buckets;
+    ngx_http_idem_item_t   **buckets;
     ngx_queue_t              completed;          /* oldest first */
     ngx_uint_t               records;            /* in total; see also
                                                     "states" */
@@ -305,41 +305,41 @@ void ngx_http_idem_zone_unlock(ngx_http_idem_records_t *z);
 
 /* called with the zone locked */
 
-ngx_http_idem_node_t *ngx_http_idem_zone_find(
+ngx_http_idem_item_t *ngx_http_idem_zone_find(
     ngx_http_idem_records_t *z, u_char *id);
 
 /*
  * insert() creates a record that lookups can't find yet; link() makes a
  * complete record visible
  */
-ngx_http_idem_node_t *ngx_http_idem_zone_insert(
+ngx_http_idem_item_t *ngx_http_idem_zone_insert(
     ngx_http_idem_records_t *z, u_char *id, ngx_msec_t expires);
 void ngx_http_idem_zone_link(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 
 /*
  * Members of a linked record are changed between these calls, of one record
  * at a time.  Nothing may be allocated or freed in between.
  */
 void ngx_http_idem_zone_change(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 void ngx_http_idem_zone_changed(ngx_http_idem_records_t *z);
 
 void ngx_http_idem_zone_state(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_state_e state,
+    ngx_http_idem_item_t *item, ngx_http_idem_state_e state,
     ngx_http_idem_reason_e reason);
 void ngx_http_idem_zone_expire(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_msec_t expires);
+    ngx_http_idem_item_t *item, ngx_msec_t expires);
 void ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 
 /* drops the response; the record still says that the request was executed */
 void ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 
 /* moves the record to the end of the eviction queue */
 void ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 
 /* allocates a slot, evicting if necessary */
 void *ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind);
@@ -355,16 +355,16 @@ void ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n);
  * Stores a record as a commit has it, replacing any record with the same id,
  * at the end of the eviction queue.  NULL: there is no room.
  */
-ngx_http_idem_node_t *ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
+ngx_http_idem_item_t *ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires);
 
 /* fills the result of a begin that found a completed or unusable record */
 void ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 /* ... without the response */
 void ngx_http_idem_zone_found_record(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_op_t *op);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 
 /* ..._bytes.c: called with the zone locked */
@@ -400,24 +400,24 @@ typedef struct {
  * there is no room, and all pieces were freed.
  */
 ngx_int_t ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
+    ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece);
 
 /* reads about "piece" more bytes of a completed record; NGX_ERROR: corrupt */
 ngx_int_t ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_http_idem_copy_t *copy, size_t piece);
+    ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, size_t piece);
 
 /* whether "copy" has read pieces of this very response */
-ngx_uint_t ngx_http_idem_zone_reads(ngx_http_idem_node_t *node,
+ngx_uint_t ngx_http_idem_zone_reads(ngx_http_idem_item_t *item,
     ngx_http_idem_copy_t *copy);
 
 /* frees the pieces of a record whose lease expired; 0: there are none */
 ngx_uint_t ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z);
 
 /* frees the pieces of a record in progress before its state changes */
-#define ngx_http_idem_zone_unfill(z, node)                                    \
-    if ((node)->size) {                                                       \
-        ngx_http_idem_zone_drop(z, node);                                     \
+#define ngx_http_idem_zone_unfill(z, item)                                    \
+    if ((item)->size) {                                                       \
+        ngx_http_idem_zone_drop(z, item);                                     \
     }
 
 /*
@@ -425,20 +425,20 @@ ngx_uint_t ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z);
  * NGX_DECLINED: there is no room.
  */
 ngx_int_t ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_chain_t *in, size_t size);
+    ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size);
 
 /* frees the response of a record that is not completed (any more) */
 void ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 
 /* NGX_ERROR: the response is corrupt */
 ngx_int_t ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, u_char *p);
+    ngx_http_idem_item_t *item, u_char *p);
 
 void ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_str_t *details);
+    ngx_http_idem_item_t *item, ngx_str_t *details);
 void ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
-    ngx_http_idem_node_t *node, ngx_pool_t *pool, size_t max,
+    ngx_http_idem_item_t *item, ngx_pool_t *pool, size_t max,
     ngx_str_t *details);
 
 /* evicts the oldest details; 0: there are none */
@@ -463,9 +463,9 @@ size_t ngx_http_idem_chunk_size(size_t size);
  * called with the zone locked; entry() returns NULL: no memory, op->result
  * set
  */
-ngx_uint_t ngx_http_idem_zone_visible(ngx_http_idem_node_t *node);
+ngx_uint_t ngx_http_idem_zone_visible(ngx_http_idem_item_t *item);
 ngx_http_idem_entry_t *ngx_http_idem_zone_entry(
-    ngx_http_idem_records_t *z, ngx_http_idem_node_t *node,
+    ngx_http_idem_records_t *z, ngx_http_idem_item_t *item,
     ngx_http_idem_op_t *op);
 
 /* adds a slice to op->list; takes the lock itself */
@@ -478,23 +478,23 @@ ngx_uint_t ngx_http_idem_zone_walk(ngx_http_idem_records_t *z,
 void ngx_http_idem_zone_repair(ngx_http_idem_records_t *z);
 
 /* whether the record belongs in the eviction queue */
-#define ngx_http_idem_zone_queued(z, node)                                    \
+#define ngx_http_idem_zone_queued(z, item)                                    \
     ((z)->full != NGX_HTTP_IDEM_FULL_EVICT                                    \
-     || ((node)->state == NGX_HTTP_IDEM_COMPLETED && (node)->chunks))
+     || ((item)->state == NGX_HTTP_IDEM_COMPLETED && (item)->chunks))
 
 
 /* ..._expiry.c: called with the zone locked */
 
 void ngx_http_idem_expiry_init(ngx_http_idem_expiry_t *expiry);
 void ngx_http_idem_expiry_add(ngx_http_idem_expiry_t *expiry,
-    ngx_http_idem_node_t *node);
+    ngx_http_idem_item_t *item);
 
 /*
  * Returns the next record that may have expired, and leaves it in the wheel.
  * NULL: there is none, or "work" is used up.  Each returned record and each
  * tick count as one unit of work.
  */
-ngx_http_idem_node_t *ngx_http_idem_expiry_next(
+ngx_http_idem_item_t *ngx_http_idem_expiry_next(
     ngx_http_idem_expiry_t *expiry, ngx_uint_t *work);
 
 

@@ -227,9 +227,9 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
 
     p = ngx_align_ptr(p, NGX_ALIGNMENT);
 
-    zone->buckets = (ngx_http_idem_node_t **) p;
+    zone->buckets = (ngx_http_idem_item_t **) p;
     zone->mask = n - 1;
-    p += n * sizeof(ngx_http_idem_node_t *);
+    p += n * sizeof(ngx_http_idem_item_t *);
 
     name = &z->shm_zone->shm.name;
 
@@ -237,7 +237,7 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
         return NGX_ERROR;
     }
 
-    ngx_memzero(zone->buckets, n * sizeof(ngx_http_idem_node_t *));
+    ngx_memzero(zone->buckets, n * sizeof(ngx_http_idem_item_t *));
 
     z->shpool->log_ctx = p;
     p = ngx_sprintf(p, " in idempotency zone \"%V\"%Z", name);
@@ -446,7 +446,7 @@ ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old, ngx_http_idem_zone_t *zone)
     u_char                *start, *end;
     ngx_uint_t             i, n, seen, most, tries;
     ngx_slab_pool_t       *shpool;
-    ngx_http_idem_node_t  *node;
+    ngx_http_idem_item_t  *item;
 
     shpool = (ngx_slab_pool_t *) old->shm.addr;
 
@@ -463,22 +463,22 @@ ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old, ngx_http_idem_zone_t *zone)
     seen = 0;
     start = old->shm.addr;
     end = start + old->shm.size;
-    most = old->shm.size / sizeof(ngx_http_idem_node_t);
+    most = old->shm.size / sizeof(ngx_http_idem_item_t);
 
     for (i = 0; i <= zone->mask; i++) {
 
-        for (node = zone->buckets[i]; node; node = node->next) {
+        for (item = zone->buckets[i]; item; item = item->next) {
 
-            if ((u_char *) node < start
-                || (u_char *) node
-                   > end - sizeof(ngx_http_idem_node_t)
+            if ((u_char *) item < start
+                || (u_char *) item
+                   > end - sizeof(ngx_http_idem_item_t)
                 || ++seen > most)
             {
                 ngx_shmtx_unlock(&shpool->mutex);
                 return ngx_max(n, 1);
             }
 
-            if ((ngx_msec_int_t) (node->expires - ngx_current_msec) > 0) {
+            if ((ngx_msec_int_t) (item->expires - ngx_current_msec) > 0) {
                 n++;
             }
         }

@@ -10,7 +10,7 @@
  * If packets are dropped, the kernel repeats its SYN with an increasing
  * delay.  When the network is back, the attempt may not notice for as long as
  * the outage lasted.  So another attempt is made ten times a second, and the
- * first one that succeeds becomes the connection.  The last NGX_REDIS_KNOCKS
+ * first one that succeeds becomes the connection.  The last NGX_REDIS_PROBES
  * attempts are kept besides the first one, so that a distant server has time
  * to answer.  All of them end with the first one, after connect_timeout.
  *
@@ -28,18 +28,18 @@
 #include "ngx_redis_topology.h"
 
 
-#define NGX_REDIS_KNOCK  100
+#define NGX_REDIS_PROBE  100
 
 
-static void ngx_redis_knock_answer(ngx_event_t *ev);
-static void ngx_redis_knock_adopt(ngx_redis_conn_t *conn,
+static void ngx_redis_probe_answer(ngx_event_t *ev);
+static void ngx_redis_probe_adopt(ngx_redis_conn_t *conn,
     ngx_connection_t *c);
-static void ngx_redis_knock_forget(ngx_redis_conn_t *conn,
+static void ngx_redis_probe_forget(ngx_redis_conn_t *conn,
     ngx_connection_t *c);
 
 
 void
-ngx_redis_knock(ngx_redis_conn_t *conn)
+ngx_redis_probe(ngx_redis_conn_t *conn)
 {
     /* other connections carry no commits, so they need not be back this
        fast */
@@ -48,30 +48,30 @@ ngx_redis_knock(ngx_redis_conn_t *conn)
         return;
     }
 
-    ngx_add_timer(&conn->knock, NGX_REDIS_KNOCK);
+    ngx_add_timer(&conn->probe, NGX_REDIS_PROBE);
 }
 
 
 void
-ngx_redis_knock_stop(ngx_redis_conn_t *conn)
+ngx_redis_probe_stop(ngx_redis_conn_t *conn)
 {
     ngx_uint_t  i;
 
-    if (conn->knock.timer_set) {
-        ngx_del_timer(&conn->knock);
+    if (conn->probe.timer_set) {
+        ngx_del_timer(&conn->probe);
     }
 
-    for (i = 0; i < NGX_REDIS_KNOCKS; i++) {
-        if (conn->knocks[i]) {
-            ngx_close_connection(conn->knocks[i]);
-            conn->knocks[i] = NULL;
+    for (i = 0; i < NGX_REDIS_PROBES; i++) {
+        if (conn->probes[i]) {
+            ngx_close_connection(conn->probes[i]);
+            conn->probes[i] = NULL;
         }
     }
 }
 
 
 void
-ngx_redis_knock_handler(ngx_event_t *ev)
+ngx_redis_probe_handler(ngx_event_t *ev)
 {
     ngx_int_t              rc;
     ngx_uint_t             last;
@@ -80,9 +80,9 @@ ngx_redis_knock_handler(ngx_event_t *ev)
     ngx_redis_conn_t      *conn;
 
     conn = ev->data;
-    last = NGX_REDIS_KNOCKS - 1;
+    last = NGX_REDIS_PROBES - 1;
 
-    ngx_add_timer(ev, NGX_REDIS_KNOCK);
+    ngx_add_timer(ev, NGX_REDIS_PROBE);
 
     ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
 
@@ -102,26 +102,26 @@ ngx_redis_knock_handler(ngx_event_t *ev)
     c = pc.connection;
 
     c->data = conn;
-    c->read->handler = ngx_redis_knock_answer;
-    c->write->handler = ngx_redis_knock_answer;
+    c->read->handler = ngx_redis_probe_answer;
+    c->write->handler = ngx_redis_probe_answer;
 
-    if (conn->knocks[last]) {
-        ngx_close_connection(conn->knocks[last]);
+    if (conn->probes[last]) {
+        ngx_close_connection(conn->probes[last]);
     }
 
-    ngx_memmove(&conn->knocks[1], &conn->knocks[0],
+    ngx_memmove(&conn->probes[1], &conn->probes[0],
                 last * sizeof(ngx_connection_t *));
 
-    conn->knocks[0] = c;
+    conn->probes[0] = c;
 
     if (rc == NGX_OK) {
-        ngx_redis_knock_adopt(conn, c);
+        ngx_redis_probe_adopt(conn, c);
     }
 }
 
 
 static void
-ngx_redis_knock_answer(ngx_event_t *ev)
+ngx_redis_probe_answer(ngx_event_t *ev)
 {
     ngx_connection_t  *c;
     ngx_redis_conn_t  *conn;
@@ -131,13 +131,13 @@ ngx_redis_knock_answer(ngx_event_t *ev)
 
     if (ngx_redis_connect_error(c)) {
         /* the first attempt will get the same error */
-        ngx_redis_knock_forget(conn, c);
+        ngx_redis_probe_forget(conn, c);
         ngx_close_connection(c);
         return;
     }
 
     if (ev->write) {
-        ngx_redis_knock_adopt(conn, c);
+        ngx_redis_probe_adopt(conn, c);
     }
 }
 
@@ -145,11 +145,11 @@ ngx_redis_knock_answer(ngx_event_t *ev)
 /* replaces the first attempt */
 
 static void
-ngx_redis_knock_adopt(ngx_redis_conn_t *conn, ngx_connection_t *c)
+ngx_redis_probe_adopt(ngx_redis_conn_t *conn, ngx_connection_t *c)
 {
     ngx_connection_t  *old;
 
-    ngx_redis_knock_forget(conn, c);
+    ngx_redis_probe_forget(conn, c);
 
     old = conn->connection;
 
@@ -173,13 +173,13 @@ ngx_redis_knock_adopt(ngx_redis_conn_t *conn, ngx_connection_t *c)
 
 
 static void
-ngx_redis_knock_forget(ngx_redis_conn_t *conn, ngx_connection_t *c)
+ngx_redis_probe_forget(ngx_redis_conn_t *conn, ngx_connection_t *c)
 {
     ngx_uint_t  i;
 
-    for (i = 0; i < NGX_REDIS_KNOCKS; i++) {
-        if (conn->knocks[i] == c) {
-            conn->knocks[i] = NULL;
+    for (i = 0; i < NGX_REDIS_PROBES; i++) {
+        if (conn->probes[i] == c) {
+            conn->probes[i] = NULL;
         }
     }
 }
