@@ -253,7 +253,7 @@ run(scenario_t *s)
 
         /* the worst place: in the middle of a change */
 
-        if (s->repair && !tried && (m.z.zone->undo.node || n == 60)) {
+        if (s->repair && !tried && (m.z.zone->undo.item || n == 60)) {
             tried = 1;
 
             if (!recovers_from_repair()) {

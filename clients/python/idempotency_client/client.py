@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Callable, Optional
 
 from . import answers
@@ -229,6 +230,10 @@ class Client:
                         self._flights[op.name] = op
                 flight.callers += 1
 
+            left = threading.Event()
+            forget = (cancel.on_set(partial(self._leave, flight, left))
+                      if cancel is not None else lambda: None)
+
             if not first:
                 op.emit("fold")
             elif cancel is None:
@@ -237,7 +242,7 @@ class Client:
                 threading.Thread(target=self._fly, args=(flight,),
                                  daemon=True).start()
 
-            response = self._join(flight, cancel)
+            response = self._join(flight, left, forget)
 
             # a stream is read by one: the gateway has it for the others
 
@@ -250,34 +255,40 @@ class Client:
 
         return response if first or response.is_stream else _copy(response)
 
-    def _join(self, flight, cancel):
-        def wake():
-            with flight.change:
-                flight.change.notify_all()
-
-        forget = cancel.on_set(wake) if cancel is not None else None
-
+    def _join(self, flight, left, forget):
         with flight.change:
-            while not flight.over and not (cancel and cancel.is_set()):
+            while not flight.over and not left.is_set():
                 flight.change.wait()
 
-        if forget is not None:
-            forget()
+        forget()
 
-        if not flight.over:
-            with self._lock:
-                flight.callers -= 1
-                last = flight.callers == 0
-                if last:
-                    self._land(flight)
-            if last:
-                flight.cancel.set()
-                flight.emit("end", outcome="aborted")
+        if left.is_set():
             raise Cancelled()
-
         if flight.error is not None:
             raise flight.error
         return flight.result
+
+    # In the thread that cancels: when cancel.set() returns, nobody can fold
+    # into a call that all its callers have left.
+
+    def _leave(self, flight, left):
+        if flight.over:
+            return
+
+        with self._lock:
+            flight.callers -= 1
+            last = flight.callers == 0
+            if last:
+                self._land(flight)
+
+        left.set()
+
+        if last:
+            flight.cancel.set()
+            flight.emit("end", outcome="aborted")
+
+        with flight.change:
+            flight.change.notify_all()
 
     def _fly(self, op):
         try:
