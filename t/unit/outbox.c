@@ -323,9 +323,9 @@ main(void)
     is(called, 0, "nobody is called");
     is(op.pending, 0, "it is over");
     is(has_node, 1, "it ran: it is kept");
-    is(node.u.locked_until, 1020000, "for certain as long as its lock lasts");
-    is(node.until, 1060000, "its time counts from when it was sent");
-    ok(ngx_memcmp(node.token, op.token, NGX_HTTP_IDEM_TOKEN_LEN) == 0,
+    is(item.u.locked_until, 1020000, "for certain as long as its lock lasts");
+    is(item.until, 1060000, "its time counts from when it was sent");
+    ok(ngx_memcmp(item.token, op.token, NGX_HTTP_IDEM_TOKEN_LEN) == 0,
        "under its token");
     is(shared.figures.kept, 1, "counted as kept");
     is(failures, 1, "and as a failure");
@@ -365,8 +365,8 @@ main(void)
 
     has_node = 1;
     zone.records = 1;
-    node.until = ngx_current_msec + 1000;
-    node.u.locked_until = ngx_current_msec;
+    item.until = ngx_current_msec + 1000;
+    item.u.locked_until = ngx_current_msec;
     inside = NULL;
 
     is(ngx_http_idem_store_submit(&op), NGX_AGAIN, "in doubt: it waits");
