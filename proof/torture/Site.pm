@@ -16,6 +16,8 @@ use JSON::PP ();
 use POSIX ();
 use Time::HiRes qw(time sleep);
 
+use IdempotencyTest::Process qw(free_port);
+
 
 use constant {
     LEASE   => 3,                       # s; from that on commits are plain
@@ -36,22 +38,12 @@ sub new
 
     my $self = bless { %o, pid => {}, proxied => 0 }, $class;
     my @names = (qw(app redis), @proxies, map { ($_, "${_}2") } qw(A B C D E F));
-    my @ports = map { free_port() } @names;
 
-    @{ $self->{port} }{@names} = map { $_->[0] } @ports;
-    close $_->[1] for @ports;
+    @{ $self->{port} }{@names} = map { free_port() } @names;
 
     return $self;
 }
 
-
-# held until all are known, so that none is given twice
-
-sub free_port
-{
-    my $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 0, Listen => 1) or die $!;
-    return [ $s->sockport, $s ];
-}
 
 sub listening { IO::Socket::INET->new(PeerAddr => "127.0.0.1:$_[0]", Timeout => 1) }
 
