@@ -1108,3 +1108,92 @@ for my $at ('', '/fold') {
     }
 --- client
 kept_out($_, "/$_/ok", \@::alice, []) for qw(front if);
+
+
+
+=== TEST 20: locations by the same name in different locations
+--- http_config
+    set_real_ip_from  127.0.0.1;
+    real_ip_header    X-Client;
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+
+    # the URI does not count
+
+    location /closed/ {
+        allow                    10.0.0.1;
+        deny                     all;
+        idempotency_fingerprint  off;
+
+        location ~ ok$ {
+            proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+
+    location /open/ {
+        idempotency_fingerprint  off;
+
+        location ~ ok$ {
+            proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+
+    # a regular expression, and a prefix that looks the same
+
+    location ~ /kind/ {
+        allow                    10.0.0.1;
+        deny                     all;
+        idempotency_fingerprint  off;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location ^~ /kind/ {
+        idempotency_fingerprint  off;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    # the way depends on the client
+
+    location /way/ {
+        if ($http_x_inside) {
+            rewrite  ^/way/(.*) /closed/way/$1 last;
+        }
+
+        rewrite  ^/way/(.*) /open/way/$1 last;
+    }
+--- client
+my %in = ('X-Client' => '10.0.0.1');
+
+for my $case (['/closed/ok', '/open/ok'], ['/a/kind/ok', '/kind/ok']) {
+    my ($closed, $open) = @$case;
+    my %key = ('Idempotency-Key' => new_key());
+
+    is(http_post("$closed?op=$closed", 'x', { %key, %in })->body, "run 1\n",
+       "$closed: ran");
+
+    my $r = http_post("$open?op=$closed", 'x', \%key);
+
+    is($r->status, 403, "$open: checked where it ran");
+    is($r->header('Idempotent-Replayed'), undef, "$open: not replayed");
+
+    $r = http_post("$open?op=$closed", 'x', { %key, %in });
+
+    is($r->body, "run 1\n", "$open: let in there");
+    is($r->header('Idempotent-Replayed'), 'true', "$open: replayed");
+    is(app_count($closed), 1, "$closed: ran once");
+}
+
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/way/ok?op=way', 'x', { %key, %in, 'X-Inside' => 1 })->body,
+   "run 1\n", 'way: ran inside');
+
+my $r = http_post('/way/ok?op=way', 'x', \%key);
+
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'way: elsewhere');
+is($r->header('Idempotent-Replayed'), undef, 'way: not replayed');
+
+$r = http_post('/way/ok?op=way', 'x', { %key, %in, 'X-Inside' => 1 });
+
+is($r->header('Idempotent-Replayed'), 'true', 'way: the same way');

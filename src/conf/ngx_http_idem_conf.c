@@ -156,6 +156,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->own = prev->own;
     }
 
+    conf->place = ngx_http_idem_conf_place(clcf, prev->place);
+
     if (conf->store == NGX_CONF_UNSET_PTR) {
         conf->off = prev->off;
     }

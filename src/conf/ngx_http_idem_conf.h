@@ -222,6 +222,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_store_t        *store;                 /* NULL: off       */
+    /* id of the location, see ..._conf_servers.c; 0: a server */
+    uint64_t                      place;
     unsigned                      own:1;                 /* set here, not
                                                             inherited       */
     /* set to off here or in an outer location */
@@ -404,6 +406,8 @@ ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
 
 /* ..._conf_servers.c */
 
+uint64_t ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf,
+    uint64_t outer);
 ngx_int_t ngx_http_idem_conf_server(ngx_conf_t *cf);
 void ngx_http_idem_conf_servers(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id);

@@ -42,6 +42,39 @@ static uint64_t ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf);
 static uint64_t ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text);
 
 
+/*
+ * The id of a location: the name alone is not enough, since the same regular
+ * expression may be in two locations, and "location = /a" may be next to
+ * "location /a".  "if" and "limit_except" are part of their location.
+ */
+
+uint64_t
+ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf, uint64_t outer)
+{
+    ngx_str_t  kind;
+
+    if (clcf->noname || clcf->name.len == 0) {
+        return outer;
+    }
+
+    ngx_str_set(&kind, "^");
+
+    if (clcf->exact_match) {
+        ngx_str_set(&kind, "=");
+    }
+
+#if (NGX_PCRE)
+    if (clcf->regex) {
+        ngx_str_set(&kind, "~");
+    }
+#endif
+
+    outer = ngx_http_idem_server_text(outer ? outer : NGX_HTTP_IDEM_FNV, &kind);
+
+    return ngx_http_idem_server_text(outer, &clcf->name);
+}
+
+
 /* called for a location where the module is enabled */
 
 ngx_int_t

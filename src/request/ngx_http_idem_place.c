@@ -36,8 +36,8 @@
 #define NGX_HTTP_IDEM_PLACE      "X-Idempotency-Place"
 #define NGX_HTTP_IDEM_PLACE_LEN  (sizeof(NGX_HTTP_IDEM_PLACE) - 1)
 
-/* its value: the id of the server in hex, and a character */
-#define NGX_HTTP_IDEM_SERVER_LEN  16
+/* its value: the ids of the server and of the location in hex */
+#define NGX_HTTP_IDEM_PLACE_ID_LEN  16
 
 
 static ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
@@ -47,6 +47,8 @@ static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b);
 static ngx_http_idem_header_t *ngx_http_idem_find_place(
     ngx_http_idem_response_t *response);
+static uint64_t ngx_http_idem_place_id(ngx_http_idem_header_t *kept,
+    ngx_uint_t n);
 static ngx_uint_t ngx_http_idem_is_place(ngx_str_t *name);
 static ngx_int_t ngx_http_idem_place_decode(ngx_http_request_t *r,
     ngx_http_idem_found_t *found, ngx_http_idem_response_t *response);
@@ -56,7 +58,7 @@ ngx_int_t
 ngx_http_idem_place_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_move_t      *move;
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_loc_conf_t  *conf;
 
     if (!ngx_http_idem_may_differ(r, ctx)) {
         return NGX_OK;
@@ -66,12 +68,11 @@ ngx_http_idem_place_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
     move = ctx->work.moves->elts;
     move->begin = 1;
-    move->noname = clcf->noname;
-    move->exact = clcf->exact_match;
+    move->place = conf->place;
 
     return ngx_http_idem_asked(r, &move->target, &move->args);
 }
@@ -149,7 +150,7 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* marks the first move as a place, with the id of the server or 0 */
+/* marks the first move as a place: the ids of the server or 0, and location */
 
 ngx_int_t
 ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -178,17 +179,13 @@ ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     kept->valid = 1;
     ngx_str_set(&kept->name, NGX_HTTP_IDEM_PLACE);
 
-    kept->value.data = ngx_pnalloc(r->pool, NGX_HTTP_IDEM_SERVER_LEN + 1);
+    kept->value.len = 2 * NGX_HTTP_IDEM_PLACE_ID_LEN;
+    kept->value.data = ngx_pnalloc(r->pool, kept->value.len);
     if (kept->value.data == NULL) {
         return NGX_ERROR;
     }
 
-    /* "location = /a" and "location /a" have the same name */
-
-    kept->value.len = ngx_sprintf(kept->value.data, "%016xL%c", id,
-                                  move->noname ? '?'
-                                  : move->exact ? '=' : '/')
-                      - kept->value.data;
+    ngx_sprintf(kept->value.data, "%016xL%016xL", id, move->place);
 
     return NGX_OK;
 }
@@ -199,14 +196,11 @@ ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 ngx_uint_t
 ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_move_t *step)
 {
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_loc_conf_t  *conf;
 
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    return step->begin
-           && ngx_http_idem_same_text(&clcf->name, &step->location)
-           && (clcf->noname || step->noname
-               || clcf->exact_match == step->exact);
+    return step->begin && conf->place == step->place;
 }
 
 
@@ -237,9 +231,6 @@ ngx_http_core_srv_conf_t *
 ngx_http_idem_place_server(ngx_http_request_t *r,
     ngx_http_idem_response_t *response)
 {
-    u_char                   c;
-    size_t                   i;
-    uint64_t                 id;
     ngx_http_idem_header_t  *kept;
 
     kept = ngx_http_idem_find_place(response);
@@ -248,14 +239,32 @@ ngx_http_idem_place_server(ngx_http_request_t *r,
         return NULL;
     }
 
+    return ngx_http_idem_other_server(r, ngx_http_idem_place_id(kept, 0));
+}
+
+
+/* the n-th id in the header; 0 if it is not there */
+
+static uint64_t
+ngx_http_idem_place_id(ngx_http_idem_header_t *kept, ngx_uint_t n)
+{
+    u_char      c, *p;
+    uint64_t    id;
+    ngx_uint_t  i;
+
+    if (kept->value.len != 2 * NGX_HTTP_IDEM_PLACE_ID_LEN) {
+        return 0;
+    }
+
+    p = kept->value.data + n * NGX_HTTP_IDEM_PLACE_ID_LEN;
     id = 0;
 
-    for (i = 0; i < ngx_min(kept->value.len, NGX_HTTP_IDEM_SERVER_LEN); i++) {
-        c = kept->value.data[i];
+    for (i = 0; i < NGX_HTTP_IDEM_PLACE_ID_LEN; i++) {
+        c = p[i];
         id = (id << 4) | (c <= '9' ? c - '0' : c - 'a' + 10);
     }
 
-    return ngx_http_idem_other_server(r, id);
+    return id;
 }
 
 
@@ -265,7 +274,6 @@ ngx_int_t
 ngx_http_idem_way_read(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_response_t *response, ngx_str_t *value)
 {
-    u_char                   c;
     ngx_int_t                rc;
     ngx_http_idem_move_t    *step;
     ngx_http_idem_header_t  *kept;
@@ -280,12 +288,7 @@ ngx_http_idem_way_read(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     step = ctx->follow.steps->elts;
     step->begin = 1;
-
-    if (kept->value.len > NGX_HTTP_IDEM_SERVER_LEN) {
-        c = kept->value.data[NGX_HTTP_IDEM_SERVER_LEN];
-        step->noname = (c == '?');
-        step->exact = (c == '=');
-    }
+    step->place = ngx_http_idem_place_id(kept, 1);
 
     return NGX_OK;
 }

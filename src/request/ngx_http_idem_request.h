@@ -153,8 +153,7 @@ typedef struct {
                                                         was reached         */
     unsigned                             get:1;      /* the method is GET   */
     unsigned                             begin:1;    /* location of begin   */
-    unsigned                             exact:1;    /* "location ="        */
-    unsigned                             noname:1;   /* an "if" in it       */
+    uint64_t                             place;      /* its id, if begin    */
 } ngx_http_idem_move_t;
 
 
