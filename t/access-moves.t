@@ -1197,3 +1197,31 @@ is($r->header('Idempotent-Replayed'), undef, 'way: not replayed');
 $r = http_post('/way/ok?op=way', 'x', { %key, %in, 'X-Inside' => 1 });
 
 is($r->header('Idempotent-Replayed'), 'true', 'way: the same way');
+
+
+
+=== TEST 21: a URI without a path, by a way that is remembered
+--- config
+    location / {
+        rewrite  ^/(.*) /app/$1 last;
+    }
+
+    location /app/ {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+--- client
+my $key = new_key();
+my $request = "POST http://example.com?op=a HTTP/1.1\r\nHost: example.com\r\n"
+              . "Idempotency-Key: $key\r\nContent-Length: 1\r\n"
+              . "Connection: close\r\n\r\nx";
+
+my $r = http_raw($request);
+
+is($r->body, "run 1\n", 'ran');
+
+$r = http_raw($request);
+
+is($r->body, "run 1\n", 'the same');
+is($r->header('Idempotent-Replayed'), 'true', 'replayed');
+is(app_count('a'), 1, 'ran once');

@@ -93,7 +93,7 @@ ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
     len = r->unparsed_uri.len;
 
     asked = ngx_pcalloc(r->pool, sizeof(ngx_http_request_t));
-    p = ngx_pnalloc(r->pool, 2 * (len + 1));
+    p = ngx_pnalloc(r->pool, 2 * (len + 2));
 
     if (asked == NULL || p == NULL) {
         return NGX_ERROR;
@@ -101,6 +101,13 @@ ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
 
     asked->connection = r->connection;
     asked->uri_start = p;
+
+    /* "POST http://host?args" has no path */
+
+    if (len == 0 || r->unparsed_uri.data[0] != '/') {
+        *p++ = '/';
+    }
+
     asked->uri_end = ngx_cpymem(p, r->unparsed_uri.data, len);
     *asked->uri_end = ' ';
     asked->uri.data = asked->uri_end + 1;
