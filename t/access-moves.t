@@ -1225,3 +1225,96 @@ $r = http_raw($request);
 is($r->body, "run 1\n", 'the same');
 is($r->header('Idempotent-Replayed'), 'true', 'replayed');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 22: a server whose addresses have changed since
+--- http_config
+    set_real_ip_from  127.0.0.1;
+    real_ip_header    X-Client;
+
+    server {
+        listen                127.0.0.1:$TEST_NGINX_PORT_2;
+        #listen               127.0.0.1:$TEST_NGINX_PORT_3;
+        server_name           inner;
+        idempotency           $TEST_STORE;
+
+        location / {
+            allow             10.0.0.1;
+            deny              all;
+            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my @inner = (port => $ENV{TEST_NGINX_PORT_2});
+my %key = ('Idempotency-Key' => new_key(), Host => 'inner');
+my %in = (%key, 'X-Client' => '10.0.0.1');
+
+is(http_post('/ok?op=a', 'x', \%in, @inner)->body, "run 1\n", 'ran');
+
+edit_config(sub { s/#listen/listen/ });
+ok(nginx_reload(), 'reloaded');
+
+my $r = http_post('/ok?op=a', 'x', \%key);
+
+is($r->status, 403, 'who is kept out of the inner server');
+is($r->header('Idempotent-Replayed'), undef, 'gets nothing by the outer one');
+
+for my $at ([], \@inner, [port => $ENV{TEST_NGINX_PORT_3}]) {
+    $r = http_post('/ok?op=a', 'x', \%in, @$at);
+
+    is($r->body, "run 1\n", 'who is let in');
+    is($r->header('Idempotent-Replayed'), 'true', 'who is let in: replayed');
+}
+
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 23: a server that is out of reach
+--- http_config
+    server {
+        listen           unix:$TEST_NGINX_SERVER_ROOT/inner.sock;
+        server_name      inner;
+
+        location / {
+            idempotency  $TEST_STORE;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my @inner = (unix => "$ENV{TEST_NGINX_SERVER_ROOT}/inner.sock");
+
+for my $made ('inner', 'outer') {
+    my %key = ('Idempotency-Key' => new_key(), Host => 'inner');
+    my @at = $made eq 'inner' ? @inner : ();
+
+    is(http_post("/ok?op=$made", 'x', \%key, @at)->body, "run 1\n",
+       "$made: ran");
+
+    my $r = http_post("/ok?op=$made", 'x', \%key);
+
+    if ($made eq 'inner') {
+        is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'inner: not by TCP');
+        is($r->header('Idempotent-Replayed'), undef, 'inner: not replayed');
+        is_deeply($r->json->{error}{details}, {}, 'inner: is told nothing');
+
+    } else {
+        is($r->header('Idempotent-Replayed'), 'true', 'outer: by TCP');
+    }
+
+    $r = http_post("/ok?op=$made", 'x', \%key, @inner);
+
+    is($r->header('Idempotent-Replayed'), 'true', "$made: by its socket");
+    is(app_count($made), 1, "$made: ran once");
+}

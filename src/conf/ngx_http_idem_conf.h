@@ -195,7 +195,9 @@ typedef struct {
 
 typedef struct {
     ngx_http_core_srv_conf_t        *cscf;
-    uint64_t                         id;
+    uint32_t                         names;      /* a hash each             */
+    uint32_t                         addrs;
+    ngx_uint_t                       reach;
 } ngx_http_idem_server_t;
 
 
@@ -411,8 +413,10 @@ uint64_t ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf,
 ngx_int_t ngx_http_idem_conf_server(ngx_conf_t *cf);
 void ngx_http_idem_conf_servers(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id);
-ngx_http_core_srv_conf_t *ngx_http_idem_other_server(ngx_http_request_t *r,
+ngx_http_idem_server_t *ngx_http_idem_other_server(ngx_http_request_t *r,
     uint64_t id);
+ngx_uint_t ngx_http_idem_reaches(ngx_http_request_t *r,
+    ngx_http_idem_server_t *server);
 ngx_uint_t ngx_http_idem_may_be_page(ngx_http_request_t *r);
 
 /* ..._value.c */

@@ -12,8 +12,15 @@
  * the client.  So two servers with different addresses may get the same
  * request, and need not have the same access checks.  Then each server has an
  * id that is stored with a response, and a retry in another server is
- * redirected.  The id is a hash of the names and addresses of the server, so
- * that it survives a reload; ids of other hosts are unknown and ignored.
+ * redirected.
+ *
+ * The id has a hash of the names and one of the addresses of the server, so
+ * that it survives a reload.  If no server has the id, since the response was
+ * made on another host or before a reload, a server with the same names is
+ * meant; if there is none, the id is ignored.
+ *
+ * Nobody is redirected to a server with UNIX-domain sockets or loopback
+ * addresses only who came by an address that others can reach.
  *
  * Usually all servers have the same addresses, and nothing is stored.
  *
@@ -31,6 +38,13 @@
 #define NGX_HTTP_IDEM_FNV        0xcbf29ce484222325ULL
 #define NGX_HTTP_IDEM_FNV_PRIME  0x100000001b3ULL
 
+/* of an address: who can reach it */
+#define NGX_HTTP_IDEM_REACH_UNIX      0
+#define NGX_HTTP_IDEM_REACH_LOOPBACK  1
+#define NGX_HTTP_IDEM_REACH_ANY       2
+
+#define ngx_http_idem_server_fold(sum)  (uint32_t) ((sum) ^ ((sum) >> 32))
+
 
 static ngx_http_idem_server_t *ngx_http_idem_find_server(
     ngx_http_idem_main_conf_t *mcf, ngx_http_core_srv_conf_t *cscf);
@@ -38,7 +52,8 @@ static ngx_uint_t ngx_http_idem_same_servers(ngx_http_idem_main_conf_t *mcf,
     ngx_http_conf_addr_t *a, ngx_http_conf_addr_t *b);
 static ngx_uint_t ngx_http_idem_has_server(ngx_http_conf_addr_t *addr,
     ngx_http_core_srv_conf_t *cscf);
-static uint64_t ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf);
+static ngx_uint_t ngx_http_idem_reach(struct sockaddr *sa);
+static uint32_t ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf);
 static uint64_t ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text);
 
 
@@ -97,7 +112,9 @@ ngx_http_idem_conf_server(ngx_conf_t *cf)
     }
 
     server->cscf = cscf;
-    server->id = ngx_http_idem_server_names(cscf);
+    server->names = ngx_http_idem_server_names(cscf);
+    server->addrs = 0;
+    server->reach = NGX_HTTP_IDEM_REACH_UNIX;
 
     return NGX_OK;
 }
@@ -108,6 +125,7 @@ ngx_http_idem_conf_server(ngx_conf_t *cf)
 void
 ngx_http_idem_conf_servers(ngx_conf_t *cf)
 {
+    uint64_t                    sum;
     ngx_uint_t                  i, j, k;
     ngx_http_conf_addr_t       *addr, *first;
     ngx_http_conf_port_t       *port;
@@ -137,10 +155,18 @@ ngx_http_idem_conf_servers(ngx_conf_t *cf)
                     continue;
                 }
 
-                /* independent of the order of "listen" */
+                /*
+                 * independent of the order of "listen"; the same address may
+                 * be there for TCP and for QUIC
+                 */
 
-                server[k].id ^= ngx_http_idem_server_text(NGX_HTTP_IDEM_FNV,
-                                                     &addr[j].opt.addr_text);
+                sum = ngx_http_idem_server_text(NGX_HTTP_IDEM_FNV,
+                                                &addr[j].opt.addr_text);
+
+                server[k].addrs += ngx_http_idem_server_fold(sum);
+                server[k].reach = ngx_max(server[k].reach,
+                                          ngx_http_idem_reach(
+                                                      addr[j].opt.sockaddr));
 
                 if (first == NULL) {
                     first = &addr[j];
@@ -219,7 +245,30 @@ ngx_http_idem_has_server(ngx_http_conf_addr_t *addr,
 }
 
 
-static uint64_t
+static ngx_uint_t
+ngx_http_idem_reach(struct sockaddr *sa)
+{
+    switch (sa->sa_family) {
+
+#if (NGX_HAVE_UNIX_DOMAIN)
+    case AF_UNIX:
+        return NGX_HTTP_IDEM_REACH_UNIX;
+#endif
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *) sa)->sin6_addr)
+               ? NGX_HTTP_IDEM_REACH_LOOPBACK : NGX_HTTP_IDEM_REACH_ANY;
+#endif
+
+    default: /* AF_INET */
+        return (ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24) == 127
+               ? NGX_HTTP_IDEM_REACH_LOOPBACK : NGX_HTTP_IDEM_REACH_ANY;
+    }
+}
+
+
+static uint32_t
 ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf)
 {
     uint64_t                 sum;
@@ -233,7 +282,7 @@ ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf)
         sum = ngx_http_idem_server_text(sum, &name[i].name);
     }
 
-    return sum;
+    return ngx_http_idem_server_fold(sum);
 }
 
 
@@ -272,7 +321,7 @@ ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id)
         return NGX_DECLINED;
     }
 
-    *id = server->id;
+    *id = (uint64_t) server->names << 32 | server->addrs;
 
     return NGX_OK;
 }
@@ -280,12 +329,12 @@ ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id)
 
 /* the server with that id; NULL if unknown or the current one */
 
-ngx_http_core_srv_conf_t *
+ngx_http_idem_server_t *
 ngx_http_idem_other_server(ngx_http_request_t *r, uint64_t id)
 {
     uint64_t                    here;
     ngx_uint_t                  i;
-    ngx_http_idem_server_t     *server;
+    ngx_http_idem_server_t     *server, *named;
     ngx_http_idem_main_conf_t  *mcf;
 
     if (ngx_http_idem_server_id(r, &here) != NGX_OK || here == id) {
@@ -294,12 +343,32 @@ ngx_http_idem_other_server(ngx_http_request_t *r, uint64_t id)
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
     server = mcf->servers.elts;
+    named = NULL;
 
     for (i = 0; i < mcf->servers.nelts; i++) {
-        if (server[i].id == id) {
-            return server[i].cscf;
+
+        if (server[i].names != id >> 32) {
+            continue;
         }
+
+        if (server[i].addrs == (uint32_t) id) {
+            return &server[i];
+        }
+
+        named = named ? named : &server[i];
     }
 
-    return NULL;
+    return (here >> 32 == id >> 32) ? NULL : named;
+}
+
+
+/* whether a client who came by this address might have reached that server */
+
+ngx_uint_t
+ngx_http_idem_reaches(ngx_http_request_t *r, ngx_http_idem_server_t *server)
+{
+    return server->reach == NGX_HTTP_IDEM_REACH_ANY
+           || (ngx_connection_local_sockaddr(r->connection, NULL, 0) == NGX_OK
+               && ngx_http_idem_reach(r->connection->local_sockaddr)
+                  <= server->reach);
 }

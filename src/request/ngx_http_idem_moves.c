@@ -306,9 +306,9 @@ ngx_int_t
 ngx_http_idem_follow_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response)
 {
-    ngx_uint_t                 i;
-    ngx_http_idem_ctx_t       *ctx;
-    ngx_http_core_srv_conf_t  *server;
+    ngx_uint_t               i;
+    ngx_http_idem_ctx_t     *ctx;
+    ngx_http_idem_server_t  *server;
 
     ctx = cover->ctx;
 
@@ -318,7 +318,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 
     server = ngx_http_idem_place_server(r, response);
 
-    if (server && ngx_http_idem_place_verifies(server)) {
+    if (server && ngx_http_idem_place_closed(r, server)) {
         return ngx_http_idem_follow_astray(r, ctx);
     }
 
@@ -339,7 +339,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
         case NGX_OK:
 
             if (server) {
-                r->srv_conf = server->ctx->srv_conf;
+                r->srv_conf = server->cscf->ctx->srv_conf;
 
             } else if (ngx_http_idem_is_here(r, ctx->follow.steps->elts)) {
 

@@ -234,7 +234,7 @@ ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b)
 
 /* the server where the original began, NULL if it is the current one */
 
-ngx_http_core_srv_conf_t *
+ngx_http_idem_server_t *
 ngx_http_idem_place_server(ngx_http_request_t *r,
     ngx_http_idem_response_t *response)
 {
@@ -316,20 +316,26 @@ ngx_http_idem_find_place(ngx_http_idem_response_t *response)
 }
 
 
-/* client certificates are checked before any phase, so not by a move */
+/*
+ * Whether a server refuses clients before any phase, so not by a move: by
+ * their certificates, or since they can't connect to it.
+ */
 
 ngx_uint_t
-ngx_http_idem_place_verifies(ngx_http_core_srv_conf_t *server)
+ngx_http_idem_place_closed(ngx_http_request_t *r,
+    ngx_http_idem_server_t *server)
 {
 #if (NGX_HTTP_SSL)
     ngx_http_ssl_srv_conf_t  *sscf;
 
-    sscf = server->ctx->srv_conf[ngx_http_ssl_module.ctx_index];
+    sscf = server->cscf->ctx->srv_conf[ngx_http_ssl_module.ctx_index];
 
-    return sscf->verify != 0;
-#else
-    return 0;
+    if (sscf->verify) {
+        return 1;
+    }
 #endif
+
+    return !ngx_http_idem_reaches(r, server);
 }
 
 

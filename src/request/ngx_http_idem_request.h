@@ -350,9 +350,10 @@ ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
     ngx_http_idem_move_t *step);
 ngx_uint_t ngx_http_idem_is_astray(ngx_http_request_t *r,
     ngx_http_idem_move_t *step);
-ngx_http_core_srv_conf_t *ngx_http_idem_place_server(ngx_http_request_t *r,
+ngx_http_idem_server_t *ngx_http_idem_place_server(ngx_http_request_t *r,
     ngx_http_idem_response_t *response);
-ngx_uint_t ngx_http_idem_place_verifies(ngx_http_core_srv_conf_t *server);
+ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
+    ngx_http_idem_server_t *server);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
 ngx_uint_t ngx_http_idem_is_moves(ngx_str_t *name);
