@@ -1318,3 +1318,78 @@ for my $made ('inner', 'outer') {
     is($r->header('Idempotent-Replayed'), 'true', "$made: by its socket");
     is(app_count($made), 1, "$made: ran once");
 }
+
+
+
+=== TEST 24: the URI does not count, but decides who may see it
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_fingerprint  off;
+    idempotency_identity     $host;
+
+    location /files/ {
+        auth_request  /auth;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+
+    location /pages/ {
+        auth_request  /auth;
+        error_page    403 = @login;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+
+    location @login {
+        return  302 /login?next=$request_uri;
+    }
+
+    location /other/ {
+        auth_request  /auth;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+
+    # everybody has a folder
+
+    location = /auth {
+        internal;
+        set     $asked "$http_x_user:$request_uri";
+
+        if ($asked !~ "^(\w+):/\w+/\1/") {
+            return  403;
+        }
+
+        return  204;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my %alice = (%key, 'X-User' => 'alice');
+my %bob = (%key, 'X-User' => 'bob');
+
+is(http_post('/files/alice/x%20y?op=a', 'x', \%alice)->body, "run 1\n", 'ran');
+
+for my $uri ('/files/bob/x', '/other/bob/x') {
+    my $r = http_post("$uri?op=a", 'x', \%bob);
+
+    is($r->status, 403, "$uri: refused as if asked for that of alice");
+    is($r->header('Idempotent-Replayed'), undef, "$uri: not replayed");
+}
+
+for my $uri ('/files/alice/x%20y', '/files/alice/z', '/other/alice/z') {
+    my $r = http_post("$uri?op=a", 'x', \%alice);
+
+    is($r->body, "run 1\n", "$uri: alice");
+    is($r->header('Idempotent-Replayed'), 'true', "$uri: replayed");
+}
+
+is(app_count('a'), 1, 'ran once');
+
+# who is refused is not told what was asked for
+
+$_->{'Idempotency-Key'} = 'of-pages' for \%alice, \%bob;
+
+is(http_post('/pages/alice/x?op=p', 'x', \%alice)->body, "run 1\n", 'ran');
+
+my $r = http_post('/other/bob/x?op=p', 'x', \%bob);
+
+is($r->status, 302, 'an error page');
+like($r->header('Location'), qr{/login\?next=/other/bob/x\?op=p$},
+     'has its own URI');

@@ -113,6 +113,12 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
         ngx_http_idem_outcome_left(r, ctx);
     }
 
+    /* an error page for a retry that was refused on its way */
+
+    if (!ctx->follow.page && (r->error_page || r->err_status)) {
+        ngx_http_idem_place_restore(r, ctx);
+    }
+
     return ngx_http_idem_move_start(r, ctx);
 }
 
@@ -308,6 +314,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 {
     ngx_uint_t               i;
     ngx_http_idem_ctx_t     *ctx;
+    ngx_http_idem_move_t    *step;
     ngx_http_idem_server_t  *server;
 
     ctx = cover->ctx;
@@ -338,19 +345,22 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
         {
         case NGX_OK:
 
+            step = ctx->follow.steps->elts;
+
             if (server) {
                 r->srv_conf = server->cscf->ctx->srv_conf;
 
-            } else if (ngx_http_idem_is_here(r, ctx->follow.steps->elts)) {
+            } else if (ngx_http_idem_is_asked(r, step)) {
+
+                if (!ngx_http_idem_is_here(r, step)) {
+                    return ngx_http_idem_follow_astray(r, ctx);
+                }
 
                 /* ... and was let in */
 
                 if (++ctx->follow.step == ctx->follow.steps->nelts) {
                     return NGX_DECLINED;
                 }
-
-            } else if (ngx_http_idem_is_astray(r, ctx->follow.steps->elts)) {
-                return ngx_http_idem_follow_astray(r, ctx);
             }
 
             return ngx_http_idem_follow_move(r, ctx);
@@ -501,6 +511,12 @@ ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step = ctx->follow.steps->elts;
     step += ctx->follow.step;
 
+    if (step->begin && !ngx_http_idem_is_asked(r, step)
+        && ngx_http_idem_place_ask(r, ctx, step) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
     if (step->get) {
         r->method = NGX_HTTP_GET;
         r->method_name = ngx_http_core_get_method;
@@ -541,6 +557,8 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                      clcf->name.len)
                          != 0)
     {
+        ngx_http_idem_place_restore(r, ctx);
+
         /*
          * refused by the access checks, and redirected to a static error page
          */
@@ -573,6 +591,8 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ngx_http_idem_move_identity(r, ctx, who) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+
+    ngx_http_idem_place_restore(r, ctx);
 
     if (ctx->follow.follower.len != sizeof(who)
         || CRYPTO_memcmp(ctx->follow.follower.data, who, sizeof(who)) != 0)

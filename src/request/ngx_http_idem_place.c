@@ -14,8 +14,9 @@
  * anything else; or the URI is not part of the fingerprint.  Then the place is
  * stored with the response as the first of its moves, together with the URI
  * that was requested.  A retry in another location requests that URI, as its
- * client could have done.  If it does not reach the same location, the
- * response is not for this client: a conflict that discloses nothing.
+ * client could have done; so does one with another URI in the same location.
+ * If it does not reach the same location, the response is not for this client:
+ * a conflict that discloses nothing.
  *
  * The address where a request came in is not part of the fingerprint either,
  * and may select another server.  Then the id of the server is stored, too,
@@ -44,6 +45,7 @@ static ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
     ngx_str_t *args);
 static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_request_uri(ngx_http_request_t *r, ngx_str_t *uri);
 static ngx_uint_t ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b);
 static ngx_http_idem_header_t *ngx_http_idem_find_place(
     ngx_http_idem_response_t *response);
@@ -211,10 +213,10 @@ ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_move_t *step)
 }
 
 
-/* whether the same URI was requested; asked in another location */
+/* whether the same URI was requested */
 
 ngx_uint_t
-ngx_http_idem_is_astray(ngx_http_request_t *r, ngx_http_idem_move_t *step)
+ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_move_t *step)
 {
     ngx_str_t  uri, args;
 
@@ -222,6 +224,67 @@ ngx_http_idem_is_astray(ngx_http_request_t *r, ngx_http_idem_move_t *step)
            && (ngx_http_idem_asked(r, &uri, &args) != NGX_OK
                || (ngx_http_idem_same_text(&uri, &step->target)
                    && ngx_http_idem_same_text(&args, &step->args)));
+}
+
+
+/*
+ * A retry that requests the URI of its original: access checks may depend on
+ * $request_uri, as those of auth_request do.
+ */
+
+ngx_int_t
+ngx_http_idem_place_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_move_t *step)
+{
+    u_char     *p;
+    ngx_str_t   uri;
+
+    uri.data = ngx_pnalloc(r->pool, 3 * step->target.len + 1 + step->args.len);
+    if (uri.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = (u_char *) ngx_escape_uri(uri.data, step->target.data,
+                                  step->target.len, NGX_ESCAPE_URI);
+
+    if (step->args.len) {
+        *p++ = '?';
+        p = ngx_cpymem(p, step->args.data, step->args.len);
+    }
+
+    uri.len = p - uri.data;
+
+    ctx->follow.page = (r->error_page || r->err_status);
+    ctx->follow.asked = r->unparsed_uri;
+    ngx_http_idem_request_uri(r, &uri);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_place_restore(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    if (ctx->follow.asked.len) {
+        ngx_http_idem_request_uri(r, &ctx->follow.asked);
+        ngx_str_null(&ctx->follow.asked);
+    }
+}
+
+
+static void
+ngx_http_idem_request_uri(ngx_http_request_t *r, ngx_str_t *uri)
+{
+    ngx_http_variable_value_t  *v;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    r->unparsed_uri = *uri;
+
+    v = &r->variables[mcf->request_uri];
+    v->valid = 0;
+    v->not_found = 0;
 }
 
 

@@ -184,6 +184,10 @@ typedef struct {
     ngx_uint_t                 step;
     ngx_str_t                  follower;        /* hashed identity of the
                                                    original                 */
+    ngx_str_t                  asked;           /* its own $request_uri,
+                                                   while it has that of the
+                                                   original                 */
+    unsigned                   page:1;          /* came by an error page    */
 } ngx_http_idem_follow_t;
 
 
@@ -348,8 +352,12 @@ ngx_int_t ngx_http_idem_way_read(ngx_http_request_t *r,
     ngx_str_t *value);
 ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
     ngx_http_idem_move_t *step);
-ngx_uint_t ngx_http_idem_is_astray(ngx_http_request_t *r,
+ngx_uint_t ngx_http_idem_is_asked(ngx_http_request_t *r,
     ngx_http_idem_move_t *step);
+ngx_int_t ngx_http_idem_place_ask(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_move_t *step);
+void ngx_http_idem_place_restore(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_server_t *ngx_http_idem_place_server(ngx_http_request_t *r,
     ngx_http_idem_response_t *response);
 ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
