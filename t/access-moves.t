@@ -1393,3 +1393,46 @@ my $r = http_post('/other/bob/x?op=p', 'x', \%bob);
 is($r->status, 302, 'an error page');
 like($r->header('Location'), qr{/login\?next=/other/bob/x\?op=p$},
      'has its own URI');
+
+
+
+=== TEST 25: details of a conflict with what has no response
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_identity         $host;
+    idempotency_fingerprint      json;
+    idempotency_conflict_detail  values;
+
+    location /api/ {
+        if ($http_x_inside) {
+            rewrite  ^/api/(.*) /closed/$1 last;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /closed/ {
+        internal;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key(),
+           'Content-Type' => 'application/json');
+my %in = (%key, 'X-Inside' => 1);
+my $uri = '/api/hold?op=a';
+
+my $c = send_post($uri, '{"iban":"secret"}', \%in);
+app_wait_parked('a');
+
+my $r = http_post($uri, '{"iban":"x"}', \%key);
+
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'elsewhere');
+is_deeply($r->json->{error}{details}, {}, 'elsewhere: is told nothing');
+
+$r = http_post($uri, '{"iban":"x"}', \%in);
+
+is($r->json->{error}{details}{diff_summary}[0]{old}, 'secret',
+   'the same way: is told what differs');
+
+app_release('a');
+$c->read_response(5);

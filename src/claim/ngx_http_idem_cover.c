@@ -117,6 +117,10 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_cover_sort(ctx);
 
+    if (ngx_http_idem_place_details(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     if (ctx->conf->labels) {
         return ngx_http_idem_cover_labels(r, ctx);
     }

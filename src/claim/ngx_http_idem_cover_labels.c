@@ -26,6 +26,7 @@ ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     u_char                 *p, hash[NGX_HTTP_IDEM_HASH_LEN];
     u_char                  hex[2 * NGX_HTTP_IDEM_HASH_LEN];
     size_t                  size;
+    ngx_str_t               details;
     ngx_str_t               labels[NGX_HTTP_IDEM_LABEL_N], actor;
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
@@ -66,7 +67,9 @@ ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        cover->stored.len = size + cover->details.len;
+        details = cover->stored.len ? cover->stored : cover->details;
+
+        cover->stored.len = size + details.len;
         cover->stored.data = ngx_pnalloc(r->pool, cover->stored.len);
 
         if (cover->stored.data == NULL) {
@@ -74,7 +77,7 @@ ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         p = ngx_http_idem_labels_encode(cover->stored.data, labels);
-        ngx_memcpy(p, cover->details.data, cover->details.len);
+        ngx_memcpy(p, details.data, details.len);
     }
 
     return NGX_OK;

@@ -40,6 +40,10 @@
 /* its value: the ids of the server and of the location in hex */
 #define NGX_HTTP_IDEM_PLACE_ID_LEN  16
 
+/* in front of details: no list of paths begins with it */
+#define NGX_HTTP_IDEM_DETAILS_MARK  'P'
+#define NGX_HTTP_IDEM_DETAILS_HEAD  (1 + sizeof(uint64_t))
+
 
 static ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
     ngx_str_t *args);
@@ -52,6 +56,7 @@ static ngx_http_idem_header_t *ngx_http_idem_find_place(
 static uint64_t ngx_http_idem_place_id(ngx_http_idem_header_t *kept,
     ngx_uint_t n);
 static ngx_uint_t ngx_http_idem_is_place(ngx_str_t *name);
+static uint64_t ngx_http_idem_details_id(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_place_decode(ngx_http_request_t *r,
     ngx_http_idem_found_t *found, ngx_http_idem_response_t *response);
 
@@ -439,6 +444,89 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     return 0;
+}
+
+
+/*
+ * A record without a response has no place.  So the details of the body, if
+ * another location may get the same request, have a mark and the id of the
+ * place in front.
+ */
+
+ngx_int_t
+ngx_http_idem_place_details(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    u_char                 *p;
+    uint64_t                id;
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    if (r->uri_changes == NGX_HTTP_MAX_URI_CHANGES + 1
+        && ngx_http_idem_server_id(r, &id) != NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    id = ngx_http_idem_details_id(r);
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (cover->details.len == 0) {
+            continue;
+        }
+
+        cover->stored.len = NGX_HTTP_IDEM_DETAILS_HEAD + cover->details.len;
+        cover->stored.data = ngx_pnalloc(r->pool, cover->stored.len);
+
+        if (cover->stored.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        p = cover->stored.data;
+        *p++ = NGX_HTTP_IDEM_DETAILS_MARK;
+        p = ngx_cpymem(p, &id, sizeof(uint64_t));
+        ngx_memcpy(p, cover->details.data, cover->details.len);
+    }
+
+    return NGX_OK;
+}
+
+
+/* whether they are those of another place; removes the id */
+
+ngx_uint_t
+ngx_http_idem_details_hidden(ngx_http_request_t *r, ngx_str_t *details)
+{
+    uint64_t  id;
+
+    if (details->len < NGX_HTTP_IDEM_DETAILS_HEAD
+        || details->data[0] != NGX_HTTP_IDEM_DETAILS_MARK)
+    {
+        return 0;
+    }
+
+    ngx_memcpy(&id, details->data + 1, sizeof(uint64_t));
+
+    details->data += NGX_HTTP_IDEM_DETAILS_HEAD;
+    details->len -= NGX_HTTP_IDEM_DETAILS_HEAD;
+
+    return id != ngx_http_idem_details_id(r);
+}
+
+
+/* location and names of the server: addresses differ between hosts */
+
+static uint64_t
+ngx_http_idem_details_id(ngx_http_request_t *r)
+{
+    uint64_t                   id;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    return conf->place ^ (ngx_http_idem_server_id(r, &id) == NGX_OK ? id >> 32
+                                                                    : 0);
 }
 
 

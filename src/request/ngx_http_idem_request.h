@@ -362,6 +362,10 @@ ngx_http_idem_server_t *ngx_http_idem_place_server(ngx_http_request_t *r,
     ngx_http_idem_response_t *response);
 ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
     ngx_http_idem_server_t *server);
+ngx_int_t ngx_http_idem_place_details(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
+    ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
 ngx_uint_t ngx_http_idem_is_moves(ngx_str_t *name);
