@@ -14,10 +14,10 @@
 #define _ZONE_STEPS_H_INCLUDED_
 
 
+#include "zone_whole.h"
+
 #include <sys/ptrace.h>
 #include <sys/wait.h>
-
-#include "zone_whole.h"
 
 
 static u_char  image[SIZE], last[SIZE];
