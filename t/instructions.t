@@ -20,7 +20,8 @@ my $tolerance = 0.05;
 my $ratio_tolerance = 0.2;       # compilers, and OpenSSL's part
 my $unused_tolerance = 0.005;
 my $admin_tolerance = 0.01;
-my $beside_tolerance = 0.012;    # handlers of four phases, 211 instructions
+my $beside_tolerance = 0.014;    # handlers of four phases: 226 to 254 of 19,731
+                                 # instructions, by how the heap happens to lie
 my @cases = qw(memory-fresh memory-replay redis-fresh redis-replay
                cache-fresh cache-replay);
 
