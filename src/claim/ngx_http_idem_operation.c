@@ -81,9 +81,9 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
         }
 
         op->lock.store = NULL;
-        op->waits = (ctx->conf->wait.value || ctx->conf->wait.complex)
-                    && !ngx_http_idem_is_dry_run(ctx);
-        op->again = 0;
+        op->may_wait = (ctx->conf->wait.value || ctx->conf->wait.complex)
+                       && !ngx_http_idem_is_dry_run(ctx);
+        op->is_waiter = 0;
     }
 
     ngx_memcpy(op->token, cover->token, NGX_HTTP_IDEM_TOKEN_LEN);

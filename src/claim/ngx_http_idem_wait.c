@@ -44,7 +44,7 @@ struct ngx_http_idem_watch_s {
                                                   pending                   */
     ngx_event_t            retry;              /* posted or a timer: begin
                                                   again                     */
-    ngx_msec_t             leased;             /* known end of the holder's
+    ngx_msec_t             lease_end;          /* known end of the holder's
                                                   lease                     */
     ngx_msec_t             until;              /* no waiter runs earlier if
                                                   the record is lost        */
@@ -217,7 +217,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     watch->gone = 0;
     watch->local = (cover->op.kept && cover->op.found.left);
-    watch->leased = ngx_current_msec + cover->op.found.left;
+    watch->lease_end = ngx_current_msec + cover->op.found.left;
 
     if (ngx_http_idem_watch_idle(watch)) {
         ngx_http_idem_watch_arm(watch);
@@ -357,10 +357,11 @@ ngx_http_idem_watch_begin(ngx_event_t *ev)
 
     ngx_http_idem_op_prepare(ctx->wait.cover, op, NGX_HTTP_IDEM_OP_BEGIN);
     op->handler = ngx_http_idem_watch_begun;
-    op->again = !watch->gone
-                || (ngx_msec_int_t) (watch->until - ngx_current_msec) > 0;
-    op->leased = op->again
-                 && (ngx_msec_int_t) (watch->leased - ngx_current_msec) > 0;
+    op->is_waiter = !watch->gone
+                    || (ngx_msec_int_t) (watch->until - ngx_current_msec) > 0;
+    op->lease_valid = op->is_waiter
+                      && (ngx_msec_int_t) (watch->lease_end
+                                           - ngx_current_msec) > 0;
 
     if (ngx_http_idem_store_submit(op) == NGX_OK) {
         ngx_http_idem_watch_begun(op);
@@ -388,7 +389,7 @@ ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
         watch->op.attempt = 0;
         watch->gone = 0;
         watch->local = 0;
-        watch->leased = ngx_current_msec + ctx->claims.lease;
+        watch->lease_end = ngx_current_msec + ctx->claims.lease;
         ngx_http_idem_taken(cover);
         ngx_http_idem_ready(ctx);
         break;
@@ -398,7 +399,7 @@ ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
         watch->op.where = op->where;
         watch->gone = 0;
         watch->local = (op->kept && op->found.left);
-        watch->leased = ngx_current_msec + op->found.left;
+        watch->lease_end = ngx_current_msec + op->found.left;
         ngx_http_idem_watch_share(watch, &op->found);
         break;
 
@@ -472,7 +473,7 @@ ngx_http_idem_watch_lost(ngx_http_idem_watch_t *watch,
         watch->op.attempt = 0;
 
         left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(ctx->claims.lease);
-        leased = (ngx_msec_int_t) (watch->leased - ngx_current_msec);
+        leased = (ngx_msec_int_t) (watch->lease_end - ngx_current_msec);
 
         watch->until = ngx_current_msec
                        + (ngx_msec_t) ngx_max(ngx_min(left, leased), 0);

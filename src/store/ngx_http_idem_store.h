@@ -233,17 +233,17 @@ struct ngx_http_idem_op_s {
                                                    while its grace lasts */
     unsigned                 key_alone:1;        /* argument of
                                                     ..._claim_same() */
-    unsigned                 waits:1;           /* the request would wait for
+    unsigned                 may_wait:1;        /* the request would wait for
                                                    a holder, and must learn of
                                                    a release */
-    unsigned                 again:1;           /* the request waits already:
+    unsigned                 is_waiter:1;       /* the request waits already:
                                                    do not take the lock if the
                                                    record is missing and was
                                                    not released */
-    unsigned                 leased:1;          /* ... and the lease that the
+    unsigned                 lease_valid:1;     /* ... and the lease that the
                                                    waiter knows of has not
                                                    expired */
-    unsigned                 lasting:1;         /* found.left is required */
+    unsigned                 need_left:1;       /* found.left is required */
 
     /* watch */
     ngx_uint_t               attempt;           /* checks so far without a
@@ -266,8 +266,8 @@ struct ngx_http_idem_op_s {
                                                      then, counted from when
                                                      the last successful begin
                                                      or renewal was sent */
-    unsigned                 hasty:1;           /* do not wait for replicas */
-    unsigned                 known:1;           /* missing replicas were
+    unsigned                 skip_replicas:1;   /* do not wait for replicas */
+    unsigned                 already_logged:1;  /* missing replicas were
                                                    logged and counted before */
 
     /* get, remove, list */
@@ -387,7 +387,7 @@ typedef struct {
      *          expired, or an unknown outcome whose lease expired, goes to the
      *          same request only; another request finds it until the ttl ends.
      *          A store that may lose records reports a missing record to
-     *          waiters (op->again).
+     *          waiters (op->is_waiter).
      * renew    fenced; writes the lock again if the record is missing.
      * commit   fenced; writes the record if it is missing; wakes the waiters.
      * release  fenced; wakes the waiters.

@@ -101,7 +101,7 @@ ngx_http_idem_cache_begin(ngx_http_idem_op_t *op)
     ngx_http_idem_metrics_count(cache->layer.named->metrics,
                                 NGX_HTTP_IDEM_COUNT_CACHE_MISSES);
 
-    op->lasting = 1;
+    op->need_left = 1;
 
     return ngx_http_idem_layer_ask(op, cache->layer.inner,
                                    ngx_http_idem_cache_begun, 0);

@@ -150,7 +150,7 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
     /* the record is in the primary, so the ledger need not have it */
 
     if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY) {
-        child->again = 0;
+        child->is_waiter = 0;
     }
 
     return ngx_http_idem_layer_submit(child);
@@ -176,7 +176,7 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
     }
 
     if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER) {
-        child->again = 0;
+        child->is_waiter = 0;
     }
 
     return ngx_http_idem_layer_submit(child);
@@ -351,7 +351,7 @@ ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
     }
 
     child->hold = 0;
-    child->again = 0;
+    child->is_waiter = 0;
 
     return ngx_http_idem_layer_submit(child);
 }

@@ -114,7 +114,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
         commit->handler = ngx_http_idem_outbox_check_done;
         commit->data = check;
-        commit->hasty = 1;
+        commit->skip_replicas = 1;
 
         if (ngx_http_idem_store_submit(commit) == NGX_OK) {
             kept = (commit->result == NGX_HTTP_IDEM_ERROR);

@@ -75,8 +75,8 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item)
     op->lease = op->ttl;
     op->grace = item->expires - ngx_current_msec - op->ttl;
     op->hold = item->hold;
-    op->known = (ngx_http_idem_outbox_cause(item)
-                 == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);
+    op->already_logged = (ngx_http_idem_outbox_cause(item)
+                          == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);
     op->state = item->state;
     op->reason = item->reason;
 

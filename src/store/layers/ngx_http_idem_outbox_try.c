@@ -119,9 +119,9 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 
     /* probe of a node that may be down: the result should come soon */
 
-    op->hasty = (ngx_http_idem_outbox_cause(item)
-                 == NGX_HTTP_IDEM_OUTBOX_FAILED
-                 && !ngx_http_idem_outbox_sh(o)->lanes[lane].open);
+    op->skip_replicas = (ngx_http_idem_outbox_cause(item)
+                         == NGX_HTTP_IDEM_OUTBOX_FAILED
+                         && !ngx_http_idem_outbox_sh(o)->lanes[lane].open);
 
     return op;
 }
@@ -150,7 +150,7 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
     (void) ngx_http_idem_outbox_tried(o, op);
 
     answered = ngx_http_idem_layer_answered(op);
-    missed = (op->unacknowledged && !op->hasty);
+    missed = (op->unacknowledged && !op->skip_replicas);
 
     ngx_http_idem_outbox_lock(o);
 

@@ -309,8 +309,8 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
 
         if (call->step == NGX_HTTP_IDEM_OP_BEGIN) {
             ngx_http_idem_pg_arg_number(&args,
-                                        op->again ? 2 + op->leased
-                                                         : op->waits, 2);
+                                        op->is_waiter ? 2 + op->lease_valid
+                                                      : op->may_wait, 2);
         }
 
         ngx_http_idem_pg_arg_labels(conn, &args, op);

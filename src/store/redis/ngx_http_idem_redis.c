@@ -112,7 +112,7 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     call->call.impatient = ngx_http_idem_remote_impatient(op);
     call->call.urgent = (op->kind == NGX_HTTP_IDEM_OP_RENEW);
     call->call.waits = (op->kind == NGX_HTTP_IDEM_OP_COMMIT
-                        && redis->client.replicas && !op->hasty);
+                        && redis->client.replicas && !op->skip_replicas);
 
     if (op->kind == NGX_HTTP_IDEM_OP_LIST
         && ngx_http_idem_redis_list_from(redis, call) != NGX_OK)

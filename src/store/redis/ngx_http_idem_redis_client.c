@@ -167,7 +167,7 @@ ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
 
     op->unacknowledged = 1;
 
-    if (op->known) {
+    if (op->already_logged) {
         return;
     }
 

@@ -281,7 +281,7 @@ ngx_http_idem_redis_is_native(ngx_http_idem_redis_call_t *call)
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
-        return !op->again && conn->version >= ngx_redis_version(7, 0);
+        return !op->is_waiter && conn->version >= ngx_redis_version(7, 0);
 
     case NGX_HTTP_IDEM_OP_RENEW:
         return ifeq;
@@ -344,7 +344,7 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
 
     op = call->call.data;
 
-    if (op->grace || op->lasting) {
+    if (op->grace || op->need_left) {
         p = ngx_http_idem_redis_put_text(p, "*2" CRLF "$4" CRLF "PTTL" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
 
@@ -397,7 +397,7 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
         p = ngx_http_idem_redis_put_eval(p, call,
                                          NGX_HTTP_IDEM_REDIS_UPGRADE);
         return ngx_redis_put_number(p,
-                                              op->waits || op->again);
+                                              op->may_wait || op->is_waiter);
     }
 
     p = ngx_http_idem_redis_put_eval(p, call, op->kind);
@@ -420,8 +420,8 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
         p = ngx_redis_put_number(p, op->age);
         p = ngx_redis_put_number(p, op->key_alone);
         return ngx_redis_put_number(p,
-                                     op->again ? (op->leased ? 3 : 2)
-                                               : op->waits);
+                                     op->is_waiter ? (op->lease_valid ? 3 : 2)
+                                                   : op->may_wait);
 
     case NGX_HTTP_IDEM_OP_RENEW:
         p = ngx_http_idem_redis_put_lock(p, call);

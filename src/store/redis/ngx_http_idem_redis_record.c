@@ -252,7 +252,7 @@ ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
     /* a script marks the record for the waiter */
 
     return state != NGX_HTTP_IDEM_IN_PROGRESS
-           || (!op->waits
+           || (!op->may_wait
                && !ngx_http_idem_redis_record_ours(op, record));
 }
 
