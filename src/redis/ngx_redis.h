@@ -24,8 +24,8 @@
  * A user fills in the configuration of an ngx_redis_t and calls
  * ngx_redis_init() in each worker.  A call is a structure of the user's that
  * begins with an ngx_redis_call_t.  It is allocated by ngx_alloc(), and the
- * client frees it.  Calls with the same lane are sent in the order in which
- * they were made.  A call may be sent more than once: when a connection
+ * client frees it.  Calls with the same ordering key are sent in the order in
+ * which they were made.  A call may be sent more than once: when a connection
  * breaks, the client can't know whether the server executed the command.
  */
 
@@ -177,7 +177,7 @@ struct ngx_redis_call_s {
     /* instead of a key: the node with this name or, if there is none, the
        next one by name */
     ngx_str_t                   *from;
-    ngx_uint_t                   lane;
+    ngx_uint_t                   order_key;
     ngx_msec_t                   time;               /* when it was sent    */
     ngx_uint_t                   tries;              /* how often it was
                                                         sent                */
@@ -300,7 +300,7 @@ struct ngx_redis_node_s {
     ngx_uint_t                   addr;               /* index of the one in
                                                         use                 */
 
-    /* calls use the first nconns connections, by lane; the others, up to
+    /* calls use the first nconns connections, by order_key; the others, up to
        "total", are for calls that need WAIT */
     ngx_redis_conn_t            *conns;
     ngx_uint_t                   nconns;
@@ -523,9 +523,9 @@ ngx_redis_conn_t *ngx_redis_conn_of(ngx_redis_node_t *node,
     ngx_redis_call_t *call);
 
 /*
- * Sends a call whose type, handler, data, key and lane are set.  NGX_ERROR:
- * its server is down, and ngx_redis_call_error() says why; the call still
- * belongs to the user.
+ * Sends a call whose type, handler, data, key and order_key are set.
+ * NGX_ERROR: its server is down, and ngx_redis_call_error() says why; the call
+ * still belongs to the user.
  */
 ngx_int_t ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call);
 const char *ngx_redis_call_error(ngx_redis_call_t *call);
@@ -540,9 +540,9 @@ ngx_redis_node_t *ngx_redis_node_after(ngx_redis_t *redis, ngx_str_t *name,
 
 /* the node of a key, or NULL */
 ngx_redis_node_t *ngx_redis_node_of(ngx_redis_t *redis, ngx_str_t *key);
-/* whether calls for that key and lane use this connection */
+/* whether calls with these keys use this connection */
 ngx_uint_t ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key,
-    ngx_uint_t lane);
+    ngx_uint_t order_key);
 
 /* cancels a call; the user must not touch it afterwards */
 void ngx_redis_call_cancel(ngx_redis_call_t *call);

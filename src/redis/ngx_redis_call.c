@@ -36,8 +36,8 @@ static void ngx_redis_later_handler(ngx_event_t *ev);
 
 
 /*
- * A lane always uses the same connection to a node, so its calls are executed
- * in order.  Calls that need WAIT have separate connections.
+ * Calls with the same ordering key use the same connection to a node, so they
+ * are executed in order.  Calls that need WAIT have separate connections.
  */
 
 ngx_redis_conn_t *
@@ -58,7 +58,7 @@ ngx_redis_conn_of(ngx_redis_node_t *node, ngx_redis_call_t *call)
 {
     ngx_uint_t  n;
 
-    n = call->lane % node->nconns;
+    n = call->order_key % node->nconns;
 
     if (call->waits && node->redis->replicas && !call->early) {
         n += node->nconns;
@@ -147,13 +147,15 @@ ngx_redis_doubt(ngx_redis_conn_t *conn, ngx_uint_t now)
 
 
 ngx_uint_t
-ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key, ngx_uint_t lane)
+ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key,
+    ngx_uint_t order_key)
 {
     ngx_redis_node_t  *node;
 
     node = conn->redis->topology->node(conn->redis, key);
 
-    return node == conn->node && &node->conns[lane % node->nconns] == conn;
+    return node == conn->node
+           && &node->conns[order_key % node->nconns] == conn;
 }
 
 

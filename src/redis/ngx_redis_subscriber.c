@@ -193,7 +193,7 @@ ngx_redis_publish(ngx_redis_call_t *call, ngx_str_t *text)
     conn = call->conn;
 
     if (conn->waits) {
-        other = &conn->node->conns[call->lane % conn->node->nconns];
+        other = &conn->node->conns[call->order_key % conn->node->nconns];
 
         if (other->state == NGX_REDIS_READY) {
             conn = other;

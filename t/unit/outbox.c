@@ -132,9 +132,9 @@ ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *c,
     ngx_http_idem_outbox_t *o) { return NGX_OK; }
 void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
     {}
-ngx_uint_t ngx_http_idem_outbox_lane(ngx_http_idem_outbox_t *o,
+ngx_uint_t ngx_http_idem_outbox_queue(ngx_http_idem_outbox_t *o,
     u_char *id, ngx_http_idem_outbox_cause_e cause) { return 0; }
-void ngx_http_idem_outbox_lane_use(ngx_http_idem_outbox_t *o,
+void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o,
     ngx_uint_t n) {}
 ngx_int_t ngx_http_idem_outbox_local_begin(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)

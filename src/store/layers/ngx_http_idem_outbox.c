@@ -387,8 +387,8 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
         item->again = cause;
         sh->unacknowledged += cause;
 
-        ngx_http_idem_outbox_lane_use(o,
-                       ngx_http_idem_outbox_lane(o, op->id, cause));
+        ngx_http_idem_outbox_queue_use(o,
+                       ngx_http_idem_outbox_queue(o, op->id, cause));
     }
 
     waiting = ngx_http_idem_outbox_waiting(o);

@@ -10,7 +10,7 @@
  *
  *   ..._outbox.c          the operations, and which commits are kept
  *   ..._outbox_retry.c    retries: when, and by which worker
- *   ..._outbox_lane.c     retries: pacing, per node
+ *   ..._outbox_queue.c    retries: pacing, per node
  *   ..._outbox_try.c      retries: one record
  *   ..._outbox_result.c   retries: results
  *   ..._outbox_release.c  releases that failed
@@ -53,26 +53,26 @@ typedef enum {
 
 
 /*
- * A lane: the commits of one node that are kept for one cause.  They are
- * retried, paused and resumed together, and do not delay other lanes.
+ * A queue: the commits of one node that are kept for one cause.  They are
+ * retried, paused and resumed together, and do not delay other queues.
  */
 
 typedef struct {
     ngx_msec_t                      next;       /* time of the next attempt */
     ngx_msec_t                      delay;      /* between failed attempts */
-    ngx_uint_t                      used;       /* the lane may have records */
+    ngx_uint_t                      used;       /* it may have records */
     ngx_uint_t                      open;       /* the last attempt succeeded:
                                                    retry all */
     ngx_uint_t                      rewrite;    /* write unacknowledged
                                                    commits once more: the
                                                    server may have changed */
-} ngx_http_idem_outbox_lane_t;
+} ngx_http_idem_outbox_queue_t;
 
 /* by slot of the node; the first is for records without one */
 #define NGX_HTTP_IDEM_OUTBOX_PLACES                                           \
     (1 + NGX_HTTP_IDEM_NODES_MAX)
 
-#define NGX_HTTP_IDEM_OUTBOX_LANES                                            \
+#define NGX_HTTP_IDEM_OUTBOX_QUEUES                                           \
     (NGX_HTTP_IDEM_OUTBOX_CAUSES * NGX_HTTP_IDEM_OUTBOX_PLACES)
 
 
@@ -86,12 +86,11 @@ typedef struct {
     ngx_uint_t                      unacknowledged; /* number of records,
                                                        approximate */
     ngx_http_idem_outbox_figures_t  figures;
-    ngx_http_idem_outbox_lane_t  lanes[
-                                           NGX_HTTP_IDEM_OUTBOX_LANES];
+    ngx_http_idem_outbox_queue_t    queues[NGX_HTTP_IDEM_OUTBOX_QUEUES];
 } ngx_http_idem_outbox_sh_t;
 
 
-/* a lane in the worker that retries */
+/* a queue in the worker that retries */
 
 typedef struct {
     ngx_uint_t                      tries;      /* attempts under way */
@@ -119,7 +118,7 @@ typedef struct {
     ngx_uint_t               left;              /* records left in this pass */
     ngx_uint_t               keeps;             /* sh->keeps at its start */
     ngx_queue_t             *tries;
-    ngx_http_idem_outbox_work_t  *work;         /* one per lane */
+    ngx_http_idem_outbox_work_t  *work;         /* one per queue */
     ngx_queue_t                     checks;     /* attempts that begins wait
                                                    for */
     ngx_queue_t                     releases;   /* releases to retry */
@@ -223,38 +222,38 @@ ngx_uint_t ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o,
 /* counts and logs commits that expired, whichever worker found them */
 void ngx_http_idem_outbox_expired(ngx_http_idem_outbox_t *o);
 
-/* ..._outbox_lane.c: called with the zone locked */
+/* ..._outbox_queue.c: called with the zone locked */
 
-ngx_uint_t ngx_http_idem_outbox_lane(ngx_http_idem_outbox_t *o,
+ngx_uint_t ngx_http_idem_outbox_queue(ngx_http_idem_outbox_t *o,
     u_char *id, ngx_http_idem_outbox_cause_e cause);
 
-/* a commit was added to the lane */
-void ngx_http_idem_outbox_lane_use(ngx_http_idem_outbox_t *o, ngx_uint_t n);
+/* a commit was added to the queue */
+void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
 /* how many more attempts may start now */
-ngx_uint_t ngx_http_idem_outbox_lane_room(
+ngx_uint_t ngx_http_idem_outbox_queue_room(
     ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
 /* an attempt starts; ends; succeeded; lacks replicas; failed */
-void ngx_http_idem_outbox_lane_take(ngx_http_idem_outbox_t *o,
+void ngx_http_idem_outbox_queue_take(ngx_http_idem_outbox_t *o,
     ngx_uint_t n, size_t size);
-void ngx_http_idem_outbox_lane_done(ngx_http_idem_outbox_t *o,
+void ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o,
     ngx_uint_t n, size_t size);
-void ngx_http_idem_outbox_lane_opened(ngx_http_idem_outbox_t *o,
+void ngx_http_idem_outbox_queue_opened(ngx_http_idem_outbox_t *o,
     ngx_uint_t n);
-void ngx_http_idem_outbox_lane_missed(ngx_http_idem_outbox_t *o,
+void ngx_http_idem_outbox_queue_missed(ngx_http_idem_outbox_t *o,
     ngx_uint_t n);
-void ngx_http_idem_outbox_lane_failed(ngx_http_idem_outbox_t *o,
+void ngx_http_idem_outbox_queue_failed(ngx_http_idem_outbox_t *o,
     ngx_uint_t n);
 
 /* after a reconnect: the server may lack what had too few replicas */
-void ngx_http_idem_outbox_lanes_rewrite(ngx_http_idem_outbox_t *o);
+void ngx_http_idem_outbox_queues_rewrite(ngx_http_idem_outbox_t *o);
 
 void ngx_http_idem_outbox_pass_start(ngx_http_idem_outbox_t *o);
 void ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o);
 
-/* ms until the next attempt of any lane, at most "wait" */
-ngx_msec_t ngx_http_idem_outbox_lanes_next(
+/* ms until the next attempt of any queue, at most "wait" */
+ngx_msec_t ngx_http_idem_outbox_queues_next(
     ngx_http_idem_outbox_t *o, ngx_msec_t wait);
 
 /* ..._outbox_release.c */

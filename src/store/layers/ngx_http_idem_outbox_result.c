@@ -136,8 +136,8 @@ ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
             item->again = NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
             sh->unacknowledged++;
 
-            ngx_http_idem_outbox_lane_use(o,
-                ngx_http_idem_outbox_lane(o, item->id,
+            ngx_http_idem_outbox_queue_use(o,
+                ngx_http_idem_outbox_queue(o, item->id,
                                  NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED));
         }
     }

@@ -10,7 +10,7 @@
  * One worker at a time does so, the owner.  It walks the records in the order
  * in which they were kept, a limited number per iteration of the event loop,
  * and attempts those that are due: one commit after each delay if the node
- * does not answer, all at once otherwise (..._outbox_lane.c).  Visited
+ * does not answer, all at once otherwise (..._outbox_queue.c).  Visited
  * records move to the end of the queue.  Ownership ends after a while unless
  * it is renewed, or when the worker is gone.  Committing twice does no harm:
  * the commit has the token of its holder.
@@ -52,7 +52,7 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     ngx_queue_init(&o->releases);
     ngx_queue_init(&o->checks);
 
-    o->work = ngx_pcalloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_LANES
+    o->work = ngx_pcalloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_QUEUES
                                * sizeof(ngx_http_idem_outbox_work_t));
 
     if (o->work == NULL
@@ -174,7 +174,7 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
         o->rewritten = ngx_current_msec;
 
         ngx_http_idem_outbox_tries_end(o, 0);
-        ngx_http_idem_outbox_lanes_rewrite(o);
+        ngx_http_idem_outbox_queues_rewrite(o);
     }
 
     wait = NGX_HTTP_IDEM_OUTBOX_TICK;
@@ -186,7 +186,7 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
     }
 
     if (o->left == 0) {
-        wait = ngx_http_idem_outbox_lanes_next(o, wait);
+        wait = ngx_http_idem_outbox_queues_next(o, wait);
 
         if (wait) {
             goto done;
@@ -226,9 +226,9 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 
         ngx_queue_insert_tail(ops, &op->queue);
 
-        if (ngx_http_idem_outbox_lanes_next(o, 1) != 0) {
+        if (ngx_http_idem_outbox_queues_next(o, 1) != 0) {
             /*
-             * no lane is due any more; the rest of the records keep their
+             * no queue is due any more; the rest of the records keep their
              * order
              */
             o->left = 0;
@@ -245,7 +245,7 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 
 next:
 
-    wait = ngx_http_idem_outbox_lanes_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
+    wait = ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
 done:
 

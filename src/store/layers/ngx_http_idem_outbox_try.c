@@ -32,7 +32,7 @@ typedef struct {
     ngx_http_idem_outbox_t  *outbox;
     ngx_http_idem_op_t      *op;         /* NULL: pause until "until" */
     ngx_msec_t               until;
-    ngx_uint_t               lane;
+    ngx_uint_t               n;                 /* number of its queue */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
 } ngx_http_idem_outbox_try_t;
 
@@ -65,16 +65,16 @@ ngx_http_idem_op_t *
 ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item)
 {
-    ngx_uint_t                   lane;
+    ngx_uint_t                   n;
     ngx_http_idem_op_t          *op;
     ngx_http_idem_outbox_try_t  *try;
 
-    lane = ngx_http_idem_outbox_lane(o, item->id,
-                                     ngx_http_idem_outbox_cause(item));
+    n = ngx_http_idem_outbox_queue(o, item->id,
+                                   ngx_http_idem_outbox_cause(item));
 
-    o->work[lane].seen = 1;
+    o->work[n].seen = 1;
 
-    if (ngx_http_idem_outbox_lane_room(o, lane) == 0) {
+    if (ngx_http_idem_outbox_queue_room(o, n) == 0) {
         return NULL;
     }
 
@@ -83,7 +83,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     if (try) {
 
         if (try->op
-            || (try->lane == lane
+            || (try->n == n
                 && (ngx_msec_int_t) (try->until - ngx_current_msec) > 0))
         {
             return NULL;
@@ -107,7 +107,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 
     try->outbox = o;
     try->op = op;
-    try->lane = lane;
+    try->n = n;
     ngx_memcpy(try->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
     ngx_queue_insert_tail(&o->tries[try->id[0]], &try->queue);
@@ -115,13 +115,13 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     op->handler = ngx_http_idem_outbox_try_done;
     op->data = try;
 
-    ngx_http_idem_outbox_lane_take(o, lane, op->size);
+    ngx_http_idem_outbox_queue_take(o, n, op->size);
 
     /* probe of a node that may be down: the result should come soon */
 
     op->skip_replicas = (ngx_http_idem_outbox_cause(item)
                          == NGX_HTTP_IDEM_OUTBOX_FAILED
-                         && !ngx_http_idem_outbox_sh(o)->lanes[lane].open);
+                         && !ngx_http_idem_outbox_sh(o)->queues[n].open);
 
     return op;
 }
@@ -154,19 +154,19 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
 
     ngx_http_idem_outbox_lock(o);
 
-    ngx_http_idem_outbox_lane_done(o, try->lane, op->size);
+    ngx_http_idem_outbox_queue_done(o, try->n, op->size);
 
     if (!answered) {
-        ngx_http_idem_outbox_lane_failed(o, try->lane);
+        ngx_http_idem_outbox_queue_failed(o, try->n);
 
     } else if (missed) {
-        ngx_http_idem_outbox_lane_missed(o, try->lane);
+        ngx_http_idem_outbox_queue_missed(o, try->n);
 
     } else {
-        ngx_http_idem_outbox_lane_opened(o, try->lane);
+        ngx_http_idem_outbox_queue_opened(o, try->n);
     }
 
-    wait = ngx_http_idem_outbox_lanes_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
+    wait = ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
     ngx_http_idem_outbox_unlock(o);
 

@@ -108,7 +108,7 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     call->call.key.len = (op->kind > NGX_HTTP_IDEM_OP_LIST)
                          ? ngx_http_idem_redis_trail_key(redis, call->key)
                          : ngx_http_idem_redis_key(redis, op->id, call->key);
-    call->call.lane = ngx_http_idem_redis_lane(op->id);
+    call->call.order_key = ngx_http_idem_redis_order_key(op->id);
     call->call.impatient = ngx_http_idem_remote_impatient(op);
     call->call.urgent = (op->kind == NGX_HTTP_IDEM_OP_RENEW);
     call->call.waits = (op->kind == NGX_HTTP_IDEM_OP_COMMIT

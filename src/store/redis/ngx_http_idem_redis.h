@@ -275,7 +275,7 @@ void ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key);
 
 
 /* operations on one record are executed in order */
-#define ngx_http_idem_redis_lane(id)  ((id)[NGX_HTTP_IDEM_ID_LEN - 1])
+#define ngx_http_idem_redis_order_key(id)  ((id)[NGX_HTTP_IDEM_ID_LEN - 1])
 
 #define ngx_http_idem_redis_conf(op)                                          \
     ((ngx_http_idem_redis_t *) (op)->store->conf)

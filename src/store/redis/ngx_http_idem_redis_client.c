@@ -132,7 +132,7 @@ ngx_http_idem_redis_concerns(void *data, u_char *id)
     key.data = text;
     key.len = ngx_http_idem_redis_key(conn->redis->data, id, text);
 
-    return ngx_redis_conn_has(conn, &key, ngx_http_idem_redis_lane(id));
+    return ngx_redis_conn_has(conn, &key, ngx_http_idem_redis_order_key(id));
 }
 
 
