@@ -198,7 +198,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
 }
 
 
-/* the Sync of the lot was read; or the call failed and op->result is set */
+/* the Sync of the batch was read; or the call failed and op->result is set */
 
 void
 ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
@@ -289,7 +289,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
 
     silent = 0;
 
-    if (!ngx_queue_empty(&conn->lots)) {
+    if (!ngx_queue_empty(&conn->batches)) {
         since = call->sent && (ngx_msec_int_t) (conn->heard - call->time) < 0
                 ? call->time : conn->heard;
         silent = (ngx_current_msec - since >= pg->timeout / 2

@@ -13,7 +13,7 @@
  *                              them when the connection breaks
  *   ..._postgres_connect.c     connecting: from an address to a session
  *   ..._postgres_setup.c       set-up of a session
- *   ..._postgres_lot.c         lots: batches of statements with one Sync
+ *   ..._postgres_batch.c       batches of statements with one Sync
  *   ..._postgres_step.c        operations encoded as statements
  *   ..._postgres_result.c      rows and errors decoded as results
  *   ..._postgres_admin.c       rows decoded as entries, for administrators
@@ -150,14 +150,14 @@ struct ngx_http_idem_pg_call_s {
     ngx_msec_t                 time;            /* when it was sent */
     u_char                     id[NGX_HTTP_IDEM_ID_LEN];
     unsigned                   sent:1;
-    unsigned                   single:1;        /* in a lot of its own */
+    unsigned                   single:1;        /* in a batch of its own */
     unsigned                   bare:1;          /* a commit without the
                                                    response: the disk is
                                                    full */
 };
 
 
-/* a lot: a batch of statements that ends with one Sync */
+/* statements that are sent together and end with one Sync */
 
 typedef struct {
     ngx_queue_t                     queue;
@@ -167,7 +167,7 @@ typedef struct {
                                                    whole */
     unsigned                        prelude:1;  /* result of the settings is
                                                    due */
-} ngx_http_idem_pg_lot_t;
+} ngx_http_idem_pg_batch_t;
 
 
 struct ngx_http_idem_pg_conn_s {
@@ -184,7 +184,7 @@ struct ngx_http_idem_pg_conn_s {
                                                        read */
 
     ngx_queue_t                unsent;              /* calls to send */
-    ngx_queue_t                lots;                /* lots without their
+    ngx_queue_t                batches;             /* batches without their
                                                        Sync */
 
     ngx_event_t                flush;
@@ -317,10 +317,10 @@ void ngx_http_idem_pg_setup(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn);
 u_char *ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
 
-/* lots */
-ngx_int_t ngx_http_idem_pg_lots_send(ngx_http_idem_pg_conn_t *conn);
-void ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn);
-void ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn);
+/* batches */
+ngx_int_t ngx_http_idem_pg_batches_send(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn);
+void ngx_http_idem_pg_batches_requeue(ngx_http_idem_pg_conn_t *conn);
 
 /* statements */
 
@@ -368,7 +368,7 @@ void ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call);
 
 typedef enum {
     NGX_HTTP_IDEM_PG_FAILED = 0,            /* fail; op->error is set */
-    NGX_HTTP_IDEM_PG_AGAIN,                 /* resend, in a lot of its own */
+    NGX_HTTP_IDEM_PG_AGAIN,                 /* resend, in a batch of its own */
     NGX_HTTP_IDEM_PG_AGAIN_BARE,            /* resend without the response */
     NGX_HTTP_IDEM_PG_BROKEN                 /* the connection or its server is
                                                unusable */

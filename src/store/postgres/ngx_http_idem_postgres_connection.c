@@ -5,7 +5,7 @@
  */
 
 /*
- * A connection: its queue of calls to send, its queue of lots that await
+ * A connection: its queue of calls to send, its queue of batches that await
  * results, and what happens to both when the connection breaks.
  *
  * Sending is postponed to the end of the event loop iteration, so that all
@@ -19,7 +19,7 @@
  * not read until EAGAIN, and never closes it.
  *
  * Called by the backend with calls, and by nginx's events; calls the connect,
- * and the lots to send and to read.
+ * and the batches to send and to read.
  */
 
 
@@ -54,7 +54,7 @@ static ngx_int_t ngx_http_idem_pg_set_event(ngx_event_t *ev, ngx_int_t event,
 
 
 #define ngx_http_idem_pg_needed(conn)                                         \
-    (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->lots)     \
+    (!ngx_queue_empty(&(conn)->unsent) || !ngx_queue_empty(&(conn)->batches)  \
      || ((conn)->listens && (conn)->pg->remote.nwatches))
 
 /* ... or to be notified of removals, for stores with local copies */
@@ -72,7 +72,7 @@ ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
     conn->role = role;
 
     ngx_queue_init(&conn->unsent);
-    ngx_queue_init(&conn->lots);
+    ngx_queue_init(&conn->batches);
 
     conn->flush.handler = ngx_http_idem_pg_flush_handler;
     conn->flush.data = conn;
@@ -161,7 +161,7 @@ ngx_http_idem_pg_flush_handler(ngx_event_t *ev)
 
     case NGX_HTTP_IDEM_PG_READY:
 
-        if (ngx_http_idem_pg_lots_send(conn) != NGX_OK) {
+        if (ngx_http_idem_pg_batches_send(conn) != NGX_OK) {
             ngx_http_idem_pg_drop(conn, "no memory");
             return;
         }
@@ -359,7 +359,7 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
                 ngx_http_idem_pg_setup_read(conn);
 
             } else {
-                ngx_http_idem_pg_lots_read(conn);
+                ngx_http_idem_pg_batches_read(conn);
             }
         }
 
@@ -497,7 +497,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
     conn->failures++;
 
     ngx_http_idem_pg_close(conn);
-    ngx_http_idem_pg_lots_requeue(conn);
+    ngx_http_idem_pg_batches_requeue(conn);
 
     if (pg->server == conn->server) {
         /* another server may accept writes by now */
@@ -665,7 +665,7 @@ ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn)
     ngx_http_idem_pg_call_t  *call;
 
     ngx_http_idem_pg_close(conn);
-    ngx_http_idem_pg_lots_requeue(conn);
+    ngx_http_idem_pg_batches_requeue(conn);
 
     while (!ngx_queue_empty(&conn->unsent)) {
         q = ngx_queue_head(&conn->unsent);

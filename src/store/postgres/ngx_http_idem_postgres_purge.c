@@ -82,7 +82,7 @@ ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
 
     conn = ngx_http_idem_pg_purge_conn(pg);
 
-    if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->lots)
+    if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->batches)
         || ngx_http_idem_pg_call(conn, pg->store->log && !pg->purge_silent
                                        ? NGX_HTTP_IDEM_PG_STEP_EXPIRE
                                        : NGX_HTTP_IDEM_PG_STEP_PURGE, NULL)

@@ -10,7 +10,7 @@
  * Rows are in binary format, as ..._postgres_step.c requests them.  All
  * values are validated.
  *
- * Called by the lots after the Sync of a statement.
+ * Called by the batches after the Sync of a statement.
  */
 
 
@@ -395,7 +395,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
     }
 
     if (ngx_strncmp(state, "40", 2) == 0 || op == NULL) {
-        /* serialization failure, deadlock; or an error of a whole lot */
+        /* serialization failure, deadlock; or an error of a whole batch */
 
         if (op) {
             op->result = NGX_HTTP_IDEM_ERROR;

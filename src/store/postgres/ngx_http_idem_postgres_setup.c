@@ -6,7 +6,7 @@
 
 /*
  * The set-up of a session: settings, checks and prepared statements, in one
- * round trip before the first lot.
+ * round trip before the first batch.
  *
  * A server has to accept writes, and to have the schema in a version that
  * this module knows; otherwise the next server is tried.  Statements are
@@ -76,7 +76,7 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
 
     if (pg->pooler) {
 
-        /* settings are sent with each lot */
+        /* settings are sent with each batch */
 
         if (!PQsendQueryParams(conn->link,
                                "SELECT pg_catalog.current_setting("

@@ -10,7 +10,7 @@
  * Each statement calls one function of sql/v1/, with parameters in binary
  * format: integers in network byte order, bytea unchanged.
  *
- * Called by the lots.
+ * Called by the batches.
  */
 
 

@@ -5,16 +5,16 @@
  */
 
 /*
- * Lots: all calls that are queued in one iteration of the event loop are sent
- * as one transaction, sorted by record id, with one Sync.
+ * Batches: all calls that are queued in one iteration of the event loop are
+ * sent as one transaction, sorted by record id, with one Sync.
  *
- * The order prevents deadlocks between lots of different connections.  It is
- * stable, so the calls of one record stay in order.  On a connection for
- * commits the next lot waits for the results of this one: that makes few
+ * The order prevents deadlocks between batches of different connections.  It
+ * is stable, so the calls of one record stay in order.  On a connection for
+ * commits the next batch waits for the results of this one: that makes few
  * large transactions, each with one flush to disk.
  *
- * A result is valid only after the Sync of its lot: if a later statement of
- * the lot fails, earlier ones are rolled back.  Then the others are resent,
+ * A result is valid only after the Sync of its batch: if a later statement of
+ * the batch fails, earlier ones are rolled back.  Then the others are resent,
  * each with a Sync of its own.
  *
  * Called by the connection to send, and when there is input.
@@ -28,29 +28,30 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-#define NGX_HTTP_IDEM_PG_LOT_MAX    128
+#define NGX_HTTP_IDEM_PG_BATCH_MAX    128
 
-/* size limit of the responses in a lot: a large one delays few small ones */
-#define NGX_HTTP_IDEM_PG_LOT_BYTES  (256 * 1024)
+/* size limit of the responses in a batch: a large one delays few small ones */
+#define NGX_HTTP_IDEM_PG_BATCH_BYTES  (256 * 1024)
 
 /* attempts of a statement that fails temporarily */
 #define NGX_HTTP_IDEM_PG_TRIES      32
 
 
-static ngx_int_t ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn);
-static ngx_uint_t ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
+static ngx_int_t ngx_http_idem_pg_batch_send(ngx_http_idem_pg_conn_t *conn);
+static ngx_uint_t ngx_http_idem_pg_batch_take(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t **calls);
-static ngx_int_t ngx_http_idem_pg_lot_order(const void *one, const void *two);
-static ngx_uint_t ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
+static ngx_int_t ngx_http_idem_pg_batch_order(const void *one,
+    const void *two);
+static ngx_uint_t ngx_http_idem_pg_batch_durable(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t **calls, ngx_uint_t n);
-static void ngx_http_idem_pg_lot_result(
-    ngx_http_idem_pg_lot_t *lot, PGresult *result);
-static void ngx_http_idem_pg_lot_done(
-    ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_lot_t *lot);
-static ngx_int_t ngx_http_idem_pg_lot_failed(
-    ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_lot_t *lot);
-static ngx_http_idem_pg_call_t *ngx_http_idem_pg_lot_culprit(
-    ngx_http_idem_pg_lot_t *lot, PGresult **error);
+static void ngx_http_idem_pg_batch_result(
+    ngx_http_idem_pg_batch_t *batch, PGresult *result);
+static void ngx_http_idem_pg_batch_done(
+    ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_batch_t *batch);
+static ngx_int_t ngx_http_idem_pg_batch_failed(
+    ngx_http_idem_pg_conn_t *conn, ngx_http_idem_pg_batch_t *batch);
+static ngx_http_idem_pg_call_t *ngx_http_idem_pg_batch_culprit(
+    ngx_http_idem_pg_batch_t *batch, PGresult **error);
 static void ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
 
@@ -61,17 +62,17 @@ static void ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
 
 
 ngx_int_t
-ngx_http_idem_pg_lots_send(ngx_http_idem_pg_conn_t *conn)
+ngx_http_idem_pg_batches_send(ngx_http_idem_pg_conn_t *conn)
 {
     while (!ngx_queue_empty(&conn->unsent)) {
 
         if (conn->role == NGX_HTTP_IDEM_PG_COMMITS
-            && !ngx_queue_empty(&conn->lots))
+            && !ngx_queue_empty(&conn->batches))
         {
             break;
         }
 
-        if (ngx_http_idem_pg_lot_send(conn) != NGX_OK) {
+        if (ngx_http_idem_pg_batch_send(conn) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -81,45 +82,45 @@ ngx_http_idem_pg_lots_send(ngx_http_idem_pg_conn_t *conn)
 
 
 static ngx_int_t
-ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn)
+ngx_http_idem_pg_batch_send(ngx_http_idem_pg_conn_t *conn)
 {
-    ngx_uint_t                i, n, durable;
-    ngx_http_idem_pg_lot_t   *lot;
-    ngx_http_idem_pg_call_t  *calls[NGX_HTTP_IDEM_PG_LOT_MAX];
+    ngx_uint_t                 i, n, durable;
+    ngx_http_idem_pg_batch_t  *batch;
+    ngx_http_idem_pg_call_t   *calls[NGX_HTTP_IDEM_PG_BATCH_MAX];
 
-    lot = ngx_calloc(sizeof(ngx_http_idem_pg_lot_t), ngx_cycle->log);
-    if (lot == NULL) {
+    batch = ngx_calloc(sizeof(ngx_http_idem_pg_batch_t), ngx_cycle->log);
+    if (batch == NULL) {
         return NGX_ERROR;
     }
 
-    n = ngx_http_idem_pg_lot_take(conn, calls);
+    n = ngx_http_idem_pg_batch_take(conn, calls);
 
-    ngx_sort(calls, n, sizeof(calls[0]), ngx_http_idem_pg_lot_order);
+    ngx_sort(calls, n, sizeof(calls[0]), ngx_http_idem_pg_batch_order);
 
     /* marked as sent first: if the connection is dropped, they are resent */
 
-    ngx_queue_init(&lot->calls);
-    ngx_queue_insert_tail(&conn->lots, &lot->queue);
+    ngx_queue_init(&batch->calls);
+    ngx_queue_insert_tail(&conn->batches, &batch->queue);
 
     for (i = 0; i < n; i++) {
         ngx_queue_remove(&calls[i]->queue);
-        ngx_queue_insert_tail(&lot->calls, &calls[i]->queue);
+        ngx_queue_insert_tail(&batch->calls, &calls[i]->queue);
 
         calls[i]->sent = 1;
         calls[i]->tries++;
         calls[i]->time = ngx_current_msec;
     }
 
-    lot->next = ngx_queue_head(&lot->calls);
+    batch->next = ngx_queue_head(&batch->calls);
 
     /* behind a pooler the session is shared, and has no settings of ours */
 
-    durable = ngx_http_idem_pg_lot_durable(conn, calls, n);
+    durable = ngx_http_idem_pg_batch_durable(conn, calls, n);
 
     if (conn->pg->pooler
         || durable != ngx_http_idem_pg_durable(conn))
     {
-        lot->prelude = 1;
+        batch->prelude = 1;
 
         if (ngx_http_idem_pg_prelude_send(conn, durable) != NGX_OK) {
             return NGX_ERROR;
@@ -139,7 +140,7 @@ ngx_http_idem_pg_lot_send(ngx_http_idem_pg_conn_t *conn)
 /* takes the first call if it is single, otherwise all up to a single one */
 
 static ngx_uint_t
-ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
+ngx_http_idem_pg_batch_take(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t **calls)
 {
     size_t                    size;
@@ -152,8 +153,8 @@ ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
 
     for (q = ngx_queue_head(&conn->unsent);
          q != ngx_queue_sentinel(&conn->unsent)
-         && n < NGX_HTTP_IDEM_PG_LOT_MAX
-         && size < NGX_HTTP_IDEM_PG_LOT_BYTES;
+         && n < NGX_HTTP_IDEM_PG_BATCH_MAX
+         && size < NGX_HTTP_IDEM_PG_BATCH_BYTES;
          q = ngx_queue_next(q))
     {
         call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
@@ -178,7 +179,7 @@ ngx_http_idem_pg_lot_take(ngx_http_idem_pg_conn_t *conn,
 
 
 static ngx_int_t
-ngx_http_idem_pg_lot_order(const void *one, const void *two)
+ngx_http_idem_pg_batch_order(const void *one, const void *two)
 {
     ngx_http_idem_pg_call_t  *first, *second;
 
@@ -191,13 +192,13 @@ ngx_http_idem_pg_lot_order(const void *one, const void *two)
 
 /*
  * Whether a transaction must be on disk before the server replies: if the
- * connection is durable, or if the lot has a commit without a response, or
+ * connection is durable, or if the batch has a commit without a response, or
  * acquires or releases a lock under hold.  Such a lock must survive a crash of
  * the server as a commit does, and would not expire if its release was lost.
  */
 
 static ngx_uint_t
-ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
+ngx_http_idem_pg_batch_durable(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t **calls, ngx_uint_t n)
 {
     ngx_uint_t  i;
@@ -227,12 +228,12 @@ ngx_http_idem_pg_lot_durable(ngx_http_idem_pg_conn_t *conn,
 /* results come in the order of the statements, then that of the Sync */
 
 void
-ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
+ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn)
 {
-    PGconn                  *link;
-    PGresult                *result;
-    ngx_uint_t               nulls;
-    ngx_http_idem_pg_lot_t  *lot;
+    PGconn                    *link;
+    PGresult                  *result;
+    ngx_uint_t                 nulls;
+    ngx_http_idem_pg_batch_t  *batch;
 
     u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
 
@@ -241,7 +242,7 @@ ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
 
     ngx_http_idem_pg_notified(conn);
 
-    while (!ngx_queue_empty(&conn->lots) && !PQisBusy(link)) {
+    while (!ngx_queue_empty(&conn->batches) && !PQisBusy(link)) {
 
         result = PQgetResult(link);
 
@@ -261,11 +262,11 @@ ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
 
         nulls = 0;
 
-        lot = ngx_queue_data(ngx_queue_head(&conn->lots),
-                             ngx_http_idem_pg_lot_t, queue);
+        batch = ngx_queue_data(ngx_queue_head(&conn->batches),
+                               ngx_http_idem_pg_batch_t, queue);
 
         if (PQresultStatus(result) != PGRES_PIPELINE_SYNC) {
-            ngx_http_idem_pg_lot_result(lot, result);
+            ngx_http_idem_pg_batch_result(batch, result);
 
             if (PQstatus(link) == CONNECTION_BAD) {
                 break;
@@ -276,7 +277,7 @@ ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
 
         PQclear(result);
 
-        ngx_http_idem_pg_lot_done(conn, lot);
+        ngx_http_idem_pg_batch_done(conn, batch);
 
         if (conn->link != link) {
             return;
@@ -301,29 +302,30 @@ ngx_http_idem_pg_lots_read(ngx_http_idem_pg_conn_t *conn)
 
 
 static void
-ngx_http_idem_pg_lot_result(ngx_http_idem_pg_lot_t *lot, PGresult *result)
+ngx_http_idem_pg_batch_result(ngx_http_idem_pg_batch_t *batch,
+    PGresult *result)
 {
     ngx_http_idem_pg_call_t  *call;
 
-    if (lot->prelude) {
-        lot->prelude = 0;
+    if (batch->prelude) {
+        batch->prelude = 0;
 
         if (!ngx_http_idem_pg_is_error(result)) {
             PQclear(result);
             return;
         }
 
-    } else if (lot->next != ngx_queue_sentinel(&lot->calls)) {
-        call = ngx_queue_data(lot->next, ngx_http_idem_pg_call_t, queue);
-        lot->next = ngx_queue_next(lot->next);
+    } else if (batch->next != ngx_queue_sentinel(&batch->calls)) {
+        call = ngx_queue_data(batch->next, ngx_http_idem_pg_call_t, queue);
+        batch->next = ngx_queue_next(batch->next);
         call->result = result;
         return;
     }
 
     /* of the transaction as a whole */
 
-    if (lot->error == NULL && ngx_http_idem_pg_is_error(result)) {
-        lot->error = result;
+    if (batch->error == NULL && ngx_http_idem_pg_is_error(result)) {
+        batch->error = result;
         return;
     }
 
@@ -332,20 +334,20 @@ ngx_http_idem_pg_lot_result(ngx_http_idem_pg_lot_t *lot, PGresult *result)
 
 
 static void
-ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_lot_t *lot)
+ngx_http_idem_pg_batch_done(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_batch_t *batch)
 {
     ngx_queue_t              *q;
     ngx_http_idem_pg_call_t  *call;
 
-    ngx_queue_remove(&lot->queue);
+    ngx_queue_remove(&batch->queue);
 
-    if (ngx_http_idem_pg_lot_failed(conn, lot) == NGX_OK) {
+    if (ngx_http_idem_pg_batch_failed(conn, batch) == NGX_OK) {
 
-        /* a handler may submit operations, or cancel others of this lot */
+        /* a handler may submit operations, or cancel others of this batch */
 
-        while (!ngx_queue_empty(&lot->calls)) {
-            q = ngx_queue_head(&lot->calls);
+        while (!ngx_queue_empty(&batch->calls)) {
+            q = ngx_queue_head(&batch->calls);
             call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
 
             if (call->result == NULL) {
@@ -363,26 +365,26 @@ ngx_http_idem_pg_lot_done(ngx_http_idem_pg_conn_t *conn,
         }
     }
 
-    PQclear(lot->error);
-    ngx_free(lot);
+    PQclear(batch->error);
+    ngx_free(batch);
 }
 
 
-/* NGX_OK: no failure; otherwise all calls of the lot have been handled */
+/* NGX_OK: no failure; otherwise all calls of the batch have been handled */
 
 static ngx_int_t
-ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_lot_t *lot)
+ngx_http_idem_pg_batch_failed(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_batch_t *batch)
 {
-    PGresult                    *error;
-    ngx_uint_t                   broken;
-    ngx_queue_t                 *q;
-    ngx_http_idem_pg_call_t     *call, *culprit;
-    ngx_http_idem_pg_verdict_e   verdict;
+    PGresult                   *error;
+    ngx_uint_t                  broken;
+    ngx_queue_t                *q;
+    ngx_http_idem_pg_call_t    *call, *culprit;
+    ngx_http_idem_pg_verdict_e  verdict;
 
     u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
 
-    culprit = ngx_http_idem_pg_lot_culprit(lot, &error);
+    culprit = ngx_http_idem_pg_batch_culprit(batch, &error);
 
     if (error == NULL) {
         return NGX_OK;
@@ -423,8 +425,8 @@ ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
 
     /* ahead of later calls, and in their former order */
 
-    while (!ngx_queue_empty(&lot->calls)) {
-        q = ngx_queue_last(&lot->calls);
+    while (!ngx_queue_empty(&batch->calls)) {
+        q = ngx_queue_last(&batch->calls);
         call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
 
         call->single = !broken;
@@ -449,15 +451,16 @@ ngx_http_idem_pg_lot_failed(ngx_http_idem_pg_conn_t *conn,
 /* the call that failed; NULL: the transaction as a whole did */
 
 static ngx_http_idem_pg_call_t *
-ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
+ngx_http_idem_pg_batch_culprit(ngx_http_idem_pg_batch_t *batch,
+    PGresult **error)
 {
     ngx_queue_t              *q;
     ngx_http_idem_pg_call_t  *call;
 
-    *error = lot->error;
+    *error = batch->error;
 
-    for (q = ngx_queue_head(&lot->calls);
-         q != ngx_queue_sentinel(&lot->calls) && *error == NULL;
+    for (q = ngx_queue_head(&batch->calls);
+         q != ngx_queue_sentinel(&batch->calls) && *error == NULL;
          q = ngx_queue_next(q))
     {
         call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
@@ -470,10 +473,10 @@ ngx_http_idem_pg_lot_culprit(ngx_http_idem_pg_lot_t *lot, PGresult **error)
 
     /* the error of a transaction with one call is that of the call */
 
-    q = ngx_queue_head(&lot->calls);
+    q = ngx_queue_head(&batch->calls);
 
-    if (*error && q == ngx_queue_last(&lot->calls)
-        && q != ngx_queue_sentinel(&lot->calls))
+    if (*error && q == ngx_queue_last(&batch->calls)
+        && q != ngx_queue_sentinel(&batch->calls))
     {
         return ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
     }
@@ -511,25 +514,25 @@ ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
 /* the connection is closed: all statements in flight have to be resent */
 
 void
-ngx_http_idem_pg_lots_requeue(ngx_http_idem_pg_conn_t *conn)
+ngx_http_idem_pg_batches_requeue(ngx_http_idem_pg_conn_t *conn)
 {
-    ngx_queue_t              *q;
-    ngx_http_idem_pg_lot_t   *lot;
-    ngx_http_idem_pg_call_t  *call;
+    ngx_queue_t               *q;
+    ngx_http_idem_pg_batch_t  *batch;
+    ngx_http_idem_pg_call_t   *call;
 
-    while (!ngx_queue_empty(&conn->lots)) {
-        q = ngx_queue_last(&conn->lots);
-        lot = ngx_queue_data(q, ngx_http_idem_pg_lot_t, queue);
+    while (!ngx_queue_empty(&conn->batches)) {
+        q = ngx_queue_last(&conn->batches);
+        batch = ngx_queue_data(q, ngx_http_idem_pg_batch_t, queue);
 
-        while (!ngx_queue_empty(&lot->calls)) {
-            call = ngx_queue_data(ngx_queue_last(&lot->calls),
+        while (!ngx_queue_empty(&batch->calls)) {
+            call = ngx_queue_data(ngx_queue_last(&batch->calls),
                                   ngx_http_idem_pg_call_t, queue);
 
             ngx_http_idem_pg_call_requeue(conn, call);
         }
 
         ngx_queue_remove(q);
-        PQclear(lot->error);
-        ngx_free(lot);
+        PQclear(batch->error);
+        ngx_free(batch);
     }
 }
