@@ -376,19 +376,19 @@ ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
 
 
 ngx_http_idem_node_figures_t *
-ngx_http_idem_view_node(ngx_http_idem_view_t *v, ngx_uint_t place)
+ngx_http_idem_view_node(ngx_http_idem_view_t *v, ngx_uint_t slot)
 {
     ngx_int_t                      state;
     ngx_http_idem_node_figures_t  *node;
 
-    node = v->store->nodes ? ngx_http_idem_nodes_at(v->store->nodes, place)
+    node = v->store->nodes ? ngx_http_idem_nodes_at(v->store->nodes, slot)
                            : NULL;
 
     v->from[NGX_HTTP_IDEM_FROM_NODE] = node;
     v->from[NGX_HTTP_IDEM_FROM_NODE_BREAKER] = NULL;
 
     if (node) {
-        state = ngx_http_idem_breaker_state(v->store, place);
+        state = ngx_http_idem_breaker_state(v->store, slot);
 
         if (state >= 0) {
             v->node_breaker = state;

@@ -148,7 +148,7 @@ void ngx_http_idem_view_nginx(ngx_http_idem_view_t *v,
 
 /* selects a node of the view by its index; NULL: there is none */
 ngx_http_idem_node_figures_t *ngx_http_idem_view_node(ngx_http_idem_view_t *v,
-    ngx_uint_t place);
+    ngx_uint_t slot);
 
 /* reads a metric by its indexes; an integer is returned in h->sum */
 void ngx_http_idem_figure_read(const ngx_http_idem_figure_t *f,

@@ -128,7 +128,7 @@ static void
 ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
     ngx_http_idem_main_conf_t *mcf, ngx_uint_t history)
 {
-    ngx_uint_t                     place, some, i;
+    ngx_uint_t                     slot, some, i;
     ngx_http_idem_fallback_t     **f;
     ngx_http_idem_node_figures_t  *node;
 
@@ -155,9 +155,9 @@ ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
         ngx_http_idem_text(j->text, ",\"nodes\":[");
         some = 0;
 
-        for (place = 1; place <= NGX_HTTP_IDEM_NODES_MAX; place++) {
+        for (slot = 1; slot <= NGX_HTTP_IDEM_NODES_MAX; slot++) {
 
-            node = ngx_http_idem_view_node(v, place);
+            node = ngx_http_idem_view_node(v, slot);
 
             if (node) {
                 ngx_http_idem_text(j->text, "%s{\"name\":\"%*s\"",

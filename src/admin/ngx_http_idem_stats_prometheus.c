@@ -119,12 +119,12 @@ ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
 {
     u_char                         buf[NGX_HTTP_IDEM_LABELS_LEN];
     ngx_str_t                      labels;
-    ngx_uint_t                     place;
+    ngx_uint_t                     slot;
     ngx_http_idem_node_figures_t  *node;
 
-    for (place = 1; place <= NGX_HTTP_IDEM_NODES_MAX; place++) {
+    for (slot = 1; slot <= NGX_HTTP_IDEM_NODES_MAX; slot++) {
 
-        node = ngx_http_idem_view_node(v, place);
+        node = ngx_http_idem_view_node(v, slot);
 
         if (node) {
             labels.data = buf;

@@ -69,8 +69,8 @@ ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
 
     sh = ngx_http_idem_nodes_sh(nodes);
 
-    if (node->place) {
-        entry = &sh->nodes[node->place - 1];
+    if (node->slot) {
+        entry = &sh->nodes[node->slot - 1];
 
         if (entry->owner == node->owner) {
             entry->seen = ngx_time();
@@ -82,10 +82,10 @@ ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
 
     ngx_http_idem_mutex_lock(shpool);
 
-    node->place = ngx_http_idem_nodes_assign(sh, &node->name);
+    node->slot = ngx_http_idem_nodes_assign(sh, &node->name);
 
-    if (node->place) {
-        entry = &sh->nodes[node->place - 1];
+    if (node->slot) {
+        entry = &sh->nodes[node->slot - 1];
         entry->seen = ngx_time();
         node->owner = entry->owner;
     }
@@ -158,24 +158,24 @@ ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
 {
     ngx_http_idem_nodes_see(nodes, node);
 
-    if (node->place) {
+    if (node->slot) {
         (void) ngx_atomic_fetch_add(
                 &ngx_http_idem_nodes_sh(nodes)
-                     ->nodes[node->place - 1].counts[what], 1);
+                     ->nodes[node->slot - 1].counts[what], 1);
     }
 }
 
 
 ngx_http_idem_node_figures_t *
-ngx_http_idem_nodes_at(ngx_http_idem_nodes_t *nodes, ngx_uint_t place)
+ngx_http_idem_nodes_at(ngx_http_idem_nodes_t *nodes, ngx_uint_t slot)
 {
     ngx_http_idem_node_figures_t  *entry;
 
-    if (place == 0) {
+    if (slot == 0) {
         return NULL;
     }
 
-    entry = &ngx_http_idem_nodes_sh(nodes)->nodes[place - 1];
+    entry = &ngx_http_idem_nodes_sh(nodes)->nodes[slot - 1];
 
     if (entry->len == 0 || ngx_http_idem_nodes_gone(entry)) {
         return NULL;

@@ -45,8 +45,7 @@ typedef enum {
 
 typedef struct {
     ngx_str_t                       name;
-    ngx_uint_t                      place;      /* slot number, from 1; 0: no
-                                                   slot */
+    ngx_uint_t                      slot;       /* from 1; 0: none */
     ngx_uint_t                      owner;      /* "owner" of the slot when it
                                                    was assigned */
 } ngx_http_idem_store_node_t;
@@ -91,7 +90,7 @@ void ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
 
 /* for the status endpoint: the node in a slot, or NULL */
 ngx_http_idem_node_figures_t *ngx_http_idem_nodes_at(
-    ngx_http_idem_nodes_t *nodes, ngx_uint_t place);
+    ngx_http_idem_nodes_t *nodes, ngx_uint_t slot);
 
 
 extern const char  *ngx_http_idem_node_counts[];

@@ -56,21 +56,21 @@ static ngx_int_t ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op);
-static ngx_uint_t ngx_http_idem_breaker_place(
+static ngx_uint_t ngx_http_idem_breaker_slot(
     ngx_http_idem_breaker_t *b, u_char *id);
 static ngx_int_t ngx_http_idem_breaker_gate(
-    ngx_http_idem_breaker_t *b, ngx_uint_t place, uintptr_t *probe);
+    ngx_http_idem_breaker_t *b, ngx_uint_t slot, uintptr_t *probe);
 static ngx_int_t ngx_http_idem_breaker_reject(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_breaker_ask(
-    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
+    ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe);
 static ngx_int_t ngx_http_idem_breaker_done(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
-    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
+    ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe);
 static void ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
-    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe);
+    ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe);
 static u_char *ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
-    ngx_uint_t place, u_char *p, u_char *last);
+    ngx_uint_t slot, u_char *p, u_char *last);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
@@ -96,18 +96,18 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
 #define ngx_http_idem_breaker_conf(op)                                        \
     ((ngx_http_idem_breaker_t *) (op)->store->conf)
 
-#define ngx_http_idem_breaker_sh(b, place)                                    \
-    (&((ngx_http_idem_breaker_sh_t *) (b)->shared.data)[place])
+#define ngx_http_idem_breaker_sh(b, slot)                                     \
+    (&((ngx_http_idem_breaker_sh_t *) (b)->shared.data)[slot])
 
 /* read without the lock: the value may be slightly outdated */
-#define ngx_http_idem_breaker_is(b, place, what)                              \
+#define ngx_http_idem_breaker_is(b, slot, what)                               \
     (*(volatile ngx_uint_t *)                                                 \
-         &ngx_http_idem_breaker_sh(b, place)->what)
+         &ngx_http_idem_breaker_sh(b, slot)->what)
 
 /* the note of an inner operation: slot of the node, number of the probe */
-#define ngx_http_idem_breaker_note(place, probe)                              \
-    ((probe) * NGX_HTTP_IDEM_BREAKERS + (place))
-#define ngx_http_idem_breaker_note_place(note)                                \
+#define ngx_http_idem_breaker_note(slot, probe)                               \
+    ((probe) * NGX_HTTP_IDEM_BREAKERS + (slot))
+#define ngx_http_idem_breaker_note_slot(note)                                 \
     ((note) % NGX_HTTP_IDEM_BREAKERS)
 #define ngx_http_idem_breaker_note_probe(note)                                \
     ((note) / NGX_HTTP_IDEM_BREAKERS)
@@ -121,31 +121,30 @@ static ngx_int_t
 ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
 {
     uintptr_t                 probe;
-    ngx_uint_t                place;
+    ngx_uint_t                slot;
     ngx_http_idem_breaker_t  *b;
 
     b = ngx_http_idem_breaker_conf(op);
-    place = ngx_http_idem_breaker_place(b, op->id);
+    slot = ngx_http_idem_breaker_slot(b, op->id);
 
-    if (ngx_http_idem_breaker_gate(b, place, &probe) != NGX_OK) {
+    if (ngx_http_idem_breaker_gate(b, slot, &probe) != NGX_OK) {
         ngx_http_idem_metrics_count(b->layer.named->metrics,
                                     NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
         return ngx_http_idem_breaker_reject(op);
     }
 
-    return ngx_http_idem_breaker_ask(op, place, probe);
+    return ngx_http_idem_breaker_ask(op, slot, probe);
 }
 
 
 static ngx_int_t
 ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t  place;
+    ngx_uint_t  slot;
 
-    place = ngx_http_idem_breaker_place( ngx_http_idem_breaker_conf(op),
-                                        op->id);
+    slot = ngx_http_idem_breaker_slot(ngx_http_idem_breaker_conf(op), op->id);
 
-    return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
+    return ngx_http_idem_breaker_ask(op, slot, NGX_HTTP_IDEM_NO_PROBE);
 }
 
 
@@ -154,29 +153,29 @@ ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t                place;
+    ngx_uint_t                slot;
     ngx_http_idem_breaker_t  *b;
 
     b = ngx_http_idem_breaker_conf(op);
-    place = ngx_http_idem_breaker_place(b, op->id);
+    slot = ngx_http_idem_breaker_slot(b, op->id);
 
-    if (ngx_http_idem_breaker_is(b, place, state)
+    if (ngx_http_idem_breaker_is(b, slot, state)
         != NGX_HTTP_IDEM_BREAKER_CLOSED)
     {
         return ngx_http_idem_breaker_reject(op);
     }
 
-    return ngx_http_idem_breaker_ask(op, place, NGX_HTTP_IDEM_NO_PROBE);
+    return ngx_http_idem_breaker_ask(op, slot, NGX_HTTP_IDEM_NO_PROBE);
 }
 
 
 static ngx_int_t
 ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op,
-    ngx_uint_t place, uintptr_t probe)
+    ngx_uint_t slot, uintptr_t probe)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
                                    ngx_http_idem_breaker_done,
-                                   ngx_http_idem_breaker_note(place, probe));
+                                   ngx_http_idem_breaker_note(slot, probe));
 }
 
 
@@ -199,7 +198,7 @@ ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
 
     /* the probe has no result: let the next begin be the probe */
 
-    sh = ngx_http_idem_breaker_sh(b, ngx_http_idem_breaker_note_place(note));
+    sh = ngx_http_idem_breaker_sh(b, ngx_http_idem_breaker_note_slot(note));
 
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
@@ -216,7 +215,7 @@ ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
 /* the slot of the node that has the record, as far as this worker knows */
 
 static ngx_uint_t
-ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
+ngx_http_idem_breaker_slot(ngx_http_idem_breaker_t *b, u_char *id)
 {
     ngx_http_idem_store_node_t        *node;
     ngx_http_idem_nodes_t       *nodes;
@@ -230,16 +229,16 @@ ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
 
     node = nodes->find(nodes->data, id);
 
-    if (node == NULL || node->place == 0) {
+    if (node == NULL || node->slot == 0) {
         return 0;
     }
 
-    if (ngx_http_idem_breaker_is(b, node->place, owner)
+    if (ngx_http_idem_breaker_is(b, node->slot, owner)
         != node->owner)
     {
         /* the slot was reassigned: discard the state of the former node */
 
-        sh = ngx_http_idem_breaker_sh(b, node->place);
+        sh = ngx_http_idem_breaker_sh(b, node->slot);
 
         ngx_http_idem_mutex_lock(b->shared.shpool);
 
@@ -254,7 +253,7 @@ ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
         ngx_http_idem_mutex_unlock(b->shared.shpool);
     }
 
-    return node->place;
+    return node->slot;
 }
 
 
@@ -262,7 +261,7 @@ ngx_http_idem_breaker_place(ngx_http_idem_breaker_t *b, u_char *id)
 
 static ngx_int_t
 ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
-    ngx_uint_t place, uintptr_t *probe)
+    ngx_uint_t slot, uintptr_t *probe)
 {
     ngx_int_t                    rc;
     ngx_msec_t                   time;
@@ -270,14 +269,14 @@ ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
 
     *probe = NGX_HTTP_IDEM_NO_PROBE;
 
-    if (ngx_http_idem_breaker_is(b, place, state)
+    if (ngx_http_idem_breaker_is(b, slot, state)
         == NGX_HTTP_IDEM_BREAKER_CLOSED)
     {
         return NGX_OK;
     }
 
     rc = NGX_OK;
-    sh = ngx_http_idem_breaker_sh(b, place);
+    sh = ngx_http_idem_breaker_sh(b, slot);
 
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
@@ -322,22 +321,22 @@ static ngx_int_t
 ngx_http_idem_breaker_done(ngx_http_idem_op_t *op, uintptr_t note)
 {
     uintptr_t                 probe;
-    ngx_uint_t                place;
+    ngx_uint_t                slot;
     ngx_http_idem_breaker_t  *b;
 
     b = ngx_http_idem_breaker_conf(op);
-    place = ngx_http_idem_breaker_note_place(note);
+    slot = ngx_http_idem_breaker_note_slot(note);
     probe = ngx_http_idem_breaker_note_probe(note);
 
     if (!ngx_http_idem_layer_answered(op)) {
-        ngx_http_idem_breaker_failed(b, op, place, probe);
+        ngx_http_idem_breaker_failed(b, op, slot, probe);
 
     } else if (op->kind != NGX_HTTP_IDEM_OP_WATCH
-               && (ngx_http_idem_breaker_is(b, place, fails)
-                   || ngx_http_idem_breaker_is(b, place, state)
+               && (ngx_http_idem_breaker_is(b, slot, fails)
+                   || ngx_http_idem_breaker_is(b, slot, state)
                       != NGX_HTTP_IDEM_BREAKER_CLOSED))
     {
-        ngx_http_idem_breaker_answered(b, op, place, probe);
+        ngx_http_idem_breaker_answered(b, op, slot, probe);
     }
 
     return NGX_OK;
@@ -346,7 +345,7 @@ ngx_http_idem_breaker_done(ngx_http_idem_op_t *op, uintptr_t note)
 
 static void
 ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
-    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe)
+    ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe)
 {
     u_char                      *p;
     u_char                       text[NGX_HTTP_IDEM_BREAKER_TEXT_LEN];
@@ -354,7 +353,7 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
     ngx_http_idem_breaker_sh_t  *sh;
 
     closed = 0;
-    sh = ngx_http_idem_breaker_sh(b, place);
+    sh = ngx_http_idem_breaker_sh(b, slot);
 
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
@@ -381,7 +380,7 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
                                   NGX_HTTP_IDEM_EVENT_BREAKER_CLOSED, NULL,
                                   NULL);
 
-        p = ngx_http_idem_breaker_describe(b, place, text,
+        p = ngx_http_idem_breaker_describe(b, slot, text,
                                            text + sizeof(text));
 
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
@@ -393,7 +392,7 @@ ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
 
 static void
 ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
-    ngx_http_idem_op_t *op, ngx_uint_t place, uintptr_t probe)
+    ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe)
 {
     u_char                      *p;
     u_char                       text[NGX_HTTP_IDEM_BREAKER_TEXT_LEN];
@@ -402,7 +401,7 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
 
     opened = 0;
     again = 0;
-    sh = ngx_http_idem_breaker_sh(b, place);
+    sh = ngx_http_idem_breaker_sh(b, slot);
 
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
@@ -445,7 +444,7 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
         return;
     }
 
-    p = ngx_http_idem_breaker_describe(b, place, text, text + sizeof(text));
+    p = ngx_http_idem_breaker_describe(b, slot, text, text + sizeof(text));
 
     if (again) {
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
@@ -470,14 +469,14 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
 
 static u_char *
 ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
-    ngx_uint_t place, u_char *p, u_char *last)
+    ngx_uint_t slot, u_char *p, u_char *last)
 {
     ngx_http_idem_node_figures_t  *node;
 
     node = NULL;
 
-    if (place) {
-        node = ngx_http_idem_nodes_at(b->layer.named->nodes, place);
+    if (slot) {
+        node = ngx_http_idem_nodes_at(b->layer.named->nodes, slot);
     }
 
     if (node) {
@@ -491,7 +490,7 @@ ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
 /* read without the lock, for statistics only */
 
 ngx_int_t
-ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
+ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t slot)
 {
     ngx_int_t                 worst, state;
     ngx_uint_t                i;
@@ -503,9 +502,9 @@ ngx_http_idem_breaker_state(ngx_http_idem_store_t *store, ngx_uint_t place)
 
     b = store->layers->breaker;
 
-    worst = ngx_http_idem_breaker_sh(b, place)->state;
+    worst = ngx_http_idem_breaker_sh(b, slot)->state;
 
-    if (place || store->nodes == NULL) {
+    if (slot || store->nodes == NULL) {
         return worst;
     }
 

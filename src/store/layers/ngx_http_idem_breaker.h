@@ -55,11 +55,11 @@ typedef struct {
 extern const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
 
 /*
- * For the status endpoint: the state for a node; with place 0, the worst
+ * For the status endpoint: the state for a node; with slot 0, the worst
  * state of the store.  NGX_DECLINED: the store has no breaker.
  */
 ngx_int_t ngx_http_idem_breaker_state(
-    ngx_http_idem_store_t *store, ngx_uint_t place);
+    ngx_http_idem_store_t *store, ngx_uint_t slot);
 
 
 #endif /* _NGX_HTTP_IDEM_BREAKER_H_INCLUDED_ */

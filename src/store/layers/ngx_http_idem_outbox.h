@@ -69,11 +69,11 @@ typedef struct {
 } ngx_http_idem_outbox_queue_t;
 
 /* by slot of the node; the first is for records without one */
-#define NGX_HTTP_IDEM_OUTBOX_PLACES                                           \
+#define NGX_HTTP_IDEM_OUTBOX_SLOTS                                            \
     (1 + NGX_HTTP_IDEM_NODES_MAX)
 
 #define NGX_HTTP_IDEM_OUTBOX_QUEUES                                           \
-    (NGX_HTTP_IDEM_OUTBOX_CAUSES * NGX_HTTP_IDEM_OUTBOX_PLACES)
+    (NGX_HTTP_IDEM_OUTBOX_CAUSES * NGX_HTTP_IDEM_OUTBOX_SLOTS)
 
 
 typedef struct {

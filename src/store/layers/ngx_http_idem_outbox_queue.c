@@ -45,7 +45,7 @@
     (&ngx_http_idem_outbox_sh(o)->queues[n])
 
 #define ngx_http_idem_outbox_queue_cause(n)                                   \
-    ((n) / NGX_HTTP_IDEM_OUTBOX_PLACES)
+    ((n) / NGX_HTTP_IDEM_OUTBOX_SLOTS)
 
 #define ngx_http_idem_outbox_queue_delay(n)                                   \
     (ngx_http_idem_outbox_queue_cause(n)                                      \
@@ -60,19 +60,19 @@ ngx_uint_t
 ngx_http_idem_outbox_queue(ngx_http_idem_outbox_t *o, u_char *id,
     ngx_http_idem_outbox_cause_e cause)
 {
-    ngx_uint_t                   place;
+    ngx_uint_t                   slot;
     ngx_http_idem_nodes_t       *nodes;
     ngx_http_idem_store_node_t  *node;
 
-    place = 0;
+    slot = 0;
     nodes = o->layer.named->nodes;
 
     if (nodes) {
         node = nodes->find(nodes->data, id);
-        place = node ? node->place : 0;
+        slot = node ? node->slot : 0;
     }
 
-    return cause * NGX_HTTP_IDEM_OUTBOX_PLACES + place;
+    return cause * NGX_HTTP_IDEM_OUTBOX_SLOTS + slot;
 }
 
 
@@ -246,7 +246,7 @@ ngx_http_idem_outbox_queues_rewrite(ngx_http_idem_outbox_t *o)
     ngx_uint_t                     n;
     ngx_http_idem_outbox_queue_t  *queue;
 
-    for (n = NGX_HTTP_IDEM_OUTBOX_PLACES
+    for (n = NGX_HTTP_IDEM_OUTBOX_SLOTS
              * NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
          n < NGX_HTTP_IDEM_OUTBOX_QUEUES;
          n++)
