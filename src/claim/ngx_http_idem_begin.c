@@ -96,7 +96,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             }
         }
 
-        if ((cover->taken && !cover->doubted)
+        if ((cover->taken && !cover->unconfirmed)
             || cover == ctx->claims.replayed)
         {
             continue;
@@ -179,7 +179,7 @@ ngx_http_idem_begin_replied(ngx_http_idem_cover_t *cover)
 
     op = &cover->op;
 
-    cover->doubted = 0;
+    cover->unconfirmed = 0;
     cover->ctx->claims.store_time += ngx_current_msec - op->start;
 
     switch (op->result) {
@@ -334,7 +334,7 @@ ngx_http_idem_begin_again(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     }
 
     cover->asked = 0;
-    cover->doubted = 1;
+    cover->unconfirmed = 1;
 
     return ngx_http_idem_begin(r, ctx);
 }

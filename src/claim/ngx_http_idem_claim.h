@@ -60,7 +60,7 @@ typedef struct {
     unsigned                asked:1;
     unsigned                taken:1;            /* this request holds the
                                                    lock                     */
-    unsigned                doubted:1;          /* the lease may be over:
+    unsigned                unconfirmed:1;      /* the lease may be over:
                                                    begin is repeated        */
     unsigned                lost:1;             /* another request took
                                                    over                     */

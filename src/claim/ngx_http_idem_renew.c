@@ -34,7 +34,7 @@
 
 static void ngx_http_idem_renew_due(ngx_msec_t time);
 static void ngx_http_idem_renew_handler(ngx_event_t *ev);
-static void ngx_http_idem_renew_doubt(ngx_http_idem_store_t *store,
+static void ngx_http_idem_renew_suspected(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
 static ngx_uint_t ngx_http_idem_renew_concerns(
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_store_t *store,
@@ -57,7 +57,7 @@ ngx_http_idem_renew_init(ngx_cycle_t *cycle)
     ngx_queue_init(&ngx_http_idem_holders);
     ngx_http_idem_nholders = 0;
 
-    ngx_http_idem_store_on_doubt(ngx_http_idem_renew_doubt);
+    ngx_http_idem_store_on_suspect_loss(ngx_http_idem_renew_suspected);
 
     ngx_http_idem_renewal_dumb.fd = (ngx_socket_t) -1;
 
@@ -194,7 +194,7 @@ ngx_http_idem_renew_handler(ngx_event_t *ev)
  */
 
 static void
-ngx_http_idem_renew_doubt(ngx_http_idem_store_t *store,
+ngx_http_idem_renew_suspected(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data)
 {
     ngx_msec_t            due;

@@ -112,8 +112,8 @@ typedef struct {
      * "conn" is NULL.  With "now" the user should write again at once,
      * otherwise as soon as an attempt is likely to succeed.
      */
-    void       (*doubt)(ngx_redis_t *redis, ngx_redis_conn_t *conn,
-                        ngx_uint_t now);
+    void       (*suspect_loss)(ngx_redis_t *redis, ngx_redis_conn_t *conn,
+                               ngx_uint_t now);
 
     /* the subscriber is ready; earlier messages were missed */
     void       (*listening)(ngx_redis_t *redis);
@@ -568,7 +568,7 @@ void ngx_redis_requeue(ngx_redis_conn_t *conn);
 void ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls);
 ngx_int_t ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
     ngx_str_t *args, ngx_uint_t n);
-void ngx_redis_doubt(ngx_redis_conn_t *conn, ngx_uint_t now);
+void ngx_redis_suspect_loss(ngx_redis_conn_t *conn, ngx_uint_t now);
 void ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply);
 
 /* ..._replicas.c */

@@ -124,12 +124,12 @@ ngx_redis_node_of(ngx_redis_t *redis, ngx_str_t *key)
  */
 
 void
-ngx_redis_doubt(ngx_redis_conn_t *conn, ngx_uint_t now)
+ngx_redis_suspect_loss(ngx_redis_conn_t *conn, ngx_uint_t now)
 {
     ngx_queue_t       *q, *next;
     ngx_redis_call_t  *call;
 
-    conn->redis->hooks->doubt(conn->redis, conn, now);
+    conn->redis->hooks->suspect_loss(conn->redis, conn, now);
 
     for (q = ngx_queue_head(&conn->unsent);
          q != ngx_queue_sentinel(&conn->unsent);

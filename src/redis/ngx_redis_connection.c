@@ -464,7 +464,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     ngx_redis_reroute(conn->redis, &conn->unsent);
 
     if (broke && !conn->waits) {
-        ngx_redis_doubt(conn, 0);
+        ngx_redis_suspect_loss(conn, 0);
     }
 
     if (conn->failures >= NGX_REDIS_GIVE_UP) {

@@ -341,7 +341,7 @@ ngx_redis_node_vacate(ngx_redis_node_t *node)
     }
 
     if (used) {
-        node->redis->hooks->doubt(node->redis, NULL, 1);
+        node->redis->hooks->suspect_loss(node->redis, NULL, 1);
     }
 }
 

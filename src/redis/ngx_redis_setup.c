@@ -664,7 +664,7 @@ ngx_redis_ready(ngx_redis_conn_t *conn)
     } else {
 
         if (!conn->waits) {
-            ngx_redis_doubt(conn, 1);
+            ngx_redis_suspect_loss(conn, 1);
         }
 
         redis->hooks->ready(conn);

@@ -54,7 +54,7 @@ static ngx_http_idem_op_t
     *ngx_http_idem_reserve[NGX_HTTP_IDEM_RESERVE];
 static ngx_uint_t  ngx_http_idem_nreserve;
 
-static ngx_http_idem_doubt_pt    ngx_http_idem_doubt_handler;
+static ngx_http_idem_suspect_loss_pt    ngx_http_idem_suspect_loss_handler;
 static ngx_http_idem_replays_pt  ngx_http_idem_replays_handler;
 
 
@@ -83,7 +83,7 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_store_not_found,
     ngx_http_idem_store_password,
     ngx_http_idem_store_password_file,
-    ngx_http_idem_store_doubt,
+    ngx_http_idem_store_suspect_loss,
     &ngx_http_idem_remote_functions,
     ngx_http_idem_claim_encode,
     ngx_http_idem_claim_decode,
@@ -163,18 +163,18 @@ ngx_http_idem_backend_names(void)
 
 
 void
-ngx_http_idem_store_on_doubt(ngx_http_idem_doubt_pt handler)
+ngx_http_idem_store_on_suspect_loss(ngx_http_idem_suspect_loss_pt handler)
 {
-    ngx_http_idem_doubt_handler = handler;
+    ngx_http_idem_suspect_loss_handler = handler;
 }
 
 
 void
-ngx_http_idem_store_doubt(ngx_http_idem_store_t *store,
+ngx_http_idem_store_suspect_loss(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data)
 {
-    if (ngx_http_idem_doubt_handler) {
-        ngx_http_idem_doubt_handler(store, now, concerns, data);
+    if (ngx_http_idem_suspect_loss_handler) {
+        ngx_http_idem_suspect_loss_handler(store, now, concerns, data);
     }
 }
 

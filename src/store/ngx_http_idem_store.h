@@ -545,14 +545,14 @@ void ngx_http_idem_store_complete(ngx_http_idem_op_t *op);
  * answer.  "concerns" selects records by id; NULL: all records.
  */
 typedef ngx_uint_t (*ngx_http_idem_concerns_pt)(void *data, u_char *id);
-typedef void (*ngx_http_idem_doubt_pt)(ngx_http_idem_store_t *store,
+typedef void (*ngx_http_idem_suspect_loss_pt)(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
 
-void ngx_http_idem_store_doubt(ngx_http_idem_store_t *store,
+void ngx_http_idem_store_suspect_loss(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
 
 /* sets the function that renews them; called in init_process */
-void ngx_http_idem_store_on_doubt(ngx_http_idem_doubt_pt handler);
+void ngx_http_idem_store_on_suspect_loss(ngx_http_idem_suspect_loss_pt handler);
 
 /* operations kept in reserve for when memory is short; one set per process */
 void ngx_http_idem_store_reserve(void);

@@ -48,8 +48,8 @@ typedef struct {
     char        *(*password_file)(ngx_conf_t *cf, ngx_command_t *cmd,
                                   void *conf);
 
-    void         (*doubt)(ngx_http_idem_store_t *store, ngx_uint_t now,
-                          ngx_http_idem_concerns_pt concerns, void *data);
+    void         (*suspect_loss)(ngx_http_idem_store_t *store, ngx_uint_t now,
+                                 ngx_http_idem_concerns_pt concerns, void *data);
 
     /* the code that remote backends share */
     const ngx_http_idem_remote_functions_t

@@ -511,7 +511,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
     ngx_http_idem_pg_backoff(conn);
 
     if (ready && conn->role == NGX_HTTP_IDEM_PG_STEPS) {
-        ngx_http_idem_pg_api->doubt(pg->store, 0, NULL, NULL);
+        ngx_http_idem_pg_api->suspect_loss(pg->store, 0, NULL, NULL);
     }
 
     if (conn->failures

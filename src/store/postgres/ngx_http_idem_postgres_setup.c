@@ -350,7 +350,7 @@ ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn)
 
         /* a crash or a failover may have lost the latest locks */
 
-        ngx_http_idem_pg_api->doubt(pg->store, 1, NULL, NULL);
+        ngx_http_idem_pg_api->suspect_loss(pg->store, 1, NULL, NULL);
         ngx_http_idem_pg_renew_first(conn);
     }
 

@@ -25,7 +25,7 @@ static void ngx_http_idem_redis_count(ngx_redis_node_t *node,
     ngx_redis_count_e what);
 static void ngx_http_idem_redis_ready(ngx_redis_conn_t *conn);
 static void ngx_http_idem_redis_works(ngx_redis_conn_t *conn);
-static void ngx_http_idem_redis_doubt(ngx_redis_t *client,
+static void ngx_http_idem_redis_suspect_loss(ngx_redis_t *client,
     ngx_redis_conn_t *conn, ngx_uint_t now);
 static ngx_uint_t ngx_http_idem_redis_concerns(void *data, u_char *id);
 static void ngx_http_idem_redis_missed(ngx_redis_call_t *call,
@@ -39,7 +39,7 @@ const ngx_redis_user_t  ngx_http_idem_redis_hooks = {
     ngx_http_idem_redis_count,
     ngx_http_idem_redis_ready,
     ngx_http_idem_redis_works,
-    ngx_http_idem_redis_doubt,
+    ngx_http_idem_redis_suspect_loss,
     ngx_http_idem_redis_wake_all,
     ngx_http_idem_redis_message
 };
@@ -107,16 +107,16 @@ ngx_http_idem_redis_works(ngx_redis_conn_t *conn)
 /* holders renew their leases, which restores lost records */
 
 static void
-ngx_http_idem_redis_doubt(ngx_redis_t *client, ngx_redis_conn_t *conn,
+ngx_http_idem_redis_suspect_loss(ngx_redis_t *client, ngx_redis_conn_t *conn,
     ngx_uint_t now)
 {
     ngx_http_idem_redis_t  *redis;
 
     redis = client->data;
 
-    ngx_http_idem_store_doubt(redis->store, now,
-                              conn ? ngx_http_idem_redis_concerns : NULL,
-                              conn);
+    ngx_http_idem_store_suspect_loss(redis->store, now,
+                                     conn ? ngx_http_idem_redis_concerns : NULL,
+                                     conn);
 }
 
 
