@@ -549,8 +549,8 @@ sub errors_agree {
 
 
 sub figures_agree {
-    my ($body) = text('src/admin/ngx_http_idem_figures.c')
-                 =~ /ngx_http_idem_figures\[\] = \{(.*?)^\};/ms;
+    my ($body) = text('src/admin/ngx_http_idem_metrics_table.c')
+                 =~ /ngx_http_idem_metrics_table\[\] = \{(.*?)^\};/ms;
 
     my %kind = (count => 'counter', times => 'histogram', state => 'gauge');
     my @families;

@@ -17,7 +17,7 @@
 #include <ngx_http.h>
 
 #include "admin/ngx_http_idem_admin.h"
-#include "admin/ngx_http_idem_figures.h"
+#include "admin/ngx_http_idem_metrics_table.h"
 
 
 /* interval at which a worker reports its queued operations, ms */

@@ -18,7 +18,7 @@
 #include <ngx_http.h>
 
 #include "admin/ngx_http_idem_admin.h"
-#include "admin/ngx_http_idem_figures.h"
+#include "admin/ngx_http_idem_metrics_table.h"
 
 
 /* the JSON object being written, and an open object within it */
@@ -33,19 +33,19 @@ typedef struct {
 static void ngx_http_idem_object_store(ngx_http_idem_object_t *j,
     ngx_http_idem_view_t *v, ngx_http_idem_main_conf_t *mcf,
     ngx_uint_t history);
-static void ngx_http_idem_object_figures(ngx_http_idem_object_t *j,
+static void ngx_http_idem_object_metrics(ngx_http_idem_object_t *j,
     ngx_http_idem_view_t *v, ngx_http_idem_from_e first,
     ngx_http_idem_from_e last);
 static void ngx_http_idem_object_path(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f);
+    const ngx_http_idem_metric_t *f);
 static void ngx_http_idem_object_close(ngx_http_idem_object_t *j);
 static void ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v);
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v);
 static void ngx_http_idem_object_by(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v,
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
     ngx_uint_t group);
 static void ngx_http_idem_object_value(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_histogram_t *h);
+    const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h);
 static void ngx_http_idem_object_histogram(ngx_http_idem_object_t *j,
     ngx_http_idem_histogram_t *h, const uint64_t *bounds);
 
@@ -105,7 +105,7 @@ ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
     }
 
     ngx_http_idem_view_nginx(&v, mcf);
-    ngx_http_idem_object_figures(&j, &v, NGX_HTTP_IDEM_FROM_NGINX,
+    ngx_http_idem_object_metrics(&j, &v, NGX_HTTP_IDEM_FROM_NGINX,
                                NGX_HTTP_IDEM_FROM_NGINX);
 
     ngx_http_idem_text(t, ",\"stores\":[");
@@ -128,9 +128,9 @@ static void
 ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
     ngx_http_idem_main_conf_t *mcf, ngx_uint_t history)
 {
-    ngx_uint_t                     slot, some, i;
-    ngx_http_idem_fallback_t     **f;
-    ngx_http_idem_node_figures_t  *node;
+    ngx_uint_t                      slot, some, i;
+    ngx_http_idem_fallback_t      **f;
+    ngx_http_idem_node_counters_t  *node;
 
     ngx_http_idem_text(j->text, "{\"name\":\"%*s\",\"backend\":\"%V\"",
                        v->metrics->len, v->metrics->name,
@@ -148,7 +148,7 @@ ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
 
     j->comma = 1;
 
-    ngx_http_idem_object_figures(j, v, NGX_HTTP_IDEM_FROM_STORE,
+    ngx_http_idem_object_metrics(j, v, NGX_HTTP_IDEM_FROM_STORE,
                                NGX_HTTP_IDEM_FROM_OUTBOX);
 
     if (v->store->nodes) {
@@ -163,7 +163,7 @@ ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
                 ngx_http_idem_text(j->text, "%s{\"name\":\"%*s\"",
                                    some ? "," : "", node->len, node->name);
                 some = 1;
-                ngx_http_idem_object_figures(j, v, NGX_HTTP_IDEM_FROM_NODE,
+                ngx_http_idem_object_metrics(j, v, NGX_HTTP_IDEM_FROM_NODE,
                                            NGX_HTTP_IDEM_FROM_NODE_BREAKER);
                 ngx_http_idem_object_end(j);
             }
@@ -178,12 +178,15 @@ ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
 
 
 static void
-ngx_http_idem_object_figures(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
-    ngx_http_idem_from_e first, ngx_http_idem_from_e last)
+ngx_http_idem_object_metrics(ngx_http_idem_object_t *j,
+    ngx_http_idem_view_t *v, ngx_http_idem_from_e first, ngx_http_idem_from_e last)
 {
-    const ngx_http_idem_figure_t  *f;
+    const ngx_http_idem_metric_t  *f;
 
-    for (f = ngx_http_idem_figures; f->from != NGX_HTTP_IDEM_FROM_N; f++) {
+    for (f = ngx_http_idem_metrics_table;
+         f->from != NGX_HTTP_IDEM_FROM_N;
+         f++)
+    {
 
         if (f->json == NULL || f->from < first || f->from > last
             || v->from[f->from] == NULL)
@@ -209,7 +212,7 @@ ngx_http_idem_object_figures(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
 
 static void
 ngx_http_idem_object_path(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f)
+    const ngx_http_idem_metric_t *f)
 {
     u_char     *dot;
     ngx_str_t   name;
@@ -259,7 +262,7 @@ ngx_http_idem_object_close(ngx_http_idem_object_t *j)
 
 static void
 ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v)
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v)
 {
     ngx_str_t   name;
     ngx_uint_t  g;
@@ -268,7 +271,7 @@ ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
 
     for (g = 0; g <= NGX_HTTP_IDEM_METRICS_OTHER; g++) {
 
-        if (ngx_http_idem_figure_grouped(f, v, g)) {
+        if (ngx_http_idem_metric_grouped(f, v, g)) {
             name = ngx_http_idem_metrics_group_name(g);
             ngx_http_idem_text(j->text, "%s\"%V\":", j->comma ? "," : "",
                                &name);
@@ -284,7 +287,7 @@ ngx_http_idem_object_groups(ngx_http_idem_object_t *j,
 
 static void
 ngx_http_idem_object_by(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v,
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
     ngx_uint_t group)
 {
     ngx_uint_t                   i, k, spread;
@@ -294,7 +297,7 @@ ngx_http_idem_object_by(ngx_http_idem_object_t *j,
     by = f->by[0];
 
     if (by == NULL) {
-        ngx_http_idem_figure_read(f, v, group, 0, 0, &h);
+        ngx_http_idem_metric_read(f, v, group, 0, 0, &h);
         ngx_http_idem_object_value(j, f, &h);
         return;
     }
@@ -306,7 +309,7 @@ ngx_http_idem_object_by(ngx_http_idem_object_t *j,
     }
 
     for (i = by->first; i < by->n; i++) {
-        ngx_http_idem_figure_read(f, v, group, i, 0, &h);
+        ngx_http_idem_metric_read(f, v, group, i, 0, &h);
 
         if (group < NGX_HTTP_IDEM_ALL_GROUPS && h.sum == 0) {
             continue;
@@ -323,7 +326,7 @@ ngx_http_idem_object_by(ngx_http_idem_object_t *j,
         ngx_http_idem_object_open(j);
 
         for (k = f->by[1]->first; k < f->by[1]->n; k++) {
-            ngx_http_idem_figure_read(f, v, group, i, k, &h);
+            ngx_http_idem_metric_read(f, v, group, i, k, &h);
             ngx_http_idem_object_member(j, f->by[1]->names[k]);
             ngx_http_idem_object_value(j, f, &h);
         }
@@ -346,7 +349,7 @@ ngx_http_idem_object_by(ngx_http_idem_object_t *j,
 
 static void
 ngx_http_idem_object_value(ngx_http_idem_object_t *j,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_histogram_t *h)
+    const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h)
 {
     if (f->type == NGX_HTTP_IDEM_HISTOGRAM) {
         ngx_http_idem_object_histogram(j, h, f->bounds);

@@ -16,7 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "admin/ngx_http_idem_figures.h"
+#include "admin/ngx_http_idem_metrics_table.h"
 
 
 /* maximum length of the labels of a sample */
@@ -24,13 +24,13 @@
 
 
 static void ngx_http_idem_samples(ngx_http_idem_text_t *t,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v,
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
     ngx_str_t *labels);
 static void ngx_http_idem_sample(ngx_http_idem_text_t *t,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_histogram_t *h,
+    const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h,
     ngx_str_t *labels);
 static void ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v);
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v);
 static u_char *ngx_http_idem_label_by(u_char *p, u_char *last,
     ngx_uint_t comma, const ngx_http_idem_by_t *by, ngx_uint_t i);
 
@@ -49,7 +49,7 @@ ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
     ngx_uint_t                     i, n;
     ngx_http_idem_view_t          *v, nginx;
     ngx_http_idem_store_t        **store;
-    const ngx_http_idem_figure_t  *f;
+    const ngx_http_idem_metric_t  *f;
 
     ngx_http_idem_text(t,
         "# HELP nginx_idempotency_build_info What is running.\n"
@@ -75,7 +75,10 @@ ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
         }
     }
 
-    for (f = ngx_http_idem_figures; f->from != NGX_HTTP_IDEM_FROM_N; f++) {
+    for (f = ngx_http_idem_metrics_table;
+         f->from != NGX_HTTP_IDEM_FROM_N;
+         f++)
+    {
 
         if (f->name == NULL) {
             continue;
@@ -115,12 +118,12 @@ ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
 
 static void
 ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v)
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v)
 {
-    u_char                         buf[NGX_HTTP_IDEM_LABELS_LEN];
-    ngx_str_t                      labels;
-    ngx_uint_t                     slot;
-    ngx_http_idem_node_figures_t  *node;
+    u_char                          buf[NGX_HTTP_IDEM_LABELS_LEN];
+    ngx_str_t                       labels;
+    ngx_uint_t                      slot;
+    ngx_http_idem_node_counters_t  *node;
 
     for (slot = 1; slot <= NGX_HTTP_IDEM_NODES_MAX; slot++) {
 
@@ -142,7 +145,7 @@ ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
 
 static void
 ngx_http_idem_samples(ngx_http_idem_text_t *t,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_view_t *v,
+    const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
     ngx_str_t *labels)
 {
     u_char                     *p, *last, *end;
@@ -170,7 +173,7 @@ ngx_http_idem_samples(ngx_http_idem_text_t *t,
                 return;
             }
 
-            if (!ngx_http_idem_figure_grouped(f, v, g)) {
+            if (!ngx_http_idem_metric_grouped(f, v, g)) {
                 continue;
             }
 
@@ -186,7 +189,7 @@ ngx_http_idem_samples(ngx_http_idem_text_t *t,
                  j < ngx_http_idem_by_n(f, 1);
                  j++)
             {
-                ngx_http_idem_figure_read(f, v, g, i, j, &h);
+                ngx_http_idem_metric_read(f, v, g, i, j, &h);
 
                 /* not all operations have all results, but each may fail */
 
@@ -225,7 +228,7 @@ ngx_http_idem_label_by(u_char *p, u_char *last, ngx_uint_t comma,
 
 static void
 ngx_http_idem_sample(ngx_http_idem_text_t *t,
-    const ngx_http_idem_figure_t *f, ngx_http_idem_histogram_t *h,
+    const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h,
     ngx_str_t *labels)
 {
     uint64_t           bound, sum;

@@ -22,7 +22,7 @@ static void ngx_http_idem_place(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_cleanup(void *data);
-static void ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
 
 
@@ -481,9 +481,9 @@ ngx_http_idem_ctx_cleanup(void *data)
         break;
     }
 
-    if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->figured) {
-        ctx->figured = 1;
-        ngx_http_idem_ctx_figures(ctx);
+    if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->counted) {
+        ctx->counted = 1;
+        ngx_http_idem_ctx_count(ctx);
         ngx_http_idem_outcome_event(ctx);
     }
 }
@@ -492,7 +492,7 @@ ngx_http_idem_ctx_cleanup(void *data)
 /* counts the outcome and the duration in the metrics */
 
 static void
-ngx_http_idem_ctx_figures(ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
 {
     uint64_t                  now, age;
     ngx_time_t               *tp;

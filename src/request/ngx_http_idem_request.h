@@ -235,7 +235,7 @@ struct ngx_http_idem_ctx_s {
 
     unsigned                      dry_known:1;       /* "dry" is valid      */
     unsigned                      dry:1;             /* a dry run           */
-    unsigned                   figured:1;       /* counted in metrics       */
+    unsigned                   counted:1;       /* counted in metrics       */
     unsigned                   admitted:1;
     unsigned                   bypassed:1;      /* where it was admitted    */
     unsigned                   key_in_body:1;

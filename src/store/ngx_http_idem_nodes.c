@@ -29,7 +29,7 @@
 
 typedef struct {
     ngx_uint_t                      owners;     /* last number assigned */
-    ngx_http_idem_node_figures_t  nodes[NGX_HTTP_IDEM_NODES_MAX];
+    ngx_http_idem_node_counters_t  nodes[NGX_HTTP_IDEM_NODES_MAX];
 } ngx_http_idem_nodes_sh_t;
 
 
@@ -63,9 +63,9 @@ void
 ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node)
 {
-    ngx_slab_pool_t                  *shpool;
-    ngx_http_idem_node_figures_t   *entry;
-    ngx_http_idem_nodes_sh_t  *sh;
+    ngx_slab_pool_t                *shpool;
+    ngx_http_idem_node_counters_t  *entry;
+    ngx_http_idem_nodes_sh_t       *sh;
 
     sh = ngx_http_idem_nodes_sh(nodes);
 
@@ -99,10 +99,10 @@ ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
 static ngx_uint_t
 ngx_http_idem_nodes_assign(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
 {
-    u_char                           c, text[NGX_HTTP_IDEM_NODES_NAME];
-    size_t                           len;
-    ngx_uint_t                       i, free;
-    ngx_http_idem_node_figures_t  *entry;
+    u_char                          c, text[NGX_HTTP_IDEM_NODES_NAME];
+    size_t                          len;
+    ngx_uint_t                      i, free;
+    ngx_http_idem_node_counters_t  *entry;
 
     free = 0;
     len = ngx_min(name->len, NGX_HTTP_IDEM_NODES_NAME);
@@ -133,7 +133,7 @@ ngx_http_idem_nodes_assign(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
     if (free) {
         entry = &sh->nodes[free - 1];
 
-        ngx_memzero(entry, sizeof(ngx_http_idem_node_figures_t));
+        ngx_memzero(entry, sizeof(ngx_http_idem_node_counters_t));
         ngx_memcpy(entry->name, text, len);
 
         entry->owner = ++sh->owners;
@@ -166,10 +166,10 @@ ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
 }
 
 
-ngx_http_idem_node_figures_t *
+ngx_http_idem_node_counters_t *
 ngx_http_idem_nodes_at(ngx_http_idem_nodes_t *nodes, ngx_uint_t slot)
 {
-    ngx_http_idem_node_figures_t  *entry;
+    ngx_http_idem_node_counters_t  *entry;
 
     if (slot == 0) {
         return NULL;

@@ -60,7 +60,7 @@ typedef struct {
                                                    that gets the slot */
     time_t                          seen;
     ngx_atomic_t                    counts[NGX_HTTP_IDEM_NODE_N];
-} ngx_http_idem_node_figures_t;
+} ngx_http_idem_node_counters_t;
 
 
 /*
@@ -89,7 +89,7 @@ void ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node, ngx_http_idem_node_count_e what);
 
 /* for the status endpoint: the node in a slot, or NULL */
-ngx_http_idem_node_figures_t *ngx_http_idem_nodes_at(
+ngx_http_idem_node_counters_t *ngx_http_idem_nodes_at(
     ngx_http_idem_nodes_t *nodes, ngx_uint_t slot);
 
 

@@ -54,8 +54,8 @@ static ngx_http_idem_op_t
     *ngx_http_idem_reserve[NGX_HTTP_IDEM_RESERVE];
 static ngx_uint_t  ngx_http_idem_nreserve;
 
-static ngx_http_idem_suspect_loss_pt    ngx_http_idem_suspect_loss_handler;
-static ngx_http_idem_replays_pt  ngx_http_idem_replays_handler;
+static ngx_http_idem_suspect_loss_pt  ngx_http_idem_suspect_loss_handler;
+static ngx_http_idem_replays_pt       ngx_http_idem_replays_handler;
 
 
 /* including backends of other modules */

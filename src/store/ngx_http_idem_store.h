@@ -552,7 +552,8 @@ void ngx_http_idem_store_suspect_loss(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
 
 /* sets the function that renews them; called in init_process */
-void ngx_http_idem_store_on_suspect_loss(ngx_http_idem_suspect_loss_pt handler);
+void ngx_http_idem_store_on_suspect_loss(
+    ngx_http_idem_suspect_loss_pt handler);
 
 /* operations kept in reserve for when memory is short; one set per process */
 void ngx_http_idem_store_reserve(void);

@@ -49,7 +49,8 @@ typedef struct {
                                   void *conf);
 
     void         (*suspect_loss)(ngx_http_idem_store_t *store, ngx_uint_t now,
-                                 ngx_http_idem_concerns_pt concerns, void *data);
+                                 ngx_http_idem_concerns_pt concerns,
+                                 void *data);
 
     /* the code that remote backends share */
     const ngx_http_idem_remote_functions_t

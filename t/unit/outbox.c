@@ -327,7 +327,7 @@ main(void)
     is(item.until, 1060000, "its time counts from when it was sent");
     ok(ngx_memcmp(item.token, op.token, NGX_HTTP_IDEM_TOKEN_LEN) == 0,
        "under its token");
-    is(shared.figures.kept, 1, "counted as kept");
+    is(shared.counters.kept, 1, "counted as kept");
     is(failures, 1, "and as a failure");
     is(events, 1, "an event tells it");
     ok(armed > 0, "it will be tried again");
@@ -342,7 +342,7 @@ main(void)
     is(ngx_http_idem_store_submit(&op), NGX_AGAIN, "another");
     ngx_http_idem_store_cancel(&op);
     is(has_node, 0, "there is no room for it");
-    is(shared.figures.dropped, 1, "counted as dropped");
+    is(shared.counters.dropped, 1, "counted as dropped");
     is(failures, 2, "and as a failure");
 
     /* a release and a begin leave nothing */

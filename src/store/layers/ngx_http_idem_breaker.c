@@ -471,7 +471,7 @@ static u_char *
 ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
     ngx_uint_t slot, u_char *p, u_char *last)
 {
-    ngx_http_idem_node_figures_t  *node;
+    ngx_http_idem_node_counters_t  *node;
 
     node = NULL;
 

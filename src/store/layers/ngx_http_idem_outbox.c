@@ -404,7 +404,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     }
 
     if (item == NULL) {
-        (void) ngx_atomic_fetch_add(&sh->figures.dropped, 1);
+        (void) ngx_atomic_fetch_add(&sh->counters.dropped, 1);
 
         ngx_log_error(NGX_LOG_ERR, op->log, 0,
                       "idempotency: commit in store \"%V\" failed: %s; there "
@@ -416,7 +416,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
         return NGX_DECLINED;
     }
 
-    (void) ngx_atomic_fetch_add(&sh->figures.kept, 1);
+    (void) ngx_atomic_fetch_add(&sh->counters.kept, 1);
 
     ngx_http_idem_metrics_count(o->layer.named->metrics,
                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);

@@ -40,7 +40,7 @@ typedef struct {
     ngx_atomic_t                    landed;
     ngx_atomic_t                    lost;       /* another request took over */
     ngx_atomic_t                    dropped;    /* there was no room */
-} ngx_http_idem_outbox_figures_t;
+} ngx_http_idem_outbox_counters_t;
 
 
 /* why a commit is in the outbox */
@@ -85,7 +85,7 @@ typedef struct {
     ngx_uint_t                      keeps;      /* commits kept so far */
     ngx_uint_t                      unacknowledged; /* number of records,
                                                        approximate */
-    ngx_http_idem_outbox_figures_t  figures;
+    ngx_http_idem_outbox_counters_t  counters;
     ngx_http_idem_outbox_queue_t    queues[NGX_HTTP_IDEM_OUTBOX_QUEUES];
 } ngx_http_idem_outbox_sh_t;
 

@@ -171,7 +171,7 @@ ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     switch (op->result) {
 
     case NGX_HTTP_IDEM_OK:
-        (void) ngx_atomic_fetch_add(&sh->figures.landed, 1);
+        (void) ngx_atomic_fetch_add(&sh->counters.landed, 1);
 
         ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
                       "idempotency: a commit that was kept is in store "
@@ -180,7 +180,7 @@ ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
         break;
 
     case NGX_HTTP_IDEM_FULL:
-        (void) ngx_atomic_fetch_add(&sh->figures.landed, 1);
+        (void) ngx_atomic_fetch_add(&sh->counters.landed, 1);
 
         ngx_http_idem_store_event(o->layer.named,
                                   NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
@@ -194,7 +194,7 @@ ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
         break;
 
     case NGX_HTTP_IDEM_LOST:
-        (void) ngx_atomic_fetch_add(&sh->figures.lost, 1);
+        (void) ngx_atomic_fetch_add(&sh->counters.lost, 1);
 
         ngx_http_idem_metrics_count(o->layer.named->metrics,
                                     NGX_HTTP_IDEM_COUNT_LEASE_LOST);

@@ -115,8 +115,8 @@ ngx_http_idem_redis_suspect_loss(ngx_redis_t *client, ngx_redis_conn_t *conn,
     redis = client->data;
 
     ngx_http_idem_store_suspect_loss(redis->store, now,
-                                     conn ? ngx_http_idem_redis_concerns : NULL,
-                                     conn);
+                                     conn ? ngx_http_idem_redis_concerns
+                                          : NULL, conn);
 }
 
 

@@ -14,8 +14,8 @@
  */
 
 
-#ifndef _NGX_HTTP_IDEM_FIGURES_H_INCLUDED_
-#define _NGX_HTTP_IDEM_FIGURES_H_INCLUDED_
+#ifndef _NGX_HTTP_IDEM_METRICS_TABLE_H_INCLUDED_
+#define _NGX_HTTP_IDEM_METRICS_TABLE_H_INCLUDED_
 
 
 #include <ngx_config.h>
@@ -30,7 +30,7 @@ typedef enum {
     NGX_HTTP_IDEM_COUNTER = 0,
     NGX_HTTP_IDEM_GAUGE,
     NGX_HTTP_IDEM_HISTOGRAM
-} ngx_http_idem_figure_e;
+} ngx_http_idem_metric_e;
 
 
 /* the structure that a metric is in; a store may lack some of them */
@@ -46,7 +46,7 @@ typedef enum {
     NGX_HTTP_IDEM_FROM_SERVER,                  /* ..._view_server_t        */
     NGX_HTTP_IDEM_FROM_SCAN,                    /* ..._view_scan_t          */
     NGX_HTTP_IDEM_FROM_OUTBOX,                  /* ..._view_outbox_t        */
-    NGX_HTTP_IDEM_FROM_NODE,                    /* ..._node_figures_t       */
+    NGX_HTTP_IDEM_FROM_NODE,                    /* ..._node_counters_t      */
     NGX_HTTP_IDEM_FROM_NODE_BREAKER,            /* an integer               */
     NGX_HTTP_IDEM_FROM_N
 } ngx_http_idem_from_e;
@@ -72,7 +72,7 @@ typedef struct {
                                                    object; NULL: only in
                                                    Prometheus               */
     const char                     *help;
-    ngx_http_idem_figure_e          type;
+    ngx_http_idem_metric_e          type;
     ngx_http_idem_from_e            from;
     size_t                          offset;
     size_t                          stride;     /* between groups; 0: not
@@ -87,7 +87,7 @@ typedef struct {
     unsigned                        sparse:1;   /* Prometheus: omit zeros,
                                                    except for the last
                                                    label                    */
-} ngx_http_idem_figure_t;
+} ngx_http_idem_metric_t;
 
 
 typedef struct {
@@ -115,7 +115,7 @@ typedef struct {
 typedef struct {
     ngx_uint_t                      waiting;
     ngx_uint_t                      unacknowledged;
-    ngx_http_idem_outbox_figures_t  figures;
+    ngx_http_idem_outbox_counters_t  counters;
 } ngx_http_idem_view_outbox_t;
 
 
@@ -147,16 +147,16 @@ void ngx_http_idem_view_nginx(ngx_http_idem_view_t *v,
     ngx_http_idem_main_conf_t *mcf);
 
 /* selects a node of the view by its index; NULL: there is none */
-ngx_http_idem_node_figures_t *ngx_http_idem_view_node(ngx_http_idem_view_t *v,
+ngx_http_idem_node_counters_t *ngx_http_idem_view_node(ngx_http_idem_view_t *v,
     ngx_uint_t slot);
 
 /* reads a metric by its indexes; an integer is returned in h->sum */
-void ngx_http_idem_figure_read(const ngx_http_idem_figure_t *f,
+void ngx_http_idem_metric_read(const ngx_http_idem_metric_t *f,
     ngx_http_idem_view_t *v, ngx_uint_t group, ngx_uint_t i, ngx_uint_t j,
     ngx_http_idem_histogram_t *h);
 
 /* whether a group has samples of a metric */
-ngx_uint_t ngx_http_idem_figure_grouped(const ngx_http_idem_figure_t *f,
+ngx_uint_t ngx_http_idem_metric_grouped(const ngx_http_idem_metric_t *f,
     ngx_http_idem_view_t *v, ngx_uint_t group);
 
 #define ngx_http_idem_by_first(f, k)                                          \
@@ -164,7 +164,7 @@ ngx_uint_t ngx_http_idem_figure_grouped(const ngx_http_idem_figure_t *f,
 #define ngx_http_idem_by_n(f, k)  ((f)->by[k] ? (f)->by[k]->n : 1)
 
 
-extern const ngx_http_idem_figure_t  ngx_http_idem_figures[];
+extern const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[];
 
 
-#endif /* _NGX_HTTP_IDEM_FIGURES_H_INCLUDED_ */
+#endif /* _NGX_HTTP_IDEM_METRICS_TABLE_H_INCLUDED_ */

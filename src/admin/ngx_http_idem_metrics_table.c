@@ -15,7 +15,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "admin/ngx_http_idem_figures.h"
+#include "admin/ngx_http_idem_metrics_table.h"
 #include "request/ngx_http_idem_request.h"
 
 
@@ -113,7 +113,7 @@ ngx_http_idem_by(node, "result", ngx_http_idem_node_counts, NULL, 0,
     sizeof(((ngx_http_idem_metrics_t *) NULL)->field)
 
 
-const ngx_http_idem_figure_t  ngx_http_idem_figures[] = {
+const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
 
     ngx_http_idem_word("waiters", "waiters",
         "Requests that wait now.",
@@ -247,12 +247,12 @@ const ngx_http_idem_figure_t  ngx_http_idem_figures[] = {
         offsetof(ngx_http_idem_view_outbox_t, unacknowledged), NULL),
     ngx_http_idem_word("outbox_total", "outbox.",
         "Commits that the outbox took, by what became of them.",
-        COUNTER, OUTBOX, offsetof(ngx_http_idem_view_outbox_t, figures),
+        COUNTER, OUTBOX, offsetof(ngx_http_idem_view_outbox_t, counters),
         &ngx_http_idem_by_outbox),
 
     ngx_http_idem_word("node_operations_total", "",
         "Operations by the node of a store that was asked.",
-        COUNTER, NODE, offsetof(ngx_http_idem_node_figures_t, counts),
+        COUNTER, NODE, offsetof(ngx_http_idem_node_counters_t, counts),
         &ngx_http_idem_by_node),
     ngx_http_idem_state("node_breaker_state", "breaker",
         "The breaker of a node: 0 closed, 1 open, 2 half open.",
@@ -331,7 +331,7 @@ ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store)
 
         v->outbox.waiting = ngx_http_idem_outbox_waiting(o);
         v->outbox.unacknowledged = sh->unacknowledged;
-        v->outbox.figures = sh->figures;
+        v->outbox.counters = sh->counters;
         v->from[NGX_HTTP_IDEM_FROM_OUTBOX] = &v->outbox;
     }
 }
@@ -343,7 +343,7 @@ static void
 ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
     ngx_http_idem_scanned_t *scanned)
 {
-    uint64_t                 now;
+    uint64_t                now;
     ngx_http_idem_tally_t  *tally;
 
     now = ngx_http_idem_history_now();
@@ -375,11 +375,11 @@ ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
 }
 
 
-ngx_http_idem_node_figures_t *
+ngx_http_idem_node_counters_t *
 ngx_http_idem_view_node(ngx_http_idem_view_t *v, ngx_uint_t slot)
 {
-    ngx_int_t                      state;
-    ngx_http_idem_node_figures_t  *node;
+    ngx_int_t                       state;
+    ngx_http_idem_node_counters_t  *node;
 
     node = v->store->nodes ? ngx_http_idem_nodes_at(v->store->nodes, slot)
                            : NULL;
@@ -401,7 +401,7 @@ ngx_http_idem_view_node(ngx_http_idem_view_t *v, ngx_uint_t slot)
 
 
 void
-ngx_http_idem_figure_read(const ngx_http_idem_figure_t *f,
+ngx_http_idem_metric_read(const ngx_http_idem_metric_t *f,
     ngx_http_idem_view_t *v, ngx_uint_t group, ngx_uint_t i, ngx_uint_t j,
     ngx_http_idem_histogram_t *h)
 {
@@ -441,7 +441,7 @@ ngx_http_idem_figure_read(const ngx_http_idem_figure_t *f,
 /* zeros count as well: rate() needs the first value */
 
 ngx_uint_t
-ngx_http_idem_figure_grouped(const ngx_http_idem_figure_t *f,
+ngx_http_idem_metric_grouped(const ngx_http_idem_metric_t *f,
     ngx_http_idem_view_t *v, ngx_uint_t group)
 {
     ngx_uint_t  s;
