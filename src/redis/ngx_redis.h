@@ -119,7 +119,7 @@ typedef struct {
     void       (*listening)(ngx_redis_t *redis);
 
     void       (*message)(ngx_redis_t *redis, ngx_str_t *text);
-} ngx_redis_user_t;
+} ngx_redis_hooks_t;
 
 
 /* callbacks of a type of calls */
@@ -402,7 +402,7 @@ typedef struct {
 
 
 struct ngx_redis_s {
-    const ngx_redis_user_t      *hooks;
+    const ngx_redis_hooks_t     *hooks;
     void                        *data;               /* the user's          */
     ngx_str_t                    label;              /* prefix of log
                                                         messages            */

@@ -125,7 +125,7 @@ typedef struct {
 
 
 extern const ngx_http_idem_backend_t  ngx_http_idem_redis_backend;
-extern const ngx_redis_user_t  ngx_http_idem_redis_hooks;
+extern const ngx_redis_hooks_t  ngx_http_idem_redis_hooks;
 
 
 /* ..._redis.c */

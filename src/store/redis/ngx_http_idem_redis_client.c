@@ -34,7 +34,7 @@ static ngx_http_idem_store_node_t *ngx_http_idem_redis_node_of(void *data,
     u_char *id);
 
 
-const ngx_redis_user_t  ngx_http_idem_redis_hooks = {
+const ngx_redis_hooks_t  ngx_http_idem_redis_hooks = {
     ngx_http_idem_redis_node,
     ngx_http_idem_redis_count,
     ngx_http_idem_redis_ready,
