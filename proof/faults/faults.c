@@ -234,8 +234,8 @@ FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_calloc, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))
 FAULTS_WRAP(FAULTS_SLAB, void *, ngx_slab_calloc_locked, NULL,
             (ngx_slab_pool_t *pool, size_t size), (pool, size))
-FAULTS_WRAP(FAULTS_SLAB, void *, ngx_http_idem_room_alloc, NULL,
-            (void *room, ngx_uint_t kind), (room, kind))
+FAULTS_WRAP(FAULTS_SLAB, void *, ngx_http_idem_arena_alloc, NULL,
+            (void *arena, ngx_uint_t kind), (arena, kind))
 
 
 #define FAULTS_WRAP_BLOCK(class, type, name, params, args)                    \

@@ -179,7 +179,8 @@ ngx_http_idem_object_store(ngx_http_idem_object_t *j, ngx_http_idem_view_t *v,
 
 static void
 ngx_http_idem_object_metrics(ngx_http_idem_object_t *j,
-    ngx_http_idem_view_t *v, ngx_http_idem_from_e first, ngx_http_idem_from_e last)
+    ngx_http_idem_view_t *v, ngx_http_idem_from_e first,
+    ngx_http_idem_from_e last)
 {
     const ngx_http_idem_metric_t  *f;
 

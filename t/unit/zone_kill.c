@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_room.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c src/store/memory/ngx_http_idem_memory_conf.c src/store/memory/ngx_http_idem_memory_found.c */
+/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_arena.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c src/store/memory/ngx_http_idem_memory_conf.c src/store/memory/ngx_http_idem_memory_found.c */
 /* flags: -O2 -fno-sanitize=all -DNGX_HTTP_IDEM_PIECE=6000 */
 
 /*
@@ -357,7 +357,7 @@ filled_room(void)
     filled_2();
     ngx_current_msec += LEASE + 1;
 
-    for (i = 100; m.z.zone->room.nfree > 2; i++) {
+    for (i = 100; m.z.zone->arena.nfree > 2; i++) {
         completed(i, i & 127, 3000, 0);
     }
 

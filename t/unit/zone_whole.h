@@ -156,18 +156,18 @@ static uint16_t  slots[SIZE / 32];
 static ngx_uint_t
 take(void *p, size_t size, ngx_uint_t kind)
 {
-    size_t                 i, offset;
-    ngx_http_idem_room_t  *room = &m.z.zone->room;
+    size_t                  i, offset;
+    ngx_http_idem_arena_t  *arena = &m.z.zone->arena;
 
-    offset = (u_char *) p - room->base;
+    offset = (u_char *) p - arena->base;
 
-    if (offset >= room->fresh * 4096 || offset % size) {
+    if (offset >= arena->fresh * 4096 || offset % size) {
         return wrong("a slot beyond, or beside, all slots");
     }
 
-    if (room->blocks[offset / 4096].kind != kind) {
+    if (arena->blocks[offset / 4096].kind != kind) {
         return wrong("a slot of %zu in a block of kind %u", size,
-                     room->blocks[offset / 4096].kind);
+                     arena->blocks[offset / 4096].kind);
     }
 
     for (i = 0; i < size / 32; i++) {
@@ -235,11 +235,11 @@ take_some(ngx_http_idem_chunk_t *chunk, size_t left)
 /* the allocator knows of those slots, and of no others */
 
 static ngx_uint_t
-whole_room(void)
+whole_arena(void)
 {
     ngx_uint_t              i, k, n, size, used, free_slots, listed,
                                    vacant;
-    ngx_http_idem_room_t   *room = &m.z.zone->room;
+    ngx_http_idem_arena_t   *arena = &m.z.zone->arena;
     ngx_http_idem_block_t  *b;
     static u_char           list[SIZE / 4096];
 
@@ -252,10 +252,10 @@ whole_room(void)
     for (k = 0; k < NGX_HTTP_IDEM_KINDS; k++) {
         n = 0;
 
-        for (i = room->partial[k]; i; i = room->blocks[i - 1].next) {
-            if (i > room->fresh || list[i - 1]
-                || room->blocks[i - 1].kind != k
-                || room->blocks[i - 1].prev != n)
+        for (i = arena->partial[k]; i; i = arena->blocks[i - 1].next) {
+            if (i > arena->fresh || list[i - 1]
+                || arena->blocks[i - 1].kind != k
+                || arena->blocks[i - 1].prev != n)
             {
                 return wrong("the list of kind %lu is not whole", k);
             }
@@ -267,8 +267,8 @@ whole_room(void)
 
     vacant = 0;
 
-    for (i = room->vacant; i; i = room->blocks[i - 1].next) {
-        if (i > room->fresh || list[i - 1]) {
+    for (i = arena->vacant; i; i = arena->blocks[i - 1].next) {
+        if (i > arena->fresh || list[i - 1]) {
             return wrong("the list of free blocks is not whole");
         }
 
@@ -276,13 +276,13 @@ whole_room(void)
         vacant++;
     }
 
-    if (room->nfree != vacant + room->n - room->fresh) {
-        return wrong("free blocks: %lu, counted %lu", room->nfree,
-                     vacant + room->n - room->fresh);
+    if (arena->nfree != vacant + arena->n - arena->fresh) {
+        return wrong("free blocks: %lu, counted %lu", arena->nfree,
+                     vacant + arena->n - arena->fresh);
     }
 
-    for (n = 0; n < room->fresh; n++) {
-        b = &room->blocks[n];
+    for (n = 0; n < arena->fresh; n++) {
+        b = &arena->blocks[n];
         used = 0;
         free_slots = 0;
 
@@ -547,7 +547,7 @@ whole(world_t *world)
         world->order[world->n++] = key_of(item);
     }
 
-    return whole_room();
+    return whole_arena();
 }
 
 
@@ -667,7 +667,7 @@ goes_on(void)
 
     ngx_current_msec = saved;
 
-    if (m.z.zone->records || m.z.zone->room.nfree != m.z.zone->room.n) {
+    if (m.z.zone->records || m.z.zone->arena.nfree != m.z.zone->arena.n) {
         return wrong("%lu records are left when all have expired",
                      m.z.zone->records);
     }

@@ -377,7 +377,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     }
 
     if (cause == NGX_HTTP_IDEM_OUTBOX_FAILED
-        || 2 * o->z.zone->room.nfree > o->z.zone->room.n)
+        || 2 * o->z.zone->arena.nfree > o->z.zone->arena.n)
     {
         item = ngx_http_idem_zone_keep(&o->z, op, fresh_until,
                                        fresh_until + op->grace);

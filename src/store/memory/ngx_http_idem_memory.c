@@ -509,7 +509,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     ngx_memcpy(stats->records, m->z.zone->states, sizeof(stats->records));
 
     stats->bytes = m->z.shm_zone->shm.size
-                   - m->z.zone->room.nfree * NGX_HTTP_IDEM_BLOCK_SIZE;
+                   - m->z.zone->arena.nfree * NGX_HTTP_IDEM_BLOCK_SIZE;
     stats->size = m->z.shm_zone->shm.size;
     stats->evicted = m->z.zone->evicted;
     stats->expired = m->z.zone->expired;

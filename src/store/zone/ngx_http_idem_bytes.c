@@ -95,7 +95,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
 
         n = ngx_http_idem_chunk_size(copy->left);
 
-        chunk = ngx_http_idem_zone_alloc(z, ngx_http_idem_room_kind(n));
+        chunk = ngx_http_idem_zone_alloc(z, ngx_http_idem_arena_kind(n));
 
         if (chunk == NULL) {
             ngx_http_idem_zone_drop(z, item);
@@ -165,7 +165,7 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
      */
 
     while (copy->left
-           && copy->left > (zone->room.nfree + 1) * NGX_HTTP_IDEM_BLOCK_SIZE
+           && copy->left > (zone->arena.nfree + 1) * NGX_HTTP_IDEM_BLOCK_SIZE
                            + zone->bytes - zone->filling
                            + zone->details_bytes)
     {
@@ -331,7 +331,7 @@ ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
 
         n = ngx_http_idem_chunk_size(copy->left);
 
-        if (!ngx_http_idem_room_within(&z->zone->room, chunk, n)) {
+        if (!ngx_http_idem_arena_within(&z->zone->arena, chunk, n)) {
             return NGX_ERROR;
         }
 
@@ -382,7 +382,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
 
     size = ngx_http_idem_details_size(details->len);
 
-    if (size > z->zone->room.nfree * NGX_HTTP_IDEM_BLOCK_SIZE
+    if (size > z->zone->arena.nfree * NGX_HTTP_IDEM_BLOCK_SIZE
                + z->zone->details_bytes)
     {
         return;
@@ -464,7 +464,7 @@ ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
     void  *p;
 
     do {
-        p = ngx_http_idem_room_alloc(&z->zone->room, kind);
+        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
 
     } while (p == NULL && ngx_http_idem_zone_drop_details(z));
 
@@ -513,7 +513,7 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
     for (chunk = d->next; p < last; chunk = chunk->next) {
         n = ngx_http_idem_chunk_size(left);
 
-        if (!ngx_http_idem_room_within(&z->zone->room, chunk, n)) {
+        if (!ngx_http_idem_arena_within(&z->zone->arena, chunk, n)) {
             return;
         }
 
@@ -567,7 +567,7 @@ ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
     for (left = size; left; /* void */ ) {
         n = ngx_http_idem_chunk_size(left);
 
-        chunk = alloc(z, ngx_http_idem_room_kind(n));
+        chunk = alloc(z, ngx_http_idem_arena_kind(n));
 
         if (chunk == NULL) {
             ngx_http_idem_chunks_free(z, first, size, bytes);
@@ -606,7 +606,7 @@ ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
         n -= NGX_HTTP_IDEM_CHUNK_HEAD;
         size -= ngx_min(n, size);
 
-        ngx_http_idem_room_free(&z->zone->room, chunk);
+        ngx_http_idem_arena_free(&z->zone->arena, chunk);
     }
 }
 

@@ -47,8 +47,8 @@ typedef ngx_uint_t (*ngx_http_idem_links_pt)(
 
 /* iterates in memory order, much faster than from bucket to bucket */
 #define ngx_http_idem_repair_next(z, item)                                    \
-    ngx_http_idem_room_next(&(z)->zone->room, item,                           \
-                            NGX_HTTP_IDEM_KIND_ITEM)
+    ngx_http_idem_arena_next(&(z)->zone->arena, item,                         \
+                             NGX_HTTP_IDEM_KIND_ITEM)
 
 
 static void ngx_http_idem_repair_undo(ngx_http_idem_records_t *z);
@@ -87,7 +87,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 
     ngx_http_idem_repair_undo(z);
 
-    ngx_http_idem_room_reset(&zone->room);
+    ngx_http_idem_arena_reset(&zone->arena);
 
     /* records first, so that no chunk is mistaken for one */
 
@@ -102,7 +102,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 
     ngx_queue_init(&zone->fills);
 
-    ngx_http_idem_room_settle(&zone->room);
+    ngx_http_idem_arena_settle(&zone->arena);
 
     /* assigned at the end: other code reads the counters without the lock */
 
@@ -163,8 +163,8 @@ ngx_http_idem_repair_items(ngx_http_idem_records_t *z,
         while (*p) {
             item = *p;
 
-            if (!ngx_http_idem_room_within(&z->zone->room, item,
-                                              NGX_HTTP_IDEM_ITEM_SIZE))
+            if (!ngx_http_idem_arena_within(&z->zone->arena, item,
+                                               NGX_HTTP_IDEM_ITEM_SIZE))
             {
                 *p = NULL;
                 census->wrong++;
@@ -177,8 +177,8 @@ ngx_http_idem_repair_items(ngx_http_idem_records_t *z,
                 continue;
             }
 
-            if (ngx_http_idem_room_claim(&z->zone->room, item,
-                                              NGX_HTTP_IDEM_KIND_ITEM)
+            if (ngx_http_idem_arena_claim(&z->zone->arena, item,
+                                               NGX_HTTP_IDEM_KIND_ITEM)
                 != NGX_OK)
             {
                 *p = NULL;
@@ -308,8 +308,8 @@ ngx_http_idem_repair_details(ngx_http_idem_records_t *z,
         return;
     }
 
-    if (ngx_http_idem_room_within(&z->zone->room, d,
-                                      sizeof(ngx_http_idem_details_t))
+    if (ngx_http_idem_arena_within(&z->zone->arena, d,
+                                       sizeof(ngx_http_idem_details_t))
         && d->item == item
         && ngx_http_idem_repair_chunks(z, (ngx_http_idem_chunk_t *) d,
                                    ngx_http_idem_details_size(d->len),
@@ -335,8 +335,8 @@ ngx_http_idem_repair_chunks(ngx_http_idem_records_t *z,
     for ( /* void */ ; size; chunk = chunk->next) {
         n = ngx_http_idem_chunk_size(size);
 
-        if (ngx_http_idem_room_claim(&z->zone->room, chunk,
-                                     ngx_http_idem_room_kind(n))
+        if (ngx_http_idem_arena_claim(&z->zone->arena, chunk,
+                                      ngx_http_idem_arena_kind(n))
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -371,13 +371,13 @@ ngx_http_idem_repair_order(ngx_http_idem_records_t *z,
     ngx_queue_t  *q, *last, *next;
 
     last = head;
-    most = (z->zone->room.n << NGX_HTTP_IDEM_BLOCK_SHIFT)
+    most = (z->zone->arena.n << NGX_HTTP_IDEM_BLOCK_SHIFT)
            / sizeof(ngx_queue_t);
 
     for (q = head->next; q != head && most--; q = next) {
 
-        if (!ngx_http_idem_room_within(&z->zone->room, q,
-                                       sizeof(ngx_queue_t)))
+        if (!ngx_http_idem_arena_within(&z->zone->arena, q,
+                                        sizeof(ngx_queue_t)))
         {
             break;
         }
@@ -403,8 +403,8 @@ ngx_http_idem_repair_is_completed(ngx_http_idem_records_t *z, ngx_queue_t *q)
 
     item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
 
-    return ngx_http_idem_room_used(&z->zone->room, item,
-                                   NGX_HTTP_IDEM_KIND_ITEM)
+    return ngx_http_idem_arena_used(&z->zone->arena, item,
+                                    NGX_HTTP_IDEM_KIND_ITEM)
            && ngx_http_idem_zone_queued(z, item);
 }
 
@@ -416,10 +416,10 @@ ngx_http_idem_repair_is_details(ngx_http_idem_records_t *z, ngx_queue_t *q)
 
     d = ngx_queue_data(q, ngx_http_idem_details_t, queue);
 
-    return ngx_http_idem_room_within(&z->zone->room, d,
-                                       sizeof(ngx_http_idem_details_t))
-           && ngx_http_idem_room_used(&z->zone->room, d->item,
-                                      NGX_HTTP_IDEM_KIND_ITEM)
+    return ngx_http_idem_arena_within(&z->zone->arena, d,
+                                        sizeof(ngx_http_idem_details_t))
+           && ngx_http_idem_arena_used(&z->zone->arena, d->item,
+                                       NGX_HTTP_IDEM_KIND_ITEM)
            && d->item->details == d;
 }
 

@@ -246,7 +246,7 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
     ngx_http_idem_zone_details(z, item, NULL);
     ngx_http_idem_zone_drop(z, item);
 
-    ngx_http_idem_room_free(&z->zone->room, item);
+    ngx_http_idem_arena_free(&z->zone->arena, item);
 }
 
 
@@ -504,7 +504,7 @@ ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 {
     void  *p;
 
-    p = ngx_http_idem_room_alloc(&z->zone->room, kind);
+    p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
 
     return p ? p : ngx_http_idem_zone_make_room(z, kind);
 }
@@ -531,7 +531,7 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
             return NULL;
         }
 
-        p = ngx_http_idem_room_alloc(&z->zone->room, kind);
+        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
 
     } while (p == NULL);
 

@@ -13,7 +13,7 @@
  *   ..._bytes.c      the responses and the details of records
  *   ..._walk.c       the records as administrators see them
  *   ..._expiry.c     the records by time of expiry
- *   ..._room.c       the memory allocator
+ *   ..._arena.c      the memory allocator
  *   ..._repair.c     rebuilds the above after a worker died with the lock
  *
  * A worker can be killed at any instruction, and the next worker that takes
@@ -40,7 +40,7 @@
 #include <ngx_core.h>
 
 #include "store/ngx_http_idem_store.h"
-#include "store/zone/ngx_http_idem_room.h"
+#include "store/zone/ngx_http_idem_arena.h"
 
 
 /* workers that can be woken: one bit each in the mask of a record */
@@ -220,7 +220,7 @@ typedef struct {
     ngx_uint_t               evicted;
 
     ngx_uint_t               states[NGX_HTTP_IDEM_UNUSABLE + 1];
-    ngx_http_idem_room_t     room;
+    ngx_http_idem_arena_t    arena;
     ngx_http_idem_undo_t     undo;
 
     ngx_queue_t              fills;              /* records in progress with

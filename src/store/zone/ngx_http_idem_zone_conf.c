@@ -190,7 +190,7 @@ ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 
 /*
  * The whole zone is one allocation of the slab pool, which is not used again:
- * ..._room.h explains why.  It holds the zone structure, the buckets, the
+ * ..._arena.h explains why.  It holds the zone structure, the buckets, the
  * name for nginx's log, and then the memory for records.
  */
 
@@ -242,7 +242,7 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
     z->shpool->log_ctx = p;
     p = ngx_sprintf(p, " in idempotency zone \"%V\"%Z", name);
 
-    ngx_http_idem_room_init(&zone->room, p, end - p);
+    ngx_http_idem_arena_init(&zone->arena, p, end - p);
 
     if (RAND_bytes(zone->nonce, sizeof(zone->nonce)) != 1) {
         return NGX_ERROR;

@@ -16,8 +16,8 @@
  */
 
 
-#ifndef _NGX_HTTP_IDEM_ROOM_H_INCLUDED_
-#define _NGX_HTTP_IDEM_ROOM_H_INCLUDED_
+#ifndef _NGX_HTTP_IDEM_ARENA_H_INCLUDED_
+#define _NGX_HTTP_IDEM_ARENA_H_INCLUDED_
 
 
 #include <ngx_config.h>
@@ -68,25 +68,25 @@ typedef struct {
     uint32_t                 vacant;             /* list of free blocks that
                                                     were used */
     uint32_t                 partial[NGX_HTTP_IDEM_KINDS];
-} ngx_http_idem_room_t;
+} ngx_http_idem_arena_t;
 
 
 /* divides "size" bytes at p into blocks */
-void ngx_http_idem_room_init(ngx_http_idem_room_t *room,
+void ngx_http_idem_arena_init(ngx_http_idem_arena_t *arena,
     u_char *p, size_t size);
 
-void *ngx_http_idem_room_alloc(ngx_http_idem_room_t *room, ngx_uint_t kind);
-void ngx_http_idem_room_free(ngx_http_idem_room_t *room, void *p);
+void *ngx_http_idem_arena_alloc(ngx_http_idem_arena_t *arena, ngx_uint_t kind);
+void ngx_http_idem_arena_free(ngx_http_idem_arena_t *arena, void *p);
 
 /* the kind of slots of this size, a power of two */
-#define ngx_http_idem_room_kind(size)                                         \
+#define ngx_http_idem_arena_kind(size)                                        \
     ((ngx_uint_t) __builtin_ctz((unsigned) (size))                            \
      - NGX_HTTP_IDEM_SLOT_SHIFT)
 
 /* whether p[0 .. len-1] is inside the blocks */
-#define ngx_http_idem_room_within(room, p, len)                               \
-    ((size_t) ((u_char *) (p) - (room)->base) <                               \
-        ((room)->n << NGX_HTTP_IDEM_BLOCK_SHIFT) - (len) + 1)
+#define ngx_http_idem_arena_within(arena, p, len)                             \
+    ((size_t) ((u_char *) (p) - (arena)->base) <                              \
+        ((arena)->n << NGX_HTTP_IDEM_BLOCK_SHIFT) - (len) + 1)
 
 
 /*
@@ -94,18 +94,18 @@ void ngx_http_idem_room_free(ngx_http_idem_room_t *room, void *p);
  * slot as used, settle() rebuilds the lists.  NGX_ERROR: p is not a slot of
  * that kind, or it was claimed before.
  */
-void ngx_http_idem_room_reset(ngx_http_idem_room_t *room);
-ngx_int_t ngx_http_idem_room_claim(ngx_http_idem_room_t *room,
+void ngx_http_idem_arena_reset(ngx_http_idem_arena_t *arena);
+ngx_int_t ngx_http_idem_arena_claim(ngx_http_idem_arena_t *arena,
     void *p, ngx_uint_t kind);
-void ngx_http_idem_room_settle(ngx_http_idem_room_t *room);
+void ngx_http_idem_arena_settle(ngx_http_idem_arena_t *arena);
 
 /* iterates over used slots of a kind in memory order; p is the previous */
-void *ngx_http_idem_room_next(ngx_http_idem_room_t *room,
+void *ngx_http_idem_arena_next(ngx_http_idem_arena_t *arena,
     void *p, ngx_uint_t kind);
 
 /* whether p is a used slot of that kind */
-ngx_uint_t ngx_http_idem_room_used(ngx_http_idem_room_t *room,
+ngx_uint_t ngx_http_idem_arena_used(ngx_http_idem_arena_t *arena,
     void *p, ngx_uint_t kind);
 
 
-#endif /* _NGX_HTTP_IDEM_ROOM_H_INCLUDED_ */
+#endif /* _NGX_HTTP_IDEM_ARENA_H_INCLUDED_ */
