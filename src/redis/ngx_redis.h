@@ -176,19 +176,18 @@ struct ngx_redis_call_s {
                                                         memory              */
     /* instead of a key: the node with this name or, if there is none, the
        next one by name */
-    ngx_str_t                   *from;
+    ngx_str_t                   *node_name;
     ngx_uint_t                   order_key;
     ngx_msec_t                   time;               /* when it was sent    */
     ngx_uint_t                   tries;              /* how often it was
                                                         sent                */
     ngx_uint_t                   redirects;
-    redisReply                  *before;             /* the first reply, if
-                                                        there are two       */
-    void                        *memory;             /* from malloc(),
+    redisReply                  *first_reply;        /* of two              */
+    void                        *to_free;            /* from malloc(),
                                                         freed with the call */
     ngx_redis_bulk_t            *bulk;               /* the unsent part of
                                                         its large string    */
-    unsigned                     due:1;              /* it has two replies  */
+    unsigned                     two_replies:1;
     unsigned                     sent:1;
     unsigned                     replied:1;
     /* ASKING is sent before it: the node is importing the slot */
@@ -251,8 +250,9 @@ struct ngx_redis_conn_s {
     ngx_uint_t                   setup;              /* outstanding replies */
     ngx_uint_t                   failures;           /* failed attempts in
                                                         a row               */
-    ngx_msec_t                   heard;              /* last received bytes */
-    ngx_msec_t                   asked;              /* last sent WAIT      */
+    ngx_msec_t                   last_read;          /* time of the last
+                                                        received bytes      */
+    ngx_msec_t                   wait_sent;          /* of the last WAIT    */
     ngx_uint_t                   valkey;             /* 0: Redis            */
     ngx_uint_t                   version;            /* of the server, see
                                                         ngx_redis_version() */
@@ -260,8 +260,7 @@ struct ngx_redis_conn_s {
                                                         on connect          */
     const ngx_redis_owner_t     *owner;
     ngx_str_t                   *channel;            /* of a subscriber     */
-    ngx_str_t                   *also;               /* a second channel,
-                                                        or NULL             */
+    ngx_str_t                   *second_channel;     /* or NULL             */
     u_char                       error[NGX_REDIS_ERROR_LEN];
     unsigned                     subscriber:1;
     /* a connection for calls that need WAIT */
@@ -271,10 +270,9 @@ struct ngx_redis_conn_s {
        covers a write */
     unsigned                     wrote:1;
     unsigned                     answered:1;         /* since it connected  */
-    unsigned                     told:1;             /* its failure was
-                                                        logged              */
+    unsigned                     failure_logged:1;
     /* a partly sent command can't be completed */
-    unsigned                     cut:1;
+    unsigned                     truncated:1;
 };
 
 
@@ -321,7 +319,7 @@ struct ngx_redis_node_s {
     ngx_redis_conn_t            *events;
     ngx_event_t                  events_timer;
 
-    ngx_uint_t                   asked;              /* round of the last
+    ngx_uint_t                   last_round;         /* round of the last
                                                         query               */
     /* time of the last ASK that led here; 0: none */
     ngx_msec_t                   importing;
@@ -357,8 +355,7 @@ typedef struct {
                                                         due                 */
     /* the current round was requested, as something seems wrong */
     unsigned                     urgent:1;
-    unsigned                     told:1;             /* the failure was
-                                                        logged              */
+    unsigned                     failure_logged:1;
 } ngx_redis_control_t;
 
 

@@ -168,7 +168,7 @@ ngx_redis_bulk_leave(ngx_redis_call_t *call)
 
         /* not closed here, since the caller is still using the connection */
 
-        conn->cut = 1;
+        conn->truncated = 1;
         ngx_redis_flush(conn);
 
         return;
@@ -387,7 +387,7 @@ ngx_redis_bulk_close(ngx_redis_conn_t *conn)
                                            ngx_redis_bulk_t, queue));
     }
 
-    conn->cut = 0;
+    conn->truncated = 0;
 
     if (conn->in.start) {
         free(conn->in.start);

@@ -45,8 +45,8 @@ ngx_redis_route(ngx_redis_call_t *call)
 {
     ngx_redis_node_t  *node;
 
-    node = call->from
-           ? ngx_redis_node_after(call->redis, call->from, 1)
+    node = call->node_name
+           ? ngx_redis_node_after(call->redis, call->node_name, 1)
            : call->redis->topology->node(call->redis, &call->key);
 
     return node ? ngx_redis_conn_of(node, call) : NULL;
@@ -226,8 +226,8 @@ ngx_redis_call_silent(ngx_redis_call_t *call)
     redis = call->redis;
 
     if (call->sent) {
-        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
-                ? conn->heard : call->time;
+        since = ((ngx_msec_int_t) (conn->last_read - call->time) > 0)
+                ? conn->last_read : call->time;
         return ngx_current_msec - since >= redis->timeout / 2;
     }
 
@@ -235,7 +235,7 @@ ngx_redis_call_silent(ngx_redis_call_t *call)
        were cancelled */
 
     return conn && conn->awaiting
-           && ngx_current_msec - conn->asked
+           && ngx_current_msec - conn->wait_sent
               >= redis->replicas_timeout + redis->timeout / 2;
 }
 
@@ -316,8 +316,8 @@ ngx_redis_call_free(ngx_redis_call_t *call)
     ngx_queue_remove(&call->queue);
     ngx_redis_call_unsent(call);
 
-    if (call->memory) {
-        free(call->memory);
+    if (call->to_free) {
+        free(call->to_free);
     }
 
     ngx_free(call);
@@ -329,16 +329,16 @@ ngx_redis_call_free(ngx_redis_call_t *call)
 void
 ngx_redis_call_unsent(ngx_redis_call_t *call)
 {
-    if (call->before) {
-        freeReplyObject(call->before);
-        call->before = NULL;
+    if (call->first_reply) {
+        freeReplyObject(call->first_reply);
+        call->first_reply = NULL;
     }
 
     ngx_redis_bulk_leave(call);
 
     call->sent = 0;
     call->replied = 0;
-    call->due = 0;
+    call->two_replies = 0;
 }
 
 

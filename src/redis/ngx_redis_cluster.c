@@ -328,7 +328,7 @@ ngx_redis_cluster_next(ngx_redis_t *redis)
     {
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        if (node->asked == redis->control.round) {
+        if (node->last_round == redis->control.round) {
             continue;
         }
 

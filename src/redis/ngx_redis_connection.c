@@ -138,7 +138,7 @@ ngx_redis_send(ngx_redis_conn_t *conn)
 
     for (max = NGX_REDIS_TURN_SIZE; /* void */ ; max -= n) {
 
-        if (conn->cut) {
+        if (conn->truncated) {
             ngx_redis_drop(conn, "a long command was given up");
             return;
         }
@@ -300,8 +300,8 @@ ngx_redis_works(ngx_redis_conn_t *conn)
     conn->redis->hooks->works(conn);
     conn->node->refused = 0;
 
-    if (conn->told) {
-        conn->told = 0;
+    if (conn->failure_logged) {
+        conn->failure_logged = 0;
 
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "%V: Redis at %V answers again",
@@ -404,7 +404,8 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
              || (conn->subscriber && conn->redis->listeners);
 
-    level = (conn->told || conn->owner || (conn->answered && !needed))
+    level = (conn->failure_logged || conn->owner
+             || (conn->answered && !needed))
             ? NGX_LOG_INFO : NGX_LOG_ERR;
 
     ngx_log_error(level, ngx_cycle->log, 0,
@@ -415,7 +416,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
                   ngx_redis_node_label(node), conn->error);
 
     if (level == NGX_LOG_ERR) {
-        conn->told = 1;
+        conn->failure_logged = 1;
     }
 
     broke = (conn->state == NGX_REDIS_READY

@@ -267,7 +267,7 @@ ngx_redis_control_next(ngx_redis_t *redis)
     node = control->first;
     control->first = NULL;
 
-    if (node == NULL || node->asked == control->round) {
+    if (node == NULL || node->last_round == control->round) {
         node = control->query->next(redis);
     }
 
@@ -276,7 +276,7 @@ ngx_redis_control_next(ngx_redis_t *redis)
         return;
     }
 
-    node->asked = control->round;
+    node->last_round = control->round;
 
     /*
      * Calls are waiting for the answer, so a frozen server must not hold up
@@ -321,8 +321,8 @@ ngx_redis_control_ready(ngx_redis_conn_t *conn)
         return;
     }
 
-    if (redis->control.query->first) {
-        n = redis->control.query->first(redis, args);
+    if (redis->control.query->first_question) {
+        n = redis->control.query->first_question(redis, args);
 
         if (ngx_redis_ask(conn,
                            ngx_redis_control_first, args, n)
@@ -360,7 +360,7 @@ ngx_redis_control_first(ngx_redis_call_t *call, redisReply *reply)
     ngx_redis_call_free(call);
 
     if (redis->control.asking) {
-        redis->control.query->before(redis, reply);
+        redis->control.query->first_answer(redis, reply);
     }
 }
 
@@ -446,8 +446,8 @@ ngx_redis_control_done(ngx_redis_t *redis, ngx_redis_node_t *node)
         ngx_del_timer(&control->timer);
     }
 
-    if (control->told) {
-        control->told = 0;
+    if (control->failure_logged) {
+        control->failure_logged = 0;
 
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "%V: %s: known again",
@@ -475,7 +475,7 @@ ngx_redis_control_exhausted(ngx_redis_t *redis)
 
     control->asking = 0;
 
-    level = control->told ? NGX_LOG_INFO : NGX_LOG_ERR;
+    level = control->failure_logged ? NGX_LOG_INFO : NGX_LOG_ERR;
 
     p = redis->error;
     last = p + NGX_REDIS_ERROR_LEN - 1;
@@ -492,7 +492,7 @@ ngx_redis_control_exhausted(ngx_redis_t *redis)
     ngx_log_error(level, ngx_cycle->log, 0, "%V: %s",
                   &redis->label, redis->error);
 
-    control->told = 1;
+    control->failure_logged = 1;
 
     redis->lost++;
 

@@ -258,8 +258,8 @@ ngx_redis_node_silent(ngx_redis_node_t *node, ngx_uint_t *waits)
         call = ngx_queue_data(ngx_queue_head(&conn->sent), ngx_redis_call_t,
                               queue);
 
-        since = ((ngx_msec_int_t) (conn->heard - call->time) > 0)
-                ? conn->heard : call->time;
+        since = ((ngx_msec_int_t) (conn->last_read - call->time) > 0)
+                ? conn->last_read : call->time;
 
         if (ngx_current_msec - since >= limit) {
             return 1;
@@ -327,7 +327,7 @@ ngx_redis_node_vacate(ngx_redis_node_t *node)
         ngx_redis_requeue(conn);
 
         conn->failures = 0;
-        conn->told = 0;
+        conn->failure_logged = 0;
 
         while (!ngx_queue_empty(&conn->unsent)) {
             call = ngx_queue_data(ngx_queue_head(&conn->unsent),

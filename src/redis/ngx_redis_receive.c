@@ -74,7 +74,7 @@ ngx_redis_read_handler(ngx_event_t *rev)
             return;
         }
 
-        conn->heard = ngx_current_msec;
+        conn->last_read = ngx_current_msec;
 
         if (ngx_redis_received(conn, buffer, n) != NGX_OK) {
             return;
@@ -196,8 +196,8 @@ ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply)
         ngx_redis_works(conn);
     }
 
-    if (call->due && call->before == NULL) {
-        call->before = reply;
+    if (call->two_replies && call->first_reply == NULL) {
+        call->first_reply = reply;
         return NGX_OK;
     }
 

@@ -82,7 +82,7 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
 
     conn->awaiting = 1;
     conn->wrote = 0;
-    conn->asked = ngx_current_msec;
+    conn->wait_sent = ngx_current_msec;
 
     /* the early calls were executed before any call of this batch */
 
@@ -108,7 +108,7 @@ ngx_redis_replicas_hurry(ngx_redis_conn_t *conn)
         return;
     }
 
-    since = ngx_current_msec - conn->asked;
+    since = ngx_current_msec - conn->wait_sent;
 
     if (since < NGX_REDIS_REPLICAS_HURRY) {
 

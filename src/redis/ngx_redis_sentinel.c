@@ -270,7 +270,7 @@ ngx_redis_sentinel_next(ngx_redis_t *redis)
     {
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        if (node->sentinel && node->asked != redis->control.round) {
+        if (node->sentinel && node->last_round != redis->control.round) {
 
             if (redis->control.urgent) {
                 return node;

@@ -54,7 +54,7 @@ static const ngx_redis_owner_t
 static ngx_str_t  ngx_redis_events_channel =
     ngx_string("+switch-master");
 
-static ngx_str_t  ngx_redis_events_also =
+static ngx_str_t  ngx_redis_events_second =
     ngx_string("+failover-state-wait-promotion");
 
 
@@ -78,7 +78,7 @@ ngx_redis_events_init(ngx_redis_node_t *sentinel)
     conn->owner = &ngx_redis_events_owner;
     conn->subscriber = 1;
     conn->channel = &ngx_redis_events_channel;
-    conn->also = &ngx_redis_events_also;
+    conn->second_channel = &ngx_redis_events_second;
 
     sentinel->events = conn;
 
@@ -175,8 +175,9 @@ ngx_redis_events_message(ngx_redis_conn_t *conn, redisReply *reply)
         return NGX_ERROR;
     }
 
-    if (channel.len == conn->also->len
-        && ngx_strncmp(channel.data, conn->also->data, channel.len) == 0)
+    if (channel.len == conn->second_channel->len
+        && ngx_strncmp(channel.data, conn->second_channel->data, channel.len)
+           == 0)
     {
         ngx_redis_events_promoting(conn->redis, &text);
         return NGX_OK;

@@ -64,7 +64,7 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
     conn->answered = 0;
     conn->flags = 0;
     conn->version = 0;
-    conn->heard = ngx_current_msec;
+    conn->last_read = ngx_current_msec;
 
     if (node->naddrs == 0) {
         ngx_redis_lookup(conn);
@@ -369,8 +369,8 @@ ngx_redis_setup(ngx_redis_conn_t *conn)
 
         conn->setup++;
 
-        if (conn->also) {
-            args[1] = *conn->also;
+        if (conn->second_channel) {
+            args[1] = *conn->second_channel;
 
             if (ngx_redis_ask(conn,
                          ngx_redis_subscribed_also, args, 2)

@@ -109,14 +109,14 @@ ngx_redis_check(ngx_redis_conn_t *conn)
     redis = conn->redis;
 
     if (conn->state != NGX_REDIS_READY
-        || ngx_current_msec - conn->heard < NGX_REDIS_QUIET)
+        || ngx_current_msec - conn->last_read < NGX_REDIS_QUIET)
     {
         return;
     }
 
     if (!ngx_queue_empty(&conn->sent)) {
 
-        if (ngx_current_msec - conn->heard
+        if (ngx_current_msec - conn->last_read
             > NGX_REDIS_QUIET + redis->timeout)
         {
             ngx_redis_drop(conn, "the subscriber hears "

@@ -63,14 +63,14 @@ struct ngx_redis_topology_s {
 struct ngx_redis_query_s {
     const char         *what;           /* what is queried, for the log     */
 
-    /* the node to query next in this round, one with node->asked other than
-       redis->control.round; NULL: all were queried */
+    /* the node to query next in this round, one with node->last_round other
+       than redis->control.round; NULL: all were queried */
     ngx_redis_node_t   *(*next)(ngx_redis_t *redis);
 
     /* an optional query that is sent before "question", and its reply, which
        may be an error */
-    ngx_uint_t          (*first)(ngx_redis_t *redis, ngx_str_t *args);
-    void                (*before)(ngx_redis_t *redis, redisReply *reply);
+    ngx_uint_t          (*first_question)(ngx_redis_t *redis, ngx_str_t *args);
+    void                (*first_answer)(ngx_redis_t *redis, redisReply *reply);
 
     ngx_uint_t          (*question)(ngx_redis_t *redis, ngx_str_t *args);
 

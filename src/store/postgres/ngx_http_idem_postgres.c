@@ -290,8 +290,9 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
     silent = 0;
 
     if (!ngx_queue_empty(&conn->batches)) {
-        since = call->sent && (ngx_msec_int_t) (conn->heard - call->time) < 0
-                ? call->time : conn->heard;
+        since = call->sent
+                && (ngx_msec_int_t) (conn->last_read - call->time) < 0
+                ? call->time : conn->last_read;
         silent = (ngx_current_msec - since >= pg->timeout / 2
                   && !ngx_http_idem_pg_awaits(conn));
     }

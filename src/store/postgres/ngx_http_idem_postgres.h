@@ -189,14 +189,14 @@ struct ngx_http_idem_pg_conn_s {
 
     ngx_event_t                flush;
     ngx_event_t                timer;               /* connecting, backoff */
-    ngx_msec_t                 heard;
+    ngx_msec_t                 last_read;
     ngx_uint_t                 failures;
     ngx_uint_t                 address;             /* of the server: next
                                                        after failures */
-    ngx_uint_t                 stayed;              /* connect_timeouts
+    ngx_uint_t                 timeouts;            /* connect_timeouts
                                                        waited */
     unsigned                   listens:1;
-    unsigned                   told:1;              /* failure was logged */
+    unsigned                   failure_logged:1;
     unsigned                   was_ready:1;
 
     u_char                     error[NGX_HTTP_IDEM_PG_ERROR_LEN];

@@ -55,7 +55,7 @@ ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn)
     pg = conn->pg;
 
     conn->server = pg->server;
-    conn->heard = ngx_current_msec;
+    conn->last_read = ngx_current_msec;
     conn->state = NGX_HTTP_IDEM_PG_RESOLVING;
 
     server = ngx_http_idem_pg_server(pg, conn->server);
@@ -283,7 +283,7 @@ ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
     ngx_int_t                   rc;
     PostgresPollingStatusType   status;
 
-    conn->heard = ngx_current_msec;
+    conn->last_read = ngx_current_msec;
 
     status = PQconnectPoll(conn->link);
 

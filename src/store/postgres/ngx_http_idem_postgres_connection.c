@@ -388,7 +388,7 @@ ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
     ssl = conn->pg->tls ? PQsslStruct(conn->link, "OpenSSL") : NULL;
 #endif
 
-    conn->heard = ngx_current_msec;
+    conn->last_read = ngx_current_msec;
 
     for ( ;; ) {
 
@@ -426,7 +426,7 @@ ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
 {
     conn->state = NGX_HTTP_IDEM_PG_CLOSED;
     conn->setup = 0;
-    conn->stayed = 0;
+    conn->timeouts = 0;
 
     if (conn->timer.timer_set) {
         ngx_del_timer(&conn->timer);
@@ -480,7 +480,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
 
     /* no error if idle: the connection is opened again when needed */
 
-    level = (conn->told || (ready && !needed)
+    level = (conn->failure_logged || (ready && !needed)
              || conn->role == NGX_HTTP_IDEM_PG_PURGE)
             ? NGX_LOG_INFO : NGX_LOG_ERR;
 
@@ -491,7 +491,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
                   &server->url.url, conn->error);
 
     if (level == NGX_LOG_ERR) {
-        conn->told = 1;
+        conn->failure_logged = 1;
     }
 
     conn->failures++;
@@ -603,7 +603,7 @@ ngx_http_idem_pg_keep_waiting(ngx_http_idem_pg_conn_t *conn)
     if (pg->servers.nelts > 1
         || conn->link == NULL
         || PQstatus(conn->link) == CONNECTION_STARTED
-        || ++conn->stayed == NGX_HTTP_IDEM_PG_PATIENCE)
+        || ++conn->timeouts == NGX_HTTP_IDEM_PG_PATIENCE)
     {
         return NGX_DECLINED;
     }
@@ -638,7 +638,7 @@ ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn)
     pg = conn->pg;
 
     if (conn->role != NGX_HTTP_IDEM_PG_COMMITS
-        || ngx_current_msec - conn->heard
+        || ngx_current_msec - conn->last_read
            >= NGX_HTTP_IDEM_PG_AWAITS * pg->timeout)
     {
         return 0;
@@ -646,7 +646,7 @@ ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn)
 
     for (i = 0; i < (ngx_uint_t) pg->connections; i++) {
         if (pg->conns[i].state == NGX_HTTP_IDEM_PG_READY
-            && ngx_current_msec - pg->conns[i].heard < 2 * pg->timeout)
+            && ngx_current_msec - pg->conns[i].last_read < 2 * pg->timeout)
         {
             return 1;
         }

@@ -308,8 +308,8 @@ ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn)
     pg->store->connects++;
     pg->server = conn->server;
 
-    if (conn->told) {
-        conn->told = 0;
+    if (conn->failure_logged) {
+        conn->failure_logged = 0;
 
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                       "idempotency: store \"%V\": PostgreSQL at %V answers "

@@ -115,7 +115,7 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
                         && redis->client.replicas && !op->skip_replicas);
 
     if (op->kind == NGX_HTTP_IDEM_OP_LIST
-        && ngx_http_idem_redis_list_from(redis, call) != NGX_OK)
+        && ngx_http_idem_redis_list_node(redis, call) != NGX_OK)
     {
         ngx_free(call);
         return NGX_ERROR;

@@ -96,7 +96,7 @@ typedef struct {
     u_char                       key[NGX_HTTP_IDEM_REDIS_PREFIX_MAX
                                      + 2 * NGX_HTTP_IDEM_ID_LEN];
     uint32_t                     tag;                /* a script returns it */
-    ngx_str_t                    from;               /* of a list           */
+    ngx_str_t                    list_node;          /* of a list           */
     /* a lock with our token that a commit found */
     ngx_str_t                    expected;
     unsigned                     native:1;           /* sent as a native
@@ -232,8 +232,8 @@ ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
 
 /* ..._redis_admin.c */
 
-/* sets call->call.from, the node for a slice of a list */
-ngx_int_t ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
+/* sets call->call.node_name, the node for a slice of a list */
+ngx_int_t ngx_http_idem_redis_list_node(ngx_http_idem_redis_t *redis,
     ngx_http_idem_redis_call_t *call);
 size_t ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis);
 u_char *ngx_http_idem_redis_put_admin(u_char *p,

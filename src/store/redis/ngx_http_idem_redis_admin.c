@@ -74,7 +74,7 @@ static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
    server */
 
 ngx_int_t
-ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
+ngx_http_idem_redis_list_node(ngx_http_idem_redis_t *redis,
     ngx_http_idem_redis_call_t *call)
 {
     ngx_str_t            scan;
@@ -82,7 +82,7 @@ ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
 
     op = call->call.data;
 
-    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->from,
+    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->list_node,
                                          &scan))
     {
         if (op->list->cursor.len) {
@@ -91,11 +91,11 @@ ngx_http_idem_redis_list_from(ngx_http_idem_redis_t *redis,
             return NGX_ERROR;
         }
 
-        call->from.len = 0;
+        call->list_node.len = 0;
     }
 
     if (redis->client.cluster) {
-        call->call.from = &call->from;
+        call->call.node_name = &call->list_node;
     }
 
     return NGX_OK;

@@ -188,7 +188,7 @@ ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
 
     } else {
         p = ngx_snprintf(why, sizeof(why), "after %M ms",
-                         ngx_current_msec - call->conn->asked);
+                         ngx_current_msec - call->conn->wait_sent);
     }
 
     ngx_log_error(level, op->log, 0,

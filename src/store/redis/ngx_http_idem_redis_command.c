@@ -348,7 +348,7 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
         p = ngx_http_idem_redis_put_text(p, "*2" CRLF "$4" CRLF "PTTL" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
 
-        call->call.due = 1;
+        call->call.two_replies = 1;
     }
 
     life = ngx_http_idem_redis_record_life(op, &grace);

@@ -239,7 +239,7 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
     ngx_http_idem_op_t  *op;
 
     op = call->call.data;
-    pttl = call->call.before;
+    pttl = call->call.first_reply;
     life = NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN;
 
     if (pttl) {
@@ -295,7 +295,7 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
            reply */
 
         call->expected = *record;
-        call->call.memory = record->data;
+        call->call.to_free = record->data;
         reply->str = NULL;
 
     } else {
