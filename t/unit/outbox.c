@@ -80,7 +80,7 @@ ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
 }
 
 ngx_http_idem_item_t *
-ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_store(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
     if (no_room) {
@@ -153,7 +153,7 @@ void ngx_http_idem_outbox_release_later(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op) {}
 
 void
-ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
+ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
 {
     armed++;
 }

@@ -239,8 +239,8 @@ op_keep_unusable(void)
     op->reason = NGX_HTTP_IDEM_REASON_TOO_LARGE;
 
     ngx_http_idem_zone_lock(&m.z);
-    (void) ngx_http_idem_zone_keep(&m.z, op, ngx_current_msec + TTL,
-                                   ngx_current_msec + TTL);
+    (void) ngx_http_idem_zone_store(&m.z, op, ngx_current_msec + TTL,
+                                    ngx_current_msec + TTL);
     ngx_http_idem_zone_unlock(&m.z);
 }
 
@@ -414,7 +414,8 @@ between_pieces(void)
     create(NGX_HTTP_IDEM_FULL_EVICT);
     filled_2();
     repaired();
-    ok(m.z.zone->filling == 0 && pieces(1) == NGX_AGAIN && pieces(9) == NGX_OK
+    ok(m.z.zone->writing_bytes == 0
+       && pieces(1) == NGX_AGAIN && pieces(9) == NGX_OK
        && going->result == NGX_HTTP_IDEM_OK && whole(&world)
        && world.records[13].state == NGX_HTTP_IDEM_COMPLETED
        && world.records[13].size == LARGE,
@@ -430,12 +431,13 @@ between_pieces(void)
     }
     ok(pieces(9) == NGX_OK && going->result == NGX_HTTP_IDEM_LOST
        && whole(&world) && world.records[13].token == 24
-       && m.z.zone->filling == 0,
+       && m.z.zone->writing_bytes == 0,
        "taken over between two pieces: lost, and nothing is left (%s)", why);
 
     create(NGX_HTTP_IDEM_FULL_EVICT);
     filled_room();
-    ok(commit(18, 28, 15000) == NGX_HTTP_IDEM_OK && m.z.zone->filling == 0
+    ok(commit(18, 28, 15000) == NGX_HTTP_IDEM_OK
+       && m.z.zone->writing_bytes == 0
        && m.z.zone->evicted == 0 && whole(&world)
        && world.records[13].state == NGX_HTTP_IDEM_IN_PROGRESS,
        "pieces of one that is gone make room before any response (%s)", why);

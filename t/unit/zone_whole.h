@@ -102,7 +102,7 @@ look(ngx_http_idem_item_t *item, image_t *image)
 
         /* pieces of a response: nobody sees them */
 
-        if (in_queue(&m.z.zone->fills, &item->completed) != 1) {
+        if (in_queue(&m.z.zone->writing, &item->completed) != 1) {
             return wrong("pieces that are in no queue");
         }
 
@@ -115,7 +115,7 @@ look(ngx_http_idem_item_t *item, image_t *image)
     if (item->state == NGX_HTTP_IDEM_COMPLETED) {
 
         if (item->size > SIZE
-            || ngx_http_idem_zone_copy(&m.z, item, response) != NGX_OK)
+            || ngx_http_idem_zone_read(&m.z, item, response) != NGX_OK)
         {
             return wrong("a response that can't be read");
         }
@@ -494,7 +494,7 @@ whole(world_t *world)
 
             if (in_queue(&zone->completed, &item->completed) != k
                 || (!k && item->completed.next
-                    && in_queue(&zone->fills, &item->completed) != 1))
+                    && in_queue(&zone->writing, &item->completed) != 1))
             {
                 return wrong("record %lu in the queue of completed ones", key);
             }
@@ -521,10 +521,12 @@ whole(world_t *world)
                      in_wheel, queued, records);
     }
 
-    if (whole_queue(&zone->fills) != fills || zone->filling != filling) {
+    if (whole_queue(&zone->writing) != fills
+        || zone->writing_bytes != filling)
+    {
         return wrong("%ld in the queue of those that are filled with %zu "
-                     "bytes, counted %ld and %zu", whole_queue(&zone->fills),
-                     zone->filling, fills, filling);
+                     "bytes, counted %ld and %zu", whole_queue(&zone->writing),
+                     zone->writing_bytes, fills, filling);
     }
 
     if (zone->records != records || zone->bytes != bytes

@@ -364,8 +364,8 @@ keep(ngx_uint_t key, ngx_uint_t writer, size_t size, size_t details)
     op = make_op(key, writer, size, details);
 
     ngx_http_idem_zone_lock(&m.z);
-    item = ngx_http_idem_zone_keep(&m.z, op, ngx_current_msec + TTL,
-                                   ngx_current_msec + TTL);
+    item = ngx_http_idem_zone_store(&m.z, op, ngx_current_msec + TTL,
+                                    ngx_current_msec + TTL);
     ngx_http_idem_zone_unlock(&m.z);
 
     return item != NULL;

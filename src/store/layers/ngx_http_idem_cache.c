@@ -210,7 +210,7 @@ ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
 
     ngx_http_idem_zone_purge(&cache->z, NGX_HTTP_IDEM_CACHE_PURGE_N);
 
-    (void) ngx_http_idem_zone_keep(&cache->z, op, fresh_until, expires);
+    (void) ngx_http_idem_zone_store(&cache->z, op, fresh_until, expires);
 
     ngx_http_idem_zone_unlock(&cache->z);
 }

@@ -299,7 +299,7 @@ ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
 
     /* the worker that added the record may be gone: retry by timer */
 
-    ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_TICK);
+    ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
     ngx_http_idem_outbox_lock(o);
 
@@ -379,8 +379,8 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     if (cause == NGX_HTTP_IDEM_OUTBOX_FAILED
         || 2 * o->z.zone->arena.nfree > o->z.zone->arena.n)
     {
-        item = ngx_http_idem_zone_keep(&o->z, op, fresh_until,
-                                       fresh_until + op->grace);
+        item = ngx_http_idem_zone_store(&o->z, op, fresh_until,
+                                        fresh_until + op->grace);
     }
 
     if (item) {
@@ -396,7 +396,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_outbox_unlock(o);
 
     if (item) {
-        ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
+        ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
     }
 
     if (cause == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED) {

@@ -82,7 +82,7 @@ typedef struct {
     ngx_msec_t                      owned_until;
     ngx_uint_t                      expired;    /* z.zone->expired when last
                                                    logged */
-    ngx_uint_t                      keeps;      /* commits kept so far */
+    ngx_uint_t                      added;      /* commits kept so far */
     ngx_uint_t                      unacknowledged; /* number of records,
                                                        approximate */
     ngx_http_idem_outbox_counters_t  counters;
@@ -116,7 +116,7 @@ typedef struct {
                                                    checked */
     ngx_msec_t               rewritten;         /* time of the last rewrite */
     ngx_uint_t               left;              /* records left in this pass */
-    ngx_uint_t               keeps;             /* sh->keeps at its start */
+    ngx_uint_t               added;             /* sh->added at its start */
     ngx_queue_t             *tries;
     ngx_http_idem_outbox_work_t  *work;         /* one per queue */
     ngx_queue_t                     checks;     /* attempts that begins wait
@@ -189,7 +189,8 @@ ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle,
 void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o);
 
 /* wakes the retry timer after "delay" at the latest */
-void ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay);
+void ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o,
+    ngx_msec_t delay);
 
 /* ..._outbox_try.c */
 
@@ -216,7 +217,7 @@ ngx_http_idem_op_t *ngx_http_idem_outbox_op(
  * commit failed or replicas lack it, and logs the result.  Returns whether
  * the record was still in the outbox.
  */
-ngx_uint_t ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o,
+ngx_uint_t ngx_http_idem_outbox_result(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
 
 /* counts and logs commits that expired, whichever worker found them */

@@ -211,7 +211,7 @@ ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_check_t *check)
 
     ngx_queue_remove(&check->queue);
 
-    here = ngx_http_idem_outbox_tried(o, commit);
+    here = ngx_http_idem_outbox_result(o, commit);
 
     switch (commit->result) {
 

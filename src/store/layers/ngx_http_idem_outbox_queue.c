@@ -83,7 +83,7 @@ ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o, ngx_uint_t n)
 
     queue = ngx_http_idem_outbox_queue_sh(o, n);
 
-    ngx_http_idem_outbox_sh(o)->keeps++;
+    ngx_http_idem_outbox_sh(o)->added++;
 
     /* do not postpone the next attempt of a queue that is in use and closed */
 
@@ -268,7 +268,7 @@ ngx_http_idem_outbox_pass_start(ngx_http_idem_outbox_t *o)
     ngx_uint_t  n;
 
     o->left = o->z.zone->records;
-    o->keeps = ngx_http_idem_outbox_sh(o)->keeps;
+    o->added = ngx_http_idem_outbox_sh(o)->added;
 
     for (n = 0; n < NGX_HTTP_IDEM_OUTBOX_QUEUES; n++) {
         o->work[n].seen = 0;
@@ -297,7 +297,7 @@ ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o)
 
         if (!work->seen && work->tries == 0) {
 
-            if (o->keeps == ngx_http_idem_outbox_sh(o)->keeps) {
+            if (o->added == ngx_http_idem_outbox_sh(o)->added) {
                 ngx_memzero(queue, sizeof(ngx_http_idem_outbox_queue_t));
                 continue;
             }

@@ -53,7 +53,7 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item)
     cl = ngx_alloc_chain_link(op->pool);
 
     if (b == NULL || cl == NULL
-        || ngx_http_idem_zone_copy(&o->z, item, b->last) != NGX_OK)
+        || ngx_http_idem_zone_read(&o->z, item, b->last) != NGX_OK)
     {
         ngx_destroy_pool(op->pool);
         return NULL;
@@ -96,7 +96,7 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item)
 
 
 ngx_uint_t
-ngx_http_idem_outbox_tried(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
+ngx_http_idem_outbox_result(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
     ngx_uint_t                  here, lacking;
     ngx_http_idem_item_t       *item;

@@ -69,7 +69,7 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     /* records of former workers */
 
     if (!ngx_http_idem_outbox_empty(o)) {
-        ngx_http_idem_outbox_arm(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
+        ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
     }
 
     return NGX_OK;
@@ -92,7 +92,7 @@ ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
 
 
 void
-ngx_http_idem_outbox_arm(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
+ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
 {
     if (ngx_exiting) {
         return;
@@ -139,7 +139,7 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 
     wait = ngx_http_idem_outbox_collect(o, &ops);
 
-    ngx_http_idem_outbox_arm(o, wait);
+    ngx_http_idem_outbox_schedule(o, wait);
 
     while (!ngx_queue_empty(&ops)) {
         q = ngx_queue_head(&ops);

@@ -147,7 +147,7 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
     try = op->data;
     o = try->outbox;
 
-    (void) ngx_http_idem_outbox_tried(o, op);
+    (void) ngx_http_idem_outbox_result(o, op);
 
     answered = ngx_http_idem_layer_answered(op);
     missed = (op->unacknowledged && !op->skip_replicas);
@@ -170,7 +170,7 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
 
     ngx_http_idem_outbox_unlock(o);
 
-    ngx_http_idem_outbox_arm(o, wait);
+    ngx_http_idem_outbox_schedule(o, wait);
 
     if (op->running || op->bad_record || missed) {
 

@@ -295,7 +295,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
         rc = ngx_http_idem_memory_put(m, item, op);
 
     } else {
-        ngx_http_idem_zone_unfill(&m->z, item);
+        ngx_http_idem_zone_free_pieces(&m->z, item);
     }
 
     if (rc == NGX_AGAIN) {
@@ -360,15 +360,16 @@ ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     if (op->state_data == NULL) {
-        return ngx_http_idem_zone_put(&m->z, item, op->response, op->size);
+        return ngx_http_idem_zone_write(&m->z, item, op->response, op->size);
     }
 
     ngx_http_idem_zone_change(&m->z, item);
     ngx_http_idem_memory_set_lease(item, op);
     ngx_http_idem_zone_changed(&m->z);
 
-    return ngx_http_idem_zone_fill(&m->z, item, op->state_data, op->response,
-                                   op->size, NGX_HTTP_IDEM_PIECE);
+    return ngx_http_idem_zone_write_piece(&m->z, item, op->state_data,
+                                          op->response, op->size,
+                                          NGX_HTTP_IDEM_PIECE);
 }
 
 
@@ -423,7 +424,7 @@ ngx_http_idem_memory_drop_lock(ngx_http_idem_memory_t *m,
         return;
     }
 
-    ngx_http_idem_zone_unfill(&m->z, item);
+    ngx_http_idem_zone_free_pieces(&m->z, item);
 
     ngx_http_idem_zone_change(&m->z, item);
 
@@ -606,7 +607,7 @@ ngx_http_idem_memory_take_over(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op, ngx_uint_t again)
 {
     ngx_http_idem_zone_details(&m->z, item, NULL);
-    ngx_http_idem_zone_unfill(&m->z, item);
+    ngx_http_idem_zone_free_pieces(&m->z, item);
 
     ngx_http_idem_zone_change(&m->z, item);
 
@@ -665,7 +666,7 @@ ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
     m = store->conf;
 
     m->store = store;
-    m->details_dropped = m->z.zone->details_dropped;
+    m->details_evicted = m->z.zone->details_evicted;
 
     ngx_http_idem_turns_init(m, cycle->log);
     ngx_http_idem_memory_tell_init(cycle, m);

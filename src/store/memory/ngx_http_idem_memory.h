@@ -55,7 +55,7 @@ typedef struct {
                                         NGX_HTTP_IDEM_WATCH_BUCKETS];
     time_t                   eviction_logged;
     time_t                   details_logged;
-    ngx_uint_t               details_dropped;        /* logged so far */
+    ngx_uint_t               details_evicted;        /* logged so far */
     ngx_queue_t              turns;              /* operations with pieces
                                                     left */
     ngx_event_t              turn;

@@ -128,7 +128,7 @@ ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
     uint64_t  waiting;
 
     ngx_http_idem_zone_details(&m->z, item, NULL);
-    ngx_http_idem_zone_unfill(&m->z, item);
+    ngx_http_idem_zone_free_pieces(&m->z, item);
 
     ngx_http_idem_zone_change(&m->z, item);
 

@@ -88,7 +88,7 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
 
     copy = op->state_data;
 
-    if (copy == NULL || !ngx_http_idem_zone_reads(item, copy)) {
+    if (copy == NULL || !ngx_http_idem_zone_copy_valid(item, copy)) {
 
         if (copy) {
             ngx_http_idem_memory_found_other(op);
@@ -115,7 +115,7 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
             < NGX_HTTP_IDEM_READ_TIME
             ? NGX_MAX_SIZE_T_VALUE : NGX_HTTP_IDEM_PIECE;
 
-    rc = ngx_http_idem_zone_read(&m->z, item, copy, piece);
+    rc = ngx_http_idem_zone_read_piece(&m->z, item, copy, piece);
 
     if (rc == NGX_AGAIN) {
         copy->time = ngx_current_msec;

@@ -41,7 +41,7 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_uint_t evicted,
 
     n = m->z.zone->evicted - evicted;
     records = m->z.zone->records;
-    details = m->z.zone->details_dropped - m->details_dropped;
+    details = m->z.zone->details_evicted - m->details_evicted;
 
     ngx_http_idem_zone_unlock(&m->z);
 
@@ -61,7 +61,7 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_uint_t evicted,
 
     if (details && m->details_logged != ngx_time()) {
         m->details_logged = ngx_time();
-        m->details_dropped += details;
+        m->details_evicted += details;
 
         ngx_log_error(NGX_LOG_NOTICE, log, 0,
                       "idempotency: zone \"%V\" is full: %ui of its records "

@@ -47,15 +47,15 @@ static ngx_int_t ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
 
 
 ngx_int_t
-ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size)
 {
     ngx_http_idem_copy_t  copy;
 
     ngx_memzero(&copy, sizeof(ngx_http_idem_copy_t));
 
-    return ngx_http_idem_zone_fill(z, item, &copy, in, size,
-                                   NGX_MAX_SIZE_T_VALUE);
+    return ngx_http_idem_zone_write_piece(z, item, &copy, in, size,
+                                          NGX_MAX_SIZE_T_VALUE);
 }
 
 
@@ -66,7 +66,7 @@ ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
  */
 
 ngx_int_t
-ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_write_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece)
 {
@@ -89,7 +89,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
     for (done = 0; copy->left; done += n) {
 
         if (done >= piece) {
-            ngx_queue_insert_tail(&z->zone->fills, &item->completed);
+            ngx_queue_insert_tail(&z->zone->writing, &item->completed);
             return NGX_AGAIN;
         }
 
@@ -98,13 +98,13 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
         chunk = ngx_http_idem_zone_alloc(z, ngx_http_idem_arena_kind(n));
 
         if (chunk == NULL) {
-            ngx_http_idem_zone_drop(z, item);
+            ngx_http_idem_zone_free_response(z, item);
             copy->first = NULL;
             return NGX_DECLINED;
         }
 
         z->zone->bytes += n;
-        z->zone->filling += n;
+        z->zone->writing_bytes += n;
         copy->bytes += n;
 
         n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, copy->left);
@@ -126,7 +126,7 @@ ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
 
     ngx_http_idem_zone_barrier();
 
-    z->zone->filling -= copy->bytes;
+    z->zone->writing_bytes -= copy->bytes;
 
     /* a response that fits into the record frees nothing when evicted */
 
@@ -148,7 +148,7 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
 
     zone = z->zone;
 
-    ngx_http_idem_zone_unfill(z, item);
+    ngx_http_idem_zone_free_pieces(z, item);
 
     n = ngx_min(size, NGX_HTTP_IDEM_ITEM_ROOM);
 
@@ -166,11 +166,11 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
 
     while (copy->left
            && copy->left > (zone->arena.nfree + 1) * NGX_HTTP_IDEM_BLOCK_SIZE
-                           + zone->bytes - zone->filling
+                           + zone->bytes - zone->writing_bytes
                            + zone->details_bytes)
     {
         if (!ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1)
-            && !ngx_http_idem_zone_drop_fill(z))
+            && !ngx_http_idem_zone_evict_pieces(z))
         {
             return NGX_DECLINED;
         }
@@ -191,18 +191,18 @@ ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
  */
 
 ngx_uint_t
-ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z)
+ngx_http_idem_zone_evict_pieces(ngx_http_idem_records_t *z)
 {
     ngx_queue_t           *q, *head;
     ngx_http_idem_item_t  *item;
 
-    head = &z->zone->fills;
+    head = &z->zone->writing;
 
     for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
         item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
 
         if ((ngx_msec_int_t) (item->until - ngx_current_msec) < 0) {
-            ngx_http_idem_zone_drop(z, item);
+            ngx_http_idem_zone_free_response(z, item);
             return 1;
         }
     }
@@ -212,7 +212,7 @@ ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z)
 
 
 void
-ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_free_response(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item)
 {
     size_t                  left, bytes;
@@ -242,13 +242,13 @@ ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
     /* the record was never completed */
 
     if (item->state < NGX_HTTP_IDEM_COMPLETED) {
-        z->zone->filling -= bytes - z->zone->bytes;
+        z->zone->writing_bytes -= bytes - z->zone->bytes;
     }
 }
 
 
 ngx_int_t
-ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, u_char *p)
 {
     ngx_http_idem_copy_t  copy;
@@ -262,10 +262,10 @@ ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
 
 
 ngx_int_t
-ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_read_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, size_t piece)
 {
-    if (!ngx_http_idem_zone_reads(item, copy)) {
+    if (!ngx_http_idem_zone_copy_valid(item, copy)) {
         copy->first = item->chunks;
         copy->size = item->size;
         copy->expires = item->expires;
@@ -285,7 +285,7 @@ ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
  */
 
 ngx_uint_t
-ngx_http_idem_zone_reads(ngx_http_idem_item_t *item,
+ngx_http_idem_zone_copy_valid(ngx_http_idem_item_t *item,
     ngx_http_idem_copy_t *copy)
 {
     return item->state == NGX_HTTP_IDEM_COMPLETED
@@ -438,7 +438,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
 
 
 ngx_uint_t
-ngx_http_idem_zone_drop_details(ngx_http_idem_records_t *z)
+ngx_http_idem_zone_evict_details(ngx_http_idem_records_t *z)
 {
     ngx_queue_t              *q;
     ngx_http_idem_details_t  *d;
@@ -452,7 +452,7 @@ ngx_http_idem_zone_drop_details(ngx_http_idem_records_t *z)
 
     ngx_http_idem_zone_details(z, d->item, NULL);
 
-    z->zone->details_dropped++;
+    z->zone->details_evicted++;
 
     return 1;
 }
@@ -466,7 +466,7 @@ ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
     do {
         p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
 
-    } while (p == NULL && ngx_http_idem_zone_drop_details(z));
+    } while (p == NULL && ngx_http_idem_zone_evict_details(z));
 
     return p;
 }

@@ -100,7 +100,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
                                ngx_http_idem_repair_is_details);
     ngx_http_idem_repair_queues(z);
 
-    ngx_queue_init(&zone->fills);
+    ngx_queue_init(&zone->writing);
 
     ngx_http_idem_arena_settle(&zone->arena);
 
@@ -111,7 +111,7 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
     ngx_memcpy(zone->states, census.states, sizeof(zone->states));
 
     zone->bytes = census.bytes;
-    zone->filling = 0;
+    zone->writing_bytes = 0;
     zone->details_bytes = census.details_bytes;
     zone->repaired++;
 

@@ -244,7 +244,7 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
     ngx_queue_remove(&item->expiry);
 
     ngx_http_idem_zone_details(z, item, NULL);
-    ngx_http_idem_zone_drop(z, item);
+    ngx_http_idem_zone_free_response(z, item);
 
     ngx_http_idem_arena_free(&z->zone->arena, item);
 }
@@ -285,7 +285,7 @@ ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
  */
 
 ngx_http_idem_item_t *
-ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_store(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires)
 {
     ngx_http_idem_item_t  *item, *old;
@@ -304,7 +304,7 @@ ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
 
     if (op->state == NGX_HTTP_IDEM_COMPLETED) {
 
-        if (ngx_http_idem_zone_put(z, item, op->response, op->size)
+        if (ngx_http_idem_zone_write(z, item, op->response, op->size)
             != NGX_OK)
         {
             ngx_http_idem_zone_remove(z, item);
@@ -378,7 +378,7 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
         return;
     }
 
-    if (ngx_http_idem_zone_copy(z, item, found->response.data)
+    if (ngx_http_idem_zone_read(z, item, found->response.data)
         != NGX_OK)
     {
         op->result = NGX_HTTP_IDEM_ERROR;
@@ -523,8 +523,8 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
     do {
         if (!ngx_http_idem_zone_purge_one(z,
                                               NGX_HTTP_IDEM_ROOM_WORK)
-            && !ngx_http_idem_zone_drop_fill(z)
-            && !ngx_http_idem_zone_drop_details(z)
+            && !ngx_http_idem_zone_evict_pieces(z)
+            && !ngx_http_idem_zone_evict_details(z)
             && !ngx_http_idem_zone_evict_one(z)
             && !ngx_http_idem_zone_purge_one(z, (ngx_uint_t) -1))
         {
@@ -599,5 +599,5 @@ ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
 
     ngx_http_idem_zone_barrier();
 
-    ngx_http_idem_zone_drop(z, item);
+    ngx_http_idem_zone_free_response(z, item);
 }

@@ -126,7 +126,7 @@ struct ngx_http_idem_item_s {
 
     ngx_queue_t              expiry;             /* in the expiry wheel */
     ngx_queue_t              completed;          /* in the eviction queue;
-                                                    in "fills" until all
+                                                    in "writing" until all
                                                     chunks are written */
     u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
     union {
@@ -223,14 +223,14 @@ typedef struct {
     ngx_http_idem_arena_t    arena;
     ngx_http_idem_undo_t     undo;
 
-    ngx_queue_t              fills;              /* records in progress with
+    ngx_queue_t              writing;            /* records in progress with
                                                     some chunks */
-    size_t                   filling;            /* part of "bytes" that can't
+    size_t                   writing_bytes;      /* part of "bytes" that can't
                                                     be evicted yet */
 
     ngx_queue_t              details;            /* oldest first */
     size_t                   details_bytes;
-    ngx_uint_t               details_dropped;
+    ngx_uint_t               details_evicted;
 
     ngx_http_idem_expiry_t   expiry;
 
@@ -355,7 +355,7 @@ void ngx_http_idem_zone_purge(ngx_http_idem_records_t *z, ngx_uint_t n);
  * Stores a record as a commit has it, replacing any record with the same id,
  * at the end of the eviction queue.  NULL: there is no room.
  */
-ngx_http_idem_item_t *ngx_http_idem_zone_keep(ngx_http_idem_records_t *z,
+ngx_http_idem_item_t *ngx_http_idem_zone_store(ngx_http_idem_records_t *z,
     ngx_http_idem_op_t *op, ngx_msec_t until, ngx_msec_t expires);
 
 /* fills the result of a begin that found a completed or unusable record */
@@ -399,40 +399,40 @@ typedef struct {
  * completes after the last.  NGX_AGAIN: there is more to write; NGX_DECLINED:
  * there is no room, and all pieces were freed.
  */
-ngx_int_t ngx_http_idem_zone_fill(ngx_http_idem_records_t *z,
+ngx_int_t ngx_http_idem_zone_write_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece);
 
 /* reads about "piece" more bytes of a completed record; NGX_ERROR: corrupt */
-ngx_int_t ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
+ngx_int_t ngx_http_idem_zone_read_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, size_t piece);
 
 /* whether "copy" has read pieces of this very response */
-ngx_uint_t ngx_http_idem_zone_reads(ngx_http_idem_item_t *item,
+ngx_uint_t ngx_http_idem_zone_copy_valid(ngx_http_idem_item_t *item,
     ngx_http_idem_copy_t *copy);
 
 /* frees the pieces of a record whose lease expired; 0: there are none */
-ngx_uint_t ngx_http_idem_zone_drop_fill(ngx_http_idem_records_t *z);
+ngx_uint_t ngx_http_idem_zone_evict_pieces(ngx_http_idem_records_t *z);
 
 /* frees the pieces of a record in progress before its state changes */
-#define ngx_http_idem_zone_unfill(z, item)                                    \
+#define ngx_http_idem_zone_free_pieces(z, item)                               \
     if ((item)->size) {                                                       \
-        ngx_http_idem_zone_drop(z, item);                                     \
+        ngx_http_idem_zone_free_response(z, item);                            \
     }
 
 /*
  * Stores a response in a record that has none and is not completed yet.
  * NGX_DECLINED: there is no room.
  */
-ngx_int_t ngx_http_idem_zone_put(ngx_http_idem_records_t *z,
+ngx_int_t ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size);
 
 /* frees the response of a record that is not completed (any more) */
-void ngx_http_idem_zone_drop(ngx_http_idem_records_t *z,
+void ngx_http_idem_zone_free_response(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item);
 
 /* NGX_ERROR: the response is corrupt */
-ngx_int_t ngx_http_idem_zone_copy(ngx_http_idem_records_t *z,
+ngx_int_t ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, u_char *p);
 
 void ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
@@ -442,7 +442,7 @@ void ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
     ngx_str_t *details);
 
 /* evicts the oldest details; 0: there are none */
-ngx_uint_t ngx_http_idem_zone_drop_details(ngx_http_idem_records_t *z);
+ngx_uint_t ngx_http_idem_zone_evict_details(ngx_http_idem_records_t *z);
 
 /* the size of the next chunk if this many bytes are left */
 size_t ngx_http_idem_chunk_size(size_t size);

@@ -250,7 +250,7 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
 
     ngx_http_idem_expiry_init(&zone->expiry);
     ngx_queue_init(&zone->completed);
-    ngx_queue_init(&zone->fills);
+    ngx_queue_init(&zone->writing);
     ngx_queue_init(&zone->details);
 
     zone->magic = ngx_http_idem_zone_magic(z);
