@@ -48,7 +48,7 @@ ngx_str_t  ngx_http_idem_status_names[] = {
 
 static const char  *ngx_http_idem_stage_names[] = {
     "admit", "read body", "begin", "wait", "execute", "hold", "stream",
-    "compress", "commit", "send", "follow", "replay", "refuse", "pass"
+    "compress", "commit", "send", "repeat", "replay", "refuse", "pass"
 };
 
 #endif

@@ -76,9 +76,9 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     } else {
         ngx_http_idem_outcome_left(r, ctx);
 
-        if (ngx_http_idem_move_end(r, ctx) != NGX_OK) {
+        if (ngx_http_idem_redirect_end(r, ctx) != NGX_OK) {
 
-            /* without the move, a replay might skip the access checks here */
+            /* without it, a replay might skip the access checks here */
 
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }

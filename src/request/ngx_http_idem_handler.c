@@ -79,7 +79,7 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
 
         ngx_http_idem_arrive(r, ctx);
 
-        if (ngx_http_idem_move_start(r, ctx) != NGX_OK) {
+        if (ngx_http_idem_redirect_start(r, ctx) != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
@@ -280,8 +280,8 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     case NGX_HTTP_IDEM_STREAM:
         return ngx_http_idem_execute(r, ctx);
 
-    case NGX_HTTP_IDEM_FOLLOW:
-        return ngx_http_idem_follow(r, ctx);
+    case NGX_HTTP_IDEM_REPEAT:
+        return ngx_http_idem_repeat_reached(r, ctx);
 
     case NGX_HTTP_IDEM_REPLAY:
     case NGX_HTTP_IDEM_REFUSE:

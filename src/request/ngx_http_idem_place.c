@@ -12,9 +12,10 @@
  * fingerprint.  But a request may have been redirected before its begin, by
  * "rewrite" in an "if", try_files or Lua, depending on a cookie, an address or
  * anything else; or the URI is not part of the fingerprint.  Then the place is
- * stored with the response as the first of its moves, together with the URI
- * that was requested.  A retry in another location requests that URI, as its
- * client could have done; so does one with another URI in the same location.
+ * stored with the response as the first of its redirects, together with the
+ * URI that was requested.  A retry in another location requests that URI, as
+ * its client could have done; so does one with another URI in the same
+ * location.
  * If it does not reach the same location, the response is not for this client:
  * a conflict that discloses nothing.
  *
@@ -64,24 +65,24 @@ static ngx_int_t ngx_http_idem_place_decode(ngx_http_request_t *r,
 ngx_int_t
 ngx_http_idem_place_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_idem_move_t      *move;
+    ngx_http_idem_redirect_t  *redirect;
     ngx_http_idem_loc_conf_t  *conf;
 
     if (!ngx_http_idem_may_differ(r, ctx)) {
         return NGX_OK;
     }
 
-    if (ngx_http_idem_move_end(r, ctx) != NGX_OK) {
+    if (ngx_http_idem_redirect_end(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    move = ctx->work.moves->elts;
-    move->begin = 1;
-    move->place = conf->place;
+    redirect = ctx->work.redirects->elts;
+    redirect->begin = 1;
+    redirect->place = conf->place;
 
-    return ngx_http_idem_asked(r, &move->target, &move->args);
+    return ngx_http_idem_asked(r, &redirect->target, &redirect->args);
 }
 
 
@@ -164,19 +165,19 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* marks the first move as a place: the ids of the server or 0, and location */
+/* marks the first redirect as a place: ids of the server, or 0, and location */
 
 ngx_int_t
 ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_array_t *headers)
 {
-    uint64_t                 id;
-    ngx_http_idem_move_t    *move;
-    ngx_http_idem_header_t  *kept;
+    uint64_t                   id;
+    ngx_http_idem_redirect_t  *redirect;
+    ngx_http_idem_header_t    *kept;
 
-    move = ctx->work.moves ? ctx->work.moves->elts : NULL;
+    redirect = ctx->work.redirects ? ctx->work.redirects->elts : NULL;
 
-    if (move == NULL || !move->begin) {
+    if (redirect == NULL || !redirect->begin) {
         return NGX_OK;
     }
 
@@ -199,7 +200,7 @@ ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ngx_sprintf(kept->value.data, "%016xL%016xL", id, move->place);
+    ngx_sprintf(kept->value.data, "%016xL%016xL", id, redirect->place);
 
     return NGX_OK;
 }
@@ -208,7 +209,7 @@ ngx_http_idem_place_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 /* whether the request is in the location where the original began */
 
 ngx_uint_t
-ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_move_t *step)
+ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_http_idem_loc_conf_t  *conf;
 
@@ -221,7 +222,7 @@ ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_move_t *step)
 /* whether the same URI was requested */
 
 ngx_uint_t
-ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_move_t *step)
+ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_str_t  uri, args;
 
@@ -239,7 +240,7 @@ ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_move_t *step)
 
 ngx_int_t
 ngx_http_idem_place_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_move_t *step)
+    ngx_http_idem_redirect_t *step)
 {
     u_char     *p;
     ngx_str_t   uri;
@@ -259,8 +260,8 @@ ngx_http_idem_place_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     uri.len = p - uri.data;
 
-    ctx->follow.page = (r->error_page || r->err_status);
-    ctx->follow.asked = r->unparsed_uri;
+    ctx->repeat.page = (r->error_page || r->err_status);
+    ctx->repeat.asked = r->unparsed_uri;
     ngx_http_idem_request_uri(r, &uri);
 
     return NGX_OK;
@@ -270,9 +271,9 @@ ngx_http_idem_place_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 void
 ngx_http_idem_place_restore(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->follow.asked.len) {
-        ngx_http_idem_request_uri(r, &ctx->follow.asked);
-        ngx_str_null(&ctx->follow.asked);
+    if (ctx->repeat.asked.len) {
+        ngx_http_idem_request_uri(r, &ctx->repeat.asked);
+        ngx_str_null(&ctx->repeat.asked);
     }
 }
 
@@ -343,17 +344,17 @@ ngx_http_idem_place_id(ngx_http_idem_header_t *kept, ngx_uint_t n)
 }
 
 
-/* ngx_http_idem_moves_read(), and what is known of the first move */
+/* ngx_http_idem_redirects_read(), and what is known of the first redirect */
 
 ngx_int_t
 ngx_http_idem_way_read(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_response_t *response, ngx_str_t *value)
 {
-    ngx_int_t                rc;
-    ngx_http_idem_move_t    *step;
-    ngx_http_idem_header_t  *kept;
+    ngx_int_t                  rc;
+    ngx_http_idem_redirect_t  *step;
+    ngx_http_idem_header_t    *kept;
 
-    rc = ngx_http_idem_moves_read(r, ctx, value);
+    rc = ngx_http_idem_redirects_read(r, ctx, value);
 
     kept = ngx_http_idem_find_place(response);
 
@@ -361,7 +362,7 @@ ngx_http_idem_way_read(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return rc;
     }
 
-    step = ctx->follow.steps->elts;
+    step = ctx->repeat.steps->elts;
     step->begin = 1;
     step->place = ngx_http_idem_place_id(kept, 1);
 
@@ -385,7 +386,7 @@ ngx_http_idem_find_place(ngx_http_idem_response_t *response)
 
 
 /*
- * Whether a server refuses clients before any phase, so not by a move: by
+ * Whether a server refuses clients before any phase, so not by a redirect: by
  * their certificates, or since they can't connect to it.
  */
 
@@ -432,15 +433,15 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     for (i = 0; i < response.nheaders; i++) {
 
-        if (!ngx_http_idem_is_moves(&response.headers[i].name)) {
+        if (!ngx_http_idem_is_redirects(&response.headers[i].name)) {
             continue;
         }
 
         return ngx_http_idem_way_read(r, ctx, &response,
                                       &response.headers[i].value)
                != NGX_OK
-               || ctx->follow.steps->nelts != 1
-               || !ngx_http_idem_is_here(r, ctx->follow.steps->elts);
+               || ctx->repeat.steps->nelts != 1
+               || !ngx_http_idem_is_here(r, ctx->repeat.steps->elts);
     }
 
     return 0;
@@ -558,10 +559,10 @@ ngx_http_idem_place_decode(ngx_http_request_t *r, ngx_http_idem_found_t *found,
 
 
 ngx_uint_t
-ngx_http_idem_is_moves(ngx_str_t *name)
+ngx_http_idem_is_redirects(ngx_str_t *name)
 {
-    return name->len == sizeof(NGX_HTTP_IDEM_MOVES) - 1
-           && ngx_strncasecmp(name->data, (u_char *) NGX_HTTP_IDEM_MOVES,
+    return name->len == sizeof(NGX_HTTP_IDEM_REDIRECTS) - 1
+           && ngx_strncasecmp(name->data, (u_char *) NGX_HTTP_IDEM_REDIRECTS,
                               name->len)
               == 0;
 }
@@ -582,5 +583,5 @@ ngx_http_idem_is_place(ngx_str_t *name)
 ngx_uint_t
 ngx_http_idem_is_way(ngx_str_t *name)
 {
-    return ngx_http_idem_is_moves(name) || ngx_http_idem_is_place(name);
+    return ngx_http_idem_is_redirects(name) || ngx_http_idem_is_place(name);
 }

@@ -41,7 +41,7 @@ typedef enum {
     NGX_HTTP_IDEM_COMPRESS,          /* complete, and being compressed      */
     NGX_HTTP_IDEM_COMMIT,            /* complete, and being stored          */
     NGX_HTTP_IDEM_SEND,              /* may be sent to the client           */
-    NGX_HTTP_IDEM_FOLLOW,            /* redirected to where the response
+    NGX_HTTP_IDEM_REPEAT,            /* redirected to where the response
                                         was made, for a replay              */
     NGX_HTTP_IDEM_REPLAY,
     NGX_HTTP_IDEM_REFUSE,
@@ -154,12 +154,12 @@ typedef struct {
     unsigned                             get:1;      /* the method is GET   */
     unsigned                             begin:1;    /* location of begin   */
     uint64_t                             place;      /* its id, if begin    */
-} ngx_http_idem_move_t;
+} ngx_http_idem_redirect_t;
 
 
 /*
  * The execution: the requests that run, and the upstream whose response is
- * sent.  Written by ..._execute.c, ..._upstream.c and ..._moves.c.
+ * sent.  Written by ..._execute.c, ..._upstream.c and ..._redirects.c.
  */
 
 typedef struct {
@@ -171,24 +171,24 @@ typedef struct {
     ngx_uint_t                 left;            /* answers of handlers
                                                    without an upstream that
                                                    redirected the request   */
-    ngx_array_t               *moves;           /* ..._move_t               */
-    ngx_http_idem_move_t       move;            /* the move in progress     */
+    ngx_array_t               *redirects;       /* ..._redirect_t           */
+    ngx_http_idem_redirect_t   redirect;        /* the one in progress      */
 } ngx_http_idem_work_t;
 
 
-/* following the moves of a record before it is replayed: ..._moves.c */
+/* repeating the redirects of a record before its replay: ..._redirects.c */
 
 typedef struct {
     ngx_http_idem_cover_t     *cover;
-    ngx_array_t               *steps;           /* ..._move_t               */
+    ngx_array_t               *steps;           /* ..._redirect_t           */
     ngx_uint_t                 step;
-    ngx_str_t                  follower;        /* hashed identity of the
+    ngx_str_t                  identity;        /* hashed identity of the
                                                    original                 */
     ngx_str_t                  asked;           /* its own $request_uri,
                                                    while it has that of the
                                                    original                 */
     unsigned                   page:1;          /* came by an error page    */
-} ngx_http_idem_follow_t;
+} ngx_http_idem_repeat_t;
 
 
 /* the location of the request, and the state it came in: ..._ctx.c */
@@ -227,7 +227,7 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_claims_t     claims;          /* claim/                   */
     ngx_http_idem_wait_t       wait;
     ngx_http_idem_work_t       work;            /* request/                 */
-    ngx_http_idem_follow_t     follow;
+    ngx_http_idem_repeat_t     repeat;
     ngx_http_idem_place_t      place;
     ngx_http_idem_capture_t    capture;         /* response/                */
     ngx_http_idem_stream_t     stream;
@@ -322,23 +322,23 @@ ngx_int_t ngx_http_idem_precontent_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_park(ngx_http_request_t *r);
 void ngx_http_idem_resume(ngx_http_request_t *r);
 
-/* ..._moves.c */
+/* ..._redirects.c */
 
-#define NGX_HTTP_IDEM_MOVES  "X-Idempotency-Moves"
+#define NGX_HTTP_IDEM_REDIRECTS  "X-Idempotency-Moves"
 
 ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
-ngx_int_t ngx_http_idem_move_start(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_move_end(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_redirect_end(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_moves_header(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_redirects_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
-ngx_int_t ngx_http_idem_follow_start(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_repeat_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response);
-ngx_int_t ngx_http_idem_follow(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_repeat_reached(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
-ngx_int_t ngx_http_idem_moves_read(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
 
 /* ..._place.c */
@@ -351,11 +351,11 @@ ngx_int_t ngx_http_idem_way_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *value);
 ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
-    ngx_http_idem_move_t *step);
+    ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_is_asked(ngx_http_request_t *r,
-    ngx_http_idem_move_t *step);
+    ngx_http_idem_redirect_t *step);
 ngx_int_t ngx_http_idem_place_ask(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_move_t *step);
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_redirect_t *step);
 void ngx_http_idem_place_restore(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_server_t *ngx_http_idem_place_server(ngx_http_request_t *r,
@@ -368,7 +368,7 @@ ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
     ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
-ngx_uint_t ngx_http_idem_is_moves(ngx_str_t *name);
+ngx_uint_t ngx_http_idem_is_redirects(ngx_str_t *name);
 ngx_uint_t ngx_http_idem_is_way(ngx_str_t *name);
 
 /* ..._execute.c */

@@ -181,7 +181,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc != NGX_OK
-        || ngx_http_idem_moves_header(r, ctx, &headers) != NGX_OK
+        || ngx_http_idem_redirects_header(r, ctx, &headers) != NGX_OK
         || ngx_http_idem_place_header(r, ctx, &headers) != NGX_OK)
     {
         return NGX_ERROR;

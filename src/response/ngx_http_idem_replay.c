@@ -71,7 +71,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    rc = ngx_http_idem_follow_start(r, cover, response);
+    rc = ngx_http_idem_repeat_start(r, cover, response);
 
     if (rc != NGX_DECLINED) {
         return rc;

@@ -5,26 +5,26 @@
  */
 
 /*
- * Moves: internal redirects of a request after its begin.
+ * Internal redirects of a request after its begin.
  *
  * "index", error_page, X-Accel-Redirect, ngx.exec() and the like redirect a
  * request while its content handler runs, and the new location may have
  * access checks of its own.  The original request passed those checks; a
- * retry has not.  So the moves are stored with the response, and a replay
+ * retry has not.  So the redirects are stored with the response, and a replay
  * repeats them first: nginx checks the access to each location on the way,
  * and the response is sent from the last one.  A client that is refused there
  * gets the same answer as for an unused key.
  *
  * If the same request could begin elsewhere, the location of its begin is the
- * first move: see ..._place.c.
+ * first redirect: see ..._place.c.
  *
- * A move starts when nginx enters a location and ends when the access checks
- * have passed.  Whatever the location does to the request in between
+ * A redirect starts when nginx enters a location and ends when the access
+ * checks have passed.  Whatever the location does to the request in between
  * (rewrite, try_files) happens again.  If the retry reaches another location
  * nevertheless, nothing is replayed.
  *
- * Called by the handlers.  The capture writes the header with the moves, and
- * the replay reads it.
+ * Called by the handlers.  The capture writes the header with the redirects,
+ * and the replay reads it.
  */
 
 
@@ -37,22 +37,22 @@
 #include "request/ngx_http_idem_request.h"
 
 
-#define NGX_HTTP_IDEM_MOVE_IDENTITY_LEN                                       \
+#define NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN                                   \
     (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
 
 
-static ngx_int_t ngx_http_idem_move_copy(ngx_pool_t *pool,
+static ngx_int_t ngx_http_idem_redirect_copy(ngx_pool_t *pool,
     ngx_str_t *to, ngx_str_t *from);
-static ngx_int_t ngx_http_idem_move_identity(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_redirect_identity(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char *who);
-static size_t ngx_http_idem_move_len(ngx_str_t *s);
-static u_char *ngx_http_idem_move_write(u_char *p, u_char letter,
+static size_t ngx_http_idem_redirect_len(ngx_str_t *s);
+static u_char *ngx_http_idem_redirect_write(u_char *p, u_char letter,
     ngx_str_t *s);
-static ngx_int_t ngx_http_idem_moves_field(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_redirects_field(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field);
-static ngx_int_t ngx_http_idem_follow_astray(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_repeat_failed(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_follow_move(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
@@ -62,19 +62,19 @@ static ngx_int_t ngx_http_idem_follow_move(ngx_http_request_t *r,
  */
 
 ngx_int_t
-ngx_http_idem_move_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_redirect_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_idem_move_t      *move;
+    ngx_http_idem_redirect_t  *redirect;
 
     if (!ngx_http_idem_at_work(ctx)
-        || ctx->work.move.target.len || r->post_action)
+        || ctx->work.redirect.target.len || r->post_action)
     {
         return NGX_OK;
     }
 
-    move = &ctx->work.move;
-    move->get = (r->method_name.data == ngx_http_core_get_method.data);
+    redirect = &ctx->work.redirect;
+    redirect->get = (r->method_name.data == ngx_http_core_get_method.data);
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
@@ -83,18 +83,19 @@ ngx_http_idem_move_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (clcf->named || (clcf->noname && clcf->name.len
                         && clcf->name.data[0] == '@'))
     {
-        ngx_str_null(&move->args);
+        ngx_str_null(&redirect->args);
 
-        return ngx_http_idem_move_copy(r->pool, &move->target, &clcf->name);
+        return ngx_http_idem_redirect_copy(r->pool, &redirect->target,
+                                           &clcf->name);
     }
 
-    if (ngx_http_idem_move_copy(r->pool, &move->args, &r->args)
+    if (ngx_http_idem_redirect_copy(r->pool, &redirect->args, &r->args)
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_move_copy(r->pool, &move->target, &r->uri);
+    return ngx_http_idem_redirect_copy(r->pool, &redirect->target, &r->uri);
 }
 
 
@@ -115,16 +116,16 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
 
     /* an error page for a retry that was refused on its way */
 
-    if (!ctx->follow.page && (r->error_page || r->err_status)) {
+    if (!ctx->repeat.page && (r->error_page || r->err_status)) {
         ngx_http_idem_place_restore(r, ctx);
     }
 
-    return ngx_http_idem_move_start(r, ctx);
+    return ngx_http_idem_redirect_start(r, ctx);
 }
 
 
 static ngx_int_t
-ngx_http_idem_move_copy(ngx_pool_t *pool, ngx_str_t *to, ngx_str_t *from)
+ngx_http_idem_redirect_copy(ngx_pool_t *pool, ngx_str_t *to, ngx_str_t *from)
 {
     to->len = 0;
 
@@ -143,38 +144,38 @@ ngx_http_idem_move_copy(ngx_pool_t *pool, ngx_str_t *to, ngx_str_t *from)
 /* the access checks of the new location passed */
 
 ngx_int_t
-ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_idem_move_t      *move;
+    ngx_http_idem_redirect_t  *redirect;
 
     if (r->post_action) {
         return NGX_OK;
     }
 
-    if (ngx_http_idem_move_start(r, ctx) != NGX_OK) {
+    if (ngx_http_idem_redirect_start(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (ctx->work.moves == NULL) {
-        ctx->work.moves = ngx_array_create(r->pool, 1,
-                                           sizeof(ngx_http_idem_move_t));
-        if (ctx->work.moves == NULL) {
+    if (ctx->work.redirects == NULL) {
+        ctx->work.redirects =
+            ngx_array_create(r->pool, 1, sizeof(ngx_http_idem_redirect_t));
+        if (ctx->work.redirects == NULL) {
             return NGX_ERROR;
         }
     }
 
-    move = ngx_array_push(ctx->work.moves);
-    if (move == NULL) {
+    redirect = ngx_array_push(ctx->work.redirects);
+    if (redirect == NULL) {
         return NGX_ERROR;
     }
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    *move = ctx->work.move;
-    move->location = clcf->name;
+    *redirect = ctx->work.redirect;
+    redirect->location = clcf->name;
 
-    ngx_str_null(&ctx->work.move.target);
+    ngx_str_null(&ctx->work.redirect.target);
 
     return NGX_OK;
 }
@@ -187,7 +188,7 @@ ngx_http_idem_move_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_http_idem_move_identity(ngx_http_request_t *r,
+ngx_http_idem_redirect_identity(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char *who)
 {
     u_char                     hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -208,31 +209,31 @@ ngx_http_idem_move_identity(ngx_http_request_t *r,
 
 
 /*
- * Writes the moves as one more header of the stored response, which is not
+ * Writes the redirects as one more header of the stored response, which is not
  * sent to clients: escaped fields with a letter each, separated by spaces.
  */
 
 ngx_int_t
-ngx_http_idem_moves_header(ngx_http_request_t *r,
+ngx_http_idem_redirects_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers)
 {
-    size_t                   len;
-    u_char                  *p;
-    ngx_uint_t               i;
-    ngx_http_idem_move_t    *move;
-    ngx_http_idem_header_t  *kept;
+    size_t                     len;
+    u_char                    *p;
+    ngx_uint_t                 i;
+    ngx_http_idem_redirect_t  *redirect;
+    ngx_http_idem_header_t    *kept;
 
-    if (ctx->work.moves == NULL) {
+    if (ctx->work.redirects == NULL) {
         return NGX_OK;
     }
 
-    move = ctx->work.moves->elts;
-    len = 1 + NGX_HTTP_IDEM_MOVE_IDENTITY_LEN;
+    redirect = ctx->work.redirects->elts;
+    len = 1 + NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN;
 
-    for (i = 0; i < ctx->work.moves->nelts; i++) {
-        len += ngx_http_idem_move_len(&move[i].target)
-               + ngx_http_idem_move_len(&move[i].args)
-               + ngx_http_idem_move_len(&move[i].location) + 2;
+    for (i = 0; i < ctx->work.redirects->nelts; i++) {
+        len += ngx_http_idem_redirect_len(&redirect[i].target)
+               + ngx_http_idem_redirect_len(&redirect[i].args)
+               + ngx_http_idem_redirect_len(&redirect[i].location) + 2;
     }
 
     kept = ngx_array_push(headers);
@@ -242,7 +243,7 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
     kept->kind = NGX_HTTP_IDEM_HEADER_PLAIN;
     kept->valid = 1;
-    ngx_str_set(&kept->name, NGX_HTTP_IDEM_MOVES);
+    ngx_str_set(&kept->name, NGX_HTTP_IDEM_REDIRECTS);
 
     p = ngx_pnalloc(r->pool, len);
     if (p == NULL) {
@@ -253,25 +254,25 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
     *p++ = 'w';
 
-    if (ctx->work.moves->nelts == 1 && move->begin) {
+    if (ctx->work.redirects->nelts == 1 && redirect->begin) {
 
         /* the identity was evaluated there at begin */
 
         ngx_hex_dump(p, ctx->claims.primary->claim.identity,
                      NGX_HTTP_IDEM_IDENTITY_LEN);
 
-    } else if (ngx_http_idem_move_identity(r, ctx, p) != NGX_OK) {
+    } else if (ngx_http_idem_redirect_identity(r, ctx, p) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    p += NGX_HTTP_IDEM_MOVE_IDENTITY_LEN;
+    p += NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN;
 
-    for (i = 0; i < ctx->work.moves->nelts; i++) {
-        p = ngx_http_idem_move_write(p, 't', &move[i].target);
-        p = ngx_http_idem_move_write(p, 'a', &move[i].args);
-        p = ngx_http_idem_move_write(p, 'l', &move[i].location);
+    for (i = 0; i < ctx->work.redirects->nelts; i++) {
+        p = ngx_http_idem_redirect_write(p, 't', &redirect[i].target);
+        p = ngx_http_idem_redirect_write(p, 'a', &redirect[i].args);
+        p = ngx_http_idem_redirect_write(p, 'l', &redirect[i].location);
 
-        if (move[i].get) {
+        if (redirect[i].get) {
             *p++ = ' ';
             *p++ = 'g';
         }
@@ -284,7 +285,7 @@ ngx_http_idem_moves_header(ngx_http_request_t *r,
 
 
 static size_t
-ngx_http_idem_move_len(ngx_str_t *s)
+ngx_http_idem_redirect_len(ngx_str_t *s)
 {
     return 2 + s->len
            + 2 * ngx_escape_uri(NULL, s->data, s->len,
@@ -293,7 +294,7 @@ ngx_http_idem_move_len(ngx_str_t *s)
 
 
 static u_char *
-ngx_http_idem_move_write(u_char *p, u_char letter, ngx_str_t *s)
+ngx_http_idem_redirect_write(u_char *p, u_char letter, ngx_str_t *s)
 {
     *p++ = ' ';
     *p++ = letter;
@@ -304,48 +305,48 @@ ngx_http_idem_move_write(u_char *p, u_char letter, ngx_str_t *s)
 
 
 /*
- * NGX_DECLINED if there are no moves: the response was made in the location
- * of the request.
+ * NGX_DECLINED if there are no redirects: the response was made in the
+ * location of the request.
  */
 
 ngx_int_t
-ngx_http_idem_follow_start(ngx_http_request_t *r,
+ngx_http_idem_repeat_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response)
 {
-    ngx_uint_t               i;
-    ngx_http_idem_ctx_t     *ctx;
-    ngx_http_idem_move_t    *step;
-    ngx_http_idem_server_t  *server;
+    ngx_uint_t                 i;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_redirect_t  *step;
+    ngx_http_idem_server_t    *server;
 
     ctx = cover->ctx;
 
-    if (ctx->follow.cover || ngx_http_idem_is_dry_run(ctx)) {
+    if (ctx->repeat.cover || ngx_http_idem_is_dry_run(ctx)) {
         return NGX_DECLINED;
     }
 
     server = ngx_http_idem_place_server(r, response);
 
     if (server && ngx_http_idem_place_closed(r, server)) {
-        return ngx_http_idem_follow_astray(r, ctx);
+        return ngx_http_idem_repeat_failed(r, ctx);
     }
 
     for (i = 0; i < response->nheaders; i++) {
 
-        if (!ngx_http_idem_is_moves(&response->headers[i].name)) {
+        if (!ngx_http_idem_is_redirects(&response->headers[i].name)) {
             continue;
         }
 
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_FOLLOW,
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPEAT,
                             "there is a response of another location");
 
-        ctx->follow.cover = cover;
+        ctx->repeat.cover = cover;
 
         switch (ngx_http_idem_way_read(r, ctx, response,
                                        &response->headers[i].value))
         {
         case NGX_OK:
 
-            step = ctx->follow.steps->elts;
+            step = ctx->repeat.steps->elts;
 
             if (server) {
                 r->srv_conf = server->cscf->ctx->srv_conf;
@@ -353,17 +354,17 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
             } else if (ngx_http_idem_is_asked(r, step)) {
 
                 if (!ngx_http_idem_is_here(r, step)) {
-                    return ngx_http_idem_follow_astray(r, ctx);
+                    return ngx_http_idem_repeat_failed(r, ctx);
                 }
 
                 /* ... and was let in */
 
-                if (++ctx->follow.step == ctx->follow.steps->nelts) {
+                if (++ctx->repeat.step == ctx->repeat.steps->nelts) {
                     return NGX_DECLINED;
                 }
             }
 
-            return ngx_http_idem_follow_move(r, ctx);
+            return ngx_http_idem_repeat_redirect(r, ctx);
 
         case NGX_DECLINED:
             return ngx_http_idem_refuse(r, ctx,
@@ -381,7 +382,7 @@ ngx_http_idem_follow_start(ngx_http_request_t *r,
 /* a conflict that discloses nothing about the original */
 
 static ngx_int_t
-ngx_http_idem_follow_astray(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_repeat_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ctx->answer.foreign = 1;
 
@@ -392,16 +393,16 @@ ngx_http_idem_follow_astray(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* NGX_DECLINED if it can't be read */
 
 ngx_int_t
-ngx_http_idem_moves_read(ngx_http_request_t *r,
+ngx_http_idem_redirects_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 {
-    u_char     *p, *last, *start;
-    ngx_int_t   rc;
-    ngx_str_t   field;
+    u_char    *p, *last, *start;
+    ngx_int_t  rc;
+    ngx_str_t  field;
 
-    ctx->follow.steps = ngx_array_create(r->pool, 1,
-                                         sizeof(ngx_http_idem_move_t));
-    if (ctx->follow.steps == NULL) {
+    ctx->repeat.steps = ngx_array_create(r->pool, 1,
+                                         sizeof(ngx_http_idem_redirect_t));
+    if (ctx->repeat.steps == NULL) {
         return NGX_ERROR;
     }
 
@@ -422,7 +423,7 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
         field.data = start + 1;
         field.len = p - field.data;
 
-        rc = ngx_http_idem_moves_field(r, ctx, *start, &field);
+        rc = ngx_http_idem_redirects_field(r, ctx, *start, &field);
 
         if (rc != NGX_OK) {
             return rc;
@@ -431,7 +432,7 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
         p++;
     }
 
-    if (ctx->follow.steps->nelts == 0 || ctx->follow.follower.len == 0) {
+    if (ctx->repeat.steps->nelts == 0 || ctx->repeat.identity.len == 0) {
         return NGX_DECLINED;
     }
 
@@ -440,15 +441,15 @@ ngx_http_idem_moves_read(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_idem_moves_field(ngx_http_request_t *r,
+ngx_http_idem_redirects_field(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field)
 {
-    u_char                *src, *dst;
-    ngx_str_t              s;
-    ngx_http_idem_move_t  *step;
+    u_char                    *src, *dst;
+    ngx_str_t                  s;
+    ngx_http_idem_redirect_t  *step;
 
     if (letter == 'w') {
-        ctx->follow.follower = *field;
+        ctx->repeat.identity = *field;
         return NGX_OK;
     }
 
@@ -465,23 +466,23 @@ ngx_http_idem_moves_field(ngx_http_request_t *r,
     s.len = dst - s.data;
 
     if (letter == 't') {
-        step = ngx_array_push(ctx->follow.steps);
+        step = ngx_array_push(ctx->repeat.steps);
         if (step == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_memzero(step, sizeof(ngx_http_idem_move_t));
+        ngx_memzero(step, sizeof(ngx_http_idem_redirect_t));
         step->target = s;
 
         return s.len ? NGX_OK : NGX_DECLINED;
     }
 
-    if (ctx->follow.steps->nelts == 0) {
+    if (ctx->repeat.steps->nelts == 0) {
         return NGX_DECLINED;
     }
 
-    step = ctx->follow.steps->elts;
-    step += ctx->follow.steps->nelts - 1;
+    step = ctx->repeat.steps->elts;
+    step += ctx->repeat.steps->nelts - 1;
 
     switch (letter) {
 
@@ -504,12 +505,12 @@ ngx_http_idem_moves_field(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_idem_move_t  *step;
+    ngx_http_idem_redirect_t  *step;
 
-    step = ctx->follow.steps->elts;
-    step += ctx->follow.step;
+    step = ctx->repeat.steps->elts;
+    step += ctx->repeat.step;
 
     if (step->begin && !ngx_http_idem_is_asked(r, step)
         && ngx_http_idem_place_ask(r, ctx, step) != NGX_OK)
@@ -540,16 +541,16 @@ ngx_http_idem_follow_move(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* the access checks passed in the location that was reached */
 
 ngx_int_t
-ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    u_char                     who[NGX_HTTP_IDEM_MOVE_IDENTITY_LEN];
+    u_char                     who[NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN];
     ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_idem_move_t      *step;
+    ngx_http_idem_redirect_t  *step;
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    step = ctx->follow.steps->elts;
-    step += ctx->follow.step;
+    step = ctx->repeat.steps->elts;
+    step += ctx->repeat.step;
 
     if (step->begin ? !ngx_http_idem_is_here(r, step)
                     : clcf->name.len != step->location.len
@@ -571,36 +572,36 @@ ngx_http_idem_follow(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (step->begin) {
-            return ngx_http_idem_follow_astray(r, ctx);
+            return ngx_http_idem_repeat_failed(r, ctx);
         }
 
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "idempotency: a stored response was made in location "
                       "\"%V\", its retry came to \"%V\" and is refused, record "
                       "%*xs", &step->location, &clcf->name, (size_t) 8,
-                      ctx->follow.cover->id);
+                      ctx->repeat.cover->id);
 
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 
-    if (++ctx->follow.step < ctx->follow.steps->nelts) {
-        return ngx_http_idem_follow_move(r, ctx);
+    if (++ctx->repeat.step < ctx->repeat.steps->nelts) {
+        return ngx_http_idem_repeat_redirect(r, ctx);
     }
 
-    if (ngx_http_idem_move_identity(r, ctx, who) != NGX_OK) {
+    if (ngx_http_idem_redirect_identity(r, ctx, who) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     ngx_http_idem_place_restore(r, ctx);
 
-    if (ctx->follow.follower.len != sizeof(who)
-        || CRYPTO_memcmp(ctx->follow.follower.data, who, sizeof(who)) != 0)
+    if (ctx->repeat.identity.len != sizeof(who)
+        || CRYPTO_memcmp(ctx->repeat.identity.data, who, sizeof(who)) != 0)
     {
         ctx->answer.foreign = 1;
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
-    return ngx_http_idem_replay(r, ctx->follow.cover);
+    return ngx_http_idem_replay(r, ctx->repeat.cover);
 }
