@@ -262,7 +262,7 @@ ngx_http_idem_reach(struct sockaddr *sa)
 #endif
 
     default: /* AF_INET */
-        return (ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24) == 127
+        return ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24 == 127
                ? NGX_HTTP_IDEM_REACH_LOOPBACK : NGX_HTTP_IDEM_REACH_ANY;
     }
 }
