@@ -42,7 +42,19 @@ ngx_redis_read_handler(ngx_event_t *rev)
     conn = c->data;
 
     if (c->close) {
-        ngx_redis_close(conn);
+
+        if (c->idle) {
+            ngx_redis_close(conn);
+            return;
+        }
+
+        /*
+         * worker_shutdown_timeout expired.  The worker exits when the calls
+         * have ended, by their replies or their own timeouts.
+         */
+
+        c->close = 0;
+        c->error = 0;
         return;
     }
 

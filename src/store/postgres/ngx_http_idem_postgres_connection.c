@@ -335,8 +335,19 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
     conn = c->data;
 
     if (c->close) {
-        /* the worker shuts down, and the connection is idle */
-        ngx_http_idem_pg_close(conn);
+
+        if (c->idle) {
+            ngx_http_idem_pg_close(conn);
+            return;
+        }
+
+        /*
+         * worker_shutdown_timeout expired.  The worker exits when the calls
+         * have ended, by their replies or their own timeouts.
+         */
+
+        c->close = 0;
+        c->error = 0;
         return;
     }
 
