@@ -38,6 +38,7 @@ static ngx_int_t ngx_http_idem_init(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idem_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_idem_init_process(ngx_cycle_t *cycle);
 static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
+static void ngx_http_idem_exit_master(ngx_cycle_t *cycle);
 
 
 static ngx_conf_enum_t  ngx_http_idem_on_store_error[] = {
@@ -403,7 +404,7 @@ ngx_module_t  ngx_http_idempotency_module = {
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     ngx_http_idem_exit_process,            /* exit process */
-    NULL,                                  /* exit master */
+    ngx_http_idem_exit_master,             /* exit master */
     NGX_HTTP_IDEM_STORE_API_PADDING
 };
 
@@ -586,4 +587,42 @@ ngx_http_idem_exit_process(ngx_cycle_t *cycle)
 
     ngx_http_idem_store_unreserve();
     ngx_http_idem_log_exit_process(&mcf->logs);
+}
+
+
+/* the outboxes are in shared memory of this master */
+
+static void
+ngx_http_idem_exit_master(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                  i, n;
+    ngx_http_idem_store_t     **store;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                              ngx_http_idempotency_module);
+
+    if (mcf == NULL) {
+        return;
+    }
+
+    store = mcf->stores.elts;
+
+    for (i = 0; i < mcf->stores.nelts; i++) {
+
+        if (store[i]->layers == NULL
+            || store[i]->layers->outbox.z.zone == NULL)
+        {
+            continue;
+        }
+
+        n = ngx_http_idem_outbox_waiting(&store[i]->layers->outbox);
+
+        if (n) {
+            ngx_log_error(NGX_LOG_ERR, cycle->log, 0,
+                          "idempotency: nginx exits with %ui commits that "
+                          "store \"%V\" lacks: they are lost, and a retry "
+                          "may run again", n, &store[i]->name);
+        }
+    }
 }

@@ -502,6 +502,7 @@ run_apart('/ok?op=a', key(), '/long/status/503?op=b', key());
 kill QUIT => nginx_master();
 ok(wait_for(sub { !nginx_master() || !IdempotencyTest::is_alive(nginx_master()) }, 5),
    'nginx does not wait for them');
+error_log_like(qr/nginx exits with 1 commits that store "shared" lacks/, 'and says what is lost');
 
 
 
@@ -810,3 +811,31 @@ app_release('a');
 is($c->read_response->body, "run 1\n", 'it is answered');
 is(http_post('/ok?op=a&hold=1', 'x', $key)->body, "run 1\n", 'and replayed');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 31: kept by a worker that exits, and no request comes to the others
+--- store: redis postgres
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client
+my ($old) = nginx_workers();
+my $c;
+
+# on a busy machine a begin may take longer than the store may take
+
+ok(wait_for(sub {
+    $c = send_post('/long/ok?op=a&hold=1', 'x', key());
+    wait_for(sub { app_parked('a') || $c->read_response(0.05) });
+    return app_parked('a');
+}), 'it runs');
+
+ok(nginx_reload(), 'reload');
+part();
+app_release('a');
+is($c->read_response->body, "run 1\n", 'answered by the old worker');
+error_log_like(qr/it is kept here and tried again/, 'which keeps the commit');
+$c->abort;
+ok(wait_for(sub { !kill 0, $old }, 10), 'and is gone');
+join_again();
+ok(wait_for(sub { landed() }, 10), 'the new one gets it through');

@@ -134,8 +134,8 @@ typedef struct {
 #define NGX_HTTP_IDEM_OUTBOX_DELAY_REPLICAS  1000
 
 /*
- * while the outbox is not empty: how often each worker checks whether another
- * worker retries, ms
+ * how often each worker checks whether the outbox has records, and whether
+ * another worker retries them, ms
  */
 #define NGX_HTTP_IDEM_OUTBOX_TICK       1000
 

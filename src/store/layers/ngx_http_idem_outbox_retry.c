@@ -66,11 +66,11 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     o->tick.log = cycle->log;
     o->tick.cancelable = 1;
 
-    /* records of former workers */
+    /* records of former workers, which may also add some while they exit */
 
-    if (!ngx_http_idem_outbox_empty(o)) {
-        ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
-    }
+    ngx_http_idem_outbox_schedule(o, ngx_http_idem_outbox_empty(o)
+                                     ? NGX_HTTP_IDEM_OUTBOX_TICK
+                                     : NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
 
     return NGX_OK;
 }
@@ -132,6 +132,8 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
     if (ngx_http_idem_outbox_empty(o)) {
         ngx_http_idem_outbox_tries_end(o, 0);
         ngx_http_idem_outbox_disown(o);
+
+        ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_TICK);
         return;
     }
 
