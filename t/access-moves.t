@@ -1436,3 +1436,109 @@ is($r->json->{error}{details}{diff_summary}[0]{old}, 'secret',
 
 app_release('a');
 $c->read_response(5);
+
+
+
+=== TEST 26: a reload, a client that leaves, a kill, while a retry is led to where its original began
+--- provokes: exited on signal 9
+--- h2
+--- http_config
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+
+        location / {
+            idempotency              $TEST_STORE;
+            idempotency_identity     $host;
+            idempotency_fingerprint  off;
+            proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_identity     $host;
+    idempotency_fingerprint  off;
+
+    location /open/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /closed/ {
+        auth_request  /check;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location = /check {
+        internal;
+        idempotency  off;
+        set          $app http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        proxy_method             GET;
+        proxy_pass_request_body  off;
+        proxy_set_header         Content-Length "";
+        proxy_pass   $app/$http_x_check?op=check;
+    }
+--- client
+my $key = new_key();
+my ($there, $here) = ('/closed/ok?op=run', '/open/ok?op=run');
+my $other = $ENV{TEST_NGINX_PORT_2};
+
+sub headers { return { 'idempotency-key' => $key, 'x-check' => shift } }
+
+is(http_post($there, 'x', headers('ok'))->body, "run 1\n", 'ran');
+
+sub replays
+{
+    my ($name, $r) = @_;
+
+    is($r && $r->status, 200, "$name: status");
+    is($r && $r->header('Idempotent-Replayed'), 'true', "$name: replayed");
+    is($r && $r->body, "run 1\n", "$name: the same");
+}
+
+# by another location, and by another server
+
+for my $port ($port, $other) {
+    my $held = sub {
+        my $c = send_post($here, 'x', headers('hold'), port => $port);
+        app_wait_parked('check');
+        return $c;
+    };
+    my $again = sub { http_post($here, 'x', headers('ok'), port => $port) };
+
+    my $c = $held->();
+    ok(nginx_reload(), 'reloaded');
+    app_release('check');
+    replays('reload', $c->read_response(15));
+
+    my $closed = app_closed('check');
+    $c = $held->();
+    $c->abort;
+    ok(app_wait_closed('check', $closed + 1), 'the check ends with its client');
+    replays('a client that left', $again->());
+
+    $c = $held->();
+    $c->reset;
+    ok(app_wait_closed('check', $closed + 2), 'the check ends with its client');
+    replays('a client that reset', $again->());
+
+    $c = $held->();
+    kill_worker();
+    ok($c->closed(10), 'the worker was killed');
+    replays('a kill', $again->());
+
+    is(http_post($here, 'x', headers('status/403'), port => $port)->status, 403, 'the check counts');
+}
+
+# streams
+
+my $h2 = h2_connect();
+my $stream = $h2->request('POST', $here, 'x', headers('hold'));
+app_wait_parked('check');
+$h2->rst($stream);
+is($h2->ping, 1, 'a stream is reset');
+$h2->request('POST', $here, 'x', headers('hold'));
+app_wait_parked('check');
+$h2->reset;
+
+replays('streams that were reset', http_post($here, 'x', headers('ok')));
+is(app_count('run'), 1, 'ran once');

@@ -59,6 +59,11 @@ our $stores = <<'_EOC_';
         timeout      2s;
         connections  1;
     }
+    idempotency_store slow $TEST_REMOTE {
+        server       127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        timeout      5s;
+        connections  1;
+    }
     idempotency_store hasty $TEST_REMOTE {
         server       127.0.0.1:$TEST_NGINX_PROXY_PORT;
         timeout      500ms;
@@ -87,6 +92,10 @@ our $locations = <<'_EOC_';
     }
     location /hasty/ {
         idempotency  hasty;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /slow/ {
+        idempotency  slow;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /brief/ {
@@ -314,3 +323,38 @@ is(main::locked(), 1, 'the lock is still there');
 main::accept_releases();
 
 main::given_back('/hasty/ok?op=a&hold=1', $key, 1);
+
+
+
+=== TEST 8: many that were given up by a worker that exits
+--- store: redis postgres
+--- workers: 1
+--- h2
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 180
+--- client
+ok(wait_for(sub { http_post('/slow/ok?op=z', 'x', main::key())->status == 200 }), 'it works');
+$::store->command('FLUSHALL');
+$::proxy->tell('deaf');
+
+# all are sent before the first is given up, which ends their connection
+
+my @h2 = map { h2_connect() } 1 .. 8;
+my @sent = map { my $h2 = $_; map { [ $h2, $h2->request('POST', '/slow/ok?op=a', 'x', main::key()) ] } 1 .. 110 } @h2;
+my $n = grep { my ($h2, $id) = @$_; my $r = $h2->response($id, 20); $r && $r->error_code eq 'STORE_UNAVAILABLE' } @sent;
+is($n, 880, 'they are given up');
+$_->abort for @h2;
+ok(nginx_reload(), 'their worker exits');
+
+$::proxy->tell('pass');
+
+# they may come and be given back between two looks
+
+my $locks = sub { sleep 0.2; return scalar(() = $::store->keys) };
+for (1 .. 10) { last if $locks->() }
+ok(wait_for(sub { $locks->() == 0 }, 60), 'no lock is left');
+
+my $adopted = 0;
+$adopted += $_ for error_log() =~ /store "slow": locks are given back for workers that are gone: (\d+)/g;
+cmp_ok($adopted, '>', 512, 'another worker gave them back');

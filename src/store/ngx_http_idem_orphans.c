@@ -14,10 +14,14 @@
  * before, another worker finds the entry of a dead process, and sends the
  * releases in its place.
  *
- * The table has a fixed size.  When it is full, the oldest entry is replaced:
- * only its own worker releases that lock.  An entry is complete before
- * its owner is written, and vacant once its owner is 0, so a worker may be
- * killed at any instruction.
+ * The table has a fixed size.  When it is full, an entry is replaced, and only
+ * its own worker releases that lock: the oldest of those that the store has
+ * released once, since they are only sent again for delayed copies; or the
+ * oldest of all, which is logged.  The search for an entry starts at a place
+ * that its id determines.
+ *
+ * An entry is complete before its owner is written, and vacant once its owner
+ * is 0, so a worker may be killed at any instruction.
  *
  * Called by ..._remote.c, and by the module for the zone.
  */
@@ -31,13 +35,14 @@
 #include "store/zone/ngx_http_idem_mutex.h"
 
 
-#define NGX_HTTP_IDEM_ORPHANS        512
-#define NGX_HTTP_IDEM_ORPHANS_MAGIC  0x49444f31        /* "IDO1" */
+#define NGX_HTTP_IDEM_ORPHANS        8192
+#define NGX_HTTP_IDEM_ORPHANS_MAGIC  0x49444f32        /* "IDO2" */
 
 
 typedef struct {
     ngx_pid_t                  owner;             /* 0: vacant              */
     uint32_t                   store;             /* crc32 of its name      */
+    ngx_uint_t                 released;          /* at least once          */
     ngx_msec_t                 since;
     ngx_msec_t                 until;             /* the record expires     */
     u_char                     id[NGX_HTTP_IDEM_ID_LEN];
@@ -52,15 +57,13 @@ typedef struct {
 } ngx_http_idem_orphans_t;
 
 
-/* the entry of this worker for that lock */
-#define ngx_http_idem_orphan_is(entry, op)                                    \
-    ((entry)->owner == ngx_pid                                                \
-     && ngx_memcmp((entry)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0 \
-     && ngx_memcmp((entry)->id, (op)->id, NGX_HTTP_IDEM_ID_LEN) == 0)
-
-
 static ngx_int_t ngx_http_idem_orphans_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static ngx_http_idem_orphan_t *ngx_http_idem_orphan_vacant(
+    ngx_http_idem_op_t *op);
+static ngx_http_idem_orphan_t *ngx_http_idem_orphan_find(
+    ngx_http_idem_op_t *op);
+static ngx_uint_t ngx_http_idem_orphan_start(ngx_http_idem_op_t *op);
 static uint32_t ngx_http_idem_orphans_store(ngx_http_idem_store_t *store);
 
 
@@ -122,51 +125,39 @@ ngx_http_idem_orphans_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
-/* this worker sends releases of the lock of op->token, for "life" ms */
+/*
+ * This worker sends releases of the lock of op->token, for "life" ms.
+ * NGX_DECLINED: a lock that was not released yet had to make room.
+ */
 
-void
+ngx_int_t
 ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
 {
-    ngx_uint_t               i;
-    ngx_http_idem_orphan_t  *entry, *vacant, *oldest;
+    ngx_int_t                rc;
+    ngx_http_idem_orphan_t  *entry;
 
     if (ngx_http_idem_orphans == NULL) {
-        return;
+        return NGX_OK;
     }
 
-    vacant = NULL;
-    oldest = &ngx_http_idem_orphans->entries[0];
+    rc = NGX_OK;
 
     ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
 
-    for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
-        entry = &ngx_http_idem_orphans->entries[i];
+    entry = ngx_http_idem_orphan_vacant(op);
 
-        if (entry->owner == 0) {
-            vacant = vacant ? vacant : entry;
-
-        } else if (ngx_http_idem_orphan_is(entry, op)) {
-            /* adopted */
-            goto done;
-
-        } else if ((ngx_msec_int_t) (entry->since - oldest->since) < 0) {
-            oldest = entry;
-        }
-    }
-
-    entry = vacant;
-
-    if (entry == NULL) {
-        entry = oldest;
-        entry->owner = 0;
+    if (entry->owner == 0) {
+        ngx_http_idem_orphans->n++;
 
     } else {
-        ngx_http_idem_orphans->n++;
+        rc = entry->released ? NGX_OK : NGX_DECLINED;
+        entry->owner = 0;
     }
 
     ngx_memory_barrier();
 
     entry->store = ngx_http_idem_orphans_store(op->store);
+    entry->released = 0;
     entry->since = ngx_current_msec;
     entry->until = ngx_current_msec + life;
     ngx_memcpy(entry->id, op->id, NGX_HTTP_IDEM_ID_LEN);
@@ -176,18 +167,83 @@ ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
 
     entry->owner = ngx_pid;
 
-done:
-
     ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
+
+    return rc;
 }
 
 
-/* the lock was released, or its record expired */
+/* a vacant entry, or the one that is replaced */
+
+static ngx_http_idem_orphan_t *
+ngx_http_idem_orphan_vacant(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t               i, n;
+    ngx_http_idem_orphan_t  *entry, *oldest;
+
+    oldest = NULL;
+    n = ngx_http_idem_orphan_start(op);
+
+    for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
+        entry = &ngx_http_idem_orphans->entries[(n + i)
+                                                % NGX_HTTP_IDEM_ORPHANS];
+        if (entry->owner == 0) {
+            return entry;
+        }
+
+        if (oldest == NULL || entry->released > oldest->released
+            || (entry->released == oldest->released
+                && (ngx_msec_int_t) (entry->since - oldest->since) < 0))
+        {
+            oldest = entry;
+        }
+    }
+
+    return oldest;
+}
+
+
+/* the entry of this worker for the lock of op->token, or NULL */
+
+static ngx_http_idem_orphan_t *
+ngx_http_idem_orphan_find(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t               i, n;
+    ngx_http_idem_orphan_t  *entry;
+
+    n = ngx_http_idem_orphan_start(op);
+
+    for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
+        entry = &ngx_http_idem_orphans->entries[(n + i)
+                                                % NGX_HTTP_IDEM_ORPHANS];
+
+        if (entry->owner == ngx_pid
+            && ngx_memcmp(entry->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
+               == 0
+            && ngx_memcmp(entry->id, op->id, NGX_HTTP_IDEM_ID_LEN) == 0)
+        {
+            return entry;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* an id is a hash */
+
+static ngx_uint_t
+ngx_http_idem_orphan_start(ngx_http_idem_op_t *op)
+{
+    return ((ngx_uint_t) op->id[0] << 8 | op->id[1]) % NGX_HTTP_IDEM_ORPHANS;
+}
+
+
+/* the store has answered a release */
 
 void
-ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
+ngx_http_idem_orphan_released(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t               i;
     ngx_http_idem_orphan_t  *entry;
 
     if (ngx_http_idem_orphans == NULL) {
@@ -196,17 +252,37 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
 
     ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
 
-    for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
-        entry = &ngx_http_idem_orphans->entries[i];
+    entry = ngx_http_idem_orphan_find(op);
 
-        if (ngx_http_idem_orphan_is(entry, op)) {
-            entry->owner = 0;
+    if (entry) {
+        entry->released = 1;
+    }
 
-            ngx_memory_barrier();
+    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
+}
 
-            ngx_http_idem_orphans->n--;
-            break;
-        }
+
+/* no more releases are sent */
+
+void
+ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_orphan_t  *entry;
+
+    if (ngx_http_idem_orphans == NULL) {
+        return;
+    }
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
+
+    entry = ngx_http_idem_orphan_find(op);
+
+    if (entry) {
+        entry->owner = 0;
+
+        ngx_memory_barrier();
+
+        ngx_http_idem_orphans->n--;
     }
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
@@ -214,29 +290,31 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
 
 
 /*
- * Takes over a lock of "store" whose worker is dead: returns the id, the token,
- * and how long the lock may live.  NGX_DECLINED: there is none.
+ * Takes over locks of "store" whose workers are dead, "max" at most.  Returns
+ * their number.
  */
 
-ngx_int_t
-ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store, u_char *id,
-    u_char *token, ngx_msec_t *life)
+ngx_uint_t
+ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
+    ngx_http_idem_adopted_t *adopted, ngx_uint_t max)
 {
     uint32_t                 crc;
-    ngx_int_t                rc;
-    ngx_uint_t               i, n;
+    ngx_pid_t                dead, alive;
+    ngx_uint_t               i, n, found;
     ngx_msec_int_t           left;
     ngx_http_idem_orphan_t  *entry;
 
     /* read without the mutex: the next call sees what this one missed */
 
     if (ngx_http_idem_orphans == NULL || ngx_http_idem_orphans->n == 0) {
-        return NGX_DECLINED;
+        return 0;
     }
 
-    rc = NGX_DECLINED;
     crc = ngx_http_idem_orphans_store(store);
     n = 0;
+    found = 0;
+    dead = 0;
+    alive = ngx_pid;
 
     ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
 
@@ -249,12 +327,20 @@ ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store, u_char *id,
 
         n++;
 
-        if (rc == NGX_OK || entry->owner == ngx_pid
-            || kill(entry->owner, 0) == 0 || ngx_errno != NGX_ESRCH)
-        {
+        /* most entries have the same owner */
+
+        if (entry->owner == ngx_pid || entry->owner == alive) {
             continue;
         }
 
+        if (entry->owner != dead
+            && (kill(entry->owner, 0) == 0 || ngx_errno != NGX_ESRCH))
+        {
+            alive = entry->owner;
+            continue;
+        }
+
+        dead = entry->owner;
         left = (ngx_msec_int_t) (entry->until - ngx_current_msec);
 
         if (left <= 0) {
@@ -263,16 +349,16 @@ ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store, u_char *id,
             continue;
         }
 
-        if (entry->store != crc) {
+        if (entry->store != crc || found == max) {
             continue;
         }
 
-        ngx_memcpy(id, entry->id, NGX_HTTP_IDEM_ID_LEN);
-        ngx_memcpy(token, entry->token, NGX_HTTP_IDEM_TOKEN_LEN);
-        *life = (ngx_msec_t) left;
+        ngx_memcpy(adopted[found].id, entry->id, NGX_HTTP_IDEM_ID_LEN);
+        ngx_memcpy(adopted[found].token, entry->token,
+                   NGX_HTTP_IDEM_TOKEN_LEN);
+        adopted[found++].life = (ngx_msec_t) left;
 
         entry->owner = ngx_pid;
-        rc = NGX_OK;
     }
 
     /* a killed worker may have left the number too large */
@@ -281,7 +367,7 @@ ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store, u_char *id,
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
 
-    return rc;
+    return found;
 }
 
 

@@ -31,8 +31,11 @@
 #include "store/ngx_http_idem_store.h"
 
 
-/* maximum of outstanding releases of abandoned begins; leases end the rest */
-#define NGX_HTTP_IDEM_UNDOS     4096
+/*
+ * maximum of outstanding releases of abandoned begins; leases end the rest,
+ * and under hold the log says that there is a rest
+ */
+#define NGX_HTTP_IDEM_UNDOS     8192
 
 /* how often each is sent once half of that number are outstanding */
 #define NGX_HTTP_IDEM_UNDO_N    4
@@ -43,6 +46,10 @@
 /* interval of looking for locks of workers that are gone, ms */
 #define NGX_HTTP_IDEM_ADOPT     1000
 
+/* locks taken over at once, and the interval while there are more, ms */
+#define NGX_HTTP_IDEM_ADOPT_N     256
+#define NGX_HTTP_IDEM_ADOPT_MORE  10
+
 /* polling interval, ms: the first without notifications; with them */
 #define NGX_HTTP_IDEM_POLL_MIN  10
 #define NGX_HTTP_IDEM_POLL_MAX  1000
@@ -51,7 +58,9 @@
 static ngx_int_t ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
 static ngx_int_t ngx_http_idem_remote_undo_start(
     ngx_http_idem_remote_t *remote, u_char *id, u_char *token,
-    ngx_msec_t life, ngx_uint_t hold);
+    ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted);
+static void ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote,
+    const char *what);
 static void ngx_http_idem_remote_undone(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
@@ -343,23 +352,28 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
                             locked->id, locked->token,
                             locked->hold ? ngx_http_idem_lock_life(locked)
                                          : locked->lease,
-                            locked->hold);
+                            locked->hold, 0);
 }
 
 
 static ngx_int_t
 ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
-    u_char *token, ngx_msec_t life, ngx_uint_t hold)
+    u_char *token, ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted)
 {
     ngx_http_idem_op_t  *op;
 
-    if (remote->undos >= NGX_HTTP_IDEM_UNDOS) {
-        return NGX_DECLINED;
-    }
+    op = (remote->undos < NGX_HTTP_IDEM_UNDOS)
+         ? ngx_http_idem_op_detached(remote->store, NGX_HTTP_IDEM_OP_RELEASE,
+                                     id, token)
+         : NULL;
 
-    op = ngx_http_idem_op_detached(remote->store, NGX_HTTP_IDEM_OP_RELEASE,
-                                   id, token);
     if (op == NULL) {
+
+        if (hold) {
+            ngx_http_idem_remote_stuck(remote, "a lock can't be given back, "
+                                               "there are too many");
+        }
+
         return NGX_DECLINED;
     }
 
@@ -369,13 +383,34 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     op->lease = life;
     op->hold = hold;
 
-    if (hold) {
-        ngx_http_idem_orphan_add(op, life);
+    if (hold && !adopted && ngx_http_idem_orphan_add(op, life) != NGX_OK) {
+        ngx_http_idem_remote_stuck(remote, "too many locks are to be given "
+                                           "back; if the worker exits before "
+                                           "that");
     }
 
     ngx_http_idem_op_detach(op);
 
     return NGX_OK;
+}
+
+
+/* under hold, a lock that is not given back outlives its lease */
+
+static void
+ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote, const char *what)
+{
+    u_char     text[NGX_MAX_ERROR_STR];
+    ngx_str_t  line;
+
+    line.data = text;
+    line.len = ngx_snprintf(text, sizeof(text), "idempotency: store \"%V\": "
+                            "%s, the key of a request that did not run is "
+                            "refused until its record expires",
+                            &remote->store->name, what)
+               - text;
+
+    ngx_http_idem_log_repeated(ngx_cycle->log, &line);
 }
 
 
@@ -395,11 +430,9 @@ ngx_http_idem_remote_undone(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_remote_adopt(ngx_event_t *ev)
 {
-    u_char                   id[NGX_HTTP_IDEM_ID_LEN];
-    u_char                   token[NGX_HTTP_IDEM_TOKEN_LEN];
-    ngx_uint_t               n;
-    ngx_msec_t               life;
-    ngx_http_idem_remote_t  *remote;
+    ngx_uint_t                i, n, max;
+    ngx_http_idem_remote_t   *remote;
+    ngx_http_idem_adopted_t   adopted[NGX_HTTP_IDEM_ADOPT_N];
 
     remote = ev->data;
 
@@ -407,15 +440,14 @@ ngx_http_idem_remote_adopt(ngx_event_t *ev)
         return;
     }
 
-    for (n = 0; remote->undos < NGX_HTTP_IDEM_UNDOS; n++) {
+    max = ngx_min(NGX_HTTP_IDEM_UNDOS - remote->undos, NGX_HTTP_IDEM_ADOPT_N);
 
-        if (ngx_http_idem_orphan_adopt(remote->store, id, token, &life)
-            != NGX_OK
-            || ngx_http_idem_remote_undo_start(remote, id, token, life, 1)
-               != NGX_OK)
-        {
-            break;
-        }
+    n = ngx_http_idem_orphans_adopt(remote->store, adopted, max);
+
+    for (i = 0; i < n; i++) {
+        (void) ngx_http_idem_remote_undo_start(remote, adopted[i].id,
+                                               adopted[i].token,
+                                               adopted[i].life, 1, 1);
     }
 
     if (n) {
@@ -424,7 +456,8 @@ ngx_http_idem_remote_adopt(ngx_event_t *ev)
                       "workers that are gone: %ui", &remote->store->name, n);
     }
 
-    ngx_add_timer(ev, NGX_HTTP_IDEM_ADOPT);
+    ngx_add_timer(ev, n == NGX_HTTP_IDEM_ADOPT_N ? NGX_HTTP_IDEM_ADOPT_MORE
+                                                 : NGX_HTTP_IDEM_ADOPT);
 }
 
 
@@ -460,6 +493,10 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
         && remote->undos > NGX_HTTP_IDEM_UNDOS / 2)
     {
         return NGX_DECLINED;
+    }
+
+    if (op->hold && op->result != NGX_HTTP_IDEM_ERROR) {
+        ngx_http_idem_orphan_released(op);
     }
 
     delay = remote->timeout

@@ -160,11 +160,19 @@ extern const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions;
  * ..._orphans.c: locks that this worker gives back, and that another worker
  * gives back if this one is gone before
  */
+
+typedef struct {
+    u_char       id[NGX_HTTP_IDEM_ID_LEN];
+    u_char       token[NGX_HTTP_IDEM_TOKEN_LEN];
+    ngx_msec_t   life;                           /* of the lock, at most */
+} ngx_http_idem_adopted_t;
+
 ngx_int_t ngx_http_idem_orphans_zone(ngx_conf_t *cf);
-void ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life);
+ngx_int_t ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life);
+void ngx_http_idem_orphan_released(ngx_http_idem_op_t *op);
 void ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op);
-ngx_int_t ngx_http_idem_orphan_adopt(ngx_http_idem_store_t *store,
-    u_char *id, u_char *token, ngx_msec_t *life);
+ngx_uint_t ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
+    ngx_http_idem_adopted_t *adopted, ngx_uint_t max);
 
 
 #endif /* _NGX_HTTP_IDEM_REMOTE_H_INCLUDED_ */

@@ -24,7 +24,7 @@
 #include "unit.h"
 
 
-#define ENTRIES  512
+#define ENTRIES  8192
 
 
 volatile ngx_msec_t  ngx_current_msec = 1000000;
@@ -107,17 +107,39 @@ lock_of(ngx_http_idem_store_t *store, ngx_uint_t n)
 static long long
 adopted(ngx_http_idem_store_t *store, ngx_msec_t *life)
 {
-    u_char      id[NGX_HTTP_IDEM_ID_LEN], token[NGX_HTTP_IDEM_TOKEN_LEN];
-    ngx_uint_t  n, m;
+    ngx_uint_t               n, m;
+    ngx_http_idem_adopted_t  a;
 
-    if (ngx_http_idem_orphan_adopt(store, id, token, life) != NGX_OK) {
+    if (ngx_http_idem_orphans_adopt(store, &a, 1) != 1) {
         return -1;
     }
 
-    ngx_memcpy(&n, id, sizeof(ngx_uint_t));
-    ngx_memcpy(&m, token, sizeof(ngx_uint_t));
+    ngx_memcpy(&n, a.id, sizeof(ngx_uint_t));
+    ngx_memcpy(&m, a.token, sizeof(ngx_uint_t));
+    *life = a.life;
 
     return n == m ? (long long) n : -2;
+}
+
+
+/* all that are taken over at once; how many of them are from..to */
+
+static ngx_uint_t
+adopted_all(ngx_uint_t from, ngx_uint_t to, ngx_uint_t *among)
+{
+    ngx_uint_t  i, n, k;
+
+    static ngx_http_idem_adopted_t  all[ENTRIES];
+
+    n = ngx_http_idem_orphans_adopt(&one, all, ENTRIES);
+    *among = 0;
+
+    for (i = 0; i < n; i++) {
+        ngx_memcpy(&k, all[i].id, sizeof(ngx_uint_t));
+        *among += (k >= from && k <= to);
+    }
+
+    return n;
 }
 
 
@@ -128,7 +150,7 @@ main(void)
     ngx_uint_t  i, n, seen;
     ngx_msec_t  life;
 
-    plan(18);
+    plan(24);
 
     for (i = 0; i < 16; i++) {
         crc[i] = (uint32_t) (i * 0x1db71064);
@@ -165,9 +187,8 @@ main(void)
     is(life, 3000, "... for what is left of its record");
     is(adopted(&one, &life), -1, "... once, and not that of one that lives");
 
-    /* the release that follows enters it again, and is done */
+    /* the release that follows is done */
 
-    ngx_http_idem_orphan_add(lock_of(&one, 7), 3000);
     ngx_http_idem_orphan_remove(lock_of(&one, 7));
     ngx_pid = second;
     is(adopted(&one, &life), -1, "what was given back is not taken over");
@@ -190,34 +211,74 @@ main(void)
     is(adopted(&two, &life), 11, "... each finds its own");
     ngx_http_idem_orphan_remove(lock_of(&two, 11));
 
-    /* full: the oldest makes room */
+    /* some at a time */
 
     ngx_pid = first;
 
-    for (i = 0; i < ENTRIES + 10; i++) {
-        ngx_current_msec++;
-        ngx_http_idem_orphan_add(lock_of(&one, 1000 + i), 100000);
+    for (i = 0; i < 3; i++) {
+        ngx_http_idem_orphan_add(lock_of(&one, 20 + i), 5000);
     }
 
     ngx_pid = getpid();
-    n = 0;
-    seen = 0;
+    (void) adopted(&one, &life);
+    is(adopted_all(20, 22, &seen), 2, "the next call takes the rest");
 
-    for ( ;; ) {
-        long long  k;
-
-        k = adopted(&one, &life);
-
-        if (k < 0) {
-            break;
-        }
-
-        n++;
-        seen += (k >= 1000 + 10) ? 1 : 0;
+    for (i = 0; i < 3; i++) {
+        ngx_http_idem_orphan_remove(lock_of(&one, 20 + i));
     }
 
-    is(n, ENTRIES, "as many as there is room for");
+    /* full: the oldest makes room, and that is told */
+
+    ngx_pid = getppid();
+    ngx_http_idem_orphan_remove(lock_of(&one, 8));
+
+    ngx_pid = first;
+    n = 0;
+
+    for (i = 0; i < ENTRIES + 10; i++) {
+        ngx_current_msec++;
+        n += ngx_http_idem_orphan_add(lock_of(&one, 1000 + i), 100000)
+             == NGX_DECLINED;
+    }
+
+    is(n, 10, "what has no room is told");
+
+    ngx_pid = getpid();
+    is(adopted_all(1000 + 10, 1000 + 10 + ENTRIES, &seen), ENTRIES,
+       "as many as there is room for");
     is(seen, ENTRIES, "... the latest of them");
+
+    /* what was released once makes room first */
+
+    for (i = 0; i < 5; i++) {
+        ngx_http_idem_orphan_released(lock_of(&one, 1000 + ENTRIES + i));
+    }
+
+    n = 0;
+
+    for (i = 0; i < 5; i++) {
+        n += ngx_http_idem_orphan_add(lock_of(&one, 100000 + i), 100000)
+             == NGX_OK;
+    }
+
+    is(n, 5, "what was released once makes room first");
+    is(ngx_http_idem_orphan_add(lock_of(&one, 100005), 100000), NGX_DECLINED,
+       "... then the oldest");
+
+    for (i = 0; i < ENTRIES + 10; i++) {
+        ngx_http_idem_orphan_remove(lock_of(&one, 1000 + i));
+    }
+
+    for (i = 0; i < 6; i++) {
+        ngx_http_idem_orphan_remove(lock_of(&one, 100000 + i));
+    }
+
+    ngx_pid = second;
+    ngx_http_idem_orphan_add(lock_of(&one, 30), 5000);
+    ngx_pid = getpid();
+    is(adopted_all(30, 30, &seen), 1, "all of them are gone again");
+    is(seen, 1, "... and there is room");
+    ngx_http_idem_orphan_remove(lock_of(&one, 30));
 
     ngx_pid = getppid();
     ngx_http_idem_orphan_add(lock_of(&one, 8), 5000);
