@@ -25,6 +25,7 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "store/zone/ngx_http_idem_mutex.h"
+#include "store/zone/ngx_http_idem_shared.h"
 
 
 #define NGX_HTTP_IDEM_REPLAYS_SETS  8192
@@ -48,19 +49,18 @@ typedef struct {
 } ngx_http_idem_replays_t;
 
 
-static ngx_int_t ngx_http_idem_replays_init(ngx_shm_zone_t *shm_zone,
-    void *data);
 
 
-static ngx_slab_pool_t          *ngx_http_idem_replays_pool;
-static ngx_http_idem_replays_t  *ngx_http_idem_replays;
+static ngx_http_idem_shared_t  ngx_http_idem_replays_shared;
+
+#define ngx_http_idem_replays                                                 \
+    ((ngx_http_idem_replays_t *) ngx_http_idem_replays_shared.data)
 
 
 ngx_int_t
 ngx_http_idem_replays_zone(ngx_conf_t *cf)
 {
     ngx_uint_t                  i;
-    ngx_shm_zone_t             *shm_zone;
     ngx_http_variable_t        *v;
     ngx_http_core_main_conf_t  *cmcf;
     ngx_http_idem_main_conf_t  *mcf;
@@ -68,7 +68,7 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
     static ngx_str_t  name = ngx_string("idempotency:replays");
     static ngx_str_t  variable = ngx_string("idempotency_replay_count");
 
-    ngx_http_idem_replays = NULL;
+    ngx_http_idem_replays_shared.data = NULL;
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
@@ -88,40 +88,8 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     sizeof(ngx_http_idem_replays_t)
-                                     + 16 * ngx_pagesize,
-                                     ngx_http_idem_zone_tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    shm_zone->init = ngx_http_idem_replays_init;
-    shm_zone->data = &ngx_http_idem_replays;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_replays_init(ngx_shm_zone_t *shm_zone, void *data)
-{
-    ngx_slab_pool_t  *shpool;
-
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    if (shpool->data == NULL) {
-        shpool->data = ngx_slab_calloc(shpool,
-                                       sizeof(ngx_http_idem_replays_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    ngx_http_idem_replays_pool = shpool;
-    ngx_http_idem_replays = shpool->data;
-
-    return NGX_OK;
+    return ngx_http_idem_shared_table(cf, &ngx_http_idem_replays_shared,
+                                      sizeof(ngx_http_idem_replays_t), &name);
 }
 
 
@@ -143,7 +111,7 @@ ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
     e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
     oldest = e;
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_replays_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_replays_shared.shpool);
 
     for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
 
@@ -166,7 +134,7 @@ ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
     oldest->used = (uint32_t) ngx_time();
     n = ++oldest->count;
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_replays_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_replays_shared.shpool);
 
     return n;
 }
@@ -190,7 +158,7 @@ ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count, uint64_t *original)
 
     e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_replays_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_replays_shared.shpool);
 
     for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
 
@@ -201,7 +169,7 @@ ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count, uint64_t *original)
         }
     }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_replays_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_replays_shared.shpool);
 
     return NGX_OK;
 }

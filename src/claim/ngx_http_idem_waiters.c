@@ -24,6 +24,7 @@
 #include "claim/ngx_http_idem_claim.h"
 #include "record/ngx_http_idem_record.h"
 #include "store/zone/ngx_http_idem_mutex.h"
+#include "store/zone/ngx_http_idem_shared.h"
 
 
 #define NGX_HTTP_IDEM_WAITERS_SETS  1024
@@ -44,61 +45,25 @@ typedef struct {
 } ngx_http_idem_waiters_t;
 
 
-static ngx_int_t ngx_http_idem_waiters_init(ngx_shm_zone_t *shm_zone,
-    void *data);
 static void ngx_http_idem_waiters_id(u_char *dst, ngx_str_t *store,
     u_char *id);
 static ngx_http_idem_waiters_entry_t *
     ngx_http_idem_waiters_entry(u_char *id, ngx_uint_t add);
 
 
-static ngx_slab_pool_t                 *ngx_http_idem_waiters_pool;
-static ngx_http_idem_waiters_t  *ngx_http_idem_waiters;
+static ngx_http_idem_shared_t  ngx_http_idem_waiters_shared;
+
+#define ngx_http_idem_waiters                                                 \
+    ((ngx_http_idem_waiters_t *) ngx_http_idem_waiters_shared.data)
 
 
 ngx_int_t
 ngx_http_idem_waiters_zone(ngx_conf_t *cf)
 {
-    ngx_shm_zone_t  *shm_zone;
-
     static ngx_str_t  name = ngx_string("idempotency:waiters");
 
-    /* the slab pool needs a page or two besides the table */
-
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     sizeof(ngx_http_idem_waiters_t)
-                                     + 16 * ngx_pagesize,
-                                     ngx_http_idem_zone_tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    shm_zone->init = ngx_http_idem_waiters_init;
-    shm_zone->data = &ngx_http_idem_waiters;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_waiters_init(ngx_shm_zone_t *shm_zone, void *data)
-{
-    ngx_slab_pool_t  *shpool;
-
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    if (shpool->data == NULL) {
-        shpool->data = ngx_slab_calloc(shpool,
-                                       sizeof(ngx_http_idem_waiters_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    ngx_http_idem_waiters_pool = shpool;
-    ngx_http_idem_waiters = shpool->data;
-
-    return NGX_OK;
+    return ngx_http_idem_shared_table(cf, &ngx_http_idem_waiters_shared,
+                                      sizeof(ngx_http_idem_waiters_t), &name);
 }
 
 
@@ -116,7 +81,7 @@ ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
 
     ngx_http_idem_waiters_id(key, store, id);
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_shared.shpool);
 
     e = ngx_http_idem_waiters_entry(key, 1);
 
@@ -136,7 +101,7 @@ ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
         rc = NGX_DECLINED;
     }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_shared.shpool);
 
     return rc;
 }
@@ -150,7 +115,7 @@ ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id)
 
     ngx_http_idem_waiters_id(key, store, id);
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_shared.shpool);
 
     e = ngx_http_idem_waiters_entry(key, 0);
 
@@ -158,7 +123,7 @@ ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id)
         e->n--;
     }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_shared.shpool);
 }
 
 
@@ -171,12 +136,12 @@ ngx_http_idem_waiters_of(ngx_str_t *store, u_char *id)
 
     ngx_http_idem_waiters_id(key, store, id);
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_waiters_shared.shpool);
 
     e = ngx_http_idem_waiters_entry(key, 0);
     n = (e && e->n > 0) ? (ngx_uint_t) e->n : 0;
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_shared.shpool);
 
     return n;
 }

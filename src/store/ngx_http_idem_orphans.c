@@ -33,10 +33,10 @@
 #include "ngx_http_idem.h"
 #include "store/ngx_http_idem_store.h"
 #include "store/zone/ngx_http_idem_mutex.h"
+#include "store/zone/ngx_http_idem_shared.h"
 
 
-#define NGX_HTTP_IDEM_ORPHANS        8192
-#define NGX_HTTP_IDEM_ORPHANS_MAGIC  0x49444f32        /* "IDO2" */
+#define NGX_HTTP_IDEM_ORPHANS  8192
 
 
 typedef struct {
@@ -51,14 +51,11 @@ typedef struct {
 
 
 typedef struct {
-    uint32_t                   magic;
     ngx_uint_t                 n;                 /* never too small        */
     ngx_http_idem_orphan_t     entries[NGX_HTTP_IDEM_ORPHANS];
 } ngx_http_idem_orphans_t;
 
 
-static ngx_int_t ngx_http_idem_orphans_init(ngx_shm_zone_t *shm_zone,
-    void *data);
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_vacant(
     ngx_http_idem_op_t *op);
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_find(
@@ -67,61 +64,19 @@ static ngx_uint_t ngx_http_idem_orphan_start(ngx_http_idem_op_t *op);
 static uint32_t ngx_http_idem_orphans_store(ngx_http_idem_store_t *store);
 
 
-static ngx_slab_pool_t          *ngx_http_idem_orphans_pool;
-static ngx_http_idem_orphans_t  *ngx_http_idem_orphans;
+static ngx_http_idem_shared_t  ngx_http_idem_orphans_shared;
+
+#define ngx_http_idem_orphans                                                 \
+    ((ngx_http_idem_orphans_t *) ngx_http_idem_orphans_shared.data)
 
 
 ngx_int_t
 ngx_http_idem_orphans_zone(ngx_conf_t *cf)
 {
-    ngx_shm_zone_t  *shm_zone;
-
     static ngx_str_t  name = ngx_string("idempotency:orphans");
 
-    /* the slab pool needs a page or two beside the table */
-
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     sizeof(ngx_http_idem_orphans_t)
-                                     + 16 * ngx_pagesize,
-                                     ngx_http_idem_zone_tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    shm_zone->init = ngx_http_idem_orphans_init;
-    shm_zone->data = &ngx_http_idem_orphans;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_orphans_init(ngx_shm_zone_t *shm_zone, void *data)
-{
-    ngx_slab_pool_t          *shpool;
-    ngx_http_idem_orphans_t  *orphans;
-
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    if (shpool->data == NULL) {
-        shpool->data = ngx_slab_calloc(shpool,
-                                       sizeof(ngx_http_idem_orphans_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    orphans = shpool->data;
-
-    if (orphans->magic != NGX_HTTP_IDEM_ORPHANS_MAGIC) {
-        ngx_memzero(orphans, sizeof(ngx_http_idem_orphans_t));
-        orphans->magic = NGX_HTTP_IDEM_ORPHANS_MAGIC;
-    }
-
-    ngx_http_idem_orphans_pool = shpool;
-    ngx_http_idem_orphans = orphans;
-
-    return NGX_OK;
+    return ngx_http_idem_shared_table(cf, &ngx_http_idem_orphans_shared,
+                                      sizeof(ngx_http_idem_orphans_t), &name);
 }
 
 
@@ -142,7 +97,7 @@ ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
 
     rc = NGX_OK;
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
 
     entry = ngx_http_idem_orphan_vacant(op);
 
@@ -167,7 +122,7 @@ ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
 
     entry->owner = ngx_pid;
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 
     return rc;
 }
@@ -250,7 +205,7 @@ ngx_http_idem_orphan_released(ngx_http_idem_op_t *op)
         return;
     }
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
 
     entry = ngx_http_idem_orphan_find(op);
 
@@ -258,7 +213,7 @@ ngx_http_idem_orphan_released(ngx_http_idem_op_t *op)
         entry->released = 1;
     }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 }
 
 
@@ -273,7 +228,7 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
         return;
     }
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
 
     entry = ngx_http_idem_orphan_find(op);
 
@@ -285,7 +240,7 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
         ngx_http_idem_orphans->n--;
     }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 }
 
 
@@ -316,7 +271,7 @@ ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
     dead = 0;
     alive = ngx_pid;
 
-    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
 
     for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
         entry = &ngx_http_idem_orphans->entries[i];
@@ -365,7 +320,7 @@ ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
 
     ngx_http_idem_orphans->n = n;
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_pool);
+    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 
     return found;
 }

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/store/ngx_http_idem_orphans.c */
+/* sources: src/store/ngx_http_idem_orphans.c src/store/zone/ngx_http_idem_shared.c */
 
 /*
  * The register of locks that a worker has to give back: another worker takes
@@ -53,6 +53,24 @@ void *
 ngx_slab_calloc(ngx_slab_pool_t *shpool, size_t size)
 {
     return calloc(1, size);
+}
+
+void *
+ngx_pnalloc(ngx_pool_t *p, size_t size)
+{
+    return NULL;
+}
+
+u_char * ngx_cdecl
+ngx_sprintf(u_char *buf, const char *fmt, ...)
+{
+    return buf;
+}
+
+void ngx_cdecl
+ngx_conf_log_error(ngx_uint_t level, ngx_conf_t *cf, ngx_err_t err,
+    const char *fmt, ...)
+{
 }
 
 void

@@ -36,7 +36,12 @@ typedef struct {
               NGX_ALIGNMENT)
 
 
+static ngx_int_t ngx_http_idem_shared_memory(ngx_conf_t *cf,
+    ngx_http_idem_shared_t *s, ngx_str_t *zone, size_t size,
+    ngx_shm_zone_init_pt init);
 static ngx_int_t ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static ngx_int_t ngx_http_idem_shared_table_init(ngx_shm_zone_t *shm_zone,
     void *data);
 
 
@@ -86,30 +91,55 @@ char *
 ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     size_t size, ngx_str_t *zone)
 {
+    s->size = size;
+
+    return ngx_http_idem_shared_memory(cf, s, zone, 0,
+                                       ngx_http_idem_shared_init)
+           == NGX_OK ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+ngx_int_t
+ngx_http_idem_shared_table(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
+    size_t size, ngx_str_t *zone)
+{
+    s->size = size;
+
+    return ngx_http_idem_shared_memory(cf, s, zone, size,
+                                       ngx_http_idem_shared_table_init);
+}
+
+
+/* the slab pool needs some pages for itself, which have room for a small
+   structure; "size" is that of a larger one */
+
+static ngx_int_t
+ngx_http_idem_shared_memory(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
+    ngx_str_t *zone, size_t size, ngx_shm_zone_init_pt init)
+{
     ngx_shm_zone_t  *shm_zone;
 
     /* the tag is an address in nginx itself, as that of zones of records */
 
     shm_zone = ngx_shared_memory_add(cf, zone,
-                                     NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize,
+                                     size
+                                     + NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize,
                                      ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
-        return NGX_CONF_ERROR;
+        return NGX_ERROR;
     }
 
     if (shm_zone->init) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "zone \"%V\" is already used by another store",
                            zone);
-        return NGX_CONF_ERROR;
+        return NGX_ERROR;
     }
 
-    s->size = size;
-
-    shm_zone->init = ngx_http_idem_shared_init;
+    shm_zone->init = init;
     shm_zone->data = s;
 
-    return NGX_CONF_OK;
+    return NGX_OK;
 }
 
 
@@ -145,6 +175,24 @@ ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone, void *data)
     s->data = (u_char *) head + NGX_HTTP_IDEM_SHARED_DATA;
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_shared_table_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_http_idem_shared_t  *s;
+
+    s = shm_zone->data;
+    s->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (s->shpool->data == NULL) {
+        s->shpool->data = ngx_slab_calloc(s->shpool, s->size);
+    }
+
+    s->data = s->shpool->data;
+
+    return s->data ? NGX_OK : NGX_ERROR;
 }
 
 

@@ -30,6 +30,13 @@ char *ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 char *ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
     size_t size, ngx_str_t *zone);
 
+/*
+ * The same for a large table.  Only its size identifies it: a table with
+ * another layout needs another size.
+ */
+ngx_int_t ngx_http_idem_shared_table(ngx_conf_t *cf,
+    ngx_http_idem_shared_t *s, size_t size, ngx_str_t *zone);
+
 /* the structure in a zone of the previous cycle; NULL: incompatible */
 void *ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size);
 
