@@ -37,7 +37,7 @@ ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer)
 }
 
 
-ngx_uint_t
+static ngx_uint_t
 ngx_http_idem_json_pointer_tokens(const ngx_str_t *pointer)
 {
     size_t      i;
@@ -53,7 +53,9 @@ ngx_http_idem_json_pointer_tokens(const ngx_str_t *pointer)
 }
 
 
-ngx_uint_t
+/* whether the n-th token of a pointer, from 1 on, is this */
+
+static ngx_uint_t
 ngx_http_idem_json_pointer_is(const ngx_str_t *pointer, ngx_uint_t n,
     const u_char *p, size_t len)
 {

@@ -40,12 +40,6 @@ typedef struct {
 /* whether "~" stands before 0 and 1 only */
 ngx_uint_t ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer);
 
-ngx_uint_t ngx_http_idem_json_pointer_tokens(const ngx_str_t *pointer);
-
-/* whether its n-th token, from 1 on, is this */
-ngx_uint_t ngx_http_idem_json_pointer_is(const ngx_str_t *pointer,
-    ngx_uint_t n, const u_char *p, size_t len);
-
 ngx_int_t ngx_http_idem_json_track_init(
     ngx_http_idem_json_track_t *t, const ngx_str_t *pointer,
     ngx_uint_t n, const ngx_http_idem_canon_mem_t *mem);

@@ -25,6 +25,7 @@
 #define NGX_HTTP_IDEM_SCHEME_DERIVED  1
 
 
+static uint64_t ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
     ngx_str_t *scope, ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
@@ -131,7 +132,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 /* the time of day when the request arrived, ms */
 
-uint64_t
+static uint64_t
 ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx)
 {
     ngx_time_t  *tp;

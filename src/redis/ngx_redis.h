@@ -513,8 +513,6 @@ redisReply *ngx_redis_bulk_reply(ngx_redis_conn_t *conn);
 
 /* ..._call.c */
 
-/* the connection for a call; NULL: its node is not known yet */
-ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
 /* the connection to that node for a call */
 ngx_redis_conn_t *ngx_redis_conn_of(ngx_redis_node_t *node,
     ngx_redis_call_t *call);
@@ -555,12 +553,10 @@ void ngx_redis_call_again(ngx_redis_call_t *call);
 void ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply);
 ngx_uint_t ngx_redis_transient(redisReply *reply);
 ngx_int_t ngx_redis_call_asking(ngx_redis_call_t *call);
-void ngx_redis_calls_init(ngx_redis_t *redis);
 void ngx_redis_forget(ngx_queue_t *calls);
 
 /* the number of calls that wait for a connection or for a retry */
 ngx_uint_t ngx_redis_queued(ngx_redis_t *redis);
-void ngx_redis_calls_exit(ngx_redis_t *redis);
 void ngx_redis_requeue(ngx_redis_conn_t *conn);
 void ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls);
 ngx_int_t ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,

@@ -31,16 +31,18 @@
 #define NGX_REDIS_PAUSE  50
 
 
+static ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
 static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
 static void ngx_redis_later_handler(ngx_event_t *ev);
 
 
 /*
- * Calls with the same ordering key use the same connection to a node, so they
- * are executed in order.  Calls that need WAIT have separate connections.
+ * The connection for a call; NULL: its node is not known yet.  Calls with the
+ * same ordering key use the same connection to a node, so they are executed in
+ * order.  Calls that need WAIT have separate connections.
  */
 
-ngx_redis_conn_t *
+static ngx_redis_conn_t *
 ngx_redis_route(ngx_redis_call_t *call)
 {
     ngx_redis_node_t  *node;
@@ -487,33 +489,6 @@ ngx_redis_later_handler(ngx_event_t *ev)
 }
 
 
-void
-ngx_redis_calls_init(ngx_redis_t *redis)
-{
-    ngx_queue_init(&redis->waiting);
-    ngx_queue_init(&redis->later);
-
-    /* the calls in the queue have timers of their own */
-
-    redis->later_timer.handler = ngx_redis_later_handler;
-    redis->later_timer.data = redis;
-    redis->later_timer.log = ngx_cycle->log;
-    redis->later_timer.cancelable = 1;
-}
-
-
-void
-ngx_redis_calls_exit(ngx_redis_t *redis)
-{
-    if (redis->later_timer.timer_set) {
-        ngx_del_timer(&redis->later_timer);
-    }
-
-    ngx_redis_forget(&redis->waiting);
-    ngx_redis_forget(&redis->later);
-}
-
-
 /* the worker is exiting: calls are freed without a result */
 
 void
@@ -663,12 +638,20 @@ ngx_redis_init(ngx_redis_t *redis)
 {
     ngx_queue_init(&redis->nodes);
     ngx_queue_init(&redis->retired);
+    ngx_queue_init(&redis->waiting);
+    ngx_queue_init(&redis->later);
+
+    /* the calls in the queue have timers of their own */
+
+    redis->later_timer.handler = ngx_redis_later_handler;
+    redis->later_timer.data = redis;
+    redis->later_timer.log = ngx_cycle->log;
+    redis->later_timer.cancelable = 1;
 
     redis->topology = redis->cluster ? &ngx_redis_cluster
                       : redis->sentinels.nelts ? &ngx_redis_sentinel
                       : &ngx_redis_single;
 
-    ngx_redis_calls_init(redis);
     ngx_redis_subscriber_init(redis);
 
     return redis->topology->init(redis);
@@ -683,7 +666,13 @@ ngx_redis_exit(ngx_redis_t *redis)
     }
 
     redis->topology->exit(redis);
-    ngx_redis_calls_exit(redis);
+
+    if (redis->later_timer.timer_set) {
+        ngx_del_timer(&redis->later_timer);
+    }
+
+    ngx_redis_forget(&redis->waiting);
+    ngx_redis_forget(&redis->later);
 
     ngx_redis_close(&redis->subscriber);
     ngx_redis_requeue(&redis->subscriber);

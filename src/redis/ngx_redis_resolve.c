@@ -38,6 +38,7 @@
 #define NGX_REDIS_ADDRS_SIZE    512
 
 
+static ngx_int_t ngx_redis_resolve(ngx_redis_node_t *node);
 static void ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx);
 static void ngx_redis_resolved(ngx_redis_node_t *node,
     ngx_resolver_ctx_t *ctx);
@@ -60,7 +61,7 @@ static void ngx_redis_drop_outdated(ngx_redis_conn_t *conn);
  * the resolver has the result in its cache.
  */
 
-ngx_int_t
+static ngx_int_t
 ngx_redis_resolve(ngx_redis_node_t *node)
 {
     ngx_resolver_t      *resolver;

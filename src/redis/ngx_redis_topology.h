@@ -168,7 +168,6 @@ void ngx_redis_nodes_exit(ngx_redis_t *redis);
 
 /* ..._resolve.c */
 
-ngx_int_t ngx_redis_resolve(ngx_redis_node_t *node);
 void ngx_redis_resolve_soon(ngx_redis_node_t *node);
 void ngx_redis_resolve_exit(ngx_redis_node_t *node);
 void ngx_redis_lookup(ngx_redis_conn_t *conn);

@@ -425,7 +425,6 @@ ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_admit_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-uint64_t ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_identity(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, u_char *hash);
 ngx_int_t ngx_http_idem_fingerprint(ngx_http_request_t *r,

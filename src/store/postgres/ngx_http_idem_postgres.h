@@ -301,13 +301,11 @@ void ngx_http_idem_pg_call_free(ngx_http_idem_pg_call_t *call);
 void ngx_http_idem_pg_flush(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_write(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn);
-void ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn,
     const char *fmt, ...);
 ngx_int_t ngx_http_idem_pg_watch_socket(
     ngx_http_idem_pg_conn_t *conn, ngx_uint_t read, ngx_uint_t write);
-ngx_uint_t ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn);
 ngx_uint_t ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn);
 
 /* connecting and set-up */

@@ -43,6 +43,8 @@
 #define NGX_HTTP_IDEM_PG_PATIENCE        4
 
 
+static void ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn);
+static ngx_uint_t ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn);
 static void ngx_http_idem_pg_flush_handler(ngx_event_t *ev);
 static void ngx_http_idem_pg_event_handler(ngx_event_t *ev);
 static void ngx_http_idem_pg_timer_handler(ngx_event_t *ev);
@@ -388,7 +390,7 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
 
 /* returns 0 if the connection broke */
 
-ngx_uint_t
+static ngx_uint_t
 ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
 {
     u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
@@ -432,7 +434,7 @@ ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
 
 /* closes the session, and leaves the queues alone */
 
-void
+static void
 ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
 {
     conn->state = NGX_HTTP_IDEM_PG_CLOSED;
