@@ -388,8 +388,6 @@ char *ngx_http_idem_conf_replay_json(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
-    const char *right);
 char *ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv);
 char *ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,

@@ -615,22 +615,6 @@ ngx_http_idem_conf_replay_status(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_http_idem_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
-    const char *right)
-{
-    ngx_str_t  *args;
-
-    args = cf->args->elts;
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid value \"%V\" in \"%V\" directive: %s",
-                       value, &args[0], right);
-
-    return NGX_CONF_ERROR;
-}
-
-
-char *
 ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv)
 {

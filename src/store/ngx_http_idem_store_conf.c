@@ -312,3 +312,19 @@ ngx_http_idem_store_read_password(ngx_conf_t *cf, ngx_fd_t fd,
 
     return NULL;
 }
+
+
+char *
+ngx_http_idem_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right)
+{
+    ngx_str_t  *args;
+
+    args = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\" directive: %s",
+                       value, &args[0], right);
+
+    return NGX_CONF_ERROR;
+}

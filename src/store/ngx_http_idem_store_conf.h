@@ -47,6 +47,10 @@ ngx_http_idem_store_command_t *ngx_http_idem_store_command(
 char *ngx_http_idem_store_set(ngx_conf_t *cf,
     ngx_http_idem_store_command_t *c, void *conf);
 
+/* logs an invalid argument, in any directive; returns NGX_CONF_ERROR */
+char *ngx_http_idem_conf_invalid(ngx_conf_t *cf, ngx_str_t *value,
+    const char *right);
+
 /* logs an error of the block as a whole; returns NGX_CONF_ERROR */
 char *ngx_http_idem_store_wrong(ngx_conf_t *cf, ngx_http_idem_store_t *store,
     const char *wrong);

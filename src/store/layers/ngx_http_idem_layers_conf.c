@@ -38,8 +38,6 @@ static char *ngx_http_idem_layers_outbox(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_idem_layers_time(ngx_conf_t *cf,
     ngx_str_t *value, size_t skip, ngx_msec_t *time);
-static char *ngx_http_idem_layers_invalid(ngx_conf_t *cf,
-    ngx_str_t *value, const char *right);
 static char *ngx_http_idem_layers_put(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_http_idem_layer_t *layer,
     const ngx_http_idem_backend_t *backend);
@@ -109,7 +107,7 @@ ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             n = ngx_atoi(s.data, s.len);
 
             if (n == NGX_ERROR || n == 0) {
-                return ngx_http_idem_layers_invalid(cf, &value[i],
+                return ngx_http_idem_conf_invalid(cf, &value[i],
                                     "a number of failures, at least 1");
             }
 
@@ -127,7 +125,7 @@ ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             continue;
         }
 
-        return ngx_http_idem_layers_invalid(cf, &value[i],
+        return ngx_http_idem_conf_invalid(cf, &value[i],
                                     "it is " NGX_HTTP_IDEM_BREAKER_SYNTAX);
     }
 
@@ -162,7 +160,7 @@ ngx_http_idem_layers_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (cf->args->nelts == 3) {
 
         if (!ngx_http_idem_layers_begins(&value[2], "ttl=")) {
-            return ngx_http_idem_layers_invalid(cf, &value[2],
+            return ngx_http_idem_conf_invalid(cf, &value[2],
                                         "it is " NGX_HTTP_IDEM_CACHE_SYNTAX);
         }
 
@@ -209,29 +207,13 @@ ngx_http_idem_layers_time(ngx_conf_t *cf, ngx_str_t *value,
     n = ngx_parse_time(&s, 0);
 
     if (n == NGX_ERROR || n == 0) {
-        return ngx_http_idem_layers_invalid(cf, value,
+        return ngx_http_idem_conf_invalid(cf, value,
                                           "a time above 0, for example 30s");
     }
 
     *time = (ngx_msec_t) n;
 
     return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_idem_layers_invalid(ngx_conf_t *cf, ngx_str_t *value,
-    const char *right)
-{
-    ngx_str_t  *args;
-
-    args = cf->args->elts;
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid value \"%V\" in \"%V\" directive: %s",
-                       value, &args[0], right);
-
-    return NGX_CONF_ERROR;
 }
 
 
