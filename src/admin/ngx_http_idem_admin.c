@@ -43,7 +43,8 @@ static ngx_int_t ngx_http_idem_admin_record(ngx_http_request_t *r,
     ngx_str_t *tail);
 static ngx_int_t ngx_http_idem_admin_stored(ngx_http_request_t *r,
     ngx_str_t *name);
-static ngx_int_t ngx_http_idem_admin_read_only(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_admin_method(ngx_http_request_t *r,
+    ngx_uint_t methods, const char *allow);
 static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
 
@@ -129,12 +130,11 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
         }
     }
 
-    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
-        ngx_str_set(&value, "GET, HEAD");
-        (void) ngx_http_idem_add_header(r, "Allow", &value);
+    rc = ngx_http_idem_admin_method(r, NGX_HTTP_GET|NGX_HTTP_HEAD,
+                                    "GET, HEAD");
 
-        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
-                      "METHOD_NOT_ALLOWED", "This address takes GET only.");
+    if (rc != NGX_DECLINED) {
+        return rc;
     }
 
     if (tail.len == 0) {
@@ -219,28 +219,19 @@ ngx_http_idem_admin_word(ngx_str_t *tail, const char *word)
 static ngx_int_t
 ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *name)
 {
-    ngx_str_t                  value;
-    ngx_http_idem_store_t     *store;
-    ngx_http_idem_loc_conf_t  *conf;
+    ngx_int_t                   rc;
+    ngx_http_idem_store_t      *store;
+    ngx_http_idem_main_conf_t  *mcf;
 
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+    rc = ngx_http_idem_admin_method(r, NGX_HTTP_GET|NGX_HTTP_DELETE,
+                                    "GET, DELETE");
 
-    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_DELETE))) {
-        ngx_str_set(&value, "GET, DELETE");
-        (void) ngx_http_idem_add_header(r, "Allow", &value);
-
-        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
-                      "METHOD_NOT_ALLOWED",
-                      "This address takes GET and DELETE.");
+    if (rc != NGX_DECLINED) {
+        return rc;
     }
 
-    if (r->method == NGX_HTTP_DELETE
-        && conf->admin == NGX_HTTP_IDEM_ADMIN_READ)
-    {
-        return ngx_http_idem_admin_read_only(r);
-    }
-
-    store = ngx_http_idem_admin_store(r, name);
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    store = ngx_http_idem_find_store(mcf, name);
 
     if (store == NULL || !store->trail) {
         return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
@@ -255,12 +246,39 @@ ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *name)
 }
 
 
+/* answers a method that this address or this location does not take;
+   NGX_DECLINED: it is taken */
+
 static ngx_int_t
-ngx_http_idem_admin_read_only(ngx_http_request_t *r)
+ngx_http_idem_admin_method(ngx_http_request_t *r, ngx_uint_t methods,
+    const char *allow)
 {
-    return ngx_http_idem_admin_error(r, NGX_HTTP_FORBIDDEN, "READ_ONLY",
+    ngx_str_t                  value;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    if (!(r->method & methods)) {
+        value.data = (u_char *) allow;
+        value.len = ngx_strlen(allow);
+        (void) ngx_http_idem_add_header(r, "Allow", &value);
+
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
+                      "METHOD_NOT_ALLOWED",
+                      (methods & NGX_HTTP_DELETE)
+                      ? "This address takes GET and DELETE."
+                      : "This address takes GET only.");
+    }
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (r->method == NGX_HTTP_DELETE
+        && conf->admin == NGX_HTTP_IDEM_ADMIN_READ)
+    {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_FORBIDDEN, "READ_ONLY",
                       "This location is \"idempotency_admin read\": nothing "
                       "is deleted here.");
+    }
+
+    return NGX_DECLINED;
 }
 
 
@@ -269,26 +287,17 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
 {
     u_char                       *p;
     ngx_int_t                     rc;
-    ngx_str_t                     name, id, value;
+    ngx_str_t                     name, id;
     ngx_http_idem_store_t        *store;
-    ngx_http_idem_loc_conf_t     *conf;
+    ngx_http_idem_main_conf_t    *mcf;
     ngx_http_idem_admin_query_t   q;
 
-    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+    rc = ngx_http_idem_admin_method(r,
+                             NGX_HTTP_GET|NGX_HTTP_HEAD|NGX_HTTP_DELETE,
+                             "GET, HEAD, DELETE");
 
-    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD|NGX_HTTP_DELETE))) {
-        ngx_str_set(&value, "GET, HEAD, DELETE");
-        (void) ngx_http_idem_add_header(r, "Allow", &value);
-
-        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_ALLOWED,
-                      "METHOD_NOT_ALLOWED",
-                      "This address takes GET and DELETE.");
-    }
-
-    if (r->method == NGX_HTTP_DELETE
-        && conf->admin == NGX_HTTP_IDEM_ADMIN_READ)
-    {
-        return ngx_http_idem_admin_read_only(r);
+    if (rc != NGX_DECLINED) {
+        return rc;
     }
 
     name = *tail;
@@ -302,7 +311,8 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
         id.len = tail->len - name.len - 1;
     }
 
-    store = ngx_http_idem_admin_store(r, &name);
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    store = ngx_http_idem_find_store(mcf, &name);
 
     if (store == NULL) {
         return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
@@ -335,28 +345,6 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
     }
 
     return ngx_http_idem_admin_records(r, store, &q);
-}
-
-
-ngx_http_idem_store_t *
-ngx_http_idem_admin_store(ngx_http_request_t *r, ngx_str_t *name)
-{
-    ngx_uint_t                   i;
-    ngx_http_idem_store_t      **store;
-    ngx_http_idem_main_conf_t   *mcf;
-
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-    store = mcf->stores.elts;
-
-    for (i = 0; i < mcf->stores.nelts; i++) {
-        if (store[i]->name.len == name->len
-            && ngx_strncmp(store[i]->name.data, name->data, name->len) == 0)
-        {
-            return store[i];
-        }
-    }
-
-    return NULL;
 }
 
 

@@ -94,9 +94,6 @@ typedef struct {
 char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
-ngx_http_idem_store_t *ngx_http_idem_admin_store(ngx_http_request_t *r,
-    ngx_str_t *name);
-
 /* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);

@@ -323,6 +323,8 @@ typedef struct {
    ..._conf_store.c, ..._directives.c */
 
 void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
+ngx_http_idem_store_t *ngx_http_idem_find_store(
+    ngx_http_idem_main_conf_t *mcf, ngx_str_t *name);
 void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);

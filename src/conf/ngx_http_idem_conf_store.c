@@ -31,8 +31,6 @@ static char *ngx_http_idem_init_trail(ngx_conf_t *cf,
 static ngx_http_idem_log_t *ngx_http_idem_find_log(
     ngx_http_idem_main_conf_t *mcf, ngx_http_idem_store_t *store,
     ngx_http_idem_log_t *log);
-static ngx_http_idem_store_t *ngx_http_idem_find_store(
-    ngx_http_idem_main_conf_t *mcf, ngx_str_t *name);
 
 
 /* idempotency_store <name> <backend> { ... } */
@@ -207,7 +205,7 @@ ngx_http_idem_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
 }
 
 
-static ngx_http_idem_store_t *
+ngx_http_idem_store_t *
 ngx_http_idem_find_store(ngx_http_idem_main_conf_t *mcf, ngx_str_t *name)
 {
     ngx_uint_t               i;
