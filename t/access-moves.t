@@ -37,6 +37,34 @@ our $auth = <<'_EOC_';
     }
 _EOC_
 
+# two servers: an inner one that checks who comes, and one around it that does
+# not
+
+our $inner = <<'_EOC_';
+    set_real_ip_from  127.0.0.1;
+    real_ip_header    X-Client;
+
+    server {
+        listen                127.0.0.1:$TEST_NGINX_PORT_2;
+        #listen               127.0.0.1:$TEST_NGINX_PORT_3;
+        server_name           inner;
+        idempotency           $TEST_STORE;
+
+        location / {
+            allow             10.0.0.1;
+            deny              all;
+            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+_EOC_
+
+our $outer = <<'_EOC_';
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
 # @$in is let in; @$out is not, and is told the same of a key that was used and
 # of one that was not.  %$more: status of the refusal (401), method, body.
 
@@ -916,26 +944,8 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 17: a server that its client has come to by a "Host" of its choice
---- http_config
-    set_real_ip_from  127.0.0.1;
-    real_ip_header    X-Client;
-
-    server {
-        listen                127.0.0.1:$TEST_NGINX_PORT_2;
-        server_name           inner;
-        idempotency           $TEST_STORE;
-
-        location / {
-            allow             10.0.0.1;
-            deny              all;
-            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
-        }
-    }
---- config
-    location / {
-        idempotency  $TEST_STORE;
-        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
+--- http_config eval: $::inner
+--- config eval: $::outer
 --- client
 my @inner = (port => $ENV{TEST_NGINX_PORT_2});
 
@@ -1229,27 +1239,8 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 22: a server whose addresses have changed since
---- http_config
-    set_real_ip_from  127.0.0.1;
-    real_ip_header    X-Client;
-
-    server {
-        listen                127.0.0.1:$TEST_NGINX_PORT_2;
-        #listen               127.0.0.1:$TEST_NGINX_PORT_3;
-        server_name           inner;
-        idempotency           $TEST_STORE;
-
-        location / {
-            allow             10.0.0.1;
-            deny              all;
-            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
-        }
-    }
---- config
-    location / {
-        idempotency  $TEST_STORE;
-        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
+--- http_config eval: $::inner
+--- config eval: $::outer
 --- client
 my @inner = (port => $ENV{TEST_NGINX_PORT_2});
 my %key = ('Idempotency-Key' => new_key(), Host => 'inner');
@@ -1287,11 +1278,7 @@ is(app_count('a'), 1, 'ran once');
             proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
         }
     }
---- config
-    location / {
-        idempotency  $TEST_STORE;
-        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
+--- config eval: $::outer
 --- client
 my @inner = (unix => "$ENV{TEST_NGINX_SERVER_ROOT}/inner.sock");
 

@@ -118,7 +118,9 @@ sub locked
 
 sub warm
 {
-    ok(wait_for(sub { http_post('/ok?op=z', 'x', key())->status == 200 }), 'it works');
+    my $at = shift || '';
+
+    ok(wait_for(sub { http_post("$at/ok?op=z", 'x', key())->status == 200 }), 'it works');
     $store->command('FLUSHALL');
 }
 
@@ -138,16 +140,29 @@ sub twice
     return $c;
 }
 
-# a request whose begin is not read before "pass", and is given up
+# a request whose begin is not read before "pass", and is given up; its copy
+# comes after $meanwhile, and its lock is given back after $then
 
-sub give_up
+sub given_up
 {
-    my ($uri, $key) = @_;
+    my ($meanwhile, $then) = @_;
+    my ($uri, $key) = ('/hasty/ok?op=a&hold=1', key());
 
-    ok(wait_for(sub { http_post('/hasty/ok?op=z', 'x', key())->status == 200 }), 'it works');
-    $store->command('FLUSHALL');
+    warm('/hasty');
     $proxy->tell('deaf');
     is(http_post($uri, 'x', $key)->error_code, 'STORE_UNAVAILABLE', 'it is given up');
+    $meanwhile->();
+    comes(1);
+    $then->() if $then;
+    given_back($uri, $key, 1);
+}
+
+# ... by another worker
+
+sub adopted
+{
+    given_up(@_);
+    error_log_like(qr/store "hasty": locks are given back for workers that are gone: 1/, 'by another worker');
 }
 
 # the first copy comes, and lays a lock
@@ -182,16 +197,18 @@ sub given_back
     is($r->body, "run $run\n", 'and the next one runs');
 }
 
+every_block(
+    http_config    => $stores,
+    config         => $locations,
+    client_timeout => 120,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: a begin, after the lock was given back
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- client
 main::warm();
 
@@ -205,10 +222,6 @@ main::given_back('/status/503?op=a', $key, 2);
 
 === TEST 2: a begin, after another one was found to run
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- client
 main::warm();
 
@@ -228,10 +241,6 @@ main::given_back('/status/503?op=a&hold=1', $key, 2);
 
 === TEST 3: a renewal, after the lock was given back
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- client
 main::warm();
 
@@ -251,45 +260,21 @@ main::given_back('/brief/status/503?op=a&hold=1', $key, 2);
 
 === TEST 4: a begin that was given up by a worker that exits
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- client
-my $key = main::key();
-main::give_up('/hasty/ok?op=a&hold=1', $key);
-ok(nginx_reload(), 'its worker exits');
-main::comes(1);
-
-main::given_back('/hasty/ok?op=a&hold=1', $key, 1);
-error_log_like(qr/store "hasty": locks are given back for workers that are gone: 1/, 'by another worker');
+main::adopted(sub { ok(nginx_reload(), 'its worker exits') });
 
 
 
 === TEST 5: a begin that was given up by a worker that is killed
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- provokes: exited on signal 9
 --- client
-my $key = main::key();
-main::give_up('/hasty/ok?op=a&hold=1', $key);
-kill_worker();
-main::comes(1);
-
-main::given_back('/hasty/ok?op=a&hold=1', $key, 1);
-error_log_like(qr/store "hasty": locks are given back for workers that are gone: 1/, 'by another worker');
+main::adopted(sub { kill_worker() });
 
 
 
 === TEST 6: a lock that a worker could not give back before it exited
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- client
 main::warm();
 
@@ -309,33 +294,21 @@ ok(wait_for(sub { main::locked() == 0 }, 20), 'another worker gives it back');
 
 === TEST 7: a release that the server refuses for the time being
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 120
 --- client
-my $key = main::key();
-main::give_up('/hasty/ok?op=a&hold=1', $key);
-main::refuse_releases();
-main::comes(1);
-sleep 4;
-is(main::locked(), 1, 'the lock is still there');
-main::accept_releases();
-
-main::given_back('/hasty/ok?op=a&hold=1', $key, 1);
+main::given_up(\&main::refuse_releases, sub {
+    sleep 4;
+    is(main::locked(), 1, 'the lock is still there');
+    main::accept_releases();
+});
 
 
 
 === TEST 8: many that were given up by a worker that exits
 --- store: redis postgres
---- workers: 1
 --- h2
---- http_config eval: $::stores
---- config eval: $::locations
 --- client_timeout: 180
 --- client
-ok(wait_for(sub { http_post('/slow/ok?op=z', 'x', main::key())->status == 200 }), 'it works');
-$::store->command('FLUSHALL');
+main::warm('/slow');
 $::proxy->tell('deaf');
 
 # sent before the first is given up, which ends their connection; what a busy

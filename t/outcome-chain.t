@@ -31,11 +31,29 @@ our $head = <<'_EOC_';
     }
 _EOC_
 
+# WORK in a handler: it calls the application by a connection of its own
+
+our %work = (lua => <<'_EOC_', perl => <<'_EOC_');
+            local socket = ngx.socket.tcp()
+            socket:connect("127.0.0.1", $TEST_NGINX_APP_PORT)
+            socket:send("GET /ok?op=" .. ngx.var.arg_op .. " HTTP/1.0\r\n\r\n")
+            socket:receive("*a")
+_EOC_
+            require IO::Socket::INET;
+            my $s = IO::Socket::INET->new(
+                PeerAddr => "127.0.0.1:$TEST_NGINX_APP_PORT");
+            my ($op) = $r->args =~ /op=(\w+)/;
+            print $s "GET /ok?op=$op HTTP/1.0\r\n\r\n";
+            my @answer = <$s>;
+_EOC_
+
 sub config
 {
-    my ($policy, $more) = @_;
+    my ($policy, $more, $language) = @_;
 
     (my $config = $::head) =~ s/\$TEST_POLICY/$policy/;
+
+    $more =~ s/^ *WORK\n/$work{$language}/mg if $language;
 
     return $config . $more;
 }
@@ -315,10 +333,7 @@ our $lua = <<'_EOC_';
     }
     location /socket {
         content_by_lua_block {
-            local socket = ngx.socket.tcp()
-            socket:connect("127.0.0.1", $TEST_NGINX_APP_PORT)
-            socket:send("GET /ok?op=" .. ngx.var.arg_op .. " HTTP/1.0\r\n\r\n")
-            socket:receive("*a")
+            WORK
 
             if ngx.var.arg_to then
                 return ngx.exec(ngx.var.arg_to)
@@ -366,10 +381,7 @@ our $lua = <<'_EOC_';
     }
     location @work {
         content_by_lua_block {
-            local socket = ngx.socket.tcp()
-            socket:connect("127.0.0.1", $TEST_NGINX_APP_PORT)
-            socket:send("GET /ok?op=" .. ngx.var.arg_op .. " HTTP/1.0\r\n\r\n")
-            socket:receive("*a")
+            WORK
             ngx.status = tonumber(ngx.var.arg_status)
             ngx.say("lua")
         }
@@ -500,13 +512,8 @@ our $others = <<'_EOC_';
     location @work {
         perl 'sub {
             my $r = shift;
-            require IO::Socket::INET;
-            my $s = IO::Socket::INET->new(
-                PeerAddr => "127.0.0.1:$TEST_NGINX_APP_PORT");
-            my ($op) = $r->args =~ /op=(\w+)/;
+            WORK
             my ($status) = $r->args =~ /status=(\d+)/;
-            print $s "GET /ok?op=$op HTTP/1.0\r\n\r\n";
-            my @answer = <$s>;
             $r->status($status);
             $r->send_http_header("text/plain");
             $r->print("perl\n");
@@ -527,13 +534,8 @@ our $others = <<'_EOC_';
     location /perl/work {
         perl 'sub {
             my $r = shift;
-            require IO::Socket::INET;
-            my $s = IO::Socket::INET->new(
-                PeerAddr => "127.0.0.1:$TEST_NGINX_APP_PORT");
-            my ($op) = $r->args =~ /op=(\w+)/;
+            WORK
             my ($to) = $r->args =~ /to=(\w+)/;
-            print $s "GET /ok?op=$op HTTP/1.0\r\n\r\n";
-            my @answer = <$s>;
             $r->internal_redirect("/perl/$to");
             return OK;
         }';
@@ -668,7 +670,7 @@ chains();
 
 === TEST 3: Lua, hold
 --- modules: lua
---- config eval: ::config('hold', $::lua)
+--- config eval: ::config('hold', $::lua, 'lua')
 --- user_files
 >>> sorry.html
 sorry
@@ -679,7 +681,7 @@ lua();
 
 === TEST 4: Lua, lease
 --- modules: lua
---- config eval: ::config('lease', $::lua)
+--- config eval: ::config('lease', $::lua, 'lua')
 --- user_files
 >>> sorry.html
 sorry
@@ -690,7 +692,7 @@ lua();
 
 === TEST 5: echo and perl, hold
 --- modules: echo perl
---- config eval: ::config('hold', $::others)
+--- config eval: ::config('hold', $::others, 'perl')
 --- client
 others();
 
@@ -698,7 +700,7 @@ others();
 
 === TEST 6: echo and perl, lease
 --- modules: echo perl
---- config eval: ::config('lease', $::others)
+--- config eval: ::config('lease', $::others, 'perl')
 --- client
 others();
 

@@ -64,14 +64,17 @@ sub ran_on_all
     return \%on;
 }
 
+every_block(
+    http_config => $http,
+    config      => $server,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: records are on all masters, and known on every host
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client
 my $other = start_host();
 $::cluster->reset_calls;
@@ -111,7 +114,6 @@ ok($other->stop, 'the other leaves');
 === TEST 2: one node of the configuration is enough
 --- store: redis
 --- http_config eval: $::http =~ s/NODES/ONE_NODE/r
---- config eval: $::server
 --- client
 is(scalar keys %{ ran_on_all(1) }, 3, 'it names the others');
 
@@ -119,8 +121,6 @@ is(scalar keys %{ ran_on_all(1) }, 3, 'it names the others');
 
 === TEST 3: a waiter on another host is woken, whichever node it is on
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client
 my $other = start_host();
 my (%on, @late);
@@ -166,8 +166,6 @@ ok($other->stop, 'the other leaves');
 
 === TEST 4: MOVED is followed, and the map is asked for again
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client
 my $on = ran_on_all(1);
 my ($from, $to) = $::cluster->masters;
@@ -207,8 +205,6 @@ $::cluster->wait_ready;
 
 === TEST 5: ASK is followed while a slot is on its way
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client
 my $on = ran_on_all(1);
 my ($from, $to) = $::cluster->masters;
@@ -252,8 +248,6 @@ $::cluster->wait_ready;
 
 === TEST 6: many redirects ask for the map once in a while
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client
 my $on = ran_on_all(25);
 my ($from, $to) = $::cluster->masters;
@@ -294,8 +288,6 @@ $::cluster->wait_ready;
 
 === TEST 7: a node that is down affects its slots only
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client_timeout: 90
 --- client
 my $on = ran_on_all(4);

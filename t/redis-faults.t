@@ -140,14 +140,17 @@ sub record
     return $name;
 }
 
+every_block(
+    http_config => $stores,
+    config      => $locations,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: the reply to a begin is lost
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/far/ok?op=warm', 'x', key());
 
@@ -168,8 +171,6 @@ is refused
 
 === TEST 2: the reply to a commit is lost
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/far/hold?op=a', 'x', $key);
@@ -189,8 +190,6 @@ error_log_unlike(qr/failed: |was not stored/, 'the commit succeeded');
 
 === TEST 3: the reply to a release is lost
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/far/status/503?op=a&hold=1', 'x', $key);
@@ -207,8 +206,6 @@ error_log_unlike(qr/failed: /, 'the release succeeded');
 
 === TEST 4: killed before begin
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/ok?op=warm', 'x', key());
 $::redis->kill_it;
@@ -241,8 +238,6 @@ cmp_ok(scalar(() = error_log() =~ /\[error\] .*to Redis at/g), '<', 3,
 
 === TEST 5: killed between begin and commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);
@@ -257,8 +252,6 @@ error_log_like(qr/\[warn\] .*commit in store "own" failed: .* kept here/, 'says 
 
 === TEST 6: restarted empty between begin and commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);
@@ -279,8 +272,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 7: restarted empty while the holder runs: the lock is laid anew
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/short/hold?op=a', 'x', $key);
@@ -301,8 +292,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 8: restarted during commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/far/hold?op=a', 'x', $key);
@@ -324,8 +313,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 9: restarted with its data
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 is(http_post('/kept/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
@@ -348,8 +335,6 @@ is(app_count('h'), 1, 'ran once');
 
 === TEST 10: LOADING
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/ok?op=warm', 'x', key());
 
@@ -377,8 +362,6 @@ is(app_count('l'), 1, 'ran once');
 
 === TEST 11: frozen
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
@@ -408,8 +391,6 @@ is(app_count('f1'), 0, 'none of them ran');
 
 === TEST 12: frozen between begin and commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);
@@ -427,8 +408,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 13: a client that goes away before begin is answered
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/far/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
@@ -448,8 +427,6 @@ is(app_count('a'), 1, 'once');
 
 === TEST 14: the same, and the connection breaks as well
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/far/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
@@ -470,8 +447,6 @@ ok(wait_for(sub { my @k = $::redis->keys; @k == 1 }), 'no lock is left');
 
 === TEST 15: SCRIPT FLUSH in between
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 http_post('/ok?op=warm', 'x', key());
@@ -494,8 +469,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 16: a replica
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 http_post('/ok?op=a', 'x', $key);
@@ -522,8 +495,6 @@ is(http_post('/ok?op=b', 'x', key())->body, "run 1\n", 'a master again');
 
 === TEST 17: full before begin
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 $::redis->command('CONFIG', 'SET', 'maxmemory', 1);
 
@@ -537,8 +508,6 @@ is(record(), undef, 'nothing is left');
 
 === TEST 18: full between begin and commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);
@@ -565,8 +534,6 @@ cmp_ok($::redis->command('PTTL', record()), '>', 3_600_000, 'for its ttl');
 
 === TEST 19: full while the holder runs: its lease is renewed
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/short/hold?op=a', 'x', $key);
@@ -590,8 +557,6 @@ cmp_ok(Time::HiRes::time() - $start, '<', 0.5 + grace(), 'at once');
 
 === TEST 20: records that are not ours, or broken
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 http_post('/ok?op=a', 'x', $key);
@@ -682,7 +647,6 @@ for my $v (1, 3) {
 === TEST 21: replies torn into single bytes
 --- store: redis
 --- http_config eval: $::stores =~ s/(PROXY_PORT;)/$1 timeout 60s;/r
---- config eval: $::locations
 --- client
 my $key = key();
 
@@ -705,8 +669,6 @@ $::proxy->tell('pass');
 
 === TEST 22: a reply too many
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/far/ok?op=warm', 'x', key());
 
@@ -733,8 +695,6 @@ error_log_like(qr/an unasked reply came|a reply does not fit its command/,
 
 === TEST 23: no reply at all, but bytes
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 http_post('/far/ok?op=warm', 'x', key());
@@ -748,8 +708,6 @@ error_log_like(qr/it does not speak the protocol/, 'the connection was dropped')
 
 === TEST 24: a server that closes every connection
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 $::proxy->tell('refuse');
 
@@ -768,8 +726,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 25: waiters while the subscriber can't connect
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/far/hold?op=a', 'x', $key);
@@ -789,8 +745,6 @@ is($w->read_response->body, "run 1\n", 'woken, or looked');
 
 === TEST 26: a reply that is another one's
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my ($one, $two) = (key(), key());
 
@@ -808,8 +762,6 @@ error_log_like(qr/a reply does not fit its command|an unasked reply came/, 'the 
 
 === TEST 27: Redis 6, which has none of the native commands
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 $::proxy->tell('cut');
 $::proxy->tell('old');
@@ -868,8 +820,6 @@ is(app_count('b'), 0, 'did not run');
 
 === TEST 29: a renewal that failed is tried again soon, not a third of the lease later
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $c = send_post('/twelve/hold?op=a', 'x', key());
 app_wait_parked('a');
@@ -890,8 +840,6 @@ is($c->read_response->body, "run 1\n", 'answered');
 
 === TEST 30: under hold the lock of a begin that was given up goes, however long Redis was away
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/far/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
@@ -912,8 +860,6 @@ is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'and can');
 
 === TEST 31: a large response
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 http_post('/size?op=warm&n=20000', 'x', key());
@@ -937,8 +883,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 32: the reply to a commit is lost
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 for my $n (10, 20000) {
     $::redis->command('FLUSHALL');
@@ -970,8 +914,6 @@ for my $n (10, 20000) {
 
 === TEST 33: the memory is full when a large response is committed
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/size?op=a&n=20000&hold=1', 'x', $key);
@@ -992,8 +934,6 @@ $::redis->command('CONFIG', 'SET', 'maxmemory', 0);
 
 === TEST 34: a commit, and the record is somebody else's by now
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/ok?op=warm', 'x', key());
 
@@ -1027,8 +967,6 @@ is(scalar(() = error_log() =~ /the lock had been lost to another request/g), 4,
 
 === TEST 35: a commit, and the record is gone
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 for my $n (10, 20000) {
     my $key = key();
@@ -1047,8 +985,6 @@ for my $n (10, 20000) {
 
 === TEST 36: a begin that comes late, behind the commit of another
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
@@ -1064,8 +1000,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 37: a lock that is taken over keeps that others wait
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);
@@ -1086,8 +1020,6 @@ app_release('a');
 
 === TEST 38: under hold a begin that comes after its own release leaves no lock
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/far/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
@@ -1113,8 +1045,6 @@ is(http_post('/held/ok?op=a', 'x', $key)->body, "run 1\n", 'others are not touch
 
 === TEST 39: a large commit that is never taken: given up in the middle of it
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $n = 12_000_000;
 my $key = key();
@@ -1135,8 +1065,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 40: a large commit is answered before it is sent: what is left of it is
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client_timeout: 120
 --- client
 for my $n (60_000, map { 500_000 * $_ } 2 .. 8) {
@@ -1166,7 +1094,6 @@ for my $n (60_000, map { 500_000 * $_ } 2 .. 8) {
 === TEST 41: many large ones at a time, each with its own bytes
 --- store: redis
 --- http_config eval: $::stores =~ s/(PROXY_PORT;)/$1 timeout 60s;/r
---- config eval: $::locations
 --- client
 my @n = map { 20_000 + 150_001 * $_ } 0 .. 12;
 my %key = map { $_ => key() } @n;

@@ -106,6 +106,11 @@ sub forget
     }
 }
 
+every_block(
+    http_config => $http,
+    config      => $server,
+);
+
 run_tests();
 
 __DATA__
@@ -113,7 +118,6 @@ __DATA__
 === TEST 1: Redis was flushed
 --- store: redis
 --- workers: 2
---- http_config eval: $::http
 --- config eval: $::server =~ s/_lease  30s/_lease 4s/r
 --- client_timeout: 60
 --- client
@@ -131,8 +135,6 @@ judge();
 
 === TEST 2: Redis is restarted empty, and the leases are long
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client_timeout: 90
 --- client
 my $other = start_host();
@@ -161,8 +163,6 @@ ok($other->stop, 'the other leaves');
 === TEST 3: a record that is given back lets one of the waiters run at once
 --- store: redis
 --- workers: 2
---- http_config eval: $::http
---- config eval: $::server
 --- client_timeout: 60
 --- client
 my $key = { 'Idempotency-Key' => new_key() };
@@ -191,8 +191,6 @@ The waiters come at any time before it is given back, the first of them while
 there is no subscriber yet.
 --- store: redis
 --- workers: 2
---- http_config eval: $::http
---- config eval: $::server
 --- client_timeout: 90
 --- client
 my @c;
@@ -214,8 +212,6 @@ error_log_unlike(qr/lost the record/, 'nothing was lost');
 
 === TEST 5: another request may use the key of one that was given back
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client
 my $key = { 'Idempotency-Key' => new_key() };
 my $c = send_post('/status/503?op=f&hold=1', 'x', $key);
@@ -233,7 +229,6 @@ is(http_post('/ok?op=f2', 'y', $key)->body, "run 1\n", 'and is kept');
 === TEST 6: the holder is gone, and the record, too
 --- store: redis
 --- workers: 2
---- http_config eval: $::http
 --- config eval: $::server =~ s/_lease  30s/_lease 3s/r
 --- client_timeout: 60
 --- client
@@ -258,7 +253,6 @@ is($::waiters[0]->read_response(10)->body, "run 2\n", 'and is answered');
         connect_timeout  2s;
         timeout          20s;
     }
---- config eval: $::server
 --- client_timeout: 120
 --- client
 $::set = start_sentinels();
@@ -293,7 +287,6 @@ $::set->stop;
         connect_timeout  2s;
         timeout          20s;
     }
---- config eval: $::server
 --- client_timeout: 120
 --- client
 $::cluster = start_cluster();
@@ -326,8 +319,6 @@ $::cluster->stop;
 That one's lease is over; the holder took over from it on the old master, which
 the new one did not learn, and still runs.  Its waiter is told so at once.
 --- store: redis
---- http_config eval: $::http
---- config eval: $::server
 --- client_timeout: 60
 --- client
 my $other = start_host();

@@ -132,14 +132,17 @@ sub no_errors
     is($redis->command('INFO', 'errorstats') =~ s/^#.*\s*//r, '', 'no error');
 }
 
+every_block(
+    http_config => $stores,
+    config      => $locations,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: a first execution and a replay
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 for my $n (0, 10, 5000, 1_000_000) {
     http_post('/size?n=1', 'x', key());
@@ -169,8 +172,6 @@ no_errors();
 
 === TEST 2: with a cache, what is left of a record is asked for
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/near/ok', 'x', key());
 
@@ -211,8 +212,6 @@ $c->read_response;
 
 === TEST 3: the life of a record is its ttl
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my %life = ('' => 3_600_000, '/minute' => 60_000, '/quick' => 3_600_000,
             '/grace' => 7_200_000, '/held' => 3_600_000);
@@ -250,8 +249,6 @@ is(commands(sub { http_post('/grace/ok?op=g', 'x', $key) }), 'pttl=1 set=1',
 
 === TEST 4: a release, and a renewal
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/status/503', 'x', key());
 ok(wait_for(sub { !record() }), 'released');
@@ -287,8 +284,6 @@ no_errors();
 
 === TEST 5: a large response for which somebody waits does not pass through a script
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 for my $n (10, 1_000_000) {
     my $key = key();
@@ -318,8 +313,6 @@ no_errors();
 
 === TEST 6: the lease ends when it does, however long the key lives
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- provokes: exited on signal 9
 --- client
 my $key = key();
@@ -347,8 +340,6 @@ is($::redis->record($name)->{s}, 2, 'completed');
 
 === TEST 7: a holder that lost its lock does not commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 http_post('/ok', 'x', key());
 
@@ -378,8 +369,6 @@ is(scalar(() = error_log() =~ /the lock had been lost to another request/g), 2,
 
 === TEST 8: a lock in progress, for who does not wait
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/nowait/hold?op=a', 'x', $key);
@@ -403,8 +392,6 @@ is(http_post('/nowait/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
 
 === TEST 9: a waiter elsewhere is woken by a commit
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $other = start_host(free_port());
 my $quickest = 9;
@@ -438,8 +425,6 @@ ok($other->stop, 'the other leaves');
 
 === TEST 10: replies that are another record's
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 # the same request under another key: nothing but its id tells the records apart
 my ($one, $two) = (key(), key());
@@ -482,8 +467,6 @@ error_log_unlike(qr/commit in store "far" failed/, 'it is no answer to a commit'
 
 === TEST 11: a waiter elsewhere is woken although the reply to the commit is lost
 --- store: redis
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $other = start_host(free_port());
 my $quickest = 9;

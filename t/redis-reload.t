@@ -58,14 +58,17 @@ sub left
     return Time::HiRes::time() - $start;
 }
 
+every_block(
+    http_config => $store,
+    config      => $locations,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: idle connections keep no worker
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 http_post('/ok?op=a', 'x', key());
 
@@ -87,8 +90,6 @@ is(http_post('/ok?op=b', 'x', key())->status, 200, 'the new one serves');
 
 === TEST 2: a begin is under way
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 http_post('/ok?op=warm', 'x', key());
 $::redis->command('FLUSHALL');
@@ -114,8 +115,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 3: a commit is under way
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my ($old) = nginx_workers();
 my $key = key();
@@ -140,8 +139,6 @@ is(http_post('/hold?op=a', 'x', $key)->body, "run 1\n", 'and replayed');
 
 === TEST 4: a release that nobody waits for is under way
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my ($old) = nginx_workers();
 
@@ -161,8 +158,6 @@ left($old, 5);
 
 === TEST 5: a waiter is woken in the old worker
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my ($old) = nginx_workers();
 my $key = key();
@@ -187,7 +182,6 @@ left($old, 5);
 --- store: redis
 --- http_config
     idempotency_store far redis { server 127.0.0.1:$TEST_NGINX_PROXY_PORT; }
---- config eval: $::locations
 --- client
 http_post('/ok?op=warm', 'x', key());
 my ($old) = nginx_workers();
@@ -207,8 +201,6 @@ $::redis->resume;
 
 === TEST 7: a worker is killed with a begin under way
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- provokes: exited on signal 9
 --- client
 http_post('/ok?op=warm', 'x', key());
@@ -231,8 +223,6 @@ is(app_count('a'), 1, 'once');
 
 === TEST 8: a worker is killed with a commit under way
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- provokes: exited on signal 9
 --- client
 my $key = key();

@@ -227,14 +227,17 @@ sub start_with
     nginx_reload() or die "no reload\n";
 }
 
+every_block(
+    http_config => $http,
+    config      => $location,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: the first names a replica, the others the master
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client
 start_with($::replica->{port}, ($::servers[0]{port}) x 2);
 
@@ -247,8 +250,6 @@ error_log_like(qr/can't connect to Redis at 127\.0\.0\.1:$::replica->{port}: it 
 
 === TEST 2: the first does not know the master, the second talks nonsense
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client
 start_with("*-1\r\n", "*2\r\n:1\r\n:2\r\n", $::servers[0]{port});
 
@@ -259,8 +260,6 @@ is(records($::servers[0]), 3, 'at the master');
 
 === TEST 3: nobody knows the master, then somebody does
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client
 start_with(("*-1\r\n") x 3);
 
@@ -276,8 +275,6 @@ error_log_like(qr/\[notice\] .*which server is the master: known again/, 'told')
 
 === TEST 4: one names another master while ours works
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client
 is(post(), 200, 'ran');
 
@@ -307,8 +304,6 @@ is(records($::servers[0]), $first, 'the other is left');
 
 === TEST 5: one names another master when ours is gone
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client
 is(post(), 200, 'ran');
 
@@ -325,8 +320,6 @@ $::servers[0]->spawn;
 
 === TEST 6: what is published
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client
 is(post(), 200, 'ran');
 
@@ -351,8 +344,6 @@ error_log_like(qr/\[notice\] .*the master "main" is at 127\.0\.0\.1:$two/, 'told
 
 === TEST 7: whichever of them publishes the newest configuration
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client_timeout: 60
 --- client
 my @ports = map { $_->{port} } @::servers;
@@ -385,8 +376,6 @@ for my $n (0 .. 2) {
 
 === TEST 8: an older configuration is not believed
 --- store: redis
---- http_config eval: $::http
---- config eval: $::location
 --- client_timeout: 60
 --- client
 my ($one, $two) = map { $_->{port} } @::servers;
@@ -442,7 +431,6 @@ $::http . '
             proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
         }
     }'
---- config eval: $::location
 --- client_timeout: 60
 --- client
 sub any
@@ -477,7 +465,6 @@ is_deeply([ keys %status ], [ 200 ], 'and nobody is refused');
 === TEST 10: nothing is asked of a master that is about to be replaced
 --- store: redis
 --- http_config eval: $::http =~ s/master=main;/master=main; timeout 10s;/r
---- config eval: $::location
 --- client_timeout: 60
 --- client
 my ($one, $two) = map { $_->{port} } @::servers;

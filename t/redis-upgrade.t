@@ -62,14 +62,17 @@ sub ran_before
     return $name;
 }
 
+every_block(
+    http_config => $store,
+    config      => $locations,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: what is completed is replayed
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 for my $n (0, 10, 100_000) {
     $::redis->command('FLUSHALL');
@@ -95,8 +98,6 @@ for my $n (0, 10, 100_000) {
 
 === TEST 2: another request under that key is a conflict
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my $key = key();
 ran_before('/ok?op=a', $key);
@@ -107,8 +108,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 3: what can't be replayed says so
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my $key = key();
 ran_before('/ok?op=a', $key, { s => 3, r => 4, b => '' });
@@ -119,8 +118,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 4: a holder of that version is waited for
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my $key = key();
 my $name = ran_before('/ok?op=a', $key, { s => 1, b => '', g => 40_000 });
@@ -147,8 +144,6 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 5: a holder of that version that is gone
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my $key = key();
 my $name = ran_before('/ok?op=a', $key, { s => 1, b => '', g => 200_000 });
@@ -168,8 +163,6 @@ is(app_count('h'), 1, 'ran once');
 
 === TEST 6: a holder that lost its lock to one of that version
 --- store: redis
---- http_config eval: $::store
---- config eval: $::locations
 --- client
 my $key = key();
 my $c = send_post('/hold?op=a', 'x', $key);

@@ -101,15 +101,17 @@ sub stall
     return $c;
 }
 
+every_block(
+    http_config => $stores,
+    config      => $locations,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: another host took over: the worker does not run beside it
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $host = start_host();
 warm($port, $host->{port});
@@ -134,9 +136,6 @@ ok($host->stop, 'the other host leaves');
 
 === TEST 2: nobody did: it runs, and nothing was taken over
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 warm($port);
 
@@ -165,9 +164,6 @@ error_log_unlike(qr/ran out without an outcome/, 'it is nobody else\'s lock');
 
 === TEST 3: the client goes away while the worker stands still
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $host = start_host();
 warm($port, $host->{port});
@@ -191,9 +187,6 @@ ok($host->stop, 'the other host leaves');
 
 === TEST 4: two records cover it
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $host = start_host();
 warm($port, $host->{port});
@@ -216,9 +209,6 @@ ok($host->stop, 'the other host leaves');
 
 === TEST 5: with a fallback
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
---- config eval: $::locations
 --- client
 my $host = start_host();
 warm($port, $host->{port});
@@ -241,8 +231,6 @@ ok($host->stop, 'the other host leaves');
 
 === TEST 6: a store that answers later than a lease lasts, each time
 --- store: redis postgres
---- workers: 1
---- http_config eval: $::stores
 --- config eval: $::locations =~ s/lease  1s/lease  100ms/r
 --- client_timeout: 60
 --- client

@@ -47,7 +47,7 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep grace start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load start_postgres start_remote store_server
+        check_load start_postgres start_remote store_server every_block
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -217,9 +217,19 @@ if ($Store eq 'postgres') {
 
 # --- the life of a block --------------------------------------------------
 
+# Sections of all blocks of a file; one that has such a section keeps its own.
+
+my %Every;
+
+sub every_block { %Every = @_ }
+
 sub prepare_block
 {
     my $block = shift;
+
+    for (grep { !defined $block->$_ } keys %Every) {
+        $block->set_value($_, $Every{$_});
+    }
 
     my $skip = reason_to_skip($block);
 
