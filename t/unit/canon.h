@@ -119,4 +119,44 @@ feed(feed_pt handler, void *reader, const void *data, size_t len, int piece)
 }
 
 
+/* two bodies; "run" makes the digest of one, fed in pieces of a size */
+
+typedef struct {
+    const char  *one;
+    size_t       one_len;
+    const char  *two;
+    size_t       two_len;
+} pair_t;
+
+typedef ngx_int_t (*run_pt)(void *options, const void *text, size_t len,
+    int piece, u_char *digest);
+
+
+/* 1: the same; 0: different; -1: one has no digest, or it depends on cuts */
+
+static ngx_inline int
+compare(run_pt run, void *options, const pair_t *pair)
+{
+    int     piece;
+    u_char  one[DIGEST_LEN], two[DIGEST_LEN], again[DIGEST_LEN];
+
+    if (run(options, pair->one, pair->one_len, 0, one) != NGX_OK
+        || run(options, pair->two, pair->two_len, 0, two) != NGX_OK)
+    {
+        return -1;
+    }
+
+    for (piece = -3; piece < 5; piece++) {
+        if (run(options, pair->two, pair->two_len, ngx_max(piece, -1), again)
+            != NGX_OK
+            || memcmp(two, again, DIGEST_LEN) != 0)
+        {
+            return -1;
+        }
+    }
+
+    return memcmp(one, two, DIGEST_LEN) == 0;
+}
+
+
 #endif /* _CANON_H_INCLUDED_ */

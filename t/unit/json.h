@@ -40,8 +40,7 @@ feed_json(void *reader, const u_char *p, size_t len)
 
 
 static ngx_inline ngx_int_t
-run(ngx_http_idem_json_options_t *options, const void *text,
-    size_t len, int piece, u_char *digest)
+run(void *options, const void *text, size_t len, int piece, u_char *digest)
 {
     ngx_int_t              rc, done_rc;
     ngx_http_idem_json_t  *j;
