@@ -245,11 +245,16 @@ test_depth(void)
     is(run(&options, text, 500000, 1000, digest), NGX_DECLINED,
        "100,000 open objects");
 
-    /* yyjson has the text as well */
+    /*
+     * Nothing grows with the depth.  yyjson parses a text as a whole, so it is
+     * collected first: the buffer doubles, up to twice the text, and while it
+     * grows there is the one before, up to the text.
+     */
 
-    n = (strcmp(ngx_http_idem_json_parser->name, "yyjson") == 0) ? 500000 : 0;
+    n = (strcmp(ngx_http_idem_json_parser->name, "yyjson") == 0)
+        ? 3 * 500000 : 0;
 
-    ok(memory.peak < 300000 + n,
+    ok(memory.peak < 32768 + n,
        "they take %zu bytes of memory", memory.peak);
 
     options.depth = 100000;
