@@ -1,9 +1,9 @@
 # Copyright (C) the contributors of ngx_http_idempotency_module
 # SPDX-License-Identifier: BSD-2-Clause
 
-# idempotency_admin on PostgreSQL, beyond what t/admin.t asks of every store: a
-# deletion reaches the caches of other hosts, long lists, rights that are
-# missing, labels, and a server that is away.
+# idempotency_admin on PostgreSQL, beyond what t/admin.t and t/admin-remote.t ask
+# of every store: caches that listen, long lists, rights that are missing, and
+# labels.
 
 use strict;
 use warnings;
@@ -13,12 +13,11 @@ use Test::Nginx::Socket 'no_plan';
 use Digest::SHA ();
 use JSON::PP;
 
-our ($pg, $proxy);
+our $pg;
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres') {
     $pg = start_postgres('max_connections=60');
     $ENV{TEST_NGINX_OWN_PORT} = $pg->{port};
-    $proxy = start_redis_proxy($pg);
     $pg->sql('CREATE ROLE plain LOGIN; GRANT idempotency_nginx TO plain',
              user => 'keeper');
 }
@@ -65,32 +64,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: a deletion reaches the caches of other hosts
---- store: postgres
---- http_config eval: ::own('cache copies:1m ttl=60s;')
---- config eval: $::api
---- client
-my $other = start_host(free_port());
-my @there = (port => $other->{port});
-my $key = new_key();
-
-my $id = post('/ok?op=a', $key)->header('X-Record');
-
-is(post('/ok?op=a', $key, @there)->header('X-Status'), 'REPLAYED',
-   'the other host has a copy by now');
-
-is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
-   1, 'deleted here');
-is(post('/ok?op=a', $key)->body, "run 2\n", 'this host forgot it at once');
-
-ok(wait_for(sub { post('/ok?op=a', $key, @there)->body eq "run 2\n" }, 10),
-   'and so did the other, long before its copy was too old');
-is(app_count('a'), 2, 'it ran once more, and no more');
-ok($other->stop, 'it left in order');
-
-
-
-=== TEST 2: who keeps copies listens before anybody asks, and again afterwards
+=== TEST 1: who keeps copies listens before anybody asks, and again afterwards
 --- store: postgres
 --- http_config eval: ::own('cache copies:1m ttl=60s;')
 --- config eval: $::api
@@ -115,7 +89,7 @@ ok(wait_for(sub { post('/ok?op=b', $key)->body eq "run 2\n" }, 10),
 
 
 
-=== TEST 3: a list of several slices, with rows that are no records in it
+=== TEST 2: a list of several slices, with rows that are no records in it
 --- store: postgres
 --- http_config eval: ::own('')
 --- config eval: $::api
@@ -170,7 +144,7 @@ is($::pg->sql("SELECT count(*) FROM idempotency.idempotency_keys "
 
 
 
-=== TEST 4: without the right to, records are seen by their id only
+=== TEST 3: without the right to, records are seen by their id only
 --- store: postgres
 --- http_config eval: ::own('', 'plain')
 --- config eval: $::api . "location = /stats { idempotency_stats json; }\n"
@@ -209,7 +183,7 @@ for ([ '4c0003000161', '4c0003000161' ], [ '', '' ], [ '4c', '' ]) {
 
 
 
-=== TEST 5: a schema that was installed before there was any of this
+=== TEST 4: a schema that was installed before there was any of this
 --- store: postgres
 --- http_config eval: ::own('')
 --- config eval: $::api
@@ -236,29 +210,7 @@ is(http_get("/ops/records/shared/$id")->status, 200, 'and then it works');
 
 
 
-=== TEST 6: a server that is away
---- store: postgres
---- http_config
-    idempotency_store shared postgres {
-        server           127.0.0.1:$TEST_NGINX_DEAD_PORT;
-        database         idempotency;
-        user             nginx;
-        connect_timeout  200ms;
-        timeout          200ms;
-    }
---- config eval: $::api
---- client
-my $r = http_get('/ops/health');
-
-is($r->status, 503, 'not well');
-is($r->json->{stores}[0]{ok}, JSON::PP::false, 'which');
-ok($r->json->{stores}[0]{error}, 'and why');
-is(http_get('/ops/records/shared')->json->{error}{code}, 'STORE_UNAVAILABLE',
-   'no list, but a clear word');
-
-
-
-=== TEST 7: labels are columns, for people and for deletion
+=== TEST 5: labels are columns, for people and for deletion
 --- store: postgres
 --- http_config eval: ::own('')
 --- config
@@ -363,7 +315,7 @@ ok(!$::pg->psql(user => 'postgres', sql => 'SELECT idempotency.idempotency_forge
 
 
 
-=== TEST 7: a deletion reaches an outbox of another host
+=== TEST 6: a deletion reaches an outbox of another host
 --- store: postgres
 --- http_config eval: ::own('')
 --- config eval: $::api
@@ -388,32 +340,3 @@ is(http_get("/ops/records/shared/$id")->status, 404, 'it does not come back');
 is(post('/ok?op=x', $key)->body, "run 2\n", 'the key runs again');
 is(post('/ok?op=x', $key)->body, "run 2\n", 'once');
 like($commit->(), qr/^\s*0\s*$/, 'and the old commit stays lost');
-
-
-
-=== TEST 9: a lost reply to a removal, and a reload with one under way
-What is lost is the reply to the removal: nothing else is asked meanwhile.
---- store: postgres
---- http_config eval
-::own('purge off; wake poll;') =~ s/\$TEST_NGINX_OWN_PORT/$::proxy ? $::proxy->{port} : 1/er
-          =~ s/timeout +5s/timeout 30s/r
---- config eval: $::api
---- client
-my $key = new_key();
-my $id = post('/ok?op=d', $key)->header('X-Record');
-
-$::proxy->tell('lose');
-is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
-   1, 'deleted, although its reply was lost');
-is(http_get("/ops/records/shared/$id")->status, 404, 'it is gone');
-is(http_request('DELETE', "/ops/records/shared/$id", '', {})->status, 404,
-   'there is none to be deleted twice');
-is(post('/ok?op=d', $key)->body, "run 2\n", 'it runs again');
-
-$::proxy->tell('hold');
-my $c = send_request('DELETE', "/ops/records/shared/$id", '', {});
-ok(nginx_reload(), 'a reload');
-$::proxy->tell('cut');
-is(($c->read_response(40) or die 'no answer')->json->{deleted}, 1,
-   'the old worker answers');
-is(post('/ok?op=d', $key)->body, "run 3\n", 'it runs again');

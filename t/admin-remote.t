@@ -12,12 +12,16 @@ use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
 
-our ($redis, $cluster, $proxy);
+our ($store, $cluster, $proxy);
 
-if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis();
-    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
-    $proxy = start_redis_proxy($redis);
+our $is_redis = ($ENV{IDEMPOTENCY_STORE} || '') eq 'redis';
+
+if ($store = start_remote()) {
+    $ENV{TEST_NGINX_OWN_PORT} = $store->{port};
+    $proxy = start_redis_proxy($store);
+}
+
+if ($is_redis) {
     $cluster = start_cluster(masters => 3, replicas => 0);
     $ENV{TEST_NGINX_CLUSTER} = join ' ', $cluster->servers;
 }
@@ -37,13 +41,6 @@ our $api = <<'_EOC_';
     }
 _EOC_
 
-our $cached = <<'_EOC_';
-    idempotency_store shared redis {
-        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
-        cache   copies:1m ttl=60s;
-    }
-_EOC_
-
 sub post {
     my ($uri, $key, @o) = @_;
 
@@ -55,8 +52,12 @@ run_tests();
 __DATA__
 
 === TEST 1: a deletion reaches the caches of other hosts
---- store: redis
---- http_config eval: $::cached
+--- store: redis postgres
+--- http_config
+    idempotency_store shared $TEST_REMOTE {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+        cache   copies:1m ttl=60s;
+    }
 --- config eval: $::api
 --- client
 my $other = start_host(free_port());
@@ -69,15 +70,15 @@ is(post('/ok?op=a', $key, @there)->header('X-Status'), 'REPLAYED',
    'the other host has a copy by now');
 
 # it hears of deletions
-ok(wait_for(sub { ($::redis->command('PUBSUB', 'NUMSUB',
-                   @{ $::redis->command('PUBSUB', 'CHANNELS') })->[1] || 0) >= 2
-                }, 5), 'both hosts listen');
+ok(wait_for(sub { ($::store->command('PUBSUB', 'NUMSUB',
+                   @{ $::store->command('PUBSUB', 'CHANNELS') })->[1] || 0) >= 2
+                }, 5), 'both hosts listen') if $::is_redis;
 
 is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
    1, 'deleted here');
 is(post('/ok?op=a', $key)->body, "run 2\n", 'this host forgot it at once');
 
-ok(wait_for(sub { post('/ok?op=a', $key, @there)->body eq "run 2\n" }, 5),
+ok(wait_for(sub { post('/ok?op=a', $key, @there)->body eq "run 2\n" }, 10),
    'and so did the other, long before its copy was too old');
 is(app_count('a'), 2, 'it ran once more, and no more');
 ok($other->stop, 'it left in order');
@@ -120,9 +121,9 @@ is(http_get("/ops/records/shared/$one")->status, 404, 'they are gone');
 
 
 === TEST 3: a store that is away
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis {
+    idempotency_store shared $TEST_REMOTE {
         server           127.0.0.1:$TEST_NGINX_DEAD_PORT;
         connect_timeout  200ms;
         timeout          200ms;
@@ -144,9 +145,9 @@ is($list->json->{error}{code}, 'STORE_UNAVAILABLE', 'but a clear word');
 
 
 === TEST 4: a deletion reaches an outbox of another host
---- store: redis
+--- store: redis postgres
 --- http_config
-    idempotency_store shared redis {
+    idempotency_store shared $TEST_REMOTE {
         server   127.0.0.1:$TEST_NGINX_OWN_PORT;
         timeout  500ms;
     }
@@ -156,8 +157,8 @@ my $other = start_host(free_port());
 my @there = (port => $other->{port});
 
 # this host is behind a proxy from now on, the other is not
-my $proxy = start_redis_proxy($::redis);
-edit_config(sub { s/127\.0\.0\.1:$::redis->{port}/127.0.0.1:$proxy->{port}/ });
+my $proxy = start_redis_proxy($::store);
+edit_config(sub { s/127\.0\.0\.1:$::store->{port}/127.0.0.1:$proxy->{port}/ });
 ok(nginx_reload(), 'behind a proxy');
 
 my $key = new_key();
@@ -172,7 +173,7 @@ my $id = $r->header('X-Record');
 my $outbox = sub { http_get('/stats')->json->{stores}[0]{outbox} };
 
 ok(wait_for(sub { $outbox->()->{kept} }, 10), 'in the outbox');
-$::redis->command('FLUSHALL');
+$::store->command('FLUSHALL');
 
 is(http_request('DELETE', "/ops/records/shared/$id", '', {}, @there)->status,
    404, 'the other host knows of none');
@@ -190,13 +191,15 @@ ok($other->stop, 'the other left in order');
 
 
 === TEST 5: a lost reply to a removal, and a reload with one under way
---- store: redis
+What is lost is the reply to the removal: nothing else is asked meanwhile.
+--- store: redis postgres
 --- http_config eval
-"    idempotency_store shared redis {
-        server   127.0.0.1:" . ($::proxy ? $::proxy->{port} : 1) . ";
+'    idempotency_store shared $TEST_REMOTE {
+        server   127.0.0.1:' . ($::proxy ? $::proxy->{port} : 1) . ';
         timeout  30s;
+        ' . ($::is_redis ? '' : 'purge off; wake poll;') . '
     }
-"
+'
 --- config eval: $::api
 --- client
 my $key = new_key();
