@@ -42,28 +42,6 @@ _EOC_
 
 sub nap { select undef, undef, undef, shift }
 
-# what has to be true after anything
-
-sub judge
-{
-    my ($load, $r, $since) = @_;
-
-    diag(sprintf '%d keys, %d answers, %d refused (%s), %d acknowledged, '
-                 . '%d ran twice; none refused %.1f s later, none answered '
-                 . 'for %.1f s',
-         $r->{keys}, $r->{answers}, $r->{refused},
-         join(', ', map { "$r->{codes}{$_} $_" } sort keys %{ $r->{codes} }),
-         $r->{acknowledged}, scalar @{ $r->{twice} },
-         $load->recovery($since), $load->gap($since));
-
-    cmp_ok($r->{keys}, '>', 50, 'there was load');
-    cmp_ok($r->{acknowledged}, '>', $r->{keys} / 2, 'most were acknowledged');
-    is_deeply($r->{unanswered}, [], 'every key was answered in the end');
-    is_deeply($r->{none}, [], 'by an execution');
-    is_deeply($r->{broken}, [],
-              'acknowledged keys ran once and have one answer');
-}
-
 run_tests();
 
 __DATA__
@@ -87,7 +65,7 @@ nap(2);
 $load->stop;
 
 $::cluster->heal;
-judge($load, check_load($load, $other), $since);
+judge_load($load, check_load($load, $other), $since);
 ok($other->stop, 'the other leaves');
 
 
@@ -121,7 +99,7 @@ my @wrong = grep { my $f = $r->{first}{$_};
 
 is_deeply(\@wrong, [], 'what was not under way ran once');
 $r->{broken} = [];
-judge($load, $r, $since);
+judge_load($load, $r, $since);
 ok($other->stop, 'the other leaves');
 
 
@@ -147,7 +125,7 @@ nap(1.5);
 $load->stop;
 
 $::cluster->heal;
-judge($load, check_load($load, $other), $since);
+judge_load($load, check_load($load, $other), $since);
 ok($other->stop, 'the other leaves');
 
 
@@ -189,7 +167,7 @@ cmp_ok($moved, '>', 10, "$moved records moved");
 
 $::cluster->heal;
 my $r = check_load($load, $other);
-judge($load, $r, $since);
+judge_load($load, $r, $since);
 is_deeply($r->{twice}, [], 'nothing ran twice');
 is($r->{refused}, 0, 'and nothing was refused');
 ok($other->stop, 'the other leaves');
@@ -225,7 +203,7 @@ nap(0.5);
 $load->stop;
 
 my $r = check_load($load, $other);
-judge($load, $r, $since);
+judge_load($load, $r, $since);
 is_deeply($r->{twice}, [], 'nothing ran twice');
 ok($other->stop, 'the other leaves');
 

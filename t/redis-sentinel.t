@@ -52,27 +52,6 @@ sub post
     return http_post($uri, 'x', { 'Idempotency-Key' => $key }, %o);
 }
 
-sub judge
-{
-    my ($load, $r, $since, $part) = @_;
-
-    diag(sprintf '%d keys, %d answers, %d refused (%s), %d acknowledged, '
-                 . '%d ran twice; none refused %.1f s later, none answered '
-                 . 'for %.1f s',
-         $r->{keys}, $r->{answers}, $r->{refused},
-         join(', ', map { "$r->{codes}{$_} $_" } sort keys %{ $r->{codes} }),
-         $r->{acknowledged}, scalar @{ $r->{twice} },
-         $load->recovery($since), $load->gap($since));
-
-    cmp_ok($r->{keys}, '>', 50, 'there was load');
-    cmp_ok($r->{acknowledged}, '>', $r->{keys} * ($part || 0.5),
-           'enough were acknowledged');
-    is_deeply($r->{unanswered}, [], 'every key was answered in the end');
-    is_deeply($r->{none}, [], 'by an execution');
-    is_deeply($r->{broken}, [],
-              'acknowledged keys ran once and have one answer');
-}
-
 run_tests();
 
 __DATA__
@@ -137,7 +116,7 @@ nap(2);
 $load->stop;
 
 my $r = check_load($load, $other);
-judge($load, $r, $since);
+judge_load($load, $r, $since);
 cmp_ok($new->round_trips, '>', 20, 'the new master was asked');
 error_log_like(qr/store "s".*master.*127\.0\.0\.1:$new->{port}/, 'logged');
 ok($other->stop, 'the other leaves');
@@ -174,7 +153,7 @@ is($old->errors('READONLY'), 0, 'the former master is left');
 $load->stop;
 
 my $r = check_load($load, $other);
-judge($load, $r, $since, 0.05);
+judge_load($load, $r, $since, 0.05);
 ok($other->stop, 'the other leaves');
 
 
@@ -205,7 +184,7 @@ my $calls = $old->calls;
 is_deeply([ grep { $calls->{$_} } qw(set delifeq eval evalsha) ], [], 'nobody asks it');
 $load->stop;
 
-judge($load, check_load($load, $other), $since);
+judge_load($load, check_load($load, $other), $since);
 ok($other->stop, 'the other leaves');
 
 
@@ -312,7 +291,7 @@ nap(1.5);
 $load->stop;
 
 my $r = check_load($load, $other);
-judge($load, $r, $since);
+judge_load($load, $r, $since);
 is_deeply($r->{twice}, [], 'nothing ran twice');
 ok($other->stop, 'the other leaves');
 

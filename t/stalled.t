@@ -101,6 +101,31 @@ sub stall
     return $c;
 }
 
+# ... and another host runs the same when the lease is over
+
+sub taken_over
+{
+    my ($at) = @_;
+
+    my $host = start_host();
+    my $key = key();
+
+    warm($port, $host->{port});
+
+    my $c = stall("$at/hold?op=a", $key);
+    my $other = send_post("$at/hold?op=a", 'x', $key, port => $host->{port});
+    is(app_wait_parked('a'), 1, 'the other host runs it when the lease is over');
+
+    kill CONT => $worker;
+    is(app_wait('a', 2, 2), 0, 'the worker does not');
+
+    app_release('a');
+    is($_->read_response->body, "run 1\n", 'both have the one answer')
+        for $other, $c;
+    is(app_count('a'), 1, 'ran once');
+    ok($host->stop, 'the other host leaves');
+}
+
 every_block(
     http_config => $stores,
     config      => $locations,
@@ -113,24 +138,8 @@ __DATA__
 === TEST 1: another host took over: the worker does not run beside it
 --- store: redis postgres
 --- client
-my $host = start_host();
-warm($port, $host->{port});
-
-my $key = key();
-my $c = stall('/hold?op=a', $key);
-
-my $other = send_post('/hold?op=a', 'x', $key, port => $host->{port});
-is(app_wait_parked('a'), 1, 'the other host runs it when the lease is over');
-
-kill CONT => $::worker;
-is(app_wait('a', 2, 2), 0, 'the worker does not');
-
-app_release('a');
-is($_->read_response->body, "run 1\n", 'both have the one answer')
-    for $other, $c;
-is(app_count('a'), 1, 'ran once');
+taken_over('');
 error_log_like(qr/\[warn\] .*was over before its lock was seen/, 'it says so');
-ok($host->stop, 'the other host leaves');
 
 
 
@@ -188,44 +197,14 @@ ok($host->stop, 'the other host leaves');
 === TEST 4: two records cover it
 --- store: redis postgres
 --- client
-my $host = start_host();
-warm($port, $host->{port});
-
-my $key = key();
-my $c = stall('/two/hold?op=a', $key);
-my $other = send_post('/two/hold?op=a', 'x', $key, port => $host->{port});
-is(app_wait_parked('a'), 1, 'the other host runs it when the lease is over');
-
-kill CONT => $::worker;
-is(app_wait('a', 2, 2), 0, 'the worker does not');
-
-app_release('a');
-is($_->read_response->body, "run 1\n", 'both have the one answer')
-    for $other, $c;
-is(app_count('a'), 1, 'ran once');
-ok($host->stop, 'the other host leaves');
+taken_over('/two');
 
 
 
 === TEST 5: with a fallback
 --- store: redis postgres
 --- client
-my $host = start_host();
-warm($port, $host->{port});
-
-my $key = key();
-my $c = stall('/both/hold?op=a', $key);
-my $other = send_post('/both/hold?op=a', 'x', $key, port => $host->{port});
-is(app_wait_parked('a'), 1, 'the other host runs it when the lease is over');
-
-kill CONT => $::worker;
-is(app_wait('a', 2, 2), 0, 'the worker does not');
-
-app_release('a');
-is($_->read_response->body, "run 1\n", 'both have the one answer')
-    for $other, $c;
-is(app_count('a'), 1, 'ran once');
-ok($host->stop, 'the other host leaves');
+taken_over('/both');
 
 
 

@@ -47,7 +47,8 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep grace start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load start_postgres start_remote store_server every_block
+        check_load judge_load start_postgres start_remote store_server
+        every_block
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -1019,6 +1020,34 @@ sub check_load
     # what they log while all keys are asked for once more does not count
     return $load->check($counts, error_log(),
                         map { $_->error_log } @hosts);
+}
+
+
+# Whether that is in order, whatever happened at the time $since: more than
+# $part of the keys, a half, were acknowledged, and each of those ran once.
+
+sub judge_load
+{
+    my ($load, $r, $since, $part) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    Test::More::diag(sprintf
+         '%d keys, %d answers, %d refused (%s), %d acknowledged, %d ran twice; '
+         . 'none refused %.1f s later, none answered for %.1f s',
+         $r->{keys}, $r->{answers}, $r->{refused},
+         join(', ', map { "$r->{codes}{$_} $_" } sort keys %{ $r->{codes} }),
+         $r->{acknowledged}, scalar @{ $r->{twice} },
+         $load->recovery($since), $load->gap($since));
+
+    Test::More::cmp_ok($r->{keys}, '>', 50, 'there was load');
+    Test::More::cmp_ok($r->{acknowledged}, '>', $r->{keys} * ($part || 0.5),
+                       'enough were acknowledged');
+    Test::More::is_deeply($r->{unanswered}, [],
+                          'every key was answered in the end');
+    Test::More::is_deeply($r->{none}, [], 'by an execution');
+    Test::More::is_deeply($r->{broken}, [],
+                          'acknowledged keys ran once and have one answer');
 }
 
 
