@@ -258,7 +258,7 @@ for my $i (1 .. 45) {
     $id{ post("/ok?op=l$i", new_key())->header('X-Record') } = 1;
 }
 
-my $big = post('/ok?op=gone', new_key());
+post('/ok?op=gone', new_key());
 
 my @all = all('records/STORE?limit=7');
 my %seen;

@@ -397,7 +397,6 @@ my %headers = ('Idempotency-Key' => "$mark-key",
                'Content-Type'    => 'application/json');
 
 my $body = qq({"secret_id":"$mark-id","card":"$mark-card"});
-my $answer = "header=Set-Cookie:%20s";
 
 for my $path ('', '/member', '/derived', '/dry') {
     my %h = (%headers, 'Idempotency-Key' => "$mark-key" . ($path =~ s{/}{-}r));

@@ -24,8 +24,6 @@ our $app = <<'CONF';
     }
 CONF
 
-our %n;
-
 sub call
 {
     my ($uri, $body, $answer, %headers) = @_;

@@ -158,8 +158,9 @@ typedef struct {
 } ngx_http_idem_list_t;
 
 /*
- * Events that a store keeps for all hosts, in the order of arrival.  They are
- * read, and removed, in slices: "more" is set if the end was not reached.
+ * The audit trail: events that a store keeps for all hosts, in the order of
+ * arrival.  They are read, and removed, in slices: "more" is set if the end
+ * was not reached.
  */
 
 typedef struct {
