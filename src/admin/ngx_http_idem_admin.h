@@ -138,7 +138,10 @@ void ngx_http_idem_admin_host(ngx_http_idem_store_t *store,
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
 
-/* r->write_event_handler of an event stream */
+/* of an event stream: its header, bytes, and r->write_event_handler */
+ngx_int_t ngx_http_idem_admin_stream(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
+    u_char *last);
 void ngx_http_idem_follow_write(ngx_http_request_t *r);
 
 /* ..._admin_trail.c */

@@ -92,13 +92,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
     f->at = ngx_http_idem_tap_now();
     ngx_http_idem_tap_follow();
 
-    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = NGX_HTTP_OK;
-    ngx_http_clear_content_length(r);
-
-    rc = ngx_http_send_header(r);
+    rc = ngx_http_idem_admin_stream(r);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
@@ -264,15 +258,38 @@ ngx_http_idem_follow_gather(ngx_http_idem_events_t *f)
 static ngx_int_t
 ngx_http_idem_follow_send(ngx_http_idem_events_t *f, u_char *last)
 {
+    f->sent = ngx_current_msec;
+
+    return ngx_http_idem_admin_stream_send(f->request, f->buf, last);
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_stream(ngx_http_request_t *r)
+{
+    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = NGX_HTTP_OK;
+    ngx_http_clear_content_length(r);
+
+    return ngx_http_send_header(r);
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
+    u_char *last)
+{
     ngx_buf_t    *b;
     ngx_chain_t   out;
 
-    b = ngx_calloc_buf(f->request->pool);
+    b = ngx_calloc_buf(r->pool);
     if (b == NULL) {
         return NGX_ERROR;
     }
 
-    b->pos = f->buf;
+    b->pos = p;
     b->last = last;
     b->memory = 1;
     b->flush = 1;
@@ -280,9 +297,7 @@ ngx_http_idem_follow_send(ngx_http_idem_events_t *f, u_char *last)
     out.buf = b;
     out.next = NULL;
 
-    f->sent = ngx_current_msec;
-
-    return ngx_http_output_filter(f->request, &out);
+    return ngx_http_output_filter(r, &out);
 }
 
 

@@ -472,13 +472,7 @@ ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
 
     r = t->request;
 
-    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = NGX_HTTP_OK;
-    ngx_http_clear_content_length(r);
-
-    rc = ngx_http_send_header(r);
+    rc = ngx_http_idem_admin_stream(r);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return NGX_ERROR;
@@ -529,26 +523,10 @@ static ngx_int_t
 ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t, u_char *p,
     u_char *last)
 {
-    ngx_buf_t    *b;
-    ngx_chain_t   out;
-
-    b = ngx_calloc_buf(t->request->pool);
-    if (b == NULL) {
-        return NGX_ERROR;
-    }
-
-    b->pos = p;
-    b->last = last;
-    b->memory = 1;
-    b->flush = 1;
-
-    out.buf = b;
-    out.next = NULL;
-
     t->sent = ngx_current_msec;
 
-    return ngx_http_output_filter(t->request, &out) == NGX_ERROR ? NGX_ERROR
-                                                                 : NGX_OK;
+    return ngx_http_idem_admin_stream_send(t->request, p, last) == NGX_ERROR
+           ? NGX_ERROR : NGX_OK;
 }
 
 
