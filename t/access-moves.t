@@ -144,6 +144,17 @@ sub kept_apart {
     is(app_count($op), 1, "$what: ran once");
 }
 
+# a response to the first run, or none
+
+sub replays
+{
+    my ($name, $r) = @_;
+
+    is($r && $r->status, 200, "$name: status");
+    is($r && $r->header('Idempotent-Replayed'), 'true', "$name: replayed");
+    is($r && $r->body, "run 1\n", "$name: the same");
+}
+
 run_tests();
 
 __DATA__
@@ -844,21 +855,13 @@ my $uri = '/status/404?op=run';
 
 my $first = http_post($uri, 'x', { %key, 'X-Check' => 'ok' });
 is($first->status, 200, 'ran, and the page has the response');
+is($first->body, "run 1\n", 'its own');
 
 sub held
 {
     my $c = send_post($uri, 'x', { %key, 'X-Check' => 'hold' });
     app_wait_parked('check');
     return $c;
-}
-
-sub replays
-{
-    my ($name, $r) = @_;
-
-    is($r && $r->status, 200, "$name: status");
-    is($r && $r->header('Idempotent-Replayed'), 'true', "$name: replayed");
-    is($r && $r->body, $first->body, "$name: the same");
 }
 
 # a worker that is to leave stays until it is answered
@@ -1472,15 +1475,6 @@ my $other = $ENV{TEST_NGINX_PORT_2};
 sub headers { return { 'idempotency-key' => $key, 'x-check' => shift } }
 
 is(http_post($there, 'x', headers('ok'))->body, "run 1\n", 'ran');
-
-sub replays
-{
-    my ($name, $r) = @_;
-
-    is($r && $r->status, 200, "$name: status");
-    is($r && $r->header('Idempotent-Replayed'), 'true', "$name: replayed");
-    is($r && $r->body, "run 1\n", "$name: the same");
-}
 
 # by another location, and by another server
 
