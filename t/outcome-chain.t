@@ -103,6 +103,7 @@ sub three
 
     my $runs = $outcome eq 'released' ? 3 : 1;
     $runs = $o{runs} if defined $o{runs};
+    app_wait($id) if $o{late};
     is(app_count($id, peer => $o{peer} || 1), $runs, "$name: ran $runs times");
 }
 
@@ -593,6 +594,12 @@ our $js = <<'_EOC_';
     location /part/ {
         js_content  test.part;
     }
+    location /late/ {
+        js_content  test.late;
+    }
+    location /aside/ {
+        js_content  test.aside;
+    }
     location /app/ {
         internal;
         rewrite     ^/app(/.*) $1 break;
@@ -611,6 +618,13 @@ sub js
     three('/part/x?to=@dead', 502, 'unknown');
     three('/part/x?status=503', 503, 'unknown');
     three('/part/x?status=200', 200, 'executed', body => "js\n");
+
+    # it answers before its subrequest has begun
+
+    for my $at ('late', 'aside') {
+        three("/$at/x?status=503", 503, 'unknown', late => 1);
+        three("/$at/x?status=200", 200, 'executed', late => 1);
+    }
 }
 
 our $js_file = <<'_EOC_';
@@ -635,7 +649,19 @@ async function part(r) {
     end(r);
 }
 
-export default { work, part };
+function late(r) {
+    r.subrequest('/app/ok', { method: 'POST', args: 'op=' + r.args.op })
+        .then(() => {});
+    end(r);
+}
+
+function aside(r) {
+    r.subrequest('/app/ok', { method: 'POST', args: 'op=' + r.args.op,
+                              detached: true });
+    end(r);
+}
+
+export default { work, part, late, aside };
 _EOC_
 
 run_tests();

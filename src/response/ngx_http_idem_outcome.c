@@ -28,6 +28,8 @@ static ngx_uint_t ngx_http_idem_page(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_idem_is_perl(ngx_http_idem_run_t *run);
 static ngx_uint_t ngx_http_idem_all_upstreams(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t *last);
+static ngx_uint_t ngx_http_idem_unstarted(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_run_t *run, ngx_uint_t *last);
 static ngx_uint_t ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
@@ -254,13 +256,37 @@ ngx_http_idem_all_upstreams(ngx_http_request_t *r,
     ngx_http_idem_run_t  *run;
 
     *last = 0;
-    all = ngx_http_idem_upstreams(ctx, &ctx->work.run, last);
+    all = ngx_http_idem_upstreams(ctx, &ctx->work.run, last)
+          | ngx_http_idem_unstarted(r, ctx);
 
     for (run = ctx->work.run.next; run; run = run->next) {
         all |= ngx_http_idem_upstreams(ctx, run, NULL);
     }
 
     return all;
+}
+
+
+/*
+ * A handler may create a subrequest and respond without waiting for it, as
+ * r.subrequest() of njs.  nginx runs it when the handler has returned.
+ */
+
+static ngx_uint_t
+ngx_http_idem_unstarted(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_posted_request_t  *pr;
+
+    for (pr = r->main->posted_requests; pr; pr = pr->next) {
+
+        if (pr->request != r->main
+            && ngx_http_idem_run_of(ctx, pr->request) == NULL)
+        {
+            return NGX_HTTP_IDEM_ANSWER_NONE;
+        }
+    }
+
+    return 0;
 }
 
 
@@ -274,12 +300,19 @@ ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
     r = run->request;
     all = 0;
 
-    if (r == NULL || r->upstream_states == NULL || run->aside) {
+    if (r == NULL || run->aside) {
         return 0;
     }
 
-    if (run->broke) {
+    if (run->broke
+        || (r != r->main && r->upstream && r->upstream->cleanup))
+    {
+        /* ... or the upstream of a subrequest is still at work */
         all = NGX_HTTP_IDEM_ANSWER_NONE;
+    }
+
+    if (r->upstream_states == NULL) {
+        return all;
     }
 
     for (i = run->first; i < r->upstream_states->nelts; i++) {
@@ -335,8 +368,7 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
     }
 
     if (state->header_time == (ngx_msec_t) -1
-        || run->broken == n + 1
-        || (current && u->cleanup && r != r->main))
+        || run->broken == n + 1)
     {
         return NGX_HTTP_IDEM_ANSWER_NONE;
     }
