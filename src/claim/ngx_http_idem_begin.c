@@ -377,7 +377,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         ctx->answer.details = found->details;
         ngx_http_idem_labels_skip(&ctx->answer.details);
         ctx->answer.foreign |= ngx_http_idem_is_hidden(r, ctx, found);
-        ctx->answer.foreign |= ngx_http_idem_details_hidden(r,
+        ctx->answer.foreign |= ngx_http_idem_details_hidden(r, ctx,
                                                        &ctx->answer.details);
 
         return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);

@@ -12,7 +12,7 @@
  * the client.  So two servers with different addresses may get the same
  * request, and need not have the same access checks.  Then each server has an
  * id that is stored with a response, and a retry in another server is
- * redirected.
+ * redirected.  So it is if the host is not part of the fingerprint.
  *
  * The id has a hash of the names and one of the addresses of the server, so
  * that it survives a reload.  If no server has the id, since the response was
@@ -22,7 +22,8 @@
  * Nobody is redirected to a server with UNIX-domain sockets or loopback
  * addresses only who came by an address that others can reach.
  *
- * Usually all servers have the same addresses, and nothing is stored.
+ * Usually all servers have the same addresses, the host counts, and nothing is
+ * stored.
  *
  * Called when locations are merged and after the configuration was read.
  */
@@ -299,7 +300,20 @@ ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text)
 }
 
 
-/* NGX_DECLINED if all addresses have the same servers */
+/* whether the address selects the server, not the host alone */
+
+ngx_uint_t
+ngx_http_idem_servers_apart(ngx_http_request_t *r)
+{
+    ngx_http_idem_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+
+    return mcf->apart;
+}
+
+
+/* NGX_DECLINED if the module is not enabled in the server */
 
 ngx_int_t
 ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id)
@@ -309,11 +323,6 @@ ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id)
     ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-
-    if (!mcf->apart) {
-        return NGX_DECLINED;
-    }
-
     cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
     server = ngx_http_idem_find_server(mcf, cscf);
 

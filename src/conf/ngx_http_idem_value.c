@@ -130,7 +130,6 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 
     static ngx_str_t  request_id = ngx_string("request_id");
     static ngx_str_t  request_body = ngx_string("request_body");
-    static ngx_str_t  request_uri = ngx_string("request_uri");
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
@@ -165,16 +164,13 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
     /*
      * njs and perl look up variables by name; an indexed $request_body shows
      * that it was evaluated.  Without an index, $request_id would differ each
-     * time.  $request_uri is set by ..._place.c.
+     * time.
      */
 
     mcf->request_body = ngx_http_get_variable_index(cf, &request_body);
     mcf->request_id = ngx_http_get_variable_index(cf, &request_id);
 
-    mcf->request_uri = ngx_http_get_variable_index(cf, &request_uri);
-
-    return (mcf->request_body == NGX_ERROR || mcf->request_id == NGX_ERROR
-            || mcf->request_uri == NGX_ERROR)
+    return (mcf->request_body == NGX_ERROR || mcf->request_id == NGX_ERROR)
            ? NGX_ERROR : NGX_OK;
 }
 

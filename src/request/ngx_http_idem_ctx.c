@@ -188,6 +188,15 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
     if (ctx) {
         ngx_http_idem_arrive(r, ctx);
         ctx->place.let_in = 1;
+
+        if (ctx->place.let_in_at != r->uri_changes) {
+            ctx->place.let_in_before = ctx->place.let_in_at;
+            ctx->place.let_in_at = r->uri_changes;
+        }
+
+        if (!ngx_http_idem_is_led(r)) {
+            ctx->place.checked = 1;
+        }
     }
 }
 

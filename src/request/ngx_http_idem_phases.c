@@ -184,15 +184,30 @@ ngx_http_idem_server_rewrite(ngx_http_request_t *r)
 }
 
 
-/* a named location starts here, and its "rewrite" may redirect again */
+/*
+ * a named location starts here, and its "rewrite" may redirect again; without
+ * a redirect, the server's "rewrite" has led here
+ */
 
 static ngx_int_t
 ngx_http_idem_rewrite(ngx_http_request_t *r)
 {
-    if (r->internal
-        && ngx_http_idem_redirected(r) != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    if (r->internal) {
+
+        if (ngx_http_idem_redirected(r) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+        if (conf->store && r == r->main
+            && r->uri_changes == NGX_HTTP_MAX_URI_CHANGES + 1
+            && ngx_http_idem_rewritten(r) != NGX_OK)
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
     }
 
     return ngx_http_idem_next_rewrite(r);

@@ -40,7 +40,14 @@
 #define NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN                                   \
     (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
 
+#define NGX_HTTP_IDEM_REDIRECT_PLACE_LEN                                      \
+    (sizeof(" lp") - 1 + NGX_HTTP_IDEM_PLACE_ID_LEN)
 
+
+static void ngx_http_idem_errors(ngx_http_request_t *r,
+    ngx_http_idem_errors_t *errors);
+static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
 static ngx_int_t ngx_http_idem_redirect_copy(ngx_pool_t *pool,
     ngx_str_t *to, ngx_str_t *from);
 static ngx_int_t ngx_http_idem_redirect_identity(ngx_http_request_t *r,
@@ -75,6 +82,8 @@ ngx_http_idem_redirect_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     redirect = &ctx->work.redirect;
     redirect->get = (r->method_name.data == ngx_http_core_get_method.data);
+
+    ngx_http_idem_errors(r, &redirect->errors);
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
@@ -114,13 +123,45 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
         ngx_http_idem_outcome_left(r, ctx);
     }
 
-    /* an error page for a retry that was refused on its way */
-
-    if (!ctx->repeat.page && (r->error_page || r->err_status)) {
-        ngx_http_idem_place_restore(r, ctx);
+    if (ctx->stage == NGX_HTTP_IDEM_REPEAT) {
+        ngx_http_idem_ask_redirected(r, ctx);
     }
 
     return ngx_http_idem_redirect_start(r, ctx);
+}
+
+
+static void
+ngx_http_idem_errors(ngx_http_request_t *r, ngx_http_idem_errors_t *errors)
+{
+    errors->err_status = r->err_status;
+    errors->error_page = r->error_page;
+    errors->method_name = r->method_name.data;
+}
+
+
+/*
+ * Whether an error page led to the location since then, not the redirect or
+ * try_files: the page may be in the location that refused the request, or the
+ * named location that try_files leads to.  If nginx leaves no mark, each named
+ * location that may be a page counts as one.
+ */
+
+static ngx_uint_t
+ngx_http_idem_by_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_errors_t *errors)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    return r->err_status != errors->err_status
+           || r->error_page != errors->error_page
+           || (r->method_name.data == ngx_http_core_get_method.data
+               && r->method_name.data != errors->method_name)
+           || (clcf->named
+               && ctx->place.let_in_before != r->uri_changes + 1
+               && ngx_http_idem_may_be_page(r));
 }
 
 
@@ -147,6 +188,7 @@ ngx_int_t
 ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_loc_conf_t  *conf;
     ngx_http_idem_redirect_t  *redirect;
 
     if (r->post_action) {
@@ -172,8 +214,12 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
     *redirect = ctx->work.redirect;
     redirect->location = clcf->name;
+    redirect->place = conf->place;
+    redirect->page = ngx_http_idem_by_page(r, ctx, &redirect->errors);
 
     ngx_str_null(&ctx->work.redirect.target);
 
@@ -210,7 +256,9 @@ ngx_http_idem_redirect_identity(ngx_http_request_t *r,
 
 /*
  * Writes the redirects as one more header of the stored response, which is not
- * sent to clients: escaped fields with a letter each, separated by spaces.
+ * sent to clients: escaped fields with a letter each, separated by spaces.  Of
+ * two fields "w" the first is the place, of two fields "l" the id, and whether
+ * an error page led there; versions without them ignore these.
  */
 
 ngx_int_t
@@ -228,12 +276,14 @@ ngx_http_idem_redirects_header(ngx_http_request_t *r,
     }
 
     redirect = ctx->work.redirects->elts;
-    len = 1 + NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN;
+    len = 1 + NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN
+          + ngx_http_idem_place_len(redirect);
 
     for (i = 0; i < ctx->work.redirects->nelts; i++) {
         len += ngx_http_idem_redirect_len(&redirect[i].target)
                + ngx_http_idem_redirect_len(&redirect[i].args)
-               + ngx_http_idem_redirect_len(&redirect[i].location) + 2;
+               + ngx_http_idem_redirect_len(&redirect[i].location)
+               + NGX_HTTP_IDEM_REDIRECT_PLACE_LEN + 2;
     }
 
     kept = ngx_array_push(headers);
@@ -251,6 +301,8 @@ ngx_http_idem_redirects_header(ngx_http_request_t *r,
     }
 
     kept->value.data = p;
+
+    p = ngx_http_idem_place_write(p, redirect);
 
     *p++ = 'w';
 
@@ -270,6 +322,8 @@ ngx_http_idem_redirects_header(ngx_http_request_t *r,
     for (i = 0; i < ctx->work.redirects->nelts; i++) {
         p = ngx_http_idem_redirect_write(p, 't', &redirect[i].target);
         p = ngx_http_idem_redirect_write(p, 'a', &redirect[i].args);
+        p = ngx_sprintf(p, " l%016xL%s", redirect[i].place,
+                        redirect[i].page ? "p" : "");
         p = ngx_http_idem_redirect_write(p, 'l', &redirect[i].location);
 
         if (redirect[i].get) {
@@ -324,12 +378,6 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    server = ngx_http_idem_place_server(r, response);
-
-    if (server && ngx_http_idem_place_closed(r, server)) {
-        return ngx_http_idem_repeat_failed(r, ctx);
-    }
-
     for (i = 0; i < response->nheaders; i++) {
 
         if (!ngx_http_idem_is_redirects(&response->headers[i].name)) {
@@ -341,12 +389,22 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
 
         ctx->repeat.cover = cover;
 
-        switch (ngx_http_idem_way_read(r, ctx, response,
-                                       &response->headers[i].value))
+        switch (ngx_http_idem_redirects_read(r, ctx,
+                                             &response->headers[i].value))
         {
         case NGX_OK:
 
             step = ctx->repeat.steps->elts;
+
+            if (!step->begin && ngx_http_idem_is_past(r, ctx)) {
+                return ngx_http_idem_repeat_failed(r, ctx);
+            }
+
+            server = ngx_http_idem_other_server(r, step->server);
+
+            if (server && ngx_http_idem_place_closed(r, server)) {
+                return ngx_http_idem_repeat_failed(r, ctx);
+            }
 
             if (server) {
                 r->srv_conf = server->cscf->ctx->srv_conf;
@@ -375,7 +433,8 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
         }
     }
 
-    return NGX_DECLINED;
+    return ngx_http_idem_is_past(r, ctx) ? ngx_http_idem_repeat_failed(r, ctx)
+                                         : NGX_DECLINED;
 }
 
 
@@ -399,6 +458,9 @@ ngx_http_idem_redirects_read(ngx_http_request_t *r,
     u_char    *p, *last, *start;
     ngx_int_t  rc;
     ngx_str_t  field;
+
+    ngx_str_null(&ctx->repeat.where);
+    ngx_str_null(&ctx->repeat.identity);
 
     ctx->repeat.steps = ngx_array_create(r->pool, 1,
                                          sizeof(ngx_http_idem_redirect_t));
@@ -436,7 +498,10 @@ ngx_http_idem_redirects_read(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    return NGX_OK;
+    return ctx->repeat.where.len
+           ? ngx_http_idem_place_read(r, &ctx->repeat.where,
+                                      ctx->repeat.steps->elts)
+           : NGX_OK;
 }
 
 
@@ -449,6 +514,7 @@ ngx_http_idem_redirects_field(ngx_http_request_t *r,
     ngx_http_idem_redirect_t  *step;
 
     if (letter == 'w') {
+        ctx->repeat.where = ctx->repeat.identity;
         ctx->repeat.identity = *field;
         return NGX_OK;
     }
@@ -491,6 +557,12 @@ ngx_http_idem_redirects_field(ngx_http_request_t *r,
         return NGX_OK;
 
     case 'l':
+
+        if (step->location.len >= NGX_HTTP_IDEM_PLACE_ID_LEN) {
+            step->place = ngx_http_idem_place_id(&step->location, 0);
+            step->page = step->location.len > NGX_HTTP_IDEM_PLACE_ID_LEN;
+        }
+
         step->location = s;
         return NGX_OK;
 
@@ -512,9 +584,7 @@ ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step = ctx->repeat.steps->elts;
     step += ctx->repeat.step;
 
-    if (step->begin && !ngx_http_idem_is_asked(r, step)
-        && ngx_http_idem_place_ask(r, ctx, step) != NGX_OK)
-    {
+    if (step->begin && ngx_http_idem_ask(r, ctx, step) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -523,13 +593,17 @@ ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         r->method_name = ngx_http_core_get_method;
     }
 
+    ngx_http_idem_errors(r, &ctx->repeat.errors);
+
     /* as try_files does */
 
     if (step->target.data[0] == '@') {
         (void) ngx_http_named_location(r, &step->target);
 
     } else {
-        (void) ngx_http_internal_redirect(r, &step->target, &step->args);
+        (void) ngx_http_internal_redirect(r, &step->target,
+                                          step->begin ? &ctx->repeat.args
+                                                      : &step->args);
     }
 
     ngx_http_finalize_request(r, NGX_DONE);
@@ -552,13 +626,14 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step = ctx->repeat.steps->elts;
     step += ctx->repeat.step;
 
-    if (step->begin ? !ngx_http_idem_is_here(r, step)
-                    : clcf->name.len != step->location.len
-                      || ngx_strncmp(clcf->name.data, step->location.data,
-                                     clcf->name.len)
-                         != 0)
+    if (ngx_http_idem_by_page(r, ctx, &ctx->repeat.errors) != step->page
+        || (step->place ? !ngx_http_idem_is_here(r, step)
+                        : clcf->name.len != step->location.len
+                          || ngx_strncmp(clcf->name.data, step->location.data,
+                                         clcf->name.len)
+                             != 0))
     {
-        ngx_http_idem_place_restore(r, ctx);
+        ngx_http_idem_ask_end(r, ctx);
 
         /*
          * refused by the access checks, and redirected to a static error page
@@ -585,7 +660,9 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 
-    if (++ctx->repeat.step < ctx->repeat.steps->nelts) {
+    if ((step->begin && ctx->repeat.again)
+        || ++ctx->repeat.step < ctx->repeat.steps->nelts)
+    {
         return ngx_http_idem_repeat_redirect(r, ctx);
     }
 
@@ -593,7 +670,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    ngx_http_idem_place_restore(r, ctx);
+    ngx_http_idem_ask_end(r, ctx);
 
     if (ctx->repeat.identity.len != sizeof(who)
         || CRYPTO_memcmp(ctx->repeat.identity.data, who, sizeof(who)) != 0)

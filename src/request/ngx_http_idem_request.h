@@ -143,6 +143,15 @@ struct ngx_http_idem_run_s {
 };
 
 
+/* what an error page changes, before it leads a request on */
+
+typedef struct {
+    ngx_uint_t                           err_status;
+    u_char                              *method_name;
+    unsigned                             error_page:1;
+} ngx_http_idem_errors_t;
+
+
 /* an internal redirect to another location after begin, or begin itself */
 
 typedef struct {
@@ -153,7 +162,18 @@ typedef struct {
                                                         was reached         */
     unsigned                             get:1;      /* the method is GET   */
     unsigned                             begin:1;    /* location of begin   */
-    uint64_t                             place;      /* its id, if begin    */
+    unsigned                             page:1;     /* an error page led
+                                                        to the location     */
+    ngx_http_idem_errors_t               errors;     /* at its start        */
+
+    uint64_t                             place;      /* id of the location,
+                                                        0: unknown          */
+
+    /* if begin: id of the server, and the rest of the request line */
+    uint64_t                             server;     /* 0: none             */
+    ngx_uint_t                           method;
+    ngx_str_t                            method_name;
+    ngx_str_t                            host;
 } ngx_http_idem_redirect_t;
 
 
@@ -176,6 +196,19 @@ typedef struct {
 } ngx_http_idem_work_t;
 
 
+/* what a client asks for: ..._ask.c */
+
+typedef struct {
+    ngx_str_t                  request_uri;
+    ngx_str_t                  uri;
+    ngx_str_t                  args;
+    ngx_str_t                  host;
+    ngx_str_t                  http_host;
+    ngx_uint_t                 method;
+    ngx_str_t                  method_name;
+} ngx_http_idem_asked_t;
+
+
 /* repeating the redirects of a record before its replay: ..._redirects.c */
 
 typedef struct {
@@ -184,10 +217,18 @@ typedef struct {
     ngx_uint_t                 step;
     ngx_str_t                  identity;        /* hashed identity of the
                                                    original                 */
-    ngx_str_t                  asked;           /* its own $request_uri,
-                                                   while it has that of the
-                                                   original                 */
-    unsigned                   page:1;          /* came by an error page    */
+    ngx_str_t                  where;           /* the place, encoded       */
+
+    /* while it asks for what the original asked for: its own request */
+    ngx_http_idem_asked_t      own;
+    ngx_str_t                  args;            /* to ask for               */
+
+    ngx_http_idem_errors_t     errors;          /* at the last redirect     */
+
+    unsigned                   asking:1;        /* see "own"                */
+    unsigned                   differs:1;       /* ... from "own"           */
+    unsigned                   again:1;         /* with other arguments     */
+    unsigned                   entered:1;       /* nginx has begun anew     */
 } ngx_http_idem_repeat_t;
 
 
@@ -199,8 +240,12 @@ typedef struct {
     unsigned                   uri_changes:4;
     unsigned                   error_page:1;
     unsigned                   let_in:1;        /* all access checks passed */
+    unsigned                   let_in_at:4;     /* r->uri_changes then      */
+    unsigned                   let_in_before:4; /* and the time before      */
     unsigned                   led:1;           /* redirected here before
                                                    the context was created  */
+    unsigned                   checked:1;       /* let in by the location of
+                                                   its URI                  */
     unsigned                   probe:1;         /* probe of the filters     */
 } ngx_http_idem_place_t;
 
@@ -343,33 +388,55 @@ ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
 
 /* ..._place.c */
 
+/*
+ * not the URI alone has led to the location; nginx does not count a "rewrite"
+ * of the server
+ */
+#define ngx_http_idem_is_led(r)                                               \
+    ((r)->uri_changes != NGX_HTTP_MAX_URI_CHANGES + 1                         \
+     || ((r)->internal && ngx_http_idem_is_rewritten(r)))
+
+ngx_int_t ngx_http_idem_rewritten(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idem_is_rewritten(ngx_http_request_t *r);
+
+/* an id in hex */
+#define NGX_HTTP_IDEM_PLACE_ID_LEN  16
+
+ngx_uint_t ngx_http_idem_is_past(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_place_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_place_header(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
-ngx_int_t ngx_http_idem_way_read(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
-    ngx_str_t *value);
+uint64_t ngx_http_idem_place_id(ngx_str_t *value, ngx_uint_t n);
+size_t ngx_http_idem_place_len(ngx_http_idem_redirect_t *redirect);
+u_char *ngx_http_idem_place_write(u_char *p,
+    ngx_http_idem_redirect_t *redirect);
+ngx_int_t ngx_http_idem_place_read(ngx_http_request_t *r, ngx_str_t *value,
+    ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
-ngx_uint_t ngx_http_idem_is_asked(ngx_http_request_t *r,
-    ngx_http_idem_redirect_t *step);
-ngx_int_t ngx_http_idem_place_ask(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_redirect_t *step);
-void ngx_http_idem_place_restore(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
-ngx_http_idem_server_t *ngx_http_idem_place_server(ngx_http_request_t *r,
-    ngx_http_idem_response_t *response);
 ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
     ngx_http_idem_server_t *server);
 ngx_int_t ngx_http_idem_place_details(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
-    ngx_str_t *details);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
 ngx_uint_t ngx_http_idem_is_redirects(ngx_str_t *name);
-ngx_uint_t ngx_http_idem_is_way(ngx_str_t *name);
+
+/* ..._ask.c */
+
+ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
+    ngx_str_t *args);
+ngx_uint_t ngx_http_idem_is_asked(ngx_http_request_t *r,
+    ngx_http_idem_redirect_t *step);
+ngx_int_t ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_redirect_t *step);
+void ngx_http_idem_ask_redirected(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_ask_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_ask_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 /* ..._execute.c */
 

@@ -108,6 +108,12 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
             ngx_http_idem_no_post_action(r);
         }
 
+        if (ctx && ctx->stage == NGX_HTTP_IDEM_REPEAT && r == r->main
+            && ngx_http_idem_ask_header(r, ctx) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
         return ngx_http_next_header_filter(r);
     }
 

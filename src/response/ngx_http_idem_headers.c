@@ -181,8 +181,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc != NGX_OK
-        || ngx_http_idem_redirects_header(r, ctx, &headers) != NGX_OK
-        || ngx_http_idem_place_header(r, ctx, &headers) != NGX_OK)
+        || ngx_http_idem_redirects_header(r, ctx, &headers) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -323,7 +322,7 @@ ngx_http_idem_not_kept(ngx_str_t *name)
         return ngx_http_idem_header_is(name, "transfer-encoding");
 
     case 19:
-        return ngx_http_idem_is_way(name);
+        return ngx_http_idem_is_redirects(name);
 
     default:
         return 0;
@@ -525,7 +524,7 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
             continue;
         }
 
-        if (ngx_http_idem_is_way(&kept->name)) {
+        if (ngx_http_idem_is_redirects(&kept->name)) {
             continue;
         }
 

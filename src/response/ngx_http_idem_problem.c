@@ -38,6 +38,11 @@ typedef struct {
 } ngx_http_idem_problem_t;
 
 
+static ngx_int_t ngx_http_idem_refuse_start(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem,
+    ngx_str_t *documentation);
+static ngx_int_t ngx_http_idem_refuse_send(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation);
 static ngx_int_t ngx_http_idem_problem_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation);
 static ngx_int_t ngx_http_idem_problem_body(ngx_http_request_t *r,
@@ -116,15 +121,85 @@ ngx_int_t
 ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem)
 {
-    ngx_int_t                       rc;
-    ngx_str_t                       text, documentation;
+    ngx_int_t  rc;
+    ngx_str_t  documentation;
+
+    if (ngx_http_idem_is_dry_run(ctx)) {
+        return ngx_http_idem_dry_run(ctx,
+                                     ngx_http_idem_problems[problem].status);
+    }
+
+    if (ngx_http_idem_refuse_start(r, ctx, problem, &documentation)
+        != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!ctx->conf->error_body) {
+        return ctx->answer.status;
+    }
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    rc = ngx_http_idem_refuse_send(r, ctx, &documentation);
+
+    if (rc == NGX_DECLINED) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_http_finalize_request(r, rc);
+
+    return NGX_DONE;
+}
+
+
+/*
+ * A conflict instead of a response whose header came to the header filter, as
+ * ngx_http_filter_finalize_request() does it: the error ends the request.
+ */
+
+ngx_int_t
+ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_str_t  documentation;
+
+    ngx_http_clean_header(r);
+
+    r->err_status = 0;
+    r->error_page = ctx->repeat.errors.error_page;
+    r->header_only = 0;
+
+    if (ngx_http_idem_refuse_start(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT,
+                                   &documentation)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (!ctx->conf->error_body) {
+        (void) ngx_http_filter_finalize_request(r,
+                                                &ngx_http_idempotency_module,
+                                                ctx->answer.status);
+        return NGX_ERROR;
+    }
+
+    (void) ngx_http_idem_refuse_send(r, ctx, &documentation);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_problem_e problem, ngx_str_t *documentation)
+{
     const ngx_http_idem_problem_t  *p;
 
     p = &ngx_http_idem_problems[problem];
-
-    if (ngx_http_idem_is_dry_run(ctx)) {
-        return ngx_http_idem_dry_run(ctx, p->status);
-    }
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
 
@@ -141,35 +216,30 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
                                               "idempotency_retry_after");
     }
 
-    ngx_str_null(&documentation);
+    ngx_str_null(documentation);
 
     if (ctx->conf->documentation
-        && ngx_http_idem_value(r, ctx->conf->documentation, &documentation)
+        && ngx_http_idem_value(r, ctx->conf->documentation, documentation)
            != NGX_OK)
     {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_ERROR;
     }
 
-    if (ngx_http_idem_problem_headers(r, ctx, &documentation)
-        != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
+    return ngx_http_idem_problem_headers(r, ctx, documentation);
+}
 
-    if (!ctx->conf->error_body) {
-        return ctx->answer.status;
-    }
 
-    rc = ngx_http_discard_request_body(r);
+/* NGX_DECLINED if nothing was sent */
 
-    if (rc != NGX_OK) {
-        return rc;
-    }
+static ngx_int_t
+ngx_http_idem_refuse_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *documentation)
+{
+    ngx_int_t  rc;
+    ngx_str_t  text;
 
-    if (ngx_http_idem_problem_body(r, ctx, &documentation, &text)
-        != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (ngx_http_idem_problem_body(r, ctx, documentation, &text) != NGX_OK) {
+        return NGX_DECLINED;
     }
 
     r->headers_out.status = ctx->answer.status;
@@ -188,9 +258,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
         rc = ngx_http_idem_output(r, &ctx->capture.end_buf, &text);
     }
 
-    ngx_http_finalize_request(r, rc);
-
-    return NGX_DONE;
+    return rc;
 }
 
 
