@@ -1105,3 +1105,50 @@ for my $what ('ran', 'replayed') {
 }
 
 is(scalar(grep { app_count("a$_") != 1 } @n), 0, 'once each');
+
+
+
+=== TEST 42: the clock of the server is set back: a dead holder's lease still ends
+Keys then live longer by as much.
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+for my $state (1, 3) {
+    my $key = key();
+    my $c = send_post("/short/hold?op=a$state", 'x', $key);
+    app_wait_parked("a$state");
+
+    my $name = record();
+    my $lock = $::redis->record($name);
+    my $life = $::redis->command('PTTL', $name);
+    app_release("a$state");
+    is($c->read_response->status, 200, 'it ran');
+
+    # as if its holder had died, or had left an unknown outcome
+    $::redis->write_record($name, { %$lock, s => $state, r => $state == 3 ? 1 : 0,
+                                    t => 'x' x 16, b => '' }, $life + 3_600_000);
+
+    ok(wait_for(sub {
+        my $again = send_post("/short/hold?op=a$state", 'x', $key);
+        return app_wait_parked("a$state", 1, 2);
+    }), 'after a lease it runs again');
+    app_release("a$state");
+    $::redis->command('FLUSHALL');
+}
+
+# another lifetime than ours: nothing is known of its lease
+
+my $key = key();
+my $c = send_post('/short/hold?op=b', 'x', $key);
+app_wait_parked('b');
+my $name = record();
+my $lock = $::redis->record($name);
+app_release('b');
+$c->read_response;
+$::redis->write_record($name, { %$lock, t => 'x' x 16, b => '', g => 90_000_000 },
+                       93_600_000);
+my $w = send_post('/short/hold?op=b', 'x', $key);
+ok(!$w->read_response(1.5), 'a lock of another kind is waited for');
+cmp_ok($::redis->command('PTTL', $name), '>', 93_000_000, 'as long as it says');
+is(app_count('b'), 1, 'ran once');
