@@ -1129,11 +1129,14 @@ for my $state (1, 3) {
     $::redis->write_record($name, { %$lock, s => $state, r => $state == 3 ? 1 : 0,
                                     t => 'x' x 16, b => '' }, $life + 3_600_000);
 
+    my $again;
     ok(wait_for(sub {
-        my $again = send_post("/short/hold?op=a$state", 'x', $key);
-        return app_wait_parked("a$state", 1, 2);
+        $again = send_post("/short/hold?op=a$state", 'x', $key);
+        wait_for(sub { app_parked("a$state") || $again->read_response(0.05) });
+        return app_parked("a$state");
     }), 'after a lease it runs again');
     app_release("a$state");
+    is($again->read_response->body, "run 2\n", 'to its end');
     $::redis->command('FLUSHALL');
 }
 
@@ -1152,3 +1155,30 @@ my $w = send_post('/short/hold?op=b', 'x', $key);
 ok(!$w->read_response(1.5), 'a lock of another kind is waited for');
 cmp_ok($::redis->command('PTTL', $name), '>', 93_000_000, 'as long as it says');
 is(app_count('b'), 1, 'ran once');
+
+
+
+=== TEST 43: a lock that somebody has written to: the commit of its holder is whole
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $n = 0;
+
+for my $change (sub { $::redis->command('APPEND', $_[0], 'more') },
+                sub { $::redis->command('SETRANGE', $_[0], 112, "\1") },
+                sub { $::redis->command('SET', $_[0], substr($_[1], 0, 60), 'KEEPTTL') })
+{
+    my $op = 'a' . $n++;
+    my $key = key();
+
+    $::redis->command('FLUSHALL');
+    my $c = send_post("/hold?op=$op", 'x', $key);
+    app_wait_parked($op);
+    my $name = record();
+    $change->($name, $::redis->command('GET', $name));
+    app_release($op);
+    is($c->read_response->body, "run 1\n", 'it ran');
+    is(http_post("/hold?op=$op", 'x', $key)->body, "run 1\n", 'and is replayed');
+    is(app_count($op), 1, 'ran once');
+}
