@@ -1053,8 +1053,8 @@ my $r = run_told('deaf', "/slow/size?op=a&n=$n", $key);
 ok($r->body eq body_of($n), 'the client has its response, whole');
 error_log_like(qr/commit in store "slow" failed: no reply in time/,
                'the commit had its time');
-like(http_post("/slow/size?op=a&n=$n&hold=1", 'x', $key)->status, qr/^(?:503|409)$/,
-     'a retry does not run: the store does not answer, or has the lock');
+is(http_post("/slow/size?op=a&n=$n&hold=1", 'x', $key)->error_code,
+   'RESPONSE_NOT_KEPT', 'a retry does not run: the outbox knows that it ran');
 
 $::proxy->tell('cut');
 is(http_post('/slow/ok?op=b', 'x', key())->body, "run 1\n",
