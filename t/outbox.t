@@ -851,7 +851,7 @@ ok(wait_for(sub { landed() }, 10), 'the new one gets it through');
 
 === TEST 32: a response that does not get through, to a store that answers
 Another host would run it when the lease is over.
---- store: redis postgres
+--- store: redis
 --- http_config eval: main::stores('outbox 2m;')
 --- config eval: $::location
 --- client
@@ -875,7 +875,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 
-=== TEST 33: the same, to a store that is away: the response stays
+=== TEST 33: a large response, and a store that is away: the response stays
 --- store: redis postgres
 --- http_config eval: main::stores('outbox 2m;')
 --- config eval: $::location

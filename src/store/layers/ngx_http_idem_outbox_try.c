@@ -253,6 +253,7 @@ ngx_http_idem_outbox_try_renew(ngx_http_idem_outbox_try_t *try,
     op->ttl = commit->ttl;
     op->lease = ngx_max(left, NGX_HTTP_IDEM_OUTBOX_LEASE);
     op->hold = commit->hold;
+    op->probe = 1;
     op->handler = ngx_http_idem_outbox_try_renewed;
     op->data = try;
 
