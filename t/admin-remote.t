@@ -252,15 +252,15 @@ is(post('/ok?op=d', $key)->body, "run 3\n", 'it runs again');
 '
 --- config eval: $::api
 --- client
-$::redis->command('FLUSHALL');
+$::store->command('FLUSHALL');
 $::proxy->tell('cut');
 
 my @there = (port => $ENV{TEST_NGINX_PORT_2});
 my $key = new_key();
 
 is(post('/ok?op=warm', new_key())->status, 200, 'connected');
-ok(wait_for(sub { ($::redis->command('PUBSUB', 'NUMSUB',
-                   @{ $::redis->command('PUBSUB', 'CHANNELS') })->[1] || 0) >= 1
+ok(wait_for(sub { ($::store->command('PUBSUB', 'NUMSUB',
+                   @{ $::store->command('PUBSUB', 'CHANNELS') })->[1] || 0) >= 1
                 }, 5), 'it listens');
 
 my $id = post('/ok?op=a', $key, @there)->header('X-Record');
