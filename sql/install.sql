@@ -27,6 +27,10 @@ BEGIN;
 
 SET LOCAL client_min_messages = warning;
 
+-- whoever waits for a lock longer than this lets nginx wait behind it
+
+SET LOCAL lock_timeout = '2s';
+
 SELECT to_regclass(format('%I.idempotency_meta', :'schema')) IS NOT NULL
        AS installed \gset
 

@@ -220,3 +220,61 @@ $::proxy->tell('cut');
 is(($c->read_response(40) or die 'no answer')->json->{deleted}, 1,
    'the old worker answers');
 is(post('/ok?op=d', $key)->body, "run 3\n", 'it runs again');
+
+
+
+=== TEST 6: a reply that comes after the deletion leaves no copy
+--- store: redis
+--- http_config eval
+"    idempotency_store shared redis {
+        server   127.0.0.1:" . ($::proxy ? $::proxy->{port} : 1) . ";
+        timeout  30s;
+        cache    copies:1m ttl=60s;
+    }
+" . '
+    idempotency_store direct redis {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+        location / {
+            idempotency           direct;
+            idempotency_scope     api;
+            idempotency_identity  off;
+            add_header            X-Record $idempotency_record always;
+            proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /ops/ {
+            idempotency_admin;
+        }
+    }
+'
+--- config eval: $::api
+--- client
+$::store->command('FLUSHALL');
+$::proxy->tell('cut');
+
+my @there = (port => $ENV{TEST_NGINX_PORT_2});
+my $key = new_key();
+
+is(post('/ok?op=warm', new_key())->status, 200, 'connected');
+ok(wait_for(sub { ($::store->command('PUBSUB', 'NUMSUB',
+                   @{ $::store->command('PUBSUB', 'CHANNELS') })->[1] || 0) >= 1
+                }, 5), 'it listens');
+
+my $id = post('/ok?op=a', $key, @there)->header('X-Record');
+
+# the reply stays behind the message that tells of the deletion
+
+$::proxy->tell('after 0');
+my $c = send_post('/ok?op=a', 'body', { 'Idempotency-Key' => $key });
+$::proxy->tell('kept');
+
+is(http_request('DELETE', "/ops/records/direct/$id", '', {}, @there)
+   ->json->{deleted}, 1, 'deleted');
+is($c->read_response->body, "run 1\n", 'asked for before that: replayed');
+
+is(post('/ok?op=a', $key)->body, "run 2\n", 'after it: runs again');
+is(post('/ok?op=a', $key)->header('X-Status'), 'REPLAYED', 'and is replayed');
+is(app_count('a'), 2, 'ran twice');

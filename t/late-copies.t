@@ -69,6 +69,10 @@ our $stores = <<'_EOC_';
         timeout      500ms;
         connections  1;
     }
+    idempotency_store brisk $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        timeout  150ms;
+    }
     idempotency_store other $TEST_REMOTE {
         server  127.0.0.1:$TEST_NGINX_OWN_PORT;
     }
@@ -96,6 +100,10 @@ our $locations = <<'_EOC_';
     }
     location /slow/ {
         idempotency  slow;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /brisk/ {
+        idempotency  brisk;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /brief/ {
@@ -333,3 +341,34 @@ ok(wait_for(sub { $locks->() == $ran }, 60), 'no lock is left');
 my $adopted = 0;
 $adopted += $_ for error_log() =~ /store "slow": locks are given back for workers that are gone: (\d+)/g;
 cmp_ok($adopted, '>', 512, 'another worker gave them back');
+
+
+
+=== TEST 9: a release that the server refuses for long is sent again and again
+The lock is there, so the pauses do not grow.
+--- store: redis
+--- workers: 1
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client_timeout: 120
+--- client
+my ($key, $c);
+my $uri = '/brisk/hold?op=a&status=503';
+
+ok(wait_for(sub {
+    $key = main::key();
+    $c = send_post($uri, 'x', $key);
+    wait_for(sub { app_parked('a') || $c->read_response(0.05) });
+    return app_parked('a');
+}), 'it runs');
+
+main::refuse_releases();
+$::store->reset_calls;
+app_release('a');
+is($c->read_response->status, 503, 'not kept');
+
+ok(wait_for(sub { $::store->errors('NOPERM') >= 12 }), 'sent again and again');
+is(main::locked(), 1, 'the lock is still there');
+main::accept_releases();
+
+ok(wait_for(sub { !main::locked() }), 'it is given back');

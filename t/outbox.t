@@ -398,7 +398,7 @@ is(scalar(grep { $::redis->record($_)->{s} == 2 } $::redis->keys),
 
 
 
-=== TEST 11: no room
+=== TEST 11: no room for a response: it is known that it ran, here and in the store
 --- store: redis postgres
 --- http_config eval: main::stores('outbox 64k;')
 --- config eval: $::location
@@ -406,12 +406,19 @@ is(scalar(grep { $::redis->record($_)->{s} == 2 } $::redis->keys),
 my @keys = map { key() } 1 .. 6;
 my @r = run_apart(map { ("/size?n=8000&op=a$_", $keys[$_]) } 0 .. $#keys);
 is(length $_->body, 8000, 'the client has its response') for @r;
-error_log_like(qr/\[error\] .*there is no room for it in zone "idempotency_outbox_shared" with \d+ waiting: it is lost/, 'the log says what is lost');
+error_log_like(qr/\[error\] .*there is no room for its response in zone "idempotency_outbox_shared" with \d+ waiting: its retry is refused/, 'the log says what is lost');
 
-my @status = map { http_post("/size?n=8000&op=a$_&hold=1", 'x',
-                             $keys[$_])->status } 0 .. $#keys;
-is($status[0], 200, 'what was there first stays');
-is($status[-1], 503, 'what is lost is not known');
+@r = map { http_post("/size?n=8000&op=a$_&hold=1", 'x',
+                     $keys[$_]) } 0 .. $#keys;
+is($r[0]->status, 200, 'what was there first stays');
+is($r[-1]->error_code, 'RESPONSE_NOT_KEPT', 'of the last it is known that it ran');
+
+join_again();
+ok(wait_for(sub { landed() >= 6 }, 12), 'all land');
+is(http_post("/size?n=8000&op=a$#keys&hold=1", 'x', $keys[-1],
+             port => $ENV{TEST_NGINX_PORT_2})->error_code,
+   'RESPONSE_NOT_KEPT', 'another host knows, too');
+is(app_count("a$_"), 1, 'ran once') for 0 .. $#keys;
 
 
 
@@ -839,3 +846,48 @@ $c->abort;
 ok(wait_for(sub { !kill 0, $old }, 10), 'and is gone');
 join_again();
 ok(wait_for(sub { landed() }, 10), 'the new one gets it through');
+
+
+
+=== TEST 32: a response that does not get through, to a store that answers
+Another host would run it when the lease is over.
+--- store: redis
+--- http_config eval: main::stores('outbox 2m;')
+--- config eval: $::location
+--- client
+my ($key, $small) = (key(), key());
+my $uri = '/long/size?n=300000&op=a&hold=1';
+
+my $c = send_post($uri, 'x', $key);
+app_wait_parked('a');
+$::proxy->tell('narrow 100000');
+app_release('a');
+is(length $c->read_response->body, 300_000, 'the client has its response');
+is(asked('/long/ok?op=b', $small)->body, "run 1\n", 'the store answers others');
+
+error_log_like(qr/\[error\] .*a response of \d+ bytes that is kept does not get into store "shared", which answers: it is dropped, its retry is refused/,
+               'tried a few times, then dropped', 30);
+ok(wait_for(sub { landed() }, 12), 'but not that it ran');
+is(asked($uri, $key)->error_code, 'RESPONSE_NOT_KEPT', 'a retry is refused');
+is(http_post($uri, 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->error_code,
+   'RESPONSE_NOT_KEPT', 'and on another host');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 33: a large response, and a store that is away: the response stays
+--- store: redis postgres
+--- http_config eval: main::stores('outbox 2m;')
+--- config eval: $::location
+--- client
+my $key = key();
+my $uri = '/long/size?n=300000&op=a';
+
+is(length run_apart($uri, $key)->body, 300_000, 'the client has its response');
+ok(wait_for(sub { failed() >= 4 }), 'tried in vain');
+is(length http_post("$uri&hold=1", 'x', $key)->body, 300_000, 'replayed from here');
+join_again();
+ok(wait_for(sub { landed() }, 12), 'it lands');
+is(length http_post("$uri&hold=1", 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->body,
+   300_000, 'and is replayed on another host');
+is(app_count('a'), 1, 'ran once');

@@ -9,6 +9,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use Test::More;
+use POSIX ();
 use Time::HiRes qw(sleep);
 
 use IdempotencyTest::Postgres;
@@ -132,6 +133,39 @@ is(begin('n', 2), 3, '... as a lock');
 
 begin('d', 1, details => 'what was sent');
 is({ begin('d', 2) }->{details}, 'what was sent', 'details are kept');
+
+# --- a clock that was set back
+
+{
+    my @times = (lease => 1000, ttl => 60000);
+    my $later = "interval '1 hour'";
+
+    begin('back', 1, @times);
+    begin('held', 1, @times, hold => 1);
+    begin('unknown', 1, @times);
+    commit('unknown', 1, @times, state => 3, reason => 1);
+
+    $pg->sql("UPDATE idempotency.idempotency_keys SET "
+             . "lease_until = lease_until + $later, "
+             . "expires_at = expires_at + $later, "
+             . "forget_at = forget_at + $later WHERE id IN ("
+             . join(', ', map { id($_) } qw(back held unknown)) . ')');
+
+    %b = begin('back', 2, lease => 1000, ttl => 90000);
+    cmp_ok($b{left}, '>', 3_000_000, 'a lock with other times is left alone');
+
+    for my $name (qw(back held unknown)) {
+        %b = begin($name, 2, @times);
+        is($b{how}, 3, "$name: found");
+        cmp_ok($b{left}, '<=', 1000, '... with no more than its lease');
+    }
+
+    sleep 1.1;
+    is(begin('back', 2, @times), 1, 'its holder is gone, after a lease');
+    is(begin('unknown', 2, @times), 0, 'an outcome that is not known: as well');
+    %b = begin('held', 2, @times);
+    is("$b{how} $b{state} $b{reason}", '3 3 1', 'under hold: it is not known');
+}
 
 # --- leases that ran out
 
@@ -427,6 +461,39 @@ for my $file (qw(docs/postgres.md docs/howto-postgres.md)) {
 # --- installing
 
 ok($pg->install, 'installing again changes nothing') or diag($pg->{said});
+
+# somebody reads for long, as pg_dump does: an exclusive lock would wait for
+# that, and every step of nginx behind it
+
+{
+    my $pid = fork;
+
+    if ($pid == 0) {
+        $pg->psql(user => 'postgres', sql => 'BEGIN; SELECT count(*) FROM '
+            . 'idempotency.idempotency_keys, idempotency.idempotency_events; '
+            . 'SELECT pg_sleep(60) /* a long read */');
+        POSIX::_exit(0);
+    }
+
+    my $reads = "FROM pg_stat_activity WHERE query LIKE '%a long read%' "
+                . "AND wait_event = 'PgSleep'";
+
+    for (1 .. 600) {
+        last if $pg->sql("SELECT count(*) $reads");
+        sleep 0.05;
+    }
+
+    ok($pg->sql("SELECT count(*) $reads"), 'somebody reads');
+    ok($pg->install, 'installing again waits for no reader')
+        or diag($pg->{said});
+
+    $pg->sql("SELECT pg_terminate_backend(pid) $reads");
+    waitpid $pid, 0;
+}
+
+is($pg->sql("SELECT count(*) FROM pg_policy WHERE polname = 'tenant_reads' "
+            . "AND polrelid::regclass::text LIKE 'idempotency.%'"), 2,
+   'the rules for readers are there, once');
 is($pg->sql('SELECT count(*) FROM idempotency.idempotency_meta'), 1,
    '... one version');
 

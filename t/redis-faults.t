@@ -1053,8 +1053,8 @@ my $r = run_told('deaf', "/slow/size?op=a&n=$n", $key);
 ok($r->body eq body_of($n), 'the client has its response, whole');
 error_log_like(qr/commit in store "slow" failed: no reply in time/,
                'the commit had its time');
-like(http_post("/slow/size?op=a&n=$n&hold=1", 'x', $key)->status, qr/^(?:503|409)$/,
-     'a retry does not run: the store does not answer, or has the lock');
+is(http_post("/slow/size?op=a&n=$n&hold=1", 'x', $key)->error_code,
+   'RESPONSE_NOT_KEPT', 'a retry does not run: the outbox knows that it ran');
 
 $::proxy->tell('cut');
 is(http_post('/slow/ok?op=b', 'x', key())->body, "run 1\n",
@@ -1105,3 +1105,80 @@ for my $what ('ran', 'replayed') {
 }
 
 is(scalar(grep { app_count("a$_") != 1 } @n), 0, 'once each');
+
+
+
+=== TEST 42: the clock of the server is set back: a dead holder's lease still ends
+Keys then live longer by as much.
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+for my $state (1, 3) {
+    my $key = key();
+    my $c = send_post("/short/hold?op=a$state", 'x', $key);
+    app_wait_parked("a$state");
+
+    my $name = record();
+    my $lock = $::redis->record($name);
+    my $life = $::redis->command('PTTL', $name);
+    app_release("a$state");
+    is($c->read_response->status, 200, 'it ran');
+
+    # as if its holder had died, or had left an unknown outcome
+    $::redis->write_record($name, { %$lock, s => $state, r => $state == 3 ? 1 : 0,
+                                    t => 'x' x 16, b => '' }, $life + 3_600_000);
+
+    my $again;
+    ok(wait_for(sub {
+        $again = send_post("/short/hold?op=a$state", 'x', $key);
+        wait_for(sub { app_parked("a$state") || $again->read_response(0.05) });
+        return app_parked("a$state");
+    }), 'after a lease it runs again');
+    app_release("a$state");
+    is($again->read_response->body, "run 2\n", 'to its end');
+    $::redis->command('FLUSHALL');
+}
+
+# another lifetime than ours: nothing is known of its lease
+
+my $key = key();
+my $c = send_post('/short/hold?op=b', 'x', $key);
+app_wait_parked('b');
+my $name = record();
+my $lock = $::redis->record($name);
+app_release('b');
+$c->read_response;
+$::redis->write_record($name, { %$lock, t => 'x' x 16, b => '', g => 90_000_000 },
+                       93_600_000);
+my $w = send_post('/short/hold?op=b', 'x', $key);
+ok(!$w->read_response(1.5), 'a lock of another kind is waited for');
+cmp_ok($::redis->command('PTTL', $name), '>', 93_000_000, 'as long as it says');
+is(app_count('b'), 1, 'ran once');
+
+
+
+=== TEST 43: a lock that somebody has written to: the commit of its holder is whole
+--- store: redis
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my $n = 0;
+
+for my $change (sub { $::redis->command('APPEND', $_[0], 'more') },
+                sub { $::redis->command('SETRANGE', $_[0], 112, "\1") },
+                sub { $::redis->command('SET', $_[0], substr($_[1], 0, 60), 'KEEPTTL') })
+{
+    my $op = 'a' . $n++;
+    my $key = key();
+
+    $::redis->command('FLUSHALL');
+    my $c = send_post("/hold?op=$op", 'x', $key);
+    app_wait_parked($op);
+    my $name = record();
+    $change->($name, $::redis->command('GET', $name));
+    app_release($op);
+    is($c->read_response->body, "run 1\n", 'it ran');
+    is(http_post("/hold?op=$op", 'x', $key)->body, "run 1\n", 'and is replayed');
+    is(app_count($op), 1, 'ran once');
+}

@@ -35,18 +35,33 @@ SELECT encode(k.id, 'hex') AS id,
  WHERE k.tenant = ANY ((SELECT idempotency_tenants_of(current_user))::text[])
        OR '*' = ANY ((SELECT idempotency_tenants_of(current_user))::text[]);
 
-ALTER TABLE idempotency_keys ENABLE ROW LEVEL SECURITY;
-ALTER TABLE idempotency_events ENABLE ROW LEVEL SECURITY;
+-- Only where it is not so yet: an exclusive lock on a table that nginx uses
+-- waits for everybody who reads it, as pg_dump does, and nginx waits behind it.
 
-DROP POLICY IF EXISTS tenant_reads ON idempotency_keys;
-CREATE POLICY tenant_reads ON idempotency_keys FOR SELECT
-    USING (tenant = ANY ((SELECT idempotency_tenants_of(current_user))::text[])
-           OR '*' = ANY ((SELECT idempotency_tenants_of(current_user))::text[]));
+DO $$
+DECLARE
+    t  text;
+BEGIN
+    FOREACH t IN ARRAY ARRAY['idempotency_keys', 'idempotency_events'] LOOP
 
-DROP POLICY IF EXISTS tenant_reads ON idempotency_events;
-CREATE POLICY tenant_reads ON idempotency_events FOR SELECT
-    USING (tenant = ANY ((SELECT idempotency_tenants_of(current_user))::text[])
-           OR '*' = ANY ((SELECT idempotency_tenants_of(current_user))::text[]));
+        IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c
+                 WHERE c.oid = t::regclass)
+        THEN
+            EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', t);
+        END IF;
+
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_policy p
+                        WHERE p.polrelid = t::regclass
+                          AND p.polname = 'tenant_reads')
+        THEN
+            EXECUTE format('CREATE POLICY tenant_reads ON %I FOR SELECT '
+                || 'USING (tenant = ANY ((SELECT '
+                || 'idempotency_tenants_of(current_user))::text[]) '
+                || 'OR ''*'' = ANY ((SELECT '
+                || 'idempotency_tenants_of(current_user))::text[]))', t);
+        END IF;
+    END LOOP;
+END $$;
 
 
 -- list: a page of records in the order of their ids, from p_after on.

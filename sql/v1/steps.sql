@@ -108,6 +108,25 @@ BEGIN
             CONTINUE;                       -- somebody was faster: look again
         END IF;
 
+        -- The clock was set back: a lock with our own times has more left
+        -- than it was given.  It gets that, so that the lease of a holder that
+        -- is gone ends.
+
+        IF (o_state = 1 OR (o_state = 3 AND o_reason = 1 AND NOT k_hold))
+           AND k_lease > n + p_lease * interval '1 ms'
+           AND k_forget - k_lease = f - n - p_lease * interval '1 ms'
+        THEN
+            UPDATE idempotency_keys k
+               SET lease_until = n + p_lease * interval '1 ms',
+                   expires_at = f, forget_at = f,
+                   purge_at = date_bin('5 min', f + interval '5 min',
+                                       '2000-01-01Z')
+             WHERE k.id = p_id AND k.token = k_token AND k.state = o_state
+               AND k.lease_until = k_lease;
+
+            CONTINUE;
+        END IF;
+
         IF o_state = 1 AND k_token = p_token THEN
             o_how := 0;                     -- asked again: the answer was lost
 

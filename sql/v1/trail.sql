@@ -7,11 +7,23 @@
 -- seq is the order in which events came.  idempotency_log() lets one at a time
 -- write, so that nobody who has read up to one misses another before it.
 
-ALTER TABLE idempotency_events
-    ADD COLUMN IF NOT EXISTS seq bigint GENERATED ALWAYS AS IDENTITY;
+-- IF NOT EXISTS would take its lock first: see people.sql.
 
-CREATE UNIQUE INDEX IF NOT EXISTS idempotency_events_seq
-    ON idempotency_events (seq);
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                    WHERE a.attrelid = 'idempotency_events'::regclass
+                      AND a.attname = 'seq')
+    THEN
+        ALTER TABLE idempotency_events
+            ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY;
+    END IF;
+
+    IF to_regclass('idempotency_events_seq') IS NULL THEN
+        CREATE UNIQUE INDEX idempotency_events_seq
+            ON idempotency_events (seq);
+    END IF;
+END $$;
 
 
 -- The next p_limit events behind p_after, or from p_since on (ms).  Those that

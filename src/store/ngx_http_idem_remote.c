@@ -43,6 +43,9 @@
 /* the delay before each next one doubles, up to this attempt */
 #define NGX_HTTP_IDEM_UNDO_MAX  20
 
+/* ... and up to this multiple of "timeout" if the server refused the last */
+#define NGX_HTTP_IDEM_UNDO_REFUSED  4
+
 /* interval of looking for locks of workers that are gone, ms */
 #define NGX_HTTP_IDEM_ADOPT     1000
 
@@ -501,6 +504,11 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
 
     delay = remote->timeout
             << (ngx_min(op->attempt, NGX_HTTP_IDEM_UNDO_MAX) - 1);
+
+    if (op->result == NGX_HTTP_IDEM_ERROR) {
+        /* the lock is certainly there */
+        delay = ngx_min(delay, NGX_HTTP_IDEM_UNDO_REFUSED * remote->timeout);
+    }
 
     ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler,
                                ngx_min(delay, op->lease - elapsed));

@@ -268,6 +268,9 @@ struct ngx_http_idem_op_s {
                                                      the last successful begin
                                                      or renewal was sent */
     unsigned                 skip_replicas:1;   /* do not wait for replicas */
+    unsigned                 probe:1;           /* renew: an answer has to
+                                                   mean that a small commit
+                                                   would get one, too */
     unsigned                 already_logged:1;  /* missing replicas were
                                                    logged and counted before */
 

@@ -27,7 +27,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  7
+#define NGX_HTTP_IDEM_STORE_API_VERSION  8
 
 
 typedef struct {

@@ -210,7 +210,14 @@ ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
 
     ngx_http_idem_zone_purge(&cache->z, NGX_HTTP_IDEM_CACHE_PURGE_N);
 
-    (void) ngx_http_idem_zone_store(&cache->z, op, fresh_until, expires);
+    /*
+     * the store may have replied before the record was removed, and the reply
+     * came after the notification of that
+     */
+
+    if ((ngx_msec_int_t) (op->start - cache->z.zone->removed) > 0) {
+        (void) ngx_http_idem_zone_store(&cache->z, op, fresh_until, expires);
+    }
 
     ngx_http_idem_zone_unlock(&cache->z);
 }
@@ -242,6 +249,8 @@ ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id)
     ngx_http_idem_item_t  *item;
 
     ngx_http_idem_zone_lock(&cache->z);
+
+    cache->z.zone->removed = ngx_current_msec;
 
     item = ngx_http_idem_zone_find(&cache->z, id);
 

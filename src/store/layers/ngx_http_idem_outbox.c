@@ -14,7 +14,9 @@
  * to have taken over, or the record expires (..._outbox_retry.c).  Once its
  * lease may have expired, another host may have run the same request: then
  * the commit is retried before a begin is answered (..._outbox_check.c).
- * Records are never evicted: without room, a new commit fails.
+ * Records are never evicted.  Without room for its response, a new commit is
+ * kept as an unusable record, so that a retry does not run again; without room
+ * for that either, it is lost.
  *
  * A commit that the store has accepted, but too few of its replicas, is kept
  * as well, as long as half of the zone is free: until replicas have it, it
@@ -65,6 +67,10 @@ static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_uint_t read);
 static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
+static ngx_http_idem_item_t *ngx_http_idem_outbox_keep_bare(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
+static void ngx_http_idem_outbox_no_room(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t bare);
 static ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
@@ -355,15 +361,21 @@ ngx_http_idem_outbox_left(ngx_http_idem_item_t *item)
 }
 
 
+/*
+ * NGX_DECLINED: the response is not kept.  A record that says so is, if there
+ * is room for it; the fallback may have room for the response.
+ */
+
 static ngx_int_t
 ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause)
 {
     ngx_msec_t                  fresh_until;
-    ngx_uint_t                  waiting;
+    ngx_uint_t                  waiting, bare;
     ngx_http_idem_item_t       *item, *old;
     ngx_http_idem_outbox_sh_t  *sh;
 
+    bare = 0;
     item = NULL;
     sh = ngx_http_idem_outbox_sh(o);
     fresh_until = op->start + op->ttl;
@@ -381,6 +393,11 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     {
         item = ngx_http_idem_zone_store(&o->z, op, fresh_until,
                                         fresh_until + op->grace);
+    }
+
+    if (item == NULL && cause == NGX_HTTP_IDEM_OUTBOX_FAILED) {
+        item = ngx_http_idem_outbox_keep_bare(o, op);
+        bare = (item != NULL);
     }
 
     if (item) {
@@ -403,16 +420,8 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
         return NGX_OK;
     }
 
-    if (item == NULL) {
-        (void) ngx_atomic_fetch_add(&sh->counters.dropped, 1);
-
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: commit in store \"%V\" failed: %s; there "
-                      "is no room for it in zone \"%V\" with %ui waiting: it "
-                      "is lost, and a retry may run again, record %*xs",
-                      &o->layer.named->name,
-                      op->error ? op->error : "no answer",
-                      &o->z.name, waiting, (size_t) 8, op->id);
+    if (item == NULL || bare) {
+        ngx_http_idem_outbox_no_room(o, op, waiting, bare);
         return NGX_DECLINED;
     }
 
@@ -431,6 +440,56 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
                   waiting, (size_t) 8, op->id);
 
     return NGX_OK;
+}
+
+
+/* called with the zone locked */
+
+static ngx_http_idem_item_t *
+ngx_http_idem_outbox_keep_bare(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
+{
+    ngx_msec_t          fresh_until;
+    ngx_http_idem_op_t  ran;
+
+    if (op->state != NGX_HTTP_IDEM_COMPLETED) {
+        return NULL;
+    }
+
+    ran = *op;
+    ran.state = NGX_HTTP_IDEM_UNUSABLE;
+    ran.reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
+    ran.response = NULL;
+    ran.size = 0;
+
+    fresh_until = op->start + op->ttl;
+
+    return ngx_http_idem_zone_store(&o->z, &ran, fresh_until,
+                                    fresh_until + op->grace);
+}
+
+
+static void
+ngx_http_idem_outbox_no_room(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t bare)
+{
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+
+    (void) ngx_atomic_fetch_add(bare ? &sh->counters.kept
+                                     : &sh->counters.dropped, 1);
+
+    ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                  "idempotency: commit in store \"%V\" failed: %s; there is "
+                  "no room for %s in zone \"%V\" with %ui waiting: %s, "
+                  "record %*xs",
+                  &o->layer.named->name,
+                  op->error ? op->error : "no answer",
+                  bare ? "its response" : "it", &o->z.name, waiting,
+                  bare ? "its retry is refused"
+                       : "it is lost, and a retry may run again",
+                  (size_t) 8, op->id);
 }
 
 

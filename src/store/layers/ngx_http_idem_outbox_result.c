@@ -74,6 +74,7 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item)
     op->ttl = ngx_max(left, 0);
     op->lease = op->ttl;
     op->grace = item->expires - ngx_current_msec - op->ttl;
+    op->locked_until = item->u.locked_until;
     op->hold = item->hold;
     op->already_logged = (ngx_http_idem_outbox_cause(item)
                           == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);

@@ -9,6 +9,13 @@
  * store refused or that have too few replicas.  Both are in the memory of
  * this worker only.
  *
+ * A response may be too large for the store: it takes longer than an operation
+ * may take, or the server closes the connection.  Its commit would fail again
+ * and again, and another host would run the request once the lease is over.  So
+ * an attempt that got no answer is followed by a renewal, which is small.  If
+ * the store answers that several times in a row, the response is dropped, and
+ * the record that is committed says so.
+ *
  * Called by ..._outbox_retry.c; calls the store inside the outbox.
  */
 
@@ -24,6 +31,13 @@
 #define NGX_HTTP_IDEM_OUTBOX_REFUSED   2000
 #define NGX_HTTP_IDEM_OUTBOX_MISSED    5000
 
+/* a response of this size may be too large, and is after so many attempts */
+#define NGX_HTTP_IDEM_OUTBOX_LARGE     65536
+#define NGX_HTTP_IDEM_OUTBOX_SLOW_N    3
+
+/* the lease that remains while that is found out, ms */
+#define NGX_HTTP_IDEM_OUTBOX_LEASE     10000
+
 
 /* an attempt under way, or a pause */
 
@@ -33,11 +47,18 @@ typedef struct {
     ngx_http_idem_op_t      *op;         /* NULL: pause until "until" */
     ngx_msec_t               until;
     ngx_uint_t               n;                 /* number of its queue */
+    ngx_uint_t               slow;       /* attempts without an answer, each
+                                            followed by a renewal with one */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
 } ngx_http_idem_outbox_try_t;
 
 
 static void ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_try_renew(
+    ngx_http_idem_outbox_try_t *try, ngx_http_idem_op_t *commit);
+static void ngx_http_idem_outbox_try_renewed(ngx_http_idem_op_t *op);
+static void ngx_http_idem_outbox_try_drop(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op);
 static ngx_http_idem_outbox_try_t *ngx_http_idem_outbox_try_find(
     ngx_http_idem_outbox_t *o, u_char *id);
 
@@ -96,6 +117,8 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
         if (try == NULL) {
             return NULL;
         }
+
+        try->slow = 0;
     }
 
     op = ngx_http_idem_outbox_op(o, item);
@@ -140,14 +163,14 @@ static void
 ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
 {
     ngx_msec_t                   wait;
-    ngx_uint_t                   answered, missed;
+    ngx_uint_t                   here, answered, missed;
     ngx_http_idem_outbox_t      *o;
     ngx_http_idem_outbox_try_t  *try;
 
     try = op->data;
     o = try->outbox;
 
-    (void) ngx_http_idem_outbox_result(o, op);
+    here = ngx_http_idem_outbox_result(o, op);
 
     answered = ngx_http_idem_layer_answered(op);
     missed = (op->unacknowledged && !op->skip_replicas);
@@ -181,12 +204,140 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
                      + (missed ? NGX_HTTP_IDEM_OUTBOX_MISSED
                                : NGX_HTTP_IDEM_OUTBOX_REFUSED);
 
-    } else {
+    } else if (!here || answered
+               || ngx_http_idem_outbox_try_renew(try, op) != NGX_OK)
+    {
         ngx_queue_remove(&try->queue);
         ngx_free(try);
     }
 
     ngx_destroy_pool(op->pool);
+}
+
+
+/* the commit got no answer: does the store answer at all? */
+
+static ngx_int_t
+ngx_http_idem_outbox_try_renew(ngx_http_idem_outbox_try_t *try,
+    ngx_http_idem_op_t *commit)
+{
+    ngx_msec_int_t       left;
+    ngx_http_idem_op_t  *op;
+
+    if (commit->state != NGX_HTTP_IDEM_COMPLETED
+        || commit->size < NGX_HTTP_IDEM_OUTBOX_LARGE || ngx_exiting)
+    {
+        return NGX_DECLINED;
+    }
+
+    op = ngx_http_idem_op_detached(commit->store, NGX_HTTP_IDEM_OP_RENEW,
+                                   commit->id, commit->token);
+    if (op == NULL) {
+        return NGX_DECLINED;
+    }
+
+    op->details.data = ngx_pnalloc(op->pool, commit->details.len + 1);
+
+    if (op->details.data == NULL) {
+        ngx_destroy_pool(op->pool);
+        return NGX_DECLINED;
+    }
+
+    op->details.len = commit->details.len;
+    ngx_memcpy(op->details.data, commit->details.data, commit->details.len);
+
+    *op->claim = *commit->claim;
+
+    left = (ngx_msec_int_t) (commit->locked_until - ngx_current_msec);
+
+    op->ttl = commit->ttl;
+    op->lease = ngx_max(left, NGX_HTTP_IDEM_OUTBOX_LEASE);
+    op->hold = commit->hold;
+    op->probe = 1;
+    op->handler = ngx_http_idem_outbox_try_renewed;
+    op->data = try;
+
+    try->op = op;
+
+    if (ngx_http_idem_store_submit(op) == NGX_OK) {
+        ngx_http_idem_outbox_try_renewed(op);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_outbox_try_renewed(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_outbox_t      *o;
+    ngx_http_idem_outbox_try_t  *try;
+
+    try = op->data;
+    o = try->outbox;
+
+    try->slow = ngx_http_idem_layer_answered(op) ? try->slow + 1 : 0;
+
+    if (try->slow >= NGX_HTTP_IDEM_OUTBOX_SLOW_N) {
+        ngx_http_idem_outbox_try_drop(o, op);
+        try->slow = 0;
+    }
+
+    if (try->slow) {
+
+        /* remembers the number until the next attempt */
+
+        try->op = NULL;
+        try->until = ngx_current_msec;
+
+    } else {
+        ngx_queue_remove(&try->queue);
+        ngx_free(try);
+    }
+
+    ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
+
+    ngx_destroy_pool(op->pool);
+}
+
+
+/* drops the response, and keeps the record as an unusable one */
+
+static void
+ngx_http_idem_outbox_try_drop(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op)
+{
+    size_t                 size;
+    ngx_http_idem_item_t  *item;
+
+    size = 0;
+
+    ngx_http_idem_outbox_lock(o);
+
+    item = ngx_http_idem_zone_find(&o->z, op->id);
+
+    if (item && item->state == NGX_HTTP_IDEM_COMPLETED
+        && ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0)
+    {
+        size = item->size;
+
+        ngx_http_idem_zone_evict(&o->z, item);
+        ngx_http_idem_zone_requeue(&o->z, item);
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    if (size) {
+        ngx_http_idem_store_event(o->layer.named,
+                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                                  "a response does not get through");
+
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: a response of %uz bytes that is kept does "
+                      "not get into store \"%V\", which answers: it is "
+                      "dropped, its retry is refused, record %*xs",
+                      size, &o->layer.named->name, (size_t) 8, op->id);
+    }
 }
 
 
@@ -226,7 +377,9 @@ ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o, ngx_uint_t all)
             next = ngx_queue_next(q);
             try = ngx_queue_data(q, ngx_http_idem_outbox_try_t, queue);
 
-            if (try->op && !all) {
+            if (!all && (try->op
+                         || (try->slow && !ngx_http_idem_outbox_empty(o))))
+            {
                 continue;
             }
 

@@ -174,6 +174,18 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     op->result = NGX_HTTP_IDEM_ERROR;
     op->state_data = NULL;
 
+    if (op->probe) {
+
+        /*
+         * a commit waits for a synchronous standby, and a renewal does not.
+         * Nor is this needed: a connection of commits is kept while the
+         * server is alive, until the response has got through.
+         */
+
+        op->error = "a renewal tells nothing of a commit";
+        return NGX_ERROR;
+    }
+
     if (ngx_http_idem_remote_impatient(op)
         && ngx_http_idem_pg_unreachable(conn))
     {

@@ -33,6 +33,10 @@
 -- record that is not in progress, and the rest of the lease of an unknown
 -- outcome that is not under hold.  After the lease the same request may run,
 -- but no other: the fingerprint stays as long as the key does.
+--
+-- If the clock of the server was set back, keys live longer than they were
+-- told to.  A lock with our own grace was written with our own life; one that
+-- has more left gets that, so that the lease of a dead holder ends.
 
 local key, lock = KEYS[1], ARGV[2]
 local old = redis.call('GET', key)
@@ -86,6 +90,13 @@ if life >= 0 and #old >= 117 and string.sub(old, 1, 2) == 'id'
 then
     local state, reason, kind = string.byte(old, 4, 6)
     local waited = string.sub(old, 7, 7)
+
+    if (state == 1 or (state == 3 and reason == 1 and kind ~= 1))
+       and part(9, 16) and life > tonumber(ARGV[3])
+    then
+        life = tonumber(ARGV[3])
+        redis.call('PEXPIRE', key, life)
+    end
 
     if state == 1 then
 

@@ -67,8 +67,11 @@ if old then
         return ARGV[1] .. '1'
     end
 
-    -- keep the details of the record if the commit has none
-    if string.sub(record, 110, 113) == '\0\0\0\0' and #old > 117 then
+    -- keep the details of the record if the commit has none; a lock that is
+    -- longer or shorter than it says is corrupt
+    if string.sub(record, 110, 113) == '\0\0\0\0' and #old > 117
+       and #old == 117 + struct.unpack('>I4', old, 110)
+    then
         record = string.sub(record, 1, 109) .. string.sub(old, 110, 113)
                  .. string.sub(record, 114, 117) .. string.sub(old, 118)
                  .. string.sub(record, 118)

@@ -227,7 +227,7 @@ ngx_uint_t
 ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
     int64_t life)
 {
-    uint64_t    grace;
+    uint64_t    grace, ours;
     ngx_uint_t  state;
 
     if (ngx_http_idem_redis_record_check(record)) {
@@ -249,10 +249,12 @@ ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
         return 0;
     }
 
-    /* a script marks the record for the waiter */
+    /* a script marks the record for the waiter, and shortens its life if the
+       clock of the server was set back */
 
     return state != NGX_HTTP_IDEM_IN_PROGRESS
            || (!op->may_wait
+               && (uint64_t) life <= ngx_http_idem_redis_record_life(op, &ours)
                && !ngx_http_idem_redis_record_ours(op, record));
 }
 

@@ -47,7 +47,7 @@
 #define NGX_HTTP_IDEM_WORKERS  64
 
 #define NGX_HTTP_IDEM_ZONE_MAGIC    0x49445a31        /* "IDZ1" */
-#define NGX_HTTP_IDEM_ZONE_VERSION  7
+#define NGX_HTTP_IDEM_ZONE_VERSION  8
 
 /* minimum size of a zone */
 #define NGX_HTTP_IDEM_MIN_PAGES     16
@@ -235,6 +235,8 @@ typedef struct {
     ngx_http_idem_expiry_t   expiry;
 
     ngx_uint_t               expired;
+    ngx_msec_t               removed;            /* of a cache: time of the
+                                                    last removal */
     ngx_uint_t               repaired;           /* number of repairs */
     u_char                   nonce[8];           /* part of the addresses of
                                                     the workers' sockets */

@@ -442,6 +442,8 @@ package IdempotencyTest::RedisProxy;
 #   early     answers the next command with an error as soon as it begins, then
 #             is deaf; when it passes again the server gets the rest, and what
 #             it answers to that command is dropped
+#   narrow n  n bytes of nginx on each connection, and nothing that comes after
+#             them
 #   refuse    closes every new connection as soon as it is there
 #   old       as they are, but the server says that it is Redis 6.2
 #   cut       closes all connections now, then pass
@@ -508,7 +510,8 @@ sub run
     my $mode = 'pass';
     my $last = '';
     my $select = IO::Select->new($listen, $control);
-    my (%peer, %is_client, $passing, $asked, @kept, @full, @deaf, %answered);
+    my (%peer, %is_client, $passing, $asked, @kept, @full, @deaf, %answered,
+        %taken);
 
     my $close = sub {
         for my $s (@_) {
@@ -517,6 +520,7 @@ sub run
             delete $is_client{$s};
             delete $peer{$s};
             delete $answered{$s};
+            delete $taken{$s};
             @deaf = grep { $_ != $s } @deaf;
             close $s;
         }
@@ -536,6 +540,7 @@ sub run
 
                 ($mode, $passing) = $text =~ /^(\w+)(?: (\d+))?/;
                 ($asked, @kept) = (0);
+                %taken = ();
 
                 if ($mode eq 'deaf') {
                     @deaf = map { $_->[1] }
@@ -612,6 +617,9 @@ sub run
                 next if $data eq '';
             }
 
+            next if $is_client{$s} && $mode eq 'narrow'
+                    && ($taken{$s} += length $data) > $passing;
+
             if ($is_client{$s} && $mode eq 'early') {
                 write_all($s, "-ERR before its time\r\n");
                 write_all($other, $data);
@@ -620,7 +628,8 @@ sub run
                 $select->remove($s);
                 $mode = 'deaf';
 
-            } elsif ($is_client{$s} || $mode =~ /^(?:pass|old|refuse|deaf)$/) {
+            } elsif ($is_client{$s}
+                     || $mode =~ /^(?:pass|old|refuse|deaf|narrow)$/) {
                 write_all($other, $data);
 
             } elsif ($mode eq 'tear') {
