@@ -68,13 +68,11 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
     all = ngx_http_idem_all_upstreams(r, ctx, &last) | ctx->work.left;
 
-    beside = 0;
-
 #if (NGX_HTTP_CACHE)
-
     /* while nginx sends a stale response, it may update the cache */
     beside = r->cache && r->cache->background;
-
+#else
+    beside = 0;
 #endif
 
     if (!complete) {
