@@ -124,13 +124,13 @@ ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
 static void
 forget(ngx_http_idem_redis_call_t *call)
 {
-    if (call->call.before) {
-        freeReplyObject(call->call.before);
-        call->call.before = NULL;
+    if (call->call.first_reply) {
+        freeReplyObject(call->call.first_reply);
+        call->call.first_reply = NULL;
     }
 
-    free(call->call.memory);
-    call->call.memory = NULL;
+    free(call->call.to_free);
+    call->call.to_free = NULL;
     ngx_str_null(&call->expected);
 
     call->call.tries = 1;
@@ -178,7 +178,7 @@ listen_to(ngx_uint_t kind, ngx_uint_t native, ngx_uint_t due, const uint8_t *p,
     call.call.redis = &redis.client;
     call.tag = TAG;
     call.native = native;
-    call.call.due = due;
+    call.call.two_replies = due;
     call.call.tries = 1;
 
     reader = ngx_redis_reader(0);
@@ -207,8 +207,8 @@ listen_to(ngx_uint_t kind, ngx_uint_t native, ngx_uint_t due, const uint8_t *p,
                 break;
             }
 
-            if (call.call.due && call.call.before == NULL) {
-                call.call.before = reply;
+            if (call.call.two_replies && call.call.first_reply == NULL) {
+                call.call.first_reply = reply;
                 continue;
             }
 
