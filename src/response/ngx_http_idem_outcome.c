@@ -68,11 +68,15 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
     all = ngx_http_idem_all_upstreams(r, ctx, &last) | ctx->work.left;
 
+    beside = ngx_http_idem_unstarted(r, ctx);
+
 #if (NGX_HTTP_CACHE)
-    /* while nginx sends a stale response, it may update the cache */
-    beside = r->cache && r->cache->background;
-#else
-    beside = 0;
+
+    if (r->cache && r->cache->background) {
+        /* while nginx sends a stale response, it may update the cache */
+        beside = 1;
+    }
+
 #endif
 
     if (!complete) {
@@ -254,8 +258,7 @@ ngx_http_idem_all_upstreams(ngx_http_request_t *r,
     ngx_http_idem_run_t  *run;
 
     *last = 0;
-    all = ngx_http_idem_upstreams(ctx, &ctx->work.run, last)
-          | ngx_http_idem_unstarted(r, ctx);
+    all = ngx_http_idem_upstreams(ctx, &ctx->work.run, last);
 
     for (run = ctx->work.run.next; run; run = run->next) {
         all |= ngx_http_idem_upstreams(ctx, run, NULL);
@@ -267,7 +270,8 @@ ngx_http_idem_all_upstreams(ngx_http_request_t *r,
 
 /*
  * A handler may create a subrequest and respond without waiting for it, as
- * r.subrequest() of njs.  nginx runs it when the handler has returned.
+ * r.subrequest() of njs.  nginx runs it when the handler has returned: what
+ * the handler says of a failure is not said of the subrequest.
  */
 
 static ngx_uint_t
@@ -280,7 +284,7 @@ ngx_http_idem_unstarted(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         if (pr->request != r->main
             && ngx_http_idem_run_of(ctx, pr->request) == NULL)
         {
-            return NGX_HTTP_IDEM_ANSWER_NONE;
+            return 1;
         }
     }
 
