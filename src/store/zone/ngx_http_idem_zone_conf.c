@@ -51,14 +51,16 @@ ngx_http_idem_zone_parse(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_idem_records_t *z)
 {
     u_char     *p;
-    ngx_str_t   s;
+    ngx_str_t   s, *directive;
 
     p = (u_char *) ngx_strchr(value->data, ':');
 
     if (p == NULL || p == value->data) {
+        directive = cf->args->elts;
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid zone \"%V\": it is <name>:<size>, "
-                           "for example ledger:32m", value);
+                           "for example ledger:32m, in \"%V\"",
+                           value, directive);
         return NGX_CONF_ERROR;
     }
 
