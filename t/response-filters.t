@@ -94,8 +94,12 @@ __DATA__
     }
     location = /error.html { root html; }
 --- user_files eval
-[ [ 'it.gif' => $main::gif ], [ 'it.txt' => 'no image' ],
-  [ 'error.html' => "a page\n" ] ]
+# of one time: a page that a filter leads to has the Last-Modified of what was
+# stored on a replay
+
+[ [ 'it.gif' => $main::gif, '202611170101.01' ],
+  [ 'it.txt' => 'no image', '202611170101.01' ],
+  [ 'error.html' => "a page\n", '202611170101.01' ] ]
 --- client
 my ($first, $retry) = as_uncovered('GET', '/it.gif', 'an image');
 is($first->status, 200, 'an image: status');
