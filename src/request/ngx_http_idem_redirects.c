@@ -271,7 +271,7 @@ ngx_http_idem_redirects_header(ngx_http_request_t *r,
     ngx_http_idem_redirect_t  *redirect;
     ngx_http_idem_header_t    *kept;
 
-    if (ctx->work.redirects == NULL) {
+    if (ctx->work.redirects == NULL || ctx->work.redirects->nelts == 0) {
         return NGX_OK;
     }
 
