@@ -21,6 +21,7 @@ static void ngx_http_idem_place(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 static void ngx_http_idem_ctx_cleanup(void *data);
 static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
@@ -286,6 +287,27 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* the header of a response that is not the holder's */
+
+ngx_int_t
+ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    switch (ctx->stage) {
+
+    case NGX_HTTP_IDEM_REPLAY:
+    case NGX_HTTP_IDEM_REFUSE:
+        ngx_http_idem_no_post_action(r);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_REPEAT:
+        return r == r->main ? ngx_http_idem_ask_header(r, ctx) : NGX_OK;
+
+    default:
+        return NGX_OK;
+    }
+}
+
+
 /*
  * A replayed or refused request did not run, so post_action must not run for
  * it.  nginx reads post_action from the location after the request; this
@@ -294,7 +316,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  * freed.
  */
 
-void
+static void
 ngx_http_idem_no_post_action(ngx_http_request_t *r)
 {
     void                     **loc_conf;

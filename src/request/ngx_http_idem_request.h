@@ -323,7 +323,8 @@ void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
 void ngx_http_idem_status(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_no_post_action(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_retry_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx,

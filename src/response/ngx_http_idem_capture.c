@@ -102,15 +102,7 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx == NULL || !ngx_http_idem_at_work(ctx)) {
-        if (ctx && (ctx->stage == NGX_HTTP_IDEM_REPLAY
-                    || ctx->stage == NGX_HTTP_IDEM_REFUSE))
-        {
-            ngx_http_idem_no_post_action(r);
-        }
-
-        if (ctx && ctx->stage == NGX_HTTP_IDEM_REPEAT && r == r->main
-            && ngx_http_idem_ask_header(r, ctx) != NGX_OK)
-        {
+        if (ctx && ngx_http_idem_retry_header(r, ctx) != NGX_OK) {
             return NGX_ERROR;
         }
 

@@ -14,11 +14,11 @@
  * before, another worker finds the entry of a dead process, and sends the
  * releases in its place.
  *
- * The table has a fixed size.  When it is full, an entry is replaced, and only
- * its own worker releases that lock: the oldest of those that the store has
- * released once, since they are only sent again for delayed copies; or the
- * oldest of all, which is logged.  The search for an entry starts at a place
- * that its id determines.
+ * The table has a fixed size and consists of sets: the id determines the set
+ * of an entry, so a search is short.  When a set is full, an entry is replaced,
+ * and only its own worker releases that lock: the oldest of those that the
+ * store has released once, since they are only sent again for delayed copies;
+ * or the oldest of the set, which is logged.
  *
  * An entry is complete before its owner is written, and vacant once its owner
  * is 0, so a worker may be killed at any instruction.
@@ -36,7 +36,10 @@
 #include "store/zone/ngx_http_idem_shared.h"
 
 
-#define NGX_HTTP_IDEM_ORPHANS  8192
+#define NGX_HTTP_IDEM_ORPHAN_SETS  128
+#define NGX_HTTP_IDEM_ORPHAN_SET   64
+#define NGX_HTTP_IDEM_ORPHANS                                                 \
+    (NGX_HTTP_IDEM_ORPHAN_SETS * NGX_HTTP_IDEM_ORPHAN_SET)
 
 
 typedef struct {
@@ -60,7 +63,8 @@ static ngx_http_idem_orphan_t *ngx_http_idem_orphan_vacant(
     ngx_http_idem_op_t *op);
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_find(
     ngx_http_idem_op_t *op);
-static ngx_uint_t ngx_http_idem_orphan_start(ngx_http_idem_op_t *op);
+static ngx_http_idem_orphan_t *ngx_http_idem_orphan_set(
+    ngx_http_idem_op_t *op);
 static uint32_t ngx_http_idem_orphans_store(ngx_http_idem_store_t *store);
 
 
@@ -133,15 +137,14 @@ ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
 static ngx_http_idem_orphan_t *
 ngx_http_idem_orphan_vacant(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t               i, n;
+    ngx_uint_t               i;
     ngx_http_idem_orphan_t  *entry, *oldest;
 
+    entry = ngx_http_idem_orphan_set(op);
     oldest = NULL;
-    n = ngx_http_idem_orphan_start(op);
 
-    for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
-        entry = &ngx_http_idem_orphans->entries[(n + i)
-                                                % NGX_HTTP_IDEM_ORPHANS];
+    for (i = 0; i < NGX_HTTP_IDEM_ORPHAN_SET; i++, entry++) {
+
         if (entry->owner == 0) {
             return entry;
         }
@@ -163,14 +166,12 @@ ngx_http_idem_orphan_vacant(ngx_http_idem_op_t *op)
 static ngx_http_idem_orphan_t *
 ngx_http_idem_orphan_find(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t               i, n;
+    ngx_uint_t               i;
     ngx_http_idem_orphan_t  *entry;
 
-    n = ngx_http_idem_orphan_start(op);
+    entry = ngx_http_idem_orphan_set(op);
 
-    for (i = 0; i < NGX_HTTP_IDEM_ORPHANS; i++) {
-        entry = &ngx_http_idem_orphans->entries[(n + i)
-                                                % NGX_HTTP_IDEM_ORPHANS];
+    for (i = 0; i < NGX_HTTP_IDEM_ORPHAN_SET; i++, entry++) {
 
         if (entry->owner == ngx_pid
             && ngx_memcmp(entry->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
@@ -187,10 +188,12 @@ ngx_http_idem_orphan_find(ngx_http_idem_op_t *op)
 
 /* an id is a hash */
 
-static ngx_uint_t
-ngx_http_idem_orphan_start(ngx_http_idem_op_t *op)
+static ngx_http_idem_orphan_t *
+ngx_http_idem_orphan_set(ngx_http_idem_op_t *op)
 {
-    return ((ngx_uint_t) op->id[0] << 8 | op->id[1]) % NGX_HTTP_IDEM_ORPHANS;
+    return &ngx_http_idem_orphans->entries[op->id[0]
+                                           % NGX_HTTP_IDEM_ORPHAN_SETS
+                                           * NGX_HTTP_IDEM_ORPHAN_SET];
 }
 
 

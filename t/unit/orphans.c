@@ -24,7 +24,9 @@
 #include "unit.h"
 
 
+/* of which every SETS-th of consecutive numbers has the same set */
 #define ENTRIES  8192
+#define SETS     128
 
 
 volatile ngx_msec_t  ngx_current_msec = 1000000;
@@ -165,10 +167,10 @@ int
 main(void)
 {
     ngx_pid_t   first, second;
-    ngx_uint_t  i, n, seen;
+    ngx_uint_t  i, n, seen, further;
     ngx_msec_t  life;
 
-    plan(24);
+    plan(25);
 
     for (i = 0; i < 16; i++) {
         crc[i] = (uint32_t) (i * 0x1db71064);
@@ -273,14 +275,15 @@ main(void)
     }
 
     n = 0;
+    further = 1000 + 2 * ENTRIES;
 
     for (i = 0; i < 5; i++) {
-        n += ngx_http_idem_orphan_add(lock_of(&one, 100000 + i), 100000)
+        n += ngx_http_idem_orphan_add(lock_of(&one, further + i), 100000)
              == NGX_OK;
     }
 
     is(n, 5, "what was released once makes room first");
-    is(ngx_http_idem_orphan_add(lock_of(&one, 100005), 100000), NGX_DECLINED,
+    is(ngx_http_idem_orphan_add(lock_of(&one, further + 5), 100000), NGX_DECLINED,
        "... then the oldest");
 
     for (i = 0; i < ENTRIES + 10; i++) {
@@ -288,7 +291,24 @@ main(void)
     }
 
     for (i = 0; i < 6; i++) {
-        ngx_http_idem_orphan_remove(lock_of(&one, 100000 + i));
+        ngx_http_idem_orphan_remove(lock_of(&one, further + i));
+    }
+
+    /* a set that is full, in a table that is not */
+
+    ngx_pid = first;
+    n = 0;
+
+    for (i = 0; i < ENTRIES / SETS + 3; i++) {
+        ngx_current_msec++;
+        n += ngx_http_idem_orphan_add(lock_of(&one, 1000 + i * SETS), 100000)
+             == NGX_DECLINED;
+    }
+
+    is(n, 3, "ids that meet replace one another");
+
+    for (i = 0; i < ENTRIES / SETS + 3; i++) {
+        ngx_http_idem_orphan_remove(lock_of(&one, 1000 + i * SETS));
     }
 
     ngx_pid = second;
