@@ -884,3 +884,41 @@ for my $at ('marked', 'unmarked') {
 
     is(app_count($at), 1, "$at: ran once");
 }
+
+
+
+=== TEST 13: the request line is what is checked
+--- http_config
+    map "$http_x_user $request" $stranger {
+        "~^(\w+) POST /files/\1/\w+\?op=\w HTTP/1\.1$"  0;
+        default                                          1;
+    }
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_fingerprint  off;
+    idempotency_identity     $host;
+
+    location / {
+        if ($stranger) {
+            return  403;
+        }
+
+        add_header  X-Request $request always;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my %alice = (%key, 'X-User' => 'alice');
+
+is(http_post('/files/alice/x?op=a', 'x', \%alice)->body, "run 1\n", 'ran');
+
+my $r = http_post('/files/bob/x?op=a', 'x', { %key, 'X-User' => 'bob' });
+
+is($r->status, 403, 'refused as if asked for that of alice');
+is($r->header('Idempotent-Replayed'), undef, 'not replayed');
+
+$r = http_post('/files/alice/y?op=a', 'x', \%alice);
+
+is($r->header('Idempotent-Replayed'), 'true', 'alice');
+is($r->header('X-Request'), 'POST /files/alice/y?op=a HTTP/1.1',
+   'the request line is its own again');

@@ -33,6 +33,7 @@ static void ngx_http_idem_ask_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_ask_uri(ngx_http_request_t *r, ngx_str_t *path,
     ngx_str_t *args);
+static ngx_int_t ngx_http_idem_ask_line(ngx_http_request_t *r);
 static void ngx_http_idem_ask_host(ngx_http_request_t *r, ngx_str_t *host,
     ngx_str_t *http_host);
 static void ngx_http_idem_ask_own(ngx_http_request_t *r,
@@ -112,9 +113,9 @@ ngx_http_idem_same_uri(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_str_t  uri, args;
 
-    return ngx_http_idem_asked(r, &uri, &args) != NGX_OK
-           || (ngx_http_idem_same_text(&uri, &step->target)
-               && ngx_http_idem_same_text(&args, &step->args));
+    return ngx_http_idem_asked(r, &uri, &args) == NGX_OK
+           && ngx_http_idem_same_text(&uri, &step->target)
+           && ngx_http_idem_same_text(&args, &step->args);
 }
 
 
@@ -142,13 +143,16 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         ctx->repeat.args = step->args;
 
     } else {
+        if (ngx_http_idem_asked(r, &uri, &args) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
         ngx_http_idem_ask_save(r, ctx);
 
         ctx->repeat.differs = !ngx_http_idem_is_asked(r, step);
         ctx->repeat.args = step->args;
 
-        if (ngx_http_idem_asked(r, &uri, &args) == NGX_OK
-            && !ngx_http_idem_same_text(&uri, &step->target)
+        if (!ngx_http_idem_same_text(&uri, &step->target)
             && !ngx_http_idem_same_text(&args, &step->args))
         {
             ctx->repeat.again = 1;
@@ -181,7 +185,7 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_ask_forget(r);
 
-    return NGX_OK;
+    return ctx->repeat.differs ? ngx_http_idem_ask_line(r) : NGX_OK;
 }
 
 
@@ -192,6 +196,7 @@ ngx_http_idem_ask_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     own = &ctx->repeat.own;
 
+    own->request_line = r->request_line;
     own->request_uri = r->unparsed_uri;
     own->uri = r->uri;
     own->args = r->args;
@@ -228,6 +233,36 @@ ngx_http_idem_ask_uri(ngx_http_request_t *r, ngx_str_t *path, ngx_str_t *args)
     }
 
     uri->len = p - uri->data;
+
+    return NGX_OK;
+}
+
+
+/* of method and URI that are set */
+
+static ngx_int_t
+ngx_http_idem_ask_line(ngx_http_request_t *r)
+{
+    u_char     *p;
+    ngx_str_t  *line;
+
+    line = &r->request_line;
+
+    line->len = 0;
+
+    line->data = ngx_pnalloc(r->pool, r->method_name.len + r->unparsed_uri.len
+                                      + r->http_protocol.len + 2);
+    if (line->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(line->data, r->method_name.data, r->method_name.len);
+    *p++ = ' ';
+    p = ngx_cpymem(p, r->unparsed_uri.data, r->unparsed_uri.len);
+    *p++ = ' ';
+    p = ngx_cpymem(p, r->http_protocol.data, r->http_protocol.len);
+
+    line->len = p - line->data;
 
     return NGX_OK;
 }
@@ -319,6 +354,7 @@ ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     own = &ctx->repeat.own;
 
+    r->request_line = own->request_line;
     r->unparsed_uri = own->request_uri;
 
     ngx_http_idem_ask_host(r, &own->host, &own->http_host);

@@ -199,6 +199,7 @@ typedef struct {
 /* what a client asks for: ..._ask.c */
 
 typedef struct {
+    ngx_str_t                  request_line;
     ngx_str_t                  request_uri;
     ngx_str_t                  uri;
     ngx_str_t                  args;
