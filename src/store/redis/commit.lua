@@ -28,21 +28,7 @@ local function part(from, to)
     return string.sub(old, from, to) == string.sub(record, from, to)
 end
 
--- Whether another holder's record may be replaced: its lease has expired, it
--- is not under hold, and it is of the same request.  The same in renew.lua.
-
-local function lapsed()
-    if #old < 117 or string.sub(old, 1, 2) ~= 'id'
-       or string.byte(old, 6) == 1
-       or not (part(42, 45) and part(54, 101))
-    then
-        return false
-    end
-
-    -- in progress, or unusable with an unknown outcome
-    return (string.byte(old, 4) == 1 or string.sub(old, 4, 5) == '\3\1')
-           and redis.call('PTTL', key) <= struct.unpack('>I8', old, 9)
-end
+-- include lapsed.lua
 
 -- a record that another holder released or left behind counts as none
 
