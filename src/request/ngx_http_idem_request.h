@@ -353,8 +353,6 @@ void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 /* ..._variables.c */
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
-ngx_int_t ngx_http_idem_variable_answer(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
 ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
 
 /* ..._phases.c */

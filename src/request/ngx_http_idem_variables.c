@@ -85,68 +85,59 @@ static ngx_http_variable_t  ngx_http_idem_vars[] = {
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_error_code"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_ERROR_CODE,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ERROR_CODE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_error_type"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_ERROR_TYPE,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ERROR_TYPE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_error_message"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_ERROR_MESSAGE,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ERROR_MESSAGE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_retryable"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_RETRYABLE,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_RETRYABLE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_retry_after"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_RETRY_AFTER,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_RETRY_AFTER,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_diff_json"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_DIFF_JSON,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_DIFF_JSON,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_diff_text_json"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_DIFF_TEXT_JSON,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_DIFF_TEXT_JSON,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_key_json"), NULL,
-      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_KEY_JSON,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_KEY_JSON,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_original_time_ms"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_ORIGINAL_TIME_MS,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ORIGINAL_TIME_MS,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_original_fingerprint"), NULL,
-      ngx_http_idem_variable_answer,
-      NGX_HTTP_IDEM_VAR_ORIGINAL_FINGERPRINT,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ORIGINAL_FINGERPRINT,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_layer"), NULL,
-      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_LAYER,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_LAYER,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_replay_count"), NULL,
-      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_REPLAY_COUNT,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_REPLAY_COUNT,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_activity_count"), NULL,
-      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_activity_age"), NULL,
-      ngx_http_idem_variable_answer, NGX_HTTP_IDEM_VAR_ACTIVITY_AGE,
+      ngx_http_idem_variable, NGX_HTTP_IDEM_VAR_ACTIVITY_AGE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("idempotency_job_"), NULL,
@@ -379,7 +370,7 @@ ngx_http_idem_variable(ngx_http_request_t *r,
 
         break;
 
-    default: /* NGX_HTTP_IDEM_VAR_AGE */
+    case NGX_HTTP_IDEM_VAR_AGE:
 
         if (ctx->answer.original_time && !ctx->answer.foreign) {
             claim = &ctx->claims.primary->claim;
@@ -388,6 +379,14 @@ ngx_http_idem_variable(ngx_http_request_t *r,
                 return ngx_http_idem_variable_seconds(r, v,
                       (ngx_msec_t) (claim->time - ctx->answer.original_time));
             }
+        }
+
+        break;
+
+    default:
+
+        if (ngx_http_idem_variable_answer(r, ctx, data, &value) != NGX_OK) {
+            return NGX_ERROR;
         }
     }
 

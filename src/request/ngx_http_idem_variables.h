@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* Numbers of the variables, for their handlers. */
+/* Numbers of the variables, and the part of their handler that is apart. */
 
 
 #ifndef _NGX_HTTP_IDEM_VARIABLES_H_INCLUDED_
@@ -40,6 +40,11 @@ typedef enum {
     NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT,
     NGX_HTTP_IDEM_VAR_ACTIVITY_AGE
 } ngx_http_idem_var_e;
+
+
+/* ..._variables_answer.c: "value" stays empty where the variable has none */
+ngx_int_t ngx_http_idem_variable_answer(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, uintptr_t data, ngx_str_t *value);
 
 
 #endif /* _NGX_HTTP_IDEM_VARIABLES_H_INCLUDED_ */

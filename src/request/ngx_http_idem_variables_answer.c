@@ -11,8 +11,8 @@
  * are JSON literals; for a refused request they are never empty, but null or
  * [].
  *
- * They disclose nothing of another identity's record.  Called by the table of
- * variables.
+ * They disclose nothing of another identity's record.  Called by
+ * ..._variables.c.
  */
 
 
@@ -41,66 +41,34 @@ static void ngx_http_idem_variable_layer(
 
 
 ngx_int_t
-ngx_http_idem_variable_answer(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
+ngx_http_idem_variable_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    uintptr_t data, ngx_str_t *value)
 {
-    ngx_int_t             rc;
-    ngx_str_t             value;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = ngx_http_idem_get_ctx(r->main);
-
-    if (ctx == NULL
-        || (ctx->stage == NGX_HTTP_IDEM_ADMIT && !ctx->admitted))
-    {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    ngx_str_null(&value);
-
     switch (data) {
 
     case NGX_HTTP_IDEM_VAR_KEY_JSON:
-        rc = ngx_http_idem_variable_key(r, ctx, &value);
-        break;
+        return ngx_http_idem_variable_key(r, ctx, value);
 
     case NGX_HTTP_IDEM_VAR_ORIGINAL_TIME_MS:
     case NGX_HTTP_IDEM_VAR_ORIGINAL_FINGERPRINT:
-        rc = ngx_http_idem_variable_original(r, ctx, data, &value);
-        break;
+        return ngx_http_idem_variable_original(r, ctx, data, value);
 
     case NGX_HTTP_IDEM_VAR_LAYER:
-        ngx_http_idem_variable_layer(ctx, &value);
-        rc = NGX_OK;
-        break;
+        ngx_http_idem_variable_layer(ctx, value);
+        return NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_REPLAY_COUNT:
-        rc = ngx_http_idem_variable_count(r, ctx, &value);
-        break;
+        return ngx_http_idem_variable_count(r, ctx, value);
 
     case NGX_HTTP_IDEM_VAR_ACTIVITY_COUNT:
     case NGX_HTTP_IDEM_VAR_ACTIVITY_AGE:
-        rc = ngx_http_idem_variable_activity(r, ctx, data, &value);
-        break;
+        return ngx_http_idem_variable_activity(r, ctx, data, value);
 
     default:
-        rc = ctx->answer.refused
-             ? ngx_http_idem_variable_refusal(r, ctx, data, &value)
-             : NGX_OK;
+        return ctx->answer.refused
+               ? ngx_http_idem_variable_refusal(r, ctx, data, value)
+               : NGX_OK;
     }
-
-    if (rc != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    v->data = value.data;
-    v->len = value.len;
-    v->valid = 1;
-    v->no_cacheable = 0;
-    v->not_found = 0;
-
-    return NGX_OK;
 }
 
 
