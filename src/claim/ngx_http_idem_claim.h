@@ -57,7 +57,7 @@ typedef struct {
                                                    then, by this worker's
                                                    clock                    */
     unsigned                derived:1;
-    unsigned                asked:1;
+    unsigned                asked:1;            /* 0: begin is to be sent   */
     unsigned                taken:1;            /* this request holds the
                                                    lock                     */
     unsigned                unconfirmed:1;      /* the lease may be over:

@@ -162,7 +162,7 @@ ngx_http_idem_taken(ngx_http_idem_cover_t *cover)
 void
 ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 {
-    cover->locked_until = op->asked
+    cover->locked_until = op->sent_at
                           + (op->hold ? ngx_http_idem_lock_life(op)
                                       : op->lease);
 }

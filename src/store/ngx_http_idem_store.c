@@ -188,7 +188,7 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
     backend = op->store->backend;
 
     op->start = ngx_current_msec;
-    op->asked = op->start;
+    op->sent_at = op->start;
     op->clock = ngx_http_idem_metrics_clock();
     op->error = NULL;
     op->turned_away = 0;

@@ -330,9 +330,9 @@ struct ngx_http_idem_op_s {
     void                    *data;              /* the caller's */
     ngx_msec_t               start;
     uint64_t                 clock;             /* the same, in microseconds */
-    ngx_msec_t               asked;             /* when the store that
-                                                   answered was asked: the
-                                                   lease began no earlier */
+    ngx_msec_t               sent_at;           /* to the store that answered:
+                                                   the lease began no
+                                                   earlier */
     unsigned                 pending:1;         /* the handler will be
                                                    called */
 

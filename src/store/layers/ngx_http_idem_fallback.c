@@ -256,7 +256,7 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
             if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
                 op->where = &f->both;
-                op->asked = op->start;
+                op->sent_at = op->start;
 
             } else {
                 ngx_http_idem_fallback_give_back(op, f->ledger);
@@ -368,13 +368,13 @@ ngx_http_idem_fallback_rechecked(ngx_http_idem_op_t *op, uintptr_t note)
 
     case NGX_HTTP_IDEM_ACQUIRED:
         op->where = &f->both;
-        op->asked = op->start;
+        op->sent_at = op->start;
         break;
 
     case NGX_HTTP_IDEM_FULL:
         op->result = NGX_HTTP_IDEM_ACQUIRED;
         op->where = &f->primary;
-        op->asked = op->start;
+        op->sent_at = op->start;
         break;
 
     default: /* NGX_HTTP_IDEM_FOUND, NGX_HTTP_IDEM_ERROR */

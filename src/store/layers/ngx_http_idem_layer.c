@@ -180,7 +180,7 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
     op->lock = child->lock;
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        op->asked = child->asked;
+        op->sent_at = child->sent_at;
     }
 
     if (child->result == NGX_HTTP_IDEM_FOUND) {
