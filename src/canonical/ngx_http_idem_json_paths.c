@@ -19,8 +19,7 @@ static void ngx_http_idem_json_paths_hash(ngx_http_idem_json_paths_t *pp,
     const ngx_str_t *value, u_char *digest);
 static ngx_int_t ngx_http_idem_json_paths_sort(
     ngx_http_idem_json_paths_t *pp);
-static ngx_int_t ngx_http_idem_json_paths_head(
-    ngx_http_idem_json_paths_t *pp);
+static void ngx_http_idem_json_paths_head(ngx_http_idem_json_paths_t *pp);
 static size_t ngx_http_idem_json_paths_entry(
     ngx_http_idem_json_paths_t *pp, const u_char *p);
 static int ngx_http_idem_json_paths_cmp(const void *one, const void *two);
@@ -307,11 +306,12 @@ ngx_http_idem_json_paths_done(ngx_http_idem_json_paths_t *pp)
 
     if (ngx_http_idem_canon_grow(&pp->mem, &pp->buf, pp->len,
                                  &pp->size, 0)
-        != NGX_OK
-        || ngx_http_idem_json_paths_head(pp) != NGX_OK)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
+
+    ngx_http_idem_json_paths_head(pp);
 
     return (pp->n > 1) ? ngx_http_idem_json_paths_sort(pp) : NGX_OK;
 }
@@ -360,7 +360,7 @@ ngx_http_idem_json_paths_sort(ngx_http_idem_json_paths_t *pp)
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idem_json_paths_head(ngx_http_idem_json_paths_t *pp)
 {
     u_char     *p, digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
@@ -382,8 +382,6 @@ ngx_http_idem_json_paths_head(ngx_http_idem_json_paths_t *pp)
     *p++ = (u_char) pp->n;
 
     ngx_memcpy(p, digest, NGX_HTTP_IDEM_JSON_PATHS_ID);
-
-    return NGX_OK;
 }
 
 

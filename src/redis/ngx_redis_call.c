@@ -566,7 +566,7 @@ ngx_redis_requeue(ngx_redis_conn_t *conn)
 /* moves unsent calls whose keys belong to another connection by now */
 
 void
-ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls)
+ngx_redis_reroute(ngx_queue_t *calls)
 {
     ngx_queue_t       *q, *next;
     ngx_redis_call_t  *call;
@@ -578,8 +578,7 @@ ngx_redis_reroute(ngx_redis_t *redis, ngx_queue_t *calls)
         next = ngx_queue_next(q);
         call = ngx_queue_data(q, ngx_redis_call_t, queue);
 
-        if (!call->asking && ngx_redis_route(call) != call->conn)
-        {
+        if (!call->asking && ngx_redis_route(call) != call->conn) {
             ngx_redis_call_again(call);
         }
     }

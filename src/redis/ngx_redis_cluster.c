@@ -279,8 +279,8 @@ ngx_redis_cluster_redirected(ngx_redis_call_t *call, redisReply *reply,
     }
 
     if (!to->ask) {
-        ngx_redis_reroute(redis, &conn->unsent);
-        ngx_redis_reroute(redis, &redis->waiting);
+        ngx_redis_reroute(&conn->unsent);
+        ngx_redis_reroute(&redis->waiting);
     }
 
     return NGX_OK;
@@ -396,11 +396,11 @@ ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
         for (i = 0; i < node->total; i++) {
-            ngx_redis_reroute(redis, &node->conns[i].unsent);
+            ngx_redis_reroute(&node->conns[i].unsent);
         }
     }
 
-    ngx_redis_reroute(redis, &redis->waiting);
+    ngx_redis_reroute(&redis->waiting);
 
     if (redis->subscriber.node == NULL && redis->listeners) {
         ngx_redis_listen(redis, NULL);

@@ -462,7 +462,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
 
     /* the topology may have moved their keys */
 
-    ngx_redis_reroute(conn->redis, &conn->unsent);
+    ngx_redis_reroute(&conn->unsent);
 
     if (broke && !conn->waits) {
         ngx_redis_suspect_loss(conn, 0);

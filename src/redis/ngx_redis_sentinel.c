@@ -552,7 +552,7 @@ ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
         ngx_redis_node_retire(old);
     }
 
-    ngx_redis_reroute(redis, &redis->waiting);
+    ngx_redis_reroute(&redis->waiting);
 
     if (redis->subscriber.node == NULL && redis->listeners) {
         ngx_redis_listen(redis, NULL);
@@ -588,7 +588,7 @@ ngx_redis_sentinel_renewed(ngx_event_t *ev)
 
     /* calls may have been queued meanwhile, even if the master is the same */
 
-    ngx_redis_reroute(redis, &redis->waiting);
+    ngx_redis_reroute(&redis->waiting);
 }
 
 

@@ -239,5 +239,5 @@ ngx_redis_events_promoted(ngx_event_t *ev)
     redis = ev->data;
 
     ngx_redis_control_want(redis);
-    ngx_redis_reroute(redis, &redis->waiting);
+    ngx_redis_reroute(&redis->waiting);
 }

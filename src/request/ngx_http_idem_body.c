@@ -422,7 +422,7 @@ ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     body->digest = NULL;
 
     if (body->rest) {
-        return ngx_http_idem_rest_parse(r, ctx);
+        return ngx_http_idem_rest_parse(ctx);
     }
 
     return ngx_http_idem_body_canonical(body);

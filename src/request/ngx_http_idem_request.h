@@ -478,8 +478,7 @@ ngx_int_t ngx_http_idem_body_canonical(ngx_http_idem_body_t *body);
 void ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc);
 ngx_int_t ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx,
     u_char *p, size_t len);
-ngx_int_t ngx_http_idem_rest_parse(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_rest_parse(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_rest_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);

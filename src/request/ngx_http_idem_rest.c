@@ -101,7 +101,7 @@ ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
 /* NGX_AGAIN: ngx_http_idem_body_ready() will be called */
 
 ngx_int_t
-ngx_http_idem_rest_parse(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_rest_parse(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_rest_t  *rest;
 

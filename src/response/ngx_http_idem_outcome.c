@@ -26,8 +26,8 @@
 static ngx_uint_t ngx_http_idem_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t all, ngx_uint_t last);
 static ngx_uint_t ngx_http_idem_is_perl(ngx_http_idem_run_t *run);
-static ngx_uint_t ngx_http_idem_all_upstreams(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_uint_t *last);
+static ngx_uint_t ngx_http_idem_all_upstreams(ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t *last);
 static ngx_uint_t ngx_http_idem_unstarted(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
@@ -66,7 +66,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     other = run->called && !upstream
             && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-    all = ngx_http_idem_all_upstreams(r, ctx, &last) | ctx->work.left;
+    all = ngx_http_idem_all_upstreams(ctx, &last) | ctx->work.left;
 
     beside = ngx_http_idem_unstarted(r, ctx);
 
@@ -251,8 +251,7 @@ ngx_http_idem_is_perl(ngx_http_idem_run_t *run)
  */
 
 static ngx_uint_t
-ngx_http_idem_all_upstreams(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_uint_t *last)
+ngx_http_idem_all_upstreams(ngx_http_idem_ctx_t *ctx, ngx_uint_t *last)
 {
     ngx_uint_t            all;
     ngx_http_idem_run_t  *run;

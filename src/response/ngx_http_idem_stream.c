@@ -46,10 +46,8 @@ static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
 static ngx_int_t ngx_http_idem_stream_chain(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t **out);
-static size_t ngx_http_idem_stream_ready(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
-static ngx_chain_t *ngx_http_idem_stream_rest(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+static size_t ngx_http_idem_stream_ready(ngx_http_idem_ctx_t *ctx);
+static ngx_chain_t *ngx_http_idem_stream_rest(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_stream_gone(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static off_t ngx_http_idem_stream_sent(ngx_http_request_t *r);
@@ -364,7 +362,7 @@ ngx_http_idem_stream_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    out = ngx_http_idem_stream_rest(r, ctx);
+    out = ngx_http_idem_stream_rest(ctx);
 
     if (out == NULL) {
         return NGX_OK;
@@ -380,7 +378,7 @@ ngx_http_idem_stream_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_chain_t *
-ngx_http_idem_stream_rest(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_stream_rest(ngx_http_idem_ctx_t *ctx)
 {
     ngx_buf_t    *b;
     ngx_chain_t  *cl;
@@ -512,7 +510,7 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ll = out;
     b = NULL;
 
-    len = ngx_http_idem_stream_ready(r, ctx);
+    len = ngx_http_idem_stream_ready(ctx);
 
     if (len && s->piece == NULL) {
         s->piece = ctx->capture.held;
@@ -587,7 +585,7 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
  */
 
 static size_t
-ngx_http_idem_stream_ready(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_stream_ready(ngx_http_idem_ctx_t *ctx)
 {
     size_t  len;
 

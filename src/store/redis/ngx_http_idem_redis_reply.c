@@ -351,8 +351,7 @@ ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
         call->call.tries--;
-        call->upgrade = ngx_redis_error_is(reply,
-                                                     "WRONGTYPE");
+        call->upgrade = ngx_redis_error_is(reply, "WRONGTYPE");
     }
 
     if (ngx_strncmp(reply->str, "ERR ", 4) == 0
