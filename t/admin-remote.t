@@ -9,43 +9,20 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Admin;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
 
-our ($store, $cluster, $proxy);
-
+our ($store, $proxy) = start_proxied();
+our $cluster;
 our $is_redis = ($ENV{IDEMPOTENCY_STORE} || '') eq 'redis';
-
-if ($store = start_remote()) {
-    $ENV{TEST_NGINX_OWN_PORT} = $store->{port};
-    $proxy = start_redis_proxy($store);
-}
 
 if ($is_redis) {
     $cluster = start_cluster(masters => 3, replicas => 0);
     $ENV{TEST_NGINX_CLUSTER} = join ' ', $cluster->servers;
 }
 
-our $api = <<'_EOC_';
-    location / {
-        idempotency           shared;
-        idempotency_scope     api;
-        idempotency_identity  off;
-        add_header            X-Record $idempotency_record always;
-        add_header            X-Status $idempotency_status always;
-        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
-
-    location /ops/ {
-        idempotency_admin;
-    }
-_EOC_
-
-sub post {
-    my ($uri, $key, @o) = @_;
-
-    return http_post($uri, 'body', { 'Idempotency-Key' => $key }, @o);
-}
+our $api = admin_config('shared');
 
 run_tests();
 

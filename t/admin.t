@@ -8,29 +8,12 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Admin 'admin_config';
 use Test::Nginx::Socket 'no_plan';
 use Digest::SHA 'sha256_hex';
 use JSON::PP;
 
-our $api = <<'_EOC_';
-    location / {
-        idempotency           $TEST_STORE;
-        idempotency_scope     api;
-        idempotency_identity  off;
-        idempotency_wait      5s;
-        add_header            X-Record $idempotency_record always;
-        add_header            X-Status $idempotency_status always;
-        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
-
-    location /ops/ {
-        idempotency_admin;
-    }
-
-    location /look/ {
-        idempotency_admin  read;
-    }
-_EOC_
+our $api = admin_config('$TEST_STORE', 'idempotency_wait  5s;');
 
 our $store;
 

@@ -7,6 +7,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Admin;
 use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
@@ -14,25 +15,8 @@ use IO::Socket::INET;
 use POSIX ();
 use Sys::Hostname ();
 
-our $api = <<'_EOC_';
-    location / {
-        idempotency           $TEST_STORE;
-        idempotency_scope     api;
-        idempotency_identity  off;
-        add_header            X-Record $idempotency_record always;
-        add_header            X-Key-Hash $idempotency_key_hash always;
-        add_header            X-Status $idempotency_status always;
-        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
-
-    location /ops/ {
-        idempotency_admin;
-    }
-
-    location /look/ {
-        idempotency_admin  read;
-    }
-_EOC_
+our $api = admin_config('$TEST_STORE',
+    'add_header  X-Key-Hash $idempotency_key_hash always;');
 
 # what it says, and its exit code
 sub ctl {
@@ -44,12 +28,6 @@ sub ctl {
     my $out = qx($command 2>&1);
 
     return wantarray ? ($out, $? >> 8) : $out;
-}
-
-sub post {
-    my ($uri, $key) = @_;
-
-    return http_post($uri, 'body', { 'Idempotency-Key' => $key });
 }
 
 run_tests();

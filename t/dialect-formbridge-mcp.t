@@ -16,12 +16,7 @@ use IdempotencyTest::Npm;
 use Test::Nginx::Socket;
 use vars qw($PACKAGE);
 
-$PACKAGE = npm_package('@modelcontextprotocol/sdk', '1.32.2');
-
-if (!$PACKAGE) {
-    diag("\nSKIPPED: the MCP SDK was NOT tested: " . npm_missing() . "\n");
-    plan(skip_all => npm_missing());
-}
+$PACKAGE = npm_package('@modelcontextprotocol/sdk', '1.32.2', 'the MCP SDK');
 
 plan('no_plan');
 

@@ -9,7 +9,6 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Figures;
-use Time::HiRes qw(sleep);
 use Test::Nginx::Socket 'no_plan';
 
 our $api = <<'_EOC_';

@@ -10,7 +10,6 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Figures;
-use Time::HiRes qw(sleep);
 use Test::Nginx::Socket 'no_plan';
 
 our ($redis);

@@ -13,7 +13,6 @@ use IO::Select;
 use IO::Socket::INET;
 use IdempotencyTest;
 use IdempotencyTest::Figures;
-use Time::HiRes qw(sleep);
 use Test::Nginx::Socket 'no_plan';
 
 our $syslog = IO::Socket::INET->new(Proto => 'udp', LocalAddr => '127.0.0.1')

@@ -10,7 +10,6 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
-use Time::HiRes qw(sleep);
 
 our ($redis, $second);
 

@@ -14,7 +14,6 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
-use Time::HiRes ();
 
 our $size = 10_000_000;
 

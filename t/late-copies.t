@@ -11,16 +11,8 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
-use Time::HiRes qw(sleep);
 
-our ($store, $proxy);
-
-if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
-    $store = start_remote();
-    $proxy = start_redis_proxy($store);
-    $ENV{TEST_NGINX_OWN_PORT} = $store->{port};
-    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
-}
+our ($store, $proxy) = start_proxied();
 
 add_block_preprocessor(sub {
     if ($store) {

@@ -13,19 +13,14 @@ use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 use Time::HiRes qw(sleep time);
 
-our ($redis, $cluster, $proxy);
+our ($redis, $proxy) = start_proxied();
+our $cluster;
 
 use constant N => 1000;
 
-if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
-    $redis = start_remote();
-    $proxy = start_redis_proxy($redis);
-    $cluster = start_cluster(masters => 3, replicas => 0)
-        if $ENV{IDEMPOTENCY_STORE} eq 'redis';
-
-    $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
-    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
-    $ENV{TEST_NGINX_NODES} = join ' ', $cluster->servers if $cluster;
+if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
+    $cluster = start_cluster(masters => 3, replicas => 0);
+    $ENV{TEST_NGINX_NODES} = join ' ', $cluster->servers;
 }
 
 worker_connections(8192);

@@ -9,6 +9,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Admin;
 use Test::Nginx::Socket 'no_plan';
 use Digest::SHA ();
 use JSON::PP;
@@ -22,20 +23,7 @@ if (($ENV{IDEMPOTENCY_STORE} || '') eq 'postgres') {
              user => 'keeper');
 }
 
-our $api = <<'_EOC_';
-    location / {
-        idempotency           shared;
-        idempotency_scope     api;
-        idempotency_identity  off;
-        add_header            X-Record $idempotency_record always;
-        add_header            X-Status $idempotency_status always;
-        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
-    }
-
-    location /ops/ {
-        idempotency_admin;
-    }
-_EOC_
+our $api = admin_config('shared');
 
 sub own {
     my ($more, $user) = @_;
@@ -52,13 +40,6 @@ sub own {
     }
 _EOC_
 }
-
-sub post {
-    my ($uri, $key, @o) = @_;
-
-    return http_post($uri, 'body', { 'Idempotency-Key' => $key }, @o);
-}
-
 
 run_tests();
 

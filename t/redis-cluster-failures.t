@@ -40,8 +40,6 @@ our $server = <<'_EOC_';
     }
 _EOC_
 
-sub nap { select undef, undef, undef, shift }
-
 run_tests();
 
 __DATA__
@@ -54,14 +52,14 @@ __DATA__
 --- client
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my ($master) = $::cluster->masters;
 my $replica = $::cluster->replica_of($master);
 my $since = Time::HiRes::time();
 $master->kill_it;
 $::cluster->wait_promoted($replica);
-nap(2);
+sleep(2);
 $load->stop;
 
 $::cluster->heal;
@@ -78,14 +76,14 @@ ok($other->stop, 'the other leaves');
 --- client
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1.5);
+sleep(1.5);
 
 my ($master) = $::cluster->masters;
 my $replica = $::cluster->replica_of($master);
 my $since = Time::HiRes::time();
 $master->kill_it;
 $::cluster->wait_promoted($replica);
-nap(2);
+sleep(2);
 $load->stop;
 
 $::cluster->heal;
@@ -112,16 +110,16 @@ ok($other->stop, 'the other leaves');
 --- client
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my ($master) = $::cluster->masters;
 my $replica = $::cluster->replica_of($master);
 my $since = Time::HiRes::time();
 $master->pause;
 $::cluster->wait_promoted($replica);
-nap(1);
+sleep(1);
 $master->resume;
-nap(1.5);
+sleep(1.5);
 $load->stop;
 
 $::cluster->heal;
@@ -138,7 +136,7 @@ ok($other->stop, 'the other leaves');
 --- client
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(0.5);
+sleep(0.5);
 
 # there and back, while records are in them and on their way
 my ($from, $to) = $::cluster->masters;
@@ -153,7 +151,7 @@ for my $slot ($first .. $first + 149) {
     $::cluster->end_move($slot, $from, $to);
 }
 
-nap(0.5);
+sleep(0.5);
 
 for my $slot ($first .. $first + 149) {
     $moved += $::cluster->move_keys($slot, $to, $from)
@@ -161,7 +159,7 @@ for my $slot ($first .. $first + 149) {
     $::cluster->end_move($slot, $to, $from);
 }
 
-nap(0.5);
+sleep(0.5);
 $load->stop;
 cmp_ok($moved, '>', 10, "$moved records moved");
 
@@ -182,7 +180,7 @@ ok($other->stop, 'the other leaves');
 --- client
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 6);
-nap(0.5);
+sleep(0.5);
 
 my $since = Time::HiRes::time();
 
@@ -199,7 +197,7 @@ for my $node ($::cluster->nodes) {
     $::cluster->wait_ready;
 }
 
-nap(0.5);
+sleep(0.5);
 $load->stop;
 
 my $r = check_load($load, $other);

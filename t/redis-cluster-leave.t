@@ -34,12 +34,10 @@ __DATA__
     }
 --- client_timeout: 90
 --- client
-sub nap { select undef, undef, undef, shift }
-
 my ($old) = $::cluster->masters;
 my $other = ($::cluster->nodes)[2];
 my $load = start_load(ports => [ $port ]);
-nap(1);
+sleep(1);
 
 $::cluster->fail_over($old);
 
@@ -62,9 +60,9 @@ ok(wait_for(sub { error_log()
                   =~ /Redis at 127\.0\.0\.1:$old->{port} left the cluster/ },
             15), 'it left');
 
-nap(1);
+sleep(1);
 $old->reset_calls;
-nap(1);
+sleep(1);
 is($old->round_trips, 0, 'it is not asked any more');
 $load->stop;
 

@@ -44,8 +44,6 @@ our $server = <<'_EOC_';
     }
 _EOC_
 
-sub nap { select undef, undef, undef, shift }
-
 # one that runs and one that waits, of each of so many keys, on this host and
 # on that
 
@@ -127,7 +125,7 @@ $::redis->command('FLUSHALL');
 
 ok(wait_for(sub { 5 == grep { 1 } $::redis->keys('idempotency:*') }, 10),
    'the locks are laid anew');
-nap(2);
+sleep(2);
 error_log_like(qr/\[warn\] .*store "own" lost the record of a request that may still run/, 'told');
 judge();
 
@@ -148,7 +146,7 @@ ok(wait_for(sub { 10 == grep { 1 } $::redis->keys('idempotency:*') }, 6),
 is(http_post('/ok?op=new', 'x', { 'Idempotency-Key' => new_key() })->status,
    200, 'others run');
 my @late = map { send_post("/hold?op=$_", 'x', $::key{$_}) } sort keys %::key;
-nap(3);
+sleep(3);
 push @::waiters, @late;
 is_deeply([ grep { app_count($_) != 1 } sort keys %::key ], [],
           'nor do retries');
@@ -271,7 +269,7 @@ my $new = $::set->wait_failed_over($old);
 # that is before a renewal is due
 ok(wait_for(sub { 20 == grep { 1 } $new->keys('idempotency:*') }, 9),
    'the locks are laid anew');
-nap(2);
+sleep(2);
 judge();
 ok($other->stop, 'the other leaves');
 $::set->stop;
@@ -308,7 +306,7 @@ $::cluster->wait_promoted($new);
 
 ok(wait_for(sub { $n == grep { 1 } $new->keys('idempotency:*') }, 9),
    "the $n locks are laid anew");
-nap(2);
+sleep(2);
 judge();
 ok($other->stop, 'the other leaves');
 $::cluster->stop;
@@ -334,10 +332,10 @@ $::redis->command('CLIENT', 'KILL', 'TYPE', 'pubsub');
 
 error_log_like(qr/lost the record of a request that may still run/,
                'the waiter looked, and holds back', 10);
-nap(1);
+sleep(1);
 is(app_count('k1'), 1, 'it does not run');
 ok(wait_for(sub { $::redis->record($name)->{t} eq $lock->{t} }, 20),
    'the holder takes its lock back');
-nap(1);
+sleep(1);
 judge();
 ok($other->stop, 'the other leaves');

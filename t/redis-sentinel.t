@@ -44,8 +44,6 @@ our $server = <<'_EOC_';
     }
 _EOC_
 
-sub nap { select undef, undef, undef, shift }
-
 sub post
 {
     my ($uri, $key, %o) = @_;
@@ -106,13 +104,13 @@ error_log_like(qr/\[error\].*store "s": nobody tells which server is the master/
 fresh();
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my $old = $::set->master;
 my $since = Time::HiRes::time();
 $old->kill_it;
 my $new = $::set->wait_failed_over($old);
-nap(2);
+sleep(2);
 $load->stop;
 
 my $r = check_load($load, $other);
@@ -134,7 +132,7 @@ may still have a replica: one of two is not enough.
 fresh();
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my $since = Time::HiRes::time();
 my $old = $::set->master;
@@ -146,9 +144,9 @@ my $new = $::set->fail_over;
 
 wait_for(sub { eval { $old->command('INFO', 'replication') =~ /role:slave/ } }, 15)
     or die "it does not become a replica\n";
-nap(0.5);
+sleep(0.5);
 $old->reset_calls;
-nap(1.5);
+sleep(1.5);
 is($old->errors('READONLY'), 0, 'the former master is left');
 $load->stop;
 
@@ -167,19 +165,19 @@ ok($other->stop, 'the other leaves');
 fresh();
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my $since = Time::HiRes::time();
 my $old = $::set->master;
 $old->pause;
 my $new = $::set->wait_failed_over($old);
-nap(1);
+sleep(1);
 
 # for a while it takes itself for the master, with all it was sent meanwhile
 $old->resume;
-nap(0.3);
+sleep(0.3);
 $old->reset_calls;
-nap(1.5);
+sleep(1.5);
 my $calls = $old->calls;
 is_deeply([ grep { $calls->{$_} } qw(set delifeq eval evalsha) ], [], 'nobody asks it');
 $load->stop;
@@ -282,12 +280,12 @@ replicas count or not.
 fresh();
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my $since = Time::HiRes::time();
 $::set->master->command('CLIENT', 'PAUSE', 5000, 'WRITE');
 $::set->fail_over;
-nap(1.5);
+sleep(1.5);
 $load->stop;
 
 my $r = check_load($load, $other);
@@ -308,11 +306,11 @@ is what was under way then, and not what comes in a second or more.
 fresh();
 my $other = start_host();
 my $load = start_load(ports => [ $port, $other->{port} ], clients => 10);
-nap(1);
+sleep(1);
 
 my $since = Time::HiRes::time();
 $::set->fail_over;
-nap(1.5);
+sleep(1.5);
 $load->stop;
 
 my $r = check_load($load, $other);

@@ -12,13 +12,7 @@ use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 use Time::HiRes qw(sleep time);
 
-our ($redis, $proxy);
-
-if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
-    $redis = start_remote();
-    $proxy = start_redis_proxy($redis);
-    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
-}
+our ($redis, $proxy) = start_proxied();
 
 sub post
 {

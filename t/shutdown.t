@@ -10,15 +10,8 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
-use Time::HiRes qw(sleep);
 
-our ($store, $proxy);
-
-if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
-    $store = start_remote();
-    $proxy = start_redis_proxy($store);
-    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
-}
+our ($store, $proxy) = start_proxied();
 
 add_block_preprocessor(sub {
     if ($store) {
@@ -73,17 +66,19 @@ sub gone
     ok(wait_for(sub { !kill 0, $worker }, 30), 'nginx is gone');
 }
 
+every_block(
+    main_config    => 'worker_shutdown_timeout  300ms;',
+    http_config    => $stores,
+    config         => $locations,
+    client_timeout => 90,
+);
+
 run_tests();
 
 __DATA__
 
 === TEST 1: a commit that waits for a connection
 --- store: redis postgres
---- main_config
-    worker_shutdown_timeout  300ms;
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 90
 --- client
 my ($worker) = nginx_workers();
 my @c = map { send_post("/hold?op=$_", 'x', key()) } qw(a b);
@@ -104,11 +99,6 @@ is(records(1), 0, 'and what became of the other one');
 
 === TEST 2: a begin that is given up with its request
 --- store: redis postgres
---- main_config
-    worker_shutdown_timeout  300ms;
---- http_config eval: $::stores
---- config eval: $::locations
---- client_timeout: 90
 --- client
 my ($worker) = nginx_workers();
 my $warm = http_post('/ok?op=warm', 'x', { %{ key() }, Connection => 'close' });

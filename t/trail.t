@@ -13,7 +13,6 @@ use IdempotencyTest;
 use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 use File::Temp qw(tempdir);
-use Time::HiRes qw(sleep);
 use JSON::PP;
 use Digest::SHA qw(sha256_hex);
 

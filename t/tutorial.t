@@ -10,7 +10,6 @@ use lib 't/lib';
 
 use Cwd qw(getcwd);
 use File::Path qw(remove_tree);
-use IO::Socket::INET;
 use IdempotencyTest::Process;
 use Test::More;
 

@@ -47,8 +47,8 @@ BEGIN {
         error_log error_log_like error_log_unlike access_log access_log_like
         wait_for sleep grace start_redis start_redis_proxy free_port
         start_cluster start_sentinels start_dns start_host start_load
-        check_load judge_load start_postgres start_remote store_server
-        every_block
+        check_load judge_load start_postgres start_remote start_proxied
+        store_server every_block
     );
 
     if ($INC{'Test/Nginx/Util.pm'}) {
@@ -960,6 +960,21 @@ sub start_redis_proxy
 
     return IdempotencyTest::RedisProxy->start(port => free_port(),
                                               to => $redis->{port});
+}
+
+
+# Both: a start_remote() and the proxy before it, and none on memory.  Their
+# ports are $TEST_NGINX_OWN_PORT and $TEST_NGINX_PROXY_PORT in a configuration.
+
+sub start_proxied
+{
+    my $remote = start_remote() or return;
+    my $proxy = start_redis_proxy($remote);
+
+    $ENV{TEST_NGINX_OWN_PORT} = $remote->{port};
+    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
+
+    return ($remote, $proxy);
 }
 
 

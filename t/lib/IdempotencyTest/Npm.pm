@@ -5,8 +5,9 @@ package IdempotencyTest::Npm;
 
 # Real clients from npm, for tests: npm_package('stripe', '23.1.0') puts the
 # package of that version into a directory of its own under build/npm, if it is
-# not there yet, and returns that directory.  Without node, npm or a registry it
-# returns undef, and npm_missing() says why: a test that can't run says so.
+# not there yet, and returns that directory.  Without node, npm or a registry the
+# whole test is skipped, and says why, loudly.  A third argument is what is not
+# tested then.
 #
 # run_node($dir, $script, \%arguments, $timeout) runs a script of t/clients
 # with the packages of that directory, and with the arguments as JSON.  What it
@@ -20,25 +21,21 @@ use Fcntl qw(:flock);
 use File::Path ();
 use File::Temp ();
 use JSON::PP ();
+use Test::More ();
 
 require Exporter;
 
 our @ISA = 'Exporter';
-our @EXPORT = qw(npm_package npm_missing run_node);
+our @EXPORT = qw(npm_package run_node);
 
-my $missing = '';
-
-
-sub npm_missing { $missing }
 
 sub npm_package
 {
-    my ($name, $version) = @_;
+    my ($name, $version, $what) = @_;
 
     for my $tool (qw(node npm)) {
         if (!grep { -x "$_/$tool" } split /:/, $ENV{PATH}) {
-            $missing = "there is no $tool on this machine";
-            return undef;
+            skip_all($what, "there is no $tool on this machine");
         }
     }
 
@@ -58,14 +55,22 @@ sub npm_package
                             . "'$name\@$version' > log 2>&1");
 
         if ($failed) {
-            $missing = "$name $version can't be fetched with npm: see $dir/log";
-            return undef;
+            skip_all($what, "$name $version can't be fetched with npm: "
+                            . "see $dir/log");
         }
 
         open my $complete, '>', "$dir/complete" or die "$dir/complete: $!\n";
     }
 
     return Cwd::abs_path($dir);
+}
+
+sub skip_all
+{
+    my ($what, $why) = @_;
+
+    Test::More::diag("\nSKIPPED, NOT tested: $what: $why\n");
+    Test::More::plan(skip_all => $why);
 }
 
 
