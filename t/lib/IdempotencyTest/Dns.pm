@@ -11,8 +11,9 @@ use warnings;
 
 use IO::Select;
 use IO::Socket::INET;
-use POSIX ();
 use Socket qw(AF_INET AF_INET6 inet_pton);
+
+use IdempotencyTest::Process qw(start_child);
 
 my @All;
 
@@ -27,23 +28,10 @@ sub start
                                        LocalPort => 0, Proto => 'udp')
         or die "dns: $!\n";
 
-    socketpair my $mine, my $its, Socket::AF_UNIX, Socket::SOCK_STREAM, 0
-        or die "socketpair: $!\n";
+    my ($pid, $control)
+        = start_child('dns', sub { run($socket, shift, $o{ttl} || 1) });
 
-    my $pid = fork;
-    die "fork: $!\n" if !defined $pid;
-
-    if ($pid == 0) {
-        close $mine;
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        eval { run($socket, $its, $o{ttl} || 1) };
-        print STDERR "# dns: $@" if $@;
-        POSIX::_exit(0);
-    }
-
-    close $its;
-
-    my $self = bless { pid => $pid, control => $mine,
+    my $self = bless { pid => $pid, control => $control,
                        port => $socket->sockport }, $class;
     push @All, $self;
 

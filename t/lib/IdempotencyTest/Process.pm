@@ -13,10 +13,10 @@ use Exporter qw(import);
 use IO::Socket::INET;
 use IO::Socket::UNIX;
 use POSIX ();
-use Socket qw(SOCK_DGRAM);
+use Socket qw(AF_UNIX SOCK_DGRAM SOCK_STREAM);
 use Time::HiRes qw(sleep time);
 
-our @EXPORT_OK = qw(free_port wait_for is_alive is_listening);
+our @EXPORT_OK = qw(free_port wait_for is_alive is_listening start_child);
 
 our $Slow = 1;               # how much longer all waits are, see the toolkit
 
@@ -104,6 +104,31 @@ sub is_listening
     }
 
     return 0;
+}
+
+
+# A child that runs the code, which gets a socket, and ends with it.  Returns
+# its pid and our end of the socket.
+
+sub start_child
+{
+    my ($name, $code) = @_;
+
+    socketpair my $mine, my $its, AF_UNIX, SOCK_STREAM, 0
+        or die "socketpair: $!\n";
+
+    my $pid = fork;
+    die "fork: $!\n" if !defined $pid;
+
+    if ($pid == 0) {
+        close $mine;
+        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+        eval { $code->($its) };
+        print STDERR "# $name: $@" if $@;
+        POSIX::_exit(0);
+    }
+
+    return ($pid, $mine);
 }
 
 1;

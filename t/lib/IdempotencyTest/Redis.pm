@@ -457,6 +457,8 @@ use warnings;
 use IO::Socket::INET;
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
 
+use IdempotencyTest::Process qw(start_child);
+
 our @ISA = 'IdempotencyTest::Redis';
 
 
@@ -469,23 +471,9 @@ sub start
                                        ReuseAddr => 1, Proto => 'tcp')
         or die "proxy: $!\n";
 
-    socketpair my $mine, my $its, Socket::AF_UNIX, Socket::SOCK_STREAM, 0
-        or die "socketpair: $!\n";
+    my ($pid, $control) = start_child('proxy', sub { run($listen, shift, $o{to}) });
 
-    my $pid = fork;
-    die "fork: $!\n" if !defined $pid;
-
-    if ($pid == 0) {
-        close $mine;
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        eval { run($listen, $its, $o{to}) };
-        print STDERR "# proxy: $@" if $@;
-        POSIX::_exit(0);
-    }
-
-    close $its;
-
-    my $self = bless { %o, pid => $pid, control => $mine }, $class;
+    my $self = bless { %o, pid => $pid, control => $control }, $class;
     push @IdempotencyTest::Redis::All, $self;
 
     return $self;
