@@ -283,8 +283,8 @@ main(void)
     }
 
     is(n, 5, "what was released once makes room first");
-    is(ngx_http_idem_orphan_add(lock_of(&one, further + 5), 100000), NGX_DECLINED,
-       "... then the oldest");
+    is(ngx_http_idem_orphan_add(lock_of(&one, further + 5), 100000),
+       NGX_DECLINED, "... then the oldest");
 
     for (i = 0; i < ENTRIES + 10; i++) {
         ngx_http_idem_orphan_remove(lock_of(&one, 1000 + i));
