@@ -229,6 +229,26 @@ is(http_request('DELETE', '/look/events?store=trail&older=1s', '', {})->status,
    403, 'not where it is read only');
 is(http_request('DELETE', '/ops/events?store=trail', '', {})->json->{error}{code},
    'FILTER_MISSING', 'not all');
+
+# what is ignored in a deletion would delete more than was meant
+
+for ([ 'older=0s&tenant=a', 'ARGUMENT_UNKNOWN' ],
+     [ 'older=0s&actor=', 'FILTER_EMPTY' ],
+     [ 'older=0s&dryrun=1', 'ARGUMENT_UNKNOWN' ],
+     [ 'actor=even&key=a', 'FILTER_INVALID' ])
+{
+    my ($args, $error) = @$_;
+    my $r = http_request('DELETE', "/ops/events?store=trail&$args", '', {});
+
+    is($r->status, 400, "DELETE events?$args");
+    is($r->json->{error}{code}, $error, $error);
+}
+
+is((ctl('cleanup', '--events', '--store', 'trail', '--older', '0s', '--tenant',
+        'a'))[1], 2, 'cleanup of events by tenant');
+is((ctl('purge', '--events', '--store', 'trail', '--actor', 'even', '--tenant',
+        'a'))[1], 2, 'or purge');
+is(scalar(trail('&actor=even')), 6, 'nothing was deleted');
 is((ctl('tail', '--since', '1h'))[1], 2, 'tail wants a store');
 
 sleep 1.1;

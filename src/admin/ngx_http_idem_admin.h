@@ -107,6 +107,11 @@ void ngx_http_idem_admin_text(ngx_http_request_t *r,
 /* NGX_DECLINED: the arguments are invalid, and *rc is the error sent */
 ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+
+/* of a DELETE: all arguments are among "names", and say something; else the
+   same */
+ngx_int_t ngx_http_idem_admin_deletion(ngx_http_request_t *r,
+    const char **names, ngx_int_t *rc);
 ngx_int_t ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
 ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);

@@ -25,8 +25,8 @@
 
 static ngx_int_t ngx_http_idem_admin_filters(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
-static ngx_int_t ngx_http_idem_admin_empty(ngx_http_request_t *r,
-    ngx_int_t *rc);
+static ngx_uint_t ngx_http_idem_admin_has(const char **names,
+    ngx_str_t *name);
 static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
@@ -41,6 +41,16 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_int_t  n;
     ngx_str_t  value, scope;
 
+    static const char  *names[] = { "key", "scope", "state", "older", "group",
+                                    "tenant", "actor", "limit", "cursor",
+                                    "dry_run", NULL };
+
+    if (r->method == NGX_HTTP_DELETE
+        && ngx_http_idem_admin_deletion(r, names, rc) != NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+
     if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_OK) {
         q->dry_run = !(value.len == 0
                        || (value.len == 1 && value.data[0] == '0'));
@@ -48,12 +58,6 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
     if (q->one) {
         return NGX_OK;
-    }
-
-    if (r->method == NGX_HTTP_DELETE
-        && ngx_http_idem_admin_empty(r, rc) != NGX_OK)
-    {
-        return NGX_DECLINED;
     }
 
     switch (ngx_http_idem_admin_key(r, q->id, NULL, &scope)) {
@@ -94,31 +98,71 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
 
 /*
- * A deletion with an empty "tenant=" probably comes from a script with an
- * empty variable, and must not delete the records of all tenants.
+ * A deletion must not take more than was meant.  An argument that is not known
+ * is a filter or a "dry_run" that is misspelt; one that is empty probably comes
+ * from a script with an empty variable.
  */
 
-static ngx_int_t
-ngx_http_idem_admin_empty(ngx_http_request_t *r, ngx_int_t *rc)
+ngx_int_t
+ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
+    ngx_int_t *rc)
 {
-    ngx_str_t    value;
-    const char **name;
+    u_char     *p, *end, *last, *value;
+    ngx_str_t   name;
 
-    static const char  *names[] = { "key", "group", "tenant", "actor", NULL };
+    static const char  *empty[] = { "scope", "cursor", NULL };
 
-    for (name = names; *name; name++) {
+    last = r->args.data + r->args.len;
 
-        if (ngx_http_idem_admin_arg(r, *name, &value) == NGX_OK
-            && value.len == 0)
+    for (p = r->args.data; p < last; p = end + 1) {
+        end = ngx_strlchr(p, last, '&');
+        end = end ? end : last;
+
+        if (end == p) {
+            continue;
+        }
+
+        value = ngx_strlchr(p, end, '=');
+
+        name.data = p;
+        name.len = (value ? value : end) - p;
+
+        if (!ngx_http_idem_admin_has(names, &name)) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "ARGUMENT_UNKNOWN", "Nothing was deleted: "
+                             "\"%V\" is no argument of this deletion.", &name);
+            return NGX_DECLINED;
+        }
+
+        if (value == NULL
+            || (value + 1 == end && !ngx_http_idem_admin_has(empty, &name)))
         {
             *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "FILTER_EMPTY", "Which records are to be "
-                             "deleted? \"%s\" is empty.", *name);
+                             "FILTER_EMPTY", "Nothing was deleted: \"%V\" is "
+                             "empty.", &name);
             return NGX_DECLINED;
         }
     }
 
     return NGX_OK;
+}
+
+
+/* as ngx_http_arg() compares them */
+
+static ngx_uint_t
+ngx_http_idem_admin_has(const char **names, ngx_str_t *name)
+{
+    for ( /* void */ ; *names; names++) {
+
+        if (ngx_strlen(*names) == name->len
+            && ngx_strncasecmp((u_char *) *names, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

@@ -55,6 +55,7 @@ typedef struct {
 } ngx_http_idem_admin_trail_t;
 
 
+static ngx_uint_t ngx_http_idem_trail_selectors(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_time(ngx_http_request_t *r,
     const char *name, uint64_t *time);
@@ -76,8 +77,19 @@ static void ngx_http_idem_trail_cleanup(void *data);
 ngx_int_t
 ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
 {
+    ngx_int_t                     rc;
     ngx_http_cleanup_t           *cln;
     ngx_http_idem_admin_trail_t  *t;
+
+    static const char  *names[] = { "store", "since", "until", "older", "key",
+                                    "scope", "record", "actor", "after",
+                                    "follow", "dry_run", NULL };
+
+    if (r->method == NGX_HTTP_DELETE
+        && ngx_http_idem_admin_deletion(r, names, &rc) != NGX_OK)
+    {
+        return rc;
+    }
 
     t = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_admin_trail_t));
     cln = ngx_http_cleanup_add(r, 0);
@@ -105,6 +117,12 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
                       "older, actor, record or key.");
     }
 
+    if (t->remove && ngx_http_idem_trail_selectors(r) > 1) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                      "FILTER_INVALID", "Nothing was deleted: events are "
+                      "chosen by one of record, key and actor.");
+    }
+
     cln->handler = ngx_http_idem_trail_cleanup;
     cln->data = t;
 
@@ -118,6 +136,17 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
     ngx_http_idem_trail_submit(t);
 
     return NGX_DONE;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_trail_selectors(ngx_http_request_t *r)
+{
+    ngx_str_t  value;
+
+    return (ngx_http_idem_admin_arg(r, "record", &value) == NGX_OK)
+           + (ngx_http_idem_admin_arg(r, "key", &value) == NGX_OK)
+           + (ngx_http_idem_admin_arg(r, "actor", &value) == NGX_OK);
 }
 
 
