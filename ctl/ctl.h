@@ -80,6 +80,9 @@ int ctl_stats(void);
 int ctl_id(void);
 int ctl_health(void);
 
+/* of --key and --scope, in hex: the record id and the hash of the key */
+void ctl_key(char id[65], char hash[65]);
+
 /* cleanup and purge with --events */
 int ctl_forget(void);
 

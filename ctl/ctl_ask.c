@@ -401,10 +401,16 @@ ctl_records(ctl_text_t *path)
 int
 ctl_one(ctl_text_t *path)
 {
-    int  rc;
+    int   rc;
+    char  id[65], hash[65];
 
     if ((o.record == NULL) == (o.key == NULL)) {
         ctl_say("which record? Say --record, or --key and --scope");
+        return CTL_USAGE;
+    }
+
+    if ((o.record ? o.record : o.key)[0] == '\0') {
+        ctl_say("which record? %s is empty", o.record ? "--record" : "--key");
         return CTL_USAGE;
     }
 
@@ -418,9 +424,13 @@ ctl_one(ctl_text_t *path)
         ctl_add(path, "/");
         ctl_add(path, o.record);
 
+    } else if (o.scope) {
+        ctl_key(id, hash);
+        ctl_add(path, "/");
+        ctl_add(path, id);
+
     } else {
-        ctl_arg(path, "key", o.key);
-        ctl_arg(path, "scope", o.scope);
+        ctl_arg(path, "key", o.key);            /* the scope is nginx's host */
     }
 
     return CTL_OK;

@@ -5,12 +5,15 @@
  */
 
 /*
- * id: what the module makes of a key and its scope.  Asks nobody.
+ * id: what the module makes of a key and its scope.  Asks nobody.  By that id
+ * inspect and delete name a record to the location: a key in an address would
+ * be in the logs of nginx.
  */
 
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <openssl/evp.h>
@@ -21,13 +24,10 @@
 /* a field of a record id: its length in 8 bytes, then itself */
 
 static void
-ctl_field(EVP_MD_CTX *md, const char *s)
+ctl_field(EVP_MD_CTX *md, const char *s, size_t len)
 {
     int       i;
-    size_t    len;
     uint8_t   n[8];
-
-    len = strlen(s);
 
     for (i = 0; i < 8; i++) {
         n[i] = (uint8_t) ((uint64_t) len >> (56 - 8 * i));
@@ -49,33 +49,58 @@ ctl_hex(const unsigned char *p, size_t len, char *text)
 }
 
 
+/* a key that was sent in quotes is the same as without */
+
+void
+ctl_key(char id[65], char hash[65])
+{
+    size_t         len;
+    EVP_MD_CTX    *md;
+    const char    *key;
+    unsigned char  sum[32];
+
+    key = o.key;
+    len = strlen(key);
+
+    if (len > 2 && key[0] == '"' && key[len - 1] == '"') {
+        key++;
+        len -= 2;
+    }
+
+    md = EVP_MD_CTX_new();
+
+    if (md == NULL) {
+        ctl_say("no memory");
+        exit(CTL_FAILED);
+    }
+
+    EVP_DigestInit_ex(md, EVP_sha256(), NULL);
+    ctl_field(md, o.scope, strlen(o.scope));
+    ctl_field(md, key, len);
+    EVP_DigestFinal_ex(md, sum, NULL);
+    ctl_hex(sum, sizeof(sum), id);
+
+    EVP_DigestInit_ex(md, EVP_sha256(), NULL);
+    EVP_DigestUpdate(md, key, len);
+    EVP_DigestFinal_ex(md, sum, NULL);
+    ctl_hex(sum, sizeof(sum), hash);
+
+    EVP_MD_CTX_free(md);
+}
+
+
 int
 ctl_id(void)
 {
-    char           id[65], hash[65];
-    EVP_MD_CTX    *md;
-    unsigned char  sum[32];
+    char  id[65], hash[65];
 
-    if (o.key == NULL || o.scope == NULL) {
+    if (o.key == NULL || o.key[0] == '\0' || o.scope == NULL) {
         ctl_say("of which key? Say --key and --scope: what idempotency_scope "
                 "is, or the host of the request");
         return CTL_USAGE;
     }
 
-    md = EVP_MD_CTX_new();
-
-    EVP_DigestInit_ex(md, EVP_sha256(), NULL);
-    ctl_field(md, o.scope);
-    ctl_field(md, o.key);
-    EVP_DigestFinal_ex(md, sum, NULL);
-    ctl_hex(sum, sizeof(sum), id);
-
-    EVP_DigestInit_ex(md, EVP_sha256(), NULL);
-    EVP_DigestUpdate(md, o.key, strlen(o.key));
-    EVP_DigestFinal_ex(md, sum, NULL);
-    ctl_hex(sum, sizeof(sum), hash);
-
-    EVP_MD_CTX_free(md);
+    ctl_key(id, hash);
 
     printf(o.json ? "{\"record\":\"%s\",\"key_hash\":\"%s\"}\n"
                   : "record    %s\nkey_hash  %s\n", id, hash);

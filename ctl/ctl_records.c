@@ -20,6 +20,7 @@
 #include "ctl.h"
 
 
+static int ctl_chosen(void);
 static int ctl_pages(const char *method);
 static int ctl_count(const char *name);
 
@@ -184,6 +185,10 @@ ctl_cleanup(void)
         return CTL_USAGE;
     }
 
+    if (!ctl_chosen()) {
+        return CTL_USAGE;
+    }
+
     return o.events ? ctl_forget() : ctl_pages("DELETE");
 }
 
@@ -201,7 +206,38 @@ ctl_purge(void)
         return CTL_USAGE;
     }
 
+    if (!ctl_chosen()) {
+        return CTL_USAGE;
+    }
+
     return o.events ? ctl_forget() : ctl_pages("DELETE");
+}
+
+
+/* an option that would be ignored would delete more than was meant */
+
+static int
+ctl_chosen(void)
+{
+    const char  *option;
+
+    if (o.events) {
+        option = o.state ? "--state" : o.group ? "--group"
+                 : o.tenant ? "--tenant" : o.limit ? "--limit" : NULL;
+
+    } else {
+        option = o.record ? "--record" : o.key ? "--key"
+                 : o.since ? "--since" : NULL;
+    }
+
+    if (option == NULL) {
+        return 1;
+    }
+
+    ctl_say("nothing was deleted: %s does not choose %s here", option,
+            o.events ? "events" : "records");
+
+    return 0;
 }
 
 

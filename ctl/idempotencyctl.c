@@ -149,6 +149,12 @@ main(int argc, char **argv)
     o.url = getenv("IDEMPOTENCY_URL");
 
     if (ctl_options(argc, argv) != CTL_OK || optind + 1 != argc) {
+
+        if (optind + 1 < argc) {
+            ctl_say("there is one command: what is \"%s\"?",
+                    argv[optind + 1]);
+        }
+
         fputs(ctl_usage, stderr);
         return CTL_USAGE;
     }

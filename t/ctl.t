@@ -79,6 +79,24 @@ is($code, 1, 'there is none');
 like($out, qr/There is no such record/, 'and says so');
 is(post('/ok?op=a', $key)->header('X-Status'), 'EXECUTED', 'it runs again');
 
+# a key in quotes is the same key
+
+my $quoted = '"' . new_key() . '"';
+
+$id = post('/ok?op=q', $quoted)->header('X-Record');
+
+like(scalar(ctl('id', '--key', $quoted, '--scope', 'api')),
+     qr/^record\s+$id$/m, 'the id of a key in quotes');
+like(scalar(ctl('inspect', '--key', $quoted, '--scope', 'api')),
+     qr/^record\s+$id$/m, 'and its record');
+
+# the key is not in an address, and so in no log of nginx
+
+access_log_like(qr/"GET \S+\/$id\b/, 'by its id');
+
+unlike(access_log(), qr/\Q$key\E/, 'no key in access.log');
+error_log_unlike(qr/\Q$key\E/, 'nor in error.log');
+
 
 
 === TEST 2: list, stats, cleanup, health
@@ -135,6 +153,12 @@ for ([ 2, qr/which record/, 'inspect' ],
      [ 2, qr/clean up what/, 'cleanup' ],
      [ 2, qr/purge whose/, 'purge' ],
      [ 2, qr/of which key/, 'id', '--key', 'k' ],
+     [ 2, qr/which record\? --key is empty/, 'inspect', '--key', '',
+       '--scope', 'api' ],
+     [ 2, qr/--record does not choose/, 'cleanup', '--older', '1h',
+       '--record', '0' x 64 ],
+     [ 2, qr/--key does not choose/, 'purge', '--tenant', 'a', '--key', 'k' ],
+     [ 2, qr/what is "more"/, 'list', 'more' ],
      [ 2, qr/there is no command "dance"/, 'dance' ],
      [ 2, qr/state.*is in_progress/, 'list', '--state', 'done' ],
      [ 2, qr/a limit is a number/, 'list', '--limit', 'few' ],
