@@ -128,6 +128,18 @@ is($code, 0, 'and the command succeeded');
 like($said, qr/^record\s+$id$/m, 'with its record');
 like($said, qr/^state\s+completed$/m, 'and its state');
 
+# one that ran, and nobody knows what became of it; a retry is refused
+
+my $unknown = new_key();
+
+is(post('/reset?op=c', $unknown)->header('X-Status'), 'UNKNOWN',
+   'no answer') for 1, 2;
+
+ok(wait_for(sub {
+    $said = answer('A customer was charged twice', 1, KEY => $unknown);
+    $said =~ /\n1\n\z/;
+}, 10), 'charged twice: it ran once, of two tries') or diag($said);
+
 # a request that goes on and on
 
 my $long = new_key();
