@@ -502,3 +502,12 @@ for my $when ('at once', 'after its lease') {
 
     sleep 1.2 if $when eq 'at once';
 }
+
+
+
+=== TEST 15: behind a regular expression there is no address of its own
+--- config
+    location ~ ^/ops/ { idempotency_admin; }
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*"idempotency_admin" directive takes a location with a prefix.*nginx\.conf:\d+/

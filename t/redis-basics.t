@@ -436,7 +436,7 @@ qr/\[emerg\] .*store "own" in .*nginx\.conf:\d+ has no "server"/
 --- config
 --- must_die
 --- error_log eval
-qr/\[emerg\] .*unknown directive "host" in a redis store: it has server, user, password.*tls_certificate_key in .*nginx\.conf:\d+/
+qr/\[emerg\] .*unknown directive "host" in a redis store: it has server, user, password.*tls_certificate_key, .*breaker.* in .*nginx\.conf:\d+/
 
 
 

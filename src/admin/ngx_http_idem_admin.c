@@ -80,6 +80,14 @@ ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+#if (NGX_PCRE)
+    if (clcf->regex) {
+        return "takes a location with a prefix: behind a regular expression "
+               "it can't tell what is asked for";
+    }
+#endif
+
     clcf->handler = ngx_http_idem_admin_handler;
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);

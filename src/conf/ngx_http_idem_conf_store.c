@@ -160,6 +160,12 @@ ngx_http_idem_conf_store_unknown(ngx_conf_t *cf, ngx_http_idem_store_t *store,
                          &c->command.name);
     }
 
+    c = ngx_http_idem_layers_commands;
+
+    for ( /* void */ ; store->layers && c->command.name.len; c++) {
+        p = ngx_slprintf(p, last, ", %V", &c->command.name);
+    }
+
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "unknown directive \"%V\" in a %V store: it has %*s",
                        name, &store->backend->name, (size_t) (p - names),
