@@ -50,6 +50,7 @@ static const struct {
     { "tenant", "tenant", WORD },
     { "actor", "actor", HASH },
     { "duration_ms", "took", MS },
+    { "store", "store", WORD },
     { "host", "host", WORD },
     { NULL, NULL, WORD }
 };

@@ -312,7 +312,7 @@ like($line->('replay', sub { http_post('/ok?op=p', 'body', \%h) }),
 
 ok(nginx_reload(), 'a reload');
 like($line->('conflict', sub { http_post('/ok?op=p', 'other', \%h) }),
-     qr/ error conflict {15}$short pay {8}409  CONFLICT, payload/,
+     qr/ error conflict {15}$short pay {8}409  CONFLICT, payload.*, store \w+, host /,
      'does not end it');
 
 kill 'TERM', $pid;
