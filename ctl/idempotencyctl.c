@@ -11,8 +11,8 @@
  * what it answers: a table for people, JSON with --json for programs.  "id"
  * asks nobody: it computes what the module would.  See idempotencyctl.1.
  *
- * Exit codes: 0 done; 1 there is no such record, or a store does not answer;
- * 2 it was asked wrongly; 3 nobody answers, or refuses.
+ * Exit codes: 0 done; 1 there is no such record or store, or a store does not
+ * answer; 2 it was asked wrongly; 3 nobody answers, or refuses.
  */
 
 
