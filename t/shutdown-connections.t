@@ -32,14 +32,14 @@ if ($remote eq 'redis') {
     # its first bytes after the handshake are a reply, and no ticket as in 1.3
 
     $store = start_redis($tls->redis($secure, 'server'),
-                         '--tls-protocols', 'TLSv1.2');
+                         '--tls-protocols', 'TLSv1.2',
+                         '--repl-diskless-sync-delay', 0);
     wait_for(sub { IdempotencyTest::is_listening($secure) });
     $proxy = IdempotencyTest::RedisProxy->start(port => free_port(), to => $secure);
 
     $set = start_sentinels(replicas => 0, sentinels => 1);
     $next = start_redis();
-    $replica = start_redis('--replicaof', "127.0.0.1 $store->{port}",
-                           '--repl-diskless-sync-delay', 0);
+    $replica = start_redis('--replicaof', "127.0.0.1 $store->{port}");
     wait_for(sub { $replica->command('ROLE')->[3] eq 'connected' });
 
     $ENV{TEST_NGINX_SECURE_PORT} = $proxy->{port};
