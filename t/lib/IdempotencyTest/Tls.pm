@@ -9,13 +9,19 @@ package IdempotencyTest::Tls;
 #   $tls->certificate('server', 'IP:127.0.0.1');           # by the first
 #   $tls->certificate('server', 'IP:127.0.0.1', 'other');  # by the second
 #
-# Each is a file <name>.pem with a <name>.key in {dir}.
+# Each is a file <name>.pem with a <name>.key in {dir}.  And clients:
+#
+#   http_post($uri, $body, $headers, socket => $tls->dial($port));
+#   ... $tls->dial($port, 'alice', '-servername', 'a.test')   # with a certificate
 
 use strict;
 use warnings;
 
 use File::Path ();
 use File::Temp ();
+use IO::Handle;
+use POSIX ();
+use Socket qw(AF_UNIX SOCK_STREAM);
 
 
 sub new
@@ -94,12 +100,49 @@ sub redis
 }
 
 
+# A socket whose other end is "openssl s_client": perl has no TLS of its own.
+# It closes the connection when this end is closed.
+
+sub dial
+{
+    my ($self, $port, $name, @options) = @_;
+
+    push @options, '-cert', "$self->{dir}/$name.pem", '-key', "$self->{dir}/$name.key"
+        if $name;
+
+    socketpair my $mine, my $its, AF_UNIX, SOCK_STREAM, 0 or die "socketpair: $!\n";
+
+    my $pid = fork;
+    die "fork: $!\n" if !defined $pid;
+
+    if ($pid == 0) {
+        close $mine;
+        open STDIN, '<&', $its;
+        open STDOUT, '>&', $its;
+        open STDERR, '>', "$self->{dir}/s_client.log";
+        exec 'setpriv', '--pdeathsig', 'KILL', 'openssl', 's_client', '-quiet',
+             '-no_ign_eof', '-connect', "127.0.0.1:$port", @options
+            or POSIX::_exit(127);
+    }
+
+    close $its;
+    push @{ $self->{pids} }, $pid;
+    $mine->autoflush(1);
+
+    return $mine;
+}
+
+
 sub DESTROY
 {
     my $self = shift;
 
+    return if $self->{owner} != $$;
+
     local $?;
-    File::Path::remove_tree($self->{dir}) if $self->{owner} == $$;
+    kill KILL => $_ for @{ $self->{pids} || [] };
+    waitpid $_, 0 for @{ $self->{pids} || [] };
+    File::Path::remove_tree($self->{dir});
 }
 
 1;
