@@ -57,6 +57,7 @@ run_tests();
 __DATA__
 
 === TEST 1: the certificate is who it is
+--- store: memory
 --- config eval
 "    listen 127.0.0.1:\$TEST_NGINX_PORT_2 ssl" . main::h2() . <<'_EOC_'
     ssl_verify_client    optional;
@@ -104,6 +105,7 @@ is(app_count($_), 1, "$_ ran once") for qw(a b);
 
 
 === TEST 2: the subject is who it is: a renewed certificate gets the response
+--- store: memory
 --- config
     listen 127.0.0.1:$TEST_NGINX_PORT_2 ssl;
     ssl_verify_client     on;
@@ -124,6 +126,7 @@ is(app_count('a'), 1, 'ran once');
 
 === TEST 3: a server that asks for certificates, and others around it
 The identity does not tell clients apart, so only the servers do.
+--- store: memory
 --- http_config eval
 $::http . <<'_EOC_';
     idempotency_identity  $http_x_user;
@@ -184,6 +187,7 @@ is(app_count('a'), 1, 'ran once');
 
 
 === TEST 4: the address that a proxy tells is who it is
+--- store: memory
 --- http_config
     server {
         listen                127.0.0.1:$TEST_NGINX_PORT_2 proxy_protocol;
