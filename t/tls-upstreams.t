@@ -48,6 +48,7 @@ our $http = <<'_EOC_';
         server 127.0.0.1:$TEST_NGINX_WRONG_PORT max_fails=0;
         server 127.0.0.1:$TEST_NGINX_REJECT_PORT max_fails=0;
         server 127.0.0.1:$TEST_NGINX_GOOD_PORT max_fails=0;
+        server 127.0.0.1:$TEST_NGINX_GRPC_PORT max_fails=0;
     }
     proxy_ssl_name                 server.test;
     proxy_ssl_verify               on;
