@@ -87,7 +87,11 @@ __DATA__
     location /good/ { proxy_pass https://127.0.0.1:$TEST_NGINX_GOOD_PORT; }
     location /wrong/ { proxy_pass https://127.0.0.1:$TEST_NGINX_WRONG_PORT; }
     location /reject/ { proxy_pass https://127.0.0.1:$TEST_NGINX_REJECT_PORT; }
-    location /some/ { proxy_pass https://some; proxy_request_buffering off; }
+    location /some/ {
+        proxy_pass               https://some;
+        proxy_next_upstream      error timeout http_502;
+        proxy_request_buffering  off;
+    }
     location /page/ {
         proxy_pass  https://127.0.0.1:$TEST_NGINX_WRONG_PORT;
         error_page  502 =200 /fine.html;
