@@ -53,6 +53,8 @@ our $http = <<'_EOC_';
     proxy_ssl_name                 server.test;
     proxy_ssl_verify               on;
     proxy_ssl_trusted_certificate  $TEST_NGINX_TLS_DIR/ca.pem;
+    proxy_ssl_session_reuse        off;      # nginx would leave sessions unfreed
+    grpc_ssl_session_reuse         off;
     grpc_ssl_name                  server.test;
     grpc_ssl_verify                on;
     grpc_ssl_trusted_certificate   $TEST_NGINX_TLS_DIR/ca.pem;
