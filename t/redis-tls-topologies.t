@@ -7,6 +7,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Tls;
 use Test::Nginx::Socket 'no_plan';
 
 {
@@ -16,33 +17,13 @@ use Test::Nginx::Socket 'no_plan';
     sub arguments { ("$_[0]{dir}/sentinel.conf", '--sentinel') }
 }
 
-our ($dir, $cluster, $master);
+our ($certificates, $dir, $cluster, $master);
 our $me = $$;
 
-# certificates of this test alone
-
-sub openssl
-{
-    my $out = `openssl @_ 2>&1`;
-    die "openssl @_: $out" if $?;
-}
-
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $dir = "/tmp/idempotency-tls-topologies.$$";
-    mkdir $dir or die "$dir: $!";
-
-    openssl("req -x509 -newkey rsa:2048 -nodes -keyout $dir/ca.key",
-            "-out $dir/ca.pem -days 2 -subj /CN=ca");
-    openssl("req -newkey rsa:2048 -nodes -keyout $dir/server.key",
-            "-out $dir/server.csr -subj /CN=redis");
-
-    open my $ext, '>', "$dir/ext" or die $!;
-    print $ext "subjectAltName=IP:127.0.0.1\n";
-    close $ext;
-
-    openssl("x509 -req -in $dir/server.csr -CA $dir/ca.pem",
-            "-CAkey $dir/ca.key -CAcreateserial -out $dir/server.pem",
-            "-extfile $dir/ext -days 2");
+    $certificates = IdempotencyTest::Tls->new('ca');
+    $certificates->certificate('server', 'IP:127.0.0.1');
+    $dir = $certificates->{dir};
 
     my %tls = ('tls-cert-file' => "$dir/server.pem",
                'tls-key-file' => "$dir/server.key",
@@ -99,10 +80,9 @@ run_tests();
 END {
     local $?;
 
-    if ($dir && $$ == $me) {
-        IdempotencyTest::Redis::stop_all();
-        system 'rm', '-rf', $dir;
-    }
+    # they write into that directory
+
+    IdempotencyTest::Redis::stop_all() if $dir && $$ == $me;
 }
 
 __DATA__

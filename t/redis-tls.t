@@ -8,52 +8,24 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Tls;
 use Test::Nginx::Socket 'no_plan';
 
-our $dir;
-
-# certificates of this test alone
-
-sub openssl
-{
-    my $out = `openssl @_ 2>&1`;
-    die "openssl @_: $out" if $?;
-}
-
-sub certificate
-{
-    my ($name, $subject, $san, @options) = @_;
-
-    my $f = "$dir/$name";
-    open my $ext, '>', "$f.ext" or die $!;
-    print $ext "subjectAltName=$san\n";
-    close $ext;
-
-    openssl("req -newkey rsa:2048 -nodes -keyout $f.key -out $f.csr",
-            "-subj /CN=$subject");
-    openssl("x509 -req -in $f.csr -CA $dir/ca.pem -CAkey $dir/ca.key",
-            "-CAcreateserial -out $f.pem -extfile $f.ext", @options);
-    chmod 0644, "$f.key";
-}
+our ($tls, $dir);
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $dir = "/tmp/idempotency-tls.$$";
-    mkdir $dir or die "$dir: $!";
+    $tls = IdempotencyTest::Tls->new('ca', 'other');
+    $dir = $tls->{dir};
 
-    for my $ca (qw(ca other)) {
-        openssl("req -x509 -newkey rsa:2048 -nodes -keyout $dir/$ca.key",
-                "-out $dir/$ca.pem -days 2 -subj /CN=$ca");
-    }
+    $tls->certificate('server', 'DNS:redis.test,IP:127.0.0.1');
+    $tls->certificate('named', 'DNS:redis.test');
+    $tls->certificate('client', 'DNS:nginx.test');
 
-    certificate('server', 'redis', 'DNS:redis.test,IP:127.0.0.1', '-days 2');
-    certificate('named', 'redis', 'DNS:redis.test', '-days 2');
-    certificate('client', 'nginx', 'DNS:nginx.test', '-days 2');
-
-    certificate('expired', 'redis', 'DNS:redis.test', '-days 2');
+    $tls->certificate('expired', 'DNS:redis.test');
     make_ca_config();
-    openssl("ca -batch -config $dir/ca.cnf -in $dir/expired.csr",
-            "-out $dir/expired.pem -notext",
-            "-startdate 20200101000000Z -enddate 20200201000000Z");
+    $tls->openssl("ca -batch -config $dir/ca.cnf -in $dir/expired.csr",
+                  "-out $dir/expired.pem -notext",
+                  "-startdate 20200101000000Z -enddate 20200201000000Z");
 
     for (['GOOD', 'server', 'no'], ['NAMED', 'named', 'no'],
          ['EXPIRED', 'expired', 'no'], ['STRICT', 'server', 'yes'])
@@ -61,11 +33,7 @@ if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
         my ($env, $name, $clients) = @$_;
         my $port = free_port();
 
-        start_redis('--tls-port', $port,
-                    '--tls-cert-file', "$dir/$name.pem",
-                    '--tls-key-file', "$dir/$name.key",
-                    '--tls-ca-cert-file', "$dir/ca.pem",
-                    '--tls-auth-clients', $clients);
+        start_redis($tls->redis($port, $name, clients => $clients));
 
         wait_for(sub { IdempotencyTest::is_listening($port) });
         $ENV{"TEST_NGINX_${env}_PORT"} = $port;
@@ -130,8 +98,6 @@ sub fails
 }
 
 run_tests();
-
-File::Path::remove_tree($dir) if $dir;
 
 __DATA__
 

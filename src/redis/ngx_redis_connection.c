@@ -271,11 +271,11 @@ ngx_redis_idle(ngx_redis_conn_t *conn)
 {
     conn->connection->idle =
         conn->state == NGX_REDIS_READY
-        && (conn->owner
-            || (ngx_queue_empty(&conn->sent)
-                && ngx_queue_empty(&conn->unsent)
-                && ngx_queue_empty(&conn->early)
-                && (!conn->subscriber || conn->redis->listeners == 0)));
+        && ngx_queue_empty(&conn->sent)
+        && ngx_queue_empty(&conn->unsent)
+        && ngx_queue_empty(&conn->early)
+        && (!conn->subscriber || conn->owner
+            || conn->redis->listeners == 0);
 }
 
 

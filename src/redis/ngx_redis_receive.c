@@ -43,6 +43,10 @@ ngx_redis_read_handler(ngx_event_t *rev)
 
     if (c->close) {
 
+        /* a request that was ended before may have queued calls */
+
+        ngx_redis_idle(conn);
+
         if (c->idle) {
             ngx_redis_close(conn);
             return;

@@ -328,6 +328,11 @@ ngx_redis_setup(ngx_redis_conn_t *conn)
     c->read->handler = ngx_redis_read_handler;
     c->write->handler = ngx_redis_write_handler;
 
+    /* worker_shutdown_timeout may have expired during connect or handshake */
+
+    c->close = 0;
+    c->error = 0;
+
     conn->state = NGX_REDIS_SETUP;
     conn->setup = 0;
 

@@ -26,6 +26,8 @@
 #define NGX_HTTP_IDEM_PG_PORT    5432
 #define NGX_HTTP_IDEM_PG_SOCKET  "/.s.PGSQL."
 
+#define NGX_HTTP_IDEM_PG_VERIFY_DEPTH  5
+
 /* the file behind "system" in libpq 16 */
 #define NGX_HTTP_IDEM_PG_SYSTEM_CA  "/etc/ssl/certs/ca-certificates.crt"
 
@@ -36,6 +38,8 @@ static ngx_int_t ngx_http_idem_pg_add_unix(ngx_conf_t *cf,
     ngx_http_idem_pg_server_t *server, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_pg_copy(ngx_conf_t *cf, ngx_str_t *to,
     u_char *data, size_t len);
+static char *ngx_http_idem_pg_check_trusted(ngx_conf_t *cf,
+    ngx_http_idem_pg_t *pg);
 
 
 /* server <host>[:<port>] | unix:<directory or socket> ... */
@@ -295,9 +299,48 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
         }
     }
 
-    return NGX_CONF_OK;
+    return ngx_http_idem_pg_check_trusted(cf, pg);
 
 invalid:
 
     return ngx_http_idem_pg_api->wrong(cf, pg->store, wrong);
+}
+
+
+/*
+ * libpq reads the file for each connection: a file without certificates would
+ * fail there, after a reload that was accepted
+ */
+
+static char *
+ngx_http_idem_pg_check_trusted(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
+{
+#if (NGX_SSL)
+    ngx_int_t  rc;
+    ngx_ssl_t  ssl;
+
+    if (!pg->tls_verify) {
+        return NGX_CONF_OK;
+    }
+
+    ngx_memzero(&ssl, sizeof(ngx_ssl_t));
+    ssl.log = cf->log;
+
+    if (ngx_ssl_create(&ssl, NGX_SSL_TLSv1_2|NGX_SSL_TLSv1_3, NULL)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    rc = ngx_ssl_trusted_certificate(cf, &ssl, &pg->tls_trusted_certificate,
+                                     NGX_HTTP_IDEM_PG_VERIFY_DEPTH);
+
+    ngx_ssl_cleanup_ctx(&ssl);
+
+    if (rc != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+#endif
+
+    return NGX_CONF_OK;
 }

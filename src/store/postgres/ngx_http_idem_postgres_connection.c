@@ -338,6 +338,10 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
 
     if (c->close) {
 
+        /* a request that was ended before may have queued calls */
+
+        ngx_http_idem_pg_idle(conn);
+
         if (c->idle) {
             ngx_http_idem_pg_close(conn);
             return;

@@ -27,7 +27,8 @@ sub connect
 {
     my ($class, %o) = @_;
 
-    my $socket = $o{unix}
+    my $socket = $o{socket} ? $o{socket}
+        : $o{unix}
         ? IO::Socket::UNIX->new(Peer => $o{unix})
         : IO::Socket::INET->new(PeerAddr => $o{host} || '127.0.0.1',
                                 PeerPort => $o{port}, Proto => 'tcp',
@@ -35,7 +36,7 @@ sub connect
 
     die "client: cannot connect to port $o{port}: $!\n" if !$socket;
 
-    setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1 if !$o{unix};
+    setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1 if !$o{unix} && !$o{socket};
     $socket->blocking(0);
 
     my $self = bless { socket => $socket, in => '', eof => 0,
