@@ -10,167 +10,11 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest::Faults;              # before IdempotencyTest
 use IdempotencyTest;
+use IdempotencyTest::Walk;
 use IdempotencyTest::Example;
 use Test::Nginx::Socket 'no_plan';
 
 our $Remote = ($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/;
-
-# "prepare" comes before the failure and "request" is hit by it; both get a key.
-# "answers" are the statuses of a request that nothing happened to, "retry"
-# those of the same once more.  Where the application ran and there was no
-# memory to hold its response, the record says so: 507.
-#
-# A store whose connection broke for want of memory is away for a moment, and a
-# lock that could not be given back to it is tried again soon: then the retry
-# is asked again for as long, which is far less than the lease.  With no memory
-# at all for a while, a lock in it ends with its lease: of that there is one
-# walk, with a short one.
-
-sub walk
-{
-    my %o = (most => 250, answers => [200], retry => [200], runs => 1,
-             prepare => sub { }, body => '{"a":1}', @_);
-
-    $o{request} ||= sub {
-        my $c = send_post("/ok?op=$_[0]", $o{body},
-                          [ 'Idempotency-Key' => $_[0],
-                            'Content-Type' => 'application/json' ]);
-        return $c->read_response(6);
-    };
-
-    $o{again} ||= $o{request};
-
-    my (@bad, $balance);
-    my $steps = 0;
-
-    for my $all (0, $Remote && !$o{all} ? () : 1) {
-        for my $n (1 .. $o{most} + 1) {
-            my $key = new_key();
-
-            works();
-            $o{prepare}->($key);
-
-            faults_arm($n, all => $all, %{ $o{arm} || {} });
-            my $got = eval { $o{request}->($key) };
-            my $died = $@;
-            my $f = faults_disarm();
-
-            if (!$f->{failed}) {
-                push @bad, "without a failure: " . told($got)
-                    if !$got || !grep { $_ == $got->status } @{ $o{answers} };
-                last;
-            }
-
-            $steps++;
-
-            my $what = sprintf '%s %d%s: ', $f->{name}, $n, $all ? '+' : '';
-            my $where = " ($f->{where})";
-
-            # an answer, and a clear one
-
-            if (!$got) {
-                push @bad, "${what}no answer $died$where";
-
-            } elsif (!grep { $_ == $got->status } @{ $o{answers} }, 500, 503) {
-                push @bad, $what . told($got) . $where;
-
-            } elsif ($got->truncated && !$o{truncated}) {
-                push @bad, "${what}truncated$where";
-            }
-
-            # no lock: the same once more is served at once
-
-            my $again = eval { $o{again}->($key) };
-
-            if ($Remote) {
-                wait_for(sub {
-                    !$again || grep({ $_ == $again->status } @{ $o{retry} })
-                        or !($again = eval { $o{again}->($key) });
-                }, 5);
-            }
-
-            if (!$again) {
-                push @bad, "${what}then no answer $@$where";
-
-            } elsif (!grep { $_ == $again->status } @{ $o{retry} }) {
-                push @bad, "${what}then " . told($again) . $where;
-            }
-
-            my $runs = app_count($key);
-            push @bad, "${what}ran $runs times$where" if $runs > $o{runs};
-
-            # a request that failed may last as long as its client
-            IdempotencyTest::Client::close_all();
-
-            if ($n > $o{most}) {
-                push @bad, "more than $o{most} steps";
-            }
-        }
-
-        # the first walk may have made what a worker makes once
-
-        works();
-        my $now = settled();
-
-        push @bad, "not freed: $balance before, $now after"
-            if defined $balance && more($balance, $now);
-        $balance = $now;
-    }
-
-    cmp_ok($steps, '>', 1, "$o{name}: $steps failures");
-    ok(!@bad, "$o{name}: served all the same") or diag(map { "$_\n" } @bad);
-}
-
-
-# the store is there; what a worker keeps ready for bad times is complete
-
-sub works
-{
-    wait_for(sub {
-        my $key = new_key();
-        my $got = send_post("/status/400?op=$key", 'x',
-                            { 'Idempotency-Key' => $key })->read_response(6);
-        return $got && $got->status == 400;
-    }, 10) or die "the store is gone for good\n";
-}
-
-
-sub told
-{
-    my $response = shift;
-
-    return 'nothing' if !$response;
-    return join ' ', $response->status || 'closed', $response->error_code;
-}
-
-
-# what is under way has an end
-
-sub settled
-{
-    my ($last, $same) = ('', 0);
-
-    wait_for(sub {
-        my $now = faults_balance();
-        $same = $now eq $last ? $same + 1 : 0;
-        $last = $now;
-        return $same > 5;
-    });
-
-    return $last;
-}
-
-
-# a connection to the store has its buffers, or has none at the moment
-
-sub more
-{
-    my ($before, $after) = map { [ split ' ' ] } @_;
-    my $some = $Remote ? 8 : 0;
-
-    return $after->[0] > $before->[0] + $some
-           || $after->[1] > $before->[1] + ($Remote ? 2 : 0);
-}
 
 our $Paused;
 
@@ -181,21 +25,7 @@ if ($Remote) {
 
 run_tests();
 
-# how much of what can fail was seen to
-
-my $sites = faults_sites();
-my @calls = faults_calls();
-my @failed = grep { $sites->{$_} } @calls;
-
-Test::More::note(sprintf '%d of %d calls in the module failed', scalar @failed,
-     scalar @calls);
-cmp_ok(scalar @failed, '>', 50, 'many places were made to fail');
-
-if ($ENV{FAULTS_REPORT}) {
-    print STDERR "# not failed: $_\n"
-        for sort map { IdempotencyTest::Faults::place($_) }
-            grep { !$sites->{$_} } @calls;
-}
+walked(50);
 
 __DATA__
 
