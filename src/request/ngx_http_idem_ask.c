@@ -39,7 +39,7 @@ static void ngx_http_idem_ask_host(ngx_http_request_t *r, ngx_str_t *host,
 static void ngx_http_idem_ask_own(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t uri);
 static void ngx_http_idem_ask_forget(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_idem_same_uri(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_idem_same_line(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 static ngx_uint_t ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b);
 
@@ -96,26 +96,34 @@ ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
 }
 
 
-/* whether the request asks for the same */
+/* NGX_DECLINED if the request asks for something else */
 
-ngx_uint_t
+ngx_int_t
 ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
-{
-    return step->begin
-           && ngx_http_idem_same_text(&r->method_name, &step->method_name)
-           && ngx_http_idem_same_text(&r->headers_in.server, &step->host)
-           && ngx_http_idem_same_uri(r, step);
-}
-
-
-static ngx_uint_t
-ngx_http_idem_same_uri(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_str_t  uri, args;
 
-    return ngx_http_idem_asked(r, &uri, &args) == NGX_OK
-           && ngx_http_idem_same_text(&uri, &step->target)
-           && ngx_http_idem_same_text(&args, &step->args);
+    if (!step->begin || !ngx_http_idem_same_line(r, step)) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_idem_asked(r, &uri, &args) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_same_text(&uri, &step->target)
+           && ngx_http_idem_same_text(&args, &step->args)
+           ? NGX_OK : NGX_DECLINED;
+}
+
+
+/* but for the URI */
+
+static ngx_uint_t
+ngx_http_idem_same_line(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
+{
+    return ngx_http_idem_same_text(&r->method_name, &step->method_name)
+           && ngx_http_idem_same_text(&r->headers_in.server, &step->host);
 }
 
 
@@ -136,7 +144,11 @@ ngx_int_t
 ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_redirect_t *step)
 {
-    ngx_str_t  uri, args;
+    ngx_str_t   uri, args;
+    ngx_uint_t  same_path, same_args;
+
+    same_path = 0;
+    same_args = 0;
 
     if (ctx->repeat.asking) {
         ctx->repeat.again = 0;
@@ -147,18 +159,15 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
             return NGX_ERROR;
         }
 
+        same_path = ngx_http_idem_same_text(&uri, &step->target);
+        same_args = ngx_http_idem_same_text(&args, &step->args);
+
         ngx_http_idem_ask_save(r, ctx);
 
-        ctx->repeat.differs = !ngx_http_idem_is_asked(r, step);
-        ctx->repeat.args = step->args;
-
-        if (!ngx_http_idem_same_text(&uri, &step->target)
-            && !ngx_http_idem_same_text(&args, &step->args))
-        {
-            ctx->repeat.again = 1;
-            ctx->repeat.args = args;
-        }
-
+        ctx->repeat.differs = !same_path || !same_args
+                              || !ngx_http_idem_same_line(r, step);
+        ctx->repeat.again = !same_path && !same_args;
+        ctx->repeat.args = ctx->repeat.again ? args : step->args;
         ctx->repeat.asking = 1;
     }
 
@@ -167,7 +176,7 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     r->error_page = 0;
     r->err_status = 0;
 
-    if (!ngx_http_idem_same_uri(r, step)
+    if (!(same_path && same_args)
         && ngx_http_idem_ask_uri(r, &step->target, &ctx->repeat.args)
            != NGX_OK)
     {

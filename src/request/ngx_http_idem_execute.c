@@ -55,6 +55,11 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     run = &ctx->work.run;
 
     if (ctx->stage == NGX_HTTP_IDEM_BEGIN) {
+
+        if (ngx_http_idem_place_begin(r, ctx) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
                             "the lock is ours");
 
@@ -68,10 +73,6 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         run->first = r->upstream_states ? r->upstream_states->nelts : 0;
 
         ngx_http_idem_renew_start(ctx);
-
-        if (ngx_http_idem_place_begin(r, ctx) != NGX_OK) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
 
     } else {
         ngx_http_idem_outcome_left(r, ctx);

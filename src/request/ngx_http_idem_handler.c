@@ -31,6 +31,10 @@ static void ngx_http_idem_not_covered(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_run(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_advance(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_failed(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
 static ngx_int_t ngx_http_idem_run_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_discarded(ngx_http_request_t *r,
@@ -93,8 +97,8 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
     if (conf->own
         || !(r->error_page || r->err_status || ngx_http_idem_may_be_page(r)))
     {
-        return (ngx_http_idem_create_ctx(r, conf) == NULL)
-               ? NGX_HTTP_INTERNAL_SERVER_ERROR : NGX_DECLINED;
+        return ngx_http_idem_create_ctx(r, conf) ? NGX_DECLINED
+                                                 : ngx_http_idem_no_page(r);
     }
 
     /*
@@ -170,7 +174,7 @@ ngx_http_idem_access_handler(ngx_http_request_t *r)
 
     rc = ngx_http_idem_admit(r, ctx);
 
-    return (rc == NGX_OK) ? NGX_DECLINED : rc;
+    return (rc == NGX_OK) ? NGX_DECLINED : ngx_http_idem_failed(r, ctx, rc);
 }
 
 
@@ -209,6 +213,13 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
+    return ngx_http_idem_failed(r, ctx, ngx_http_idem_advance(r, ctx));
+}
+
+
+static ngx_int_t
+ngx_http_idem_advance(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
     ngx_int_t  rc;
 
     switch (ctx->stage) {
@@ -244,27 +255,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_DECLINED;
 
     case NGX_HTTP_IDEM_BEGIN:
-
-        rc = ngx_http_idem_run_begin(r, ctx);
-
-        if (rc >= NGX_HTTP_SPECIAL_RESPONSE
-            && ctx->stage == NGX_HTTP_IDEM_BEGIN)
-        {
-            /*
-             * No memory.  The request may live on: prevent that it is
-             * resumed, or that an error_page runs it
-             */
-
-            ngx_http_idem_give_up(ctx);
-
-            ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE,
-                                "it failed");
-
-            ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_UNAVAILABLE);
-            ctx->answer.status = rc;
-        }
-
-        return rc;
+        return ngx_http_idem_run_begin(r, ctx);
 
     case NGX_HTTP_IDEM_WAIT:
 
@@ -295,6 +286,70 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     default:
         return NGX_DECLINED;
     }
+}
+
+
+/*
+ * Refuses a request that has failed before it ran: there is no memory, or its
+ * body can't be read.  The request may live on, so it must not be resumed, and
+ * an error_page must neither run it nor repeat redirects that are half read.
+ */
+
+static ngx_int_t
+ngx_http_idem_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_int_t rc)
+{
+    if (rc < NGX_HTTP_SPECIAL_RESPONSE) {
+        return rc;
+    }
+
+    switch (ctx->stage) {
+
+    case NGX_HTTP_IDEM_READ_BODY:
+
+        if (rc != NGX_HTTP_INTERNAL_SERVER_ERROR) {
+            /* the client's fault */
+            return rc;
+        }
+
+        ngx_http_idem_rest_cleanup(ctx);
+        break;
+
+    case NGX_HTTP_IDEM_BEGIN:
+        ngx_http_idem_give_up(ctx);
+        break;
+
+    case NGX_HTTP_IDEM_REPEAT:
+        ngx_http_idem_ask_end(r, ctx);
+        break;
+
+    case NGX_HTTP_IDEM_ADMIT:
+        break;
+
+    default:
+        return rc;
+    }
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, "it failed");
+
+    ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_UNAVAILABLE);
+    ctx->answer.status = rc;
+
+    return rc;
+}
+
+
+/*
+ * There is no memory for a context, or for the mark that has to be in its
+ * place: without it an error_page would run the request, so it gets none.
+ */
+
+ngx_int_t
+ngx_http_idem_no_page(ngx_http_request_t *r)
+{
+    r->error_page = 1;
+
+    return NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
 
@@ -442,7 +497,8 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
     }
 
     if (rc != NGX_OK) {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        rc = ngx_http_idem_failed(r, ctx, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        ngx_http_finalize_request(r, rc);
         return;
     }
 

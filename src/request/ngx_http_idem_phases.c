@@ -206,7 +206,7 @@ ngx_http_idem_rewrite(ngx_http_request_t *r)
             && r->uri_changes == NGX_HTTP_MAX_URI_CHANGES + 1
             && ngx_http_idem_rewritten(r) != NGX_OK)
         {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            return ngx_http_idem_no_page(r);
         }
     }
 

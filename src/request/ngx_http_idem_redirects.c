@@ -23,8 +23,8 @@
  * (rewrite, try_files) happens again.  If the retry reaches another location
  * nevertheless, nothing is replayed.
  *
- * Called by the handlers.  The capture writes the header with the redirects,
- * and the replay reads it.
+ * Called by the handlers, and by the replay.  The redirects are stored as a
+ * header: ..._redirects_header.c.
  */
 
 
@@ -37,26 +37,16 @@
 #include "request/ngx_http_idem_request.h"
 
 
-#define NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN                                   \
-    (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
-
-#define NGX_HTTP_IDEM_REDIRECT_PLACE_LEN                                      \
-    (sizeof(" lp") - 1 + NGX_HTTP_IDEM_PLACE_ID_LEN)
-
-
+static ngx_int_t ngx_http_idem_redirect_note(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_errors(ngx_http_request_t *r,
     ngx_http_idem_errors_t *errors);
 static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
 static ngx_int_t ngx_http_idem_redirect_copy(ngx_pool_t *pool,
     ngx_str_t *to, ngx_str_t *from);
-static ngx_int_t ngx_http_idem_redirect_identity(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, u_char *who);
-static size_t ngx_http_idem_redirect_len(ngx_str_t *s);
-static u_char *ngx_http_idem_redirect_write(u_char *p, u_char letter,
-    ngx_str_t *s);
-static ngx_int_t ngx_http_idem_redirects_field(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field);
+static ngx_int_t ngx_http_idem_repeat_first(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_repeat_failed(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
@@ -71,12 +61,21 @@ static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
 ngx_int_t
 ngx_http_idem_redirect_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
+    if (!ngx_http_idem_at_work(ctx) || r->post_action) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_redirect_note(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idem_redirect_note(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_redirect_t  *redirect;
 
-    if (!ngx_http_idem_at_work(ctx)
-        || ctx->work.redirect.target.len || r->post_action)
-    {
+    if (ctx->work.redirect.target.len) {
         return NGX_OK;
     }
 
@@ -195,7 +194,7 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    if (ngx_http_idem_redirect_start(r, ctx) != NGX_OK) {
+    if (ngx_http_idem_redirect_note(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -233,7 +232,7 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  * first location, with the variables that access checks have set meanwhile.
  */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_redirect_identity(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, u_char *who)
 {
@@ -255,110 +254,6 @@ ngx_http_idem_redirect_identity(ngx_http_request_t *r,
 
 
 /*
- * Writes the redirects as one more header of the stored response, which is not
- * sent to clients: escaped fields with a letter each, separated by spaces.  Of
- * two fields "w" the first is the place, of two fields "l" the id, and whether
- * an error page led there; versions without them ignore these.
- */
-
-ngx_int_t
-ngx_http_idem_redirects_header(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers)
-{
-    size_t                     len;
-    u_char                    *p;
-    ngx_uint_t                 i;
-    ngx_http_idem_redirect_t  *redirect;
-    ngx_http_idem_header_t    *kept;
-
-    if (ctx->work.redirects == NULL || ctx->work.redirects->nelts == 0) {
-        return NGX_OK;
-    }
-
-    redirect = ctx->work.redirects->elts;
-    len = 1 + NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN
-          + ngx_http_idem_place_len(redirect);
-
-    for (i = 0; i < ctx->work.redirects->nelts; i++) {
-        len += ngx_http_idem_redirect_len(&redirect[i].target)
-               + ngx_http_idem_redirect_len(&redirect[i].args)
-               + ngx_http_idem_redirect_len(&redirect[i].location)
-               + NGX_HTTP_IDEM_REDIRECT_PLACE_LEN + 2;
-    }
-
-    kept = ngx_array_push(headers);
-    if (kept == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->kind = NGX_HTTP_IDEM_HEADER_PLAIN;
-    kept->valid = 1;
-    ngx_str_set(&kept->name, NGX_HTTP_IDEM_REDIRECTS);
-
-    p = ngx_pnalloc(r->pool, len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->value.data = p;
-
-    p = ngx_http_idem_place_write(p, redirect);
-
-    *p++ = 'w';
-
-    if (ctx->work.redirects->nelts == 1 && redirect->begin) {
-
-        /* the identity was evaluated there at begin */
-
-        ngx_hex_dump(p, ctx->claims.primary->claim.identity,
-                     NGX_HTTP_IDEM_IDENTITY_LEN);
-
-    } else if (ngx_http_idem_redirect_identity(r, ctx, p) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    p += NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN;
-
-    for (i = 0; i < ctx->work.redirects->nelts; i++) {
-        p = ngx_http_idem_redirect_write(p, 't', &redirect[i].target);
-        p = ngx_http_idem_redirect_write(p, 'a', &redirect[i].args);
-        p = ngx_sprintf(p, " l%016xL%s", redirect[i].place,
-                        redirect[i].page ? "p" : "");
-        p = ngx_http_idem_redirect_write(p, 'l', &redirect[i].location);
-
-        if (redirect[i].get) {
-            *p++ = ' ';
-            *p++ = 'g';
-        }
-    }
-
-    kept->value.len = p - kept->value.data;
-
-    return NGX_OK;
-}
-
-
-static size_t
-ngx_http_idem_redirect_len(ngx_str_t *s)
-{
-    return 2 + s->len
-           + 2 * ngx_escape_uri(NULL, s->data, s->len,
-                                NGX_ESCAPE_URI_COMPONENT);
-}
-
-
-static u_char *
-ngx_http_idem_redirect_write(u_char *p, u_char letter, ngx_str_t *s)
-{
-    *p++ = ' ';
-    *p++ = letter;
-
-    return (u_char *) ngx_escape_uri(p, s->data, s->len,
-                                     NGX_ESCAPE_URI_COMPONENT);
-}
-
-
-/*
  * NGX_DECLINED if there are no redirects: the response was made in the
  * location of the request.
  */
@@ -367,10 +262,8 @@ ngx_int_t
 ngx_http_idem_repeat_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response)
 {
-    ngx_uint_t                 i;
-    ngx_http_idem_ctx_t       *ctx;
-    ngx_http_idem_redirect_t  *step;
-    ngx_http_idem_server_t    *server;
+    ngx_uint_t            i;
+    ngx_http_idem_ctx_t  *ctx;
 
     ctx = cover->ctx;
 
@@ -393,36 +286,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
                                              &response->headers[i].value))
         {
         case NGX_OK:
-
-            step = ctx->repeat.steps->elts;
-
-            if (!step->begin && ngx_http_idem_is_past(r, ctx)) {
-                return ngx_http_idem_repeat_failed(r, ctx);
-            }
-
-            server = ngx_http_idem_other_server(r, step->server);
-
-            if (server && ngx_http_idem_place_closed(r, server)) {
-                return ngx_http_idem_repeat_failed(r, ctx);
-            }
-
-            if (server) {
-                r->srv_conf = server->cscf->ctx->srv_conf;
-
-            } else if (ngx_http_idem_is_asked(r, step)) {
-
-                if (!ngx_http_idem_is_here(r, step)) {
-                    return ngx_http_idem_repeat_failed(r, ctx);
-                }
-
-                /* ... and was let in */
-
-                if (++ctx->repeat.step == ctx->repeat.steps->nelts) {
-                    return NGX_DECLINED;
-                }
-            }
-
-            return ngx_http_idem_repeat_redirect(r, ctx);
+            return ngx_http_idem_repeat_first(r, ctx);
 
         case NGX_DECLINED:
             return ngx_http_idem_refuse(r, ctx,
@@ -438,6 +302,60 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
 }
 
 
+/*
+ * NGX_DECLINED if the retry is where the response was made, since it asks for
+ * the same
+ */
+
+static ngx_int_t
+ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                  rc;
+    ngx_http_idem_redirect_t  *step;
+    ngx_http_idem_server_t    *server;
+
+    step = ctx->repeat.steps->elts;
+
+    if (!step->begin && ngx_http_idem_is_past(r, ctx)) {
+        return ngx_http_idem_repeat_failed(r, ctx);
+    }
+
+    server = ngx_http_idem_other_server(r, step->server);
+
+    if (server) {
+
+        if (ngx_http_idem_place_closed(r, server)) {
+            return ngx_http_idem_repeat_failed(r, ctx);
+        }
+
+        r->srv_conf = server->cscf->ctx->srv_conf;
+
+        return ngx_http_idem_repeat_redirect(r, ctx);
+    }
+
+    rc = ngx_http_idem_is_asked(r, step);
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc == NGX_OK) {
+
+        if (!ngx_http_idem_is_here(r, step)) {
+            return ngx_http_idem_repeat_failed(r, ctx);
+        }
+
+        /* ... and was let in */
+
+        if (++ctx->repeat.step == ctx->repeat.steps->nelts) {
+            return NGX_DECLINED;
+        }
+    }
+
+    return ngx_http_idem_repeat_redirect(r, ctx);
+}
+
+
 /* a conflict that discloses nothing about the original */
 
 static ngx_int_t
@@ -446,133 +364,6 @@ ngx_http_idem_repeat_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->answer.foreign = 1;
 
     return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
-}
-
-
-/* NGX_DECLINED if it can't be read */
-
-ngx_int_t
-ngx_http_idem_redirects_read(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
-{
-    u_char    *p, *last, *start;
-    ngx_int_t  rc;
-    ngx_str_t  field;
-
-    ngx_str_null(&ctx->repeat.where);
-    ngx_str_null(&ctx->repeat.identity);
-
-    ctx->repeat.steps = ngx_array_create(r->pool, 1,
-                                         sizeof(ngx_http_idem_redirect_t));
-    if (ctx->repeat.steps == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = value->data;
-    last = value->data + value->len;
-
-    while (p < last) {
-        start = p;
-
-        while (p < last && *p != ' ') {
-            p++;
-        }
-
-        if (p == start) {
-            return NGX_DECLINED;
-        }
-
-        field.data = start + 1;
-        field.len = p - field.data;
-
-        rc = ngx_http_idem_redirects_field(r, ctx, *start, &field);
-
-        if (rc != NGX_OK) {
-            return rc;
-        }
-
-        p++;
-    }
-
-    if (ctx->repeat.steps->nelts == 0 || ctx->repeat.identity.len == 0) {
-        return NGX_DECLINED;
-    }
-
-    return ctx->repeat.where.len
-           ? ngx_http_idem_place_read(r, &ctx->repeat.where,
-                                      ctx->repeat.steps->elts)
-           : NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_redirects_field(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, u_char letter, ngx_str_t *field)
-{
-    u_char                    *src, *dst;
-    ngx_str_t                  s;
-    ngx_http_idem_redirect_t  *step;
-
-    if (letter == 'w') {
-        ctx->repeat.where = ctx->repeat.identity;
-        ctx->repeat.identity = *field;
-        return NGX_OK;
-    }
-
-    s.data = ngx_pnalloc(r->pool, field->len + 1);
-    if (s.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    src = field->data;
-    dst = s.data;
-
-    ngx_unescape_uri(&dst, &src, field->len, 0);
-
-    s.len = dst - s.data;
-
-    if (letter == 't') {
-        step = ngx_array_push(ctx->repeat.steps);
-        if (step == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(step, sizeof(ngx_http_idem_redirect_t));
-        step->target = s;
-
-        return s.len ? NGX_OK : NGX_DECLINED;
-    }
-
-    if (ctx->repeat.steps->nelts == 0) {
-        return NGX_DECLINED;
-    }
-
-    step = ctx->repeat.steps->elts;
-    step += ctx->repeat.steps->nelts - 1;
-
-    switch (letter) {
-
-    case 'a':
-        step->args = s;
-        return NGX_OK;
-
-    case 'l':
-
-        if (step->location.len >= NGX_HTTP_IDEM_PLACE_ID_LEN) {
-            step->place = ngx_http_idem_place_id(&step->location, 0);
-            step->page = step->location.len > NGX_HTTP_IDEM_PLACE_ID_LEN;
-        }
-
-        step->location = s;
-        return NGX_OK;
-
-    case 'g':
-        step->get = 1;
-        return NGX_OK;
-
-    default:
-        return NGX_DECLINED;
-    }
 }
 
 

@@ -364,6 +364,7 @@ ngx_int_t ngx_http_idem_phases_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_preaccess_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_access_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_precontent_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_no_page(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_park(ngx_http_request_t *r);
 void ngx_http_idem_resume(ngx_http_request_t *r);
 
@@ -376,13 +377,21 @@ ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_redirect_end(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_redirects_header(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 ngx_int_t ngx_http_idem_repeat_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response);
 ngx_int_t ngx_http_idem_repeat_reached(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
+#define NGX_HTTP_IDEM_REDIRECT_IDENTITY_LEN                                   \
+    (2 * NGX_HTTP_IDEM_IDENTITY_LEN)
+
+ngx_int_t ngx_http_idem_redirect_identity(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, u_char *who);
+
+/* ..._redirects_header.c */
+
+ngx_int_t ngx_http_idem_redirects_header(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
 
@@ -428,7 +437,7 @@ ngx_uint_t ngx_http_idem_is_redirects(ngx_str_t *name);
 
 ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
     ngx_str_t *args);
-ngx_uint_t ngx_http_idem_is_asked(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_is_asked(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 ngx_int_t ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_redirect_t *step);

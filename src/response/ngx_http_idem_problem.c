@@ -165,6 +165,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
 ngx_int_t
 ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
+    ngx_int_t  status;
     ngx_str_t  documentation;
 
     ngx_http_clean_header(r);
@@ -173,21 +174,24 @@ ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     r->error_page = ctx->repeat.errors.error_page;
     r->header_only = 0;
 
+    status = NGX_HTTP_INTERNAL_SERVER_ERROR;
+
     if (ngx_http_idem_refuse_start(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT,
                                    &documentation)
-        != NGX_OK)
+        == NGX_OK)
     {
-        return NGX_ERROR;
+        if (!ctx->conf->error_body) {
+            status = ctx->answer.status;
+
+        } else if (ngx_http_idem_refuse_send(r, ctx, &documentation)
+                   != NGX_DECLINED)
+        {
+            return NGX_ERROR;
+        }
     }
 
-    if (!ctx->conf->error_body) {
-        (void) ngx_http_filter_finalize_request(r,
-                                                &ngx_http_idempotency_module,
-                                                ctx->answer.status);
-        return NGX_ERROR;
-    }
-
-    (void) ngx_http_idem_refuse_send(r, ctx, &documentation);
+    (void) ngx_http_filter_finalize_request(r, &ngx_http_idempotency_module,
+                                            status);
 
     return NGX_ERROR;
 }
