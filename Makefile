@@ -24,7 +24,8 @@ check test: BUILD += --with-binary --with-pcre-jit \
              --with-http_dav_module --with-http_slice_module \
              --with-http_addition_module --with-http_gunzip_module \
              --with-http_gzip_static_module --with-http_stub_status_module \
-             --with-http_sub_module --with-http_random_index_module
+             --with-http_sub_module --with-http_random_index_module \
+             --with-http_secure_link_module
 endif
 
 # where "make install" puts things; the modules go where nginx looks for them

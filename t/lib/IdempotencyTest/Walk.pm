@@ -23,7 +23,8 @@ package IdempotencyTest::Walk;
 # request that nothing happened to, "retry" those of "again", by default the
 # same once more.  Where the application ran and there was no memory to hold its
 # response, the record says so: 507.  "runs" is how often the application may
-# have run, "never" what must not be in the answer.
+# have run, "never" what must not be in the answer.  "upto": no more than so many
+# steps, where each allocates more than the one before.
 #
 # A store whose connection broke for want of memory is away for a moment, and a
 # lock that could not be given back to it is tried again soon: then the retry
@@ -64,7 +65,7 @@ sub walk
     my $steps = 0;
 
     for my $all (0, $Remote && !$o{all} ? () : 1) {
-        for my $n (1 .. $o{most} + 1) {
+        for my $n (1 .. $o{upto} || $o{most} + 1) {
             my $key = new_key();
 
             works();
@@ -141,6 +142,7 @@ sub retry_is_bad
     };
 
     my $again = $ask->();
+    my $died = $@;
 
     if ($Remote) {
         wait_for(sub {
@@ -150,7 +152,7 @@ sub retry_is_bad
 
     my $runs = app_count($key);
 
-    return (!$again ? "then no answer $@"
+    return (!$again ? "then no answer $died"
             : !$is_served->($again) ? 'then ' . told($again) : (),
             $runs > $o->{runs} ? "ran $runs times" : ());
 }
