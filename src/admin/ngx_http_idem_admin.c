@@ -130,7 +130,13 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
         return ngx_http_idem_admin_record(r, &tail);
     }
 
-    if (ngx_http_idem_admin_arg(r, "store", &value) == NGX_OK) {
+    ngx_str_null(&value);
+
+    if (ngx_http_idem_admin_arg(r, "store", &value) == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (value.data) {
         word = tail;
 
         if (ngx_http_idem_admin_word(&word, "events") && word.len == 0) {
@@ -479,5 +485,9 @@ ngx_http_idem_admin_send(ngx_http_request_t *r, ngx_uint_t status,
         return rc;
     }
 
-    return ngx_http_output_filter(r, t->first);
+    rc = ngx_http_output_filter(r, t->first);
+
+    /* NGX_AGAIN: nginx sends the rest once the request is finalized */
+
+    return (rc == NGX_AGAIN) ? NGX_OK : rc;
 }

@@ -104,7 +104,7 @@ void ngx_http_idem_admin_text(ngx_http_request_t *r,
 
 /* ..._admin_query.c */
 
-/* NGX_DECLINED: the arguments are invalid, and *rc is the error sent */
+/* NGX_DECLINED: the arguments are invalid, and *rc is the error */
 ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 
@@ -112,6 +112,8 @@ ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
    same */
 ngx_int_t ngx_http_idem_admin_deletion(ngx_http_request_t *r,
     const char **names, ngx_int_t *rc);
+ngx_int_t ngx_http_idem_admin_dry_run(ngx_http_request_t *r,
+    ngx_uint_t *dry_run);
 ngx_int_t ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
 ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);

@@ -71,7 +71,13 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 
     f->request = r;
 
-    if (ngx_http_idem_follow_select(f) != NGX_OK) {
+    rc = ngx_http_idem_follow_select(f);
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc != NGX_OK) {
         return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                       "RECORD_INVALID", "\"record\" is 64 hexadecimal "
                       "digits.");
@@ -126,12 +132,19 @@ ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
 {
     u_char     *p, id[NGX_HTTP_IDEM_ID_LEN];
     u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t   rc;
     ngx_str_t   value, scope;
 
     f->word.data = f->word_data;
     f->other.data = f->other_data;
 
-    if (ngx_http_idem_admin_arg(f->request, "record", &value) == NGX_OK) {
+    rc = ngx_http_idem_admin_arg(f->request, "record", &value);
+
+    if (rc == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    if (rc == NGX_OK) {
 
         if (ngx_http_idem_admin_id(&value, id) != NGX_OK) {
             return NGX_DECLINED;
@@ -143,7 +156,13 @@ ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
         return NGX_OK;
     }
 
-    if (ngx_http_idem_admin_key(f->request, id, hash, &scope) == NGX_OK) {
+    rc = ngx_http_idem_admin_key(f->request, id, hash, &scope);
+
+    if (rc == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    if (rc == NGX_OK) {
         p = ngx_sprintf(f->word_data, "\"key_hash\":\"%*xs\"", sizeof(hash),
                         hash);
         f->word.len = p - f->word_data;

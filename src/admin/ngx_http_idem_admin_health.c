@@ -73,13 +73,11 @@ static void
 ngx_http_idem_health_run(ngx_http_idem_health_t *h)
 {
     ngx_int_t                    rc;
-    ngx_connection_t            *c;
     ngx_http_request_t          *r;
     ngx_http_idem_store_t      **store;
     ngx_http_idem_main_conf_t   *mcf;
 
     r = h->request;
-    c = r->connection;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
     store = mcf->stores.elts;
@@ -105,7 +103,6 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
                                                : NGX_HTTP_OK, &h->text);
 
     ngx_http_finalize_request(r, rc);
-    ngx_http_run_posted_requests(c);
 }
 
 
@@ -176,14 +173,20 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
 static void
 ngx_http_idem_health_handler(ngx_http_idem_op_t *op)
 {
+    ngx_connection_t        *c;
     ngx_http_idem_health_t  *h;
 
     h = op->data;
+    c = h->request->connection;
 
     ngx_http_idem_health_print(h, op->store);
     h->n++;
 
     ngx_http_idem_health_run(h);
+
+    /* not in ..._run(): the first may end a request whose handler runs */
+
+    ngx_http_run_posted_requests(c);
 }
 
 

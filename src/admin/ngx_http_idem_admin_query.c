@@ -38,8 +38,9 @@ ngx_int_t
 ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
 {
-    ngx_int_t  n;
-    ngx_str_t  value, scope;
+    ngx_int_t   n;
+    ngx_str_t   value, scope;
+    ngx_uint_t  dry_run;
 
     static const char  *names[] = { "key", "scope", "state", "older", "group",
                                     "tenant", "actor", "limit", "cursor",
@@ -51,10 +52,15 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_OK) {
-        q->dry_run = !(value.len == 0
-                       || (value.len == 1 && value.data[0] == '0'));
+    /* an argument that is lost for want of memory is one that was given */
+
+    *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+
+    if (ngx_http_idem_admin_dry_run(r, &dry_run) != NGX_OK) {
+        return NGX_DECLINED;
     }
+
+    q->dry_run = dry_run;
 
     if (q->one) {
         return NGX_OK;
@@ -67,7 +73,6 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
         return NGX_OK;
 
     case NGX_ERROR:
-        *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
         return NGX_DECLINED;
 
     default: /* NGX_DECLINED */
@@ -80,7 +85,12 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
     q->limit = NGX_HTTP_IDEM_ADMIN_LIMIT;
 
-    if (ngx_http_idem_admin_arg(r, "limit", &value) == NGX_OK) {
+    switch (ngx_http_idem_admin_arg(r, "limit", &value)) {
+
+    case NGX_ERROR:
+        return NGX_DECLINED;
+
+    case NGX_OK:
         n = ngx_atoi(value.data, value.len);
 
         if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_ADMIN_LIMIT_MAX) {
@@ -91,6 +101,10 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
         }
 
         q->limit = n;
+        break;
+
+    default: /* NGX_DECLINED */
+        break;
     }
 
     return ngx_http_idem_admin_cursor(r, q, rc);
@@ -175,7 +189,13 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
     ngx_str_t   value;
     ngx_uint_t  i;
 
-    if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_OK) {
+    ngx_str_null(&value);
+
+    if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_ERROR) {
+        return NGX_DECLINED;
+    }
+
+    if (value.data) {
 
         for (i = NGX_HTTP_IDEM_IN_PROGRESS; i <= NGX_HTTP_IDEM_UNUSABLE; i++)
         {
@@ -198,7 +218,13 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
         q->some = 1;
     }
 
-    if (ngx_http_idem_admin_arg(r, "older", &value) == NGX_OK) {
+    ngx_str_null(&value);
+
+    if (ngx_http_idem_admin_arg(r, "older", &value) == NGX_ERROR) {
+        return NGX_DECLINED;
+    }
+
+    if (value.data) {
         ms = ngx_parse_time(&value, 0);
 
         if (ms == NGX_ERROR) {
@@ -213,12 +239,16 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
         q->some = 1;
     }
 
-    (void) ngx_http_idem_admin_arg(r, "group", &q->group);
-    (void) ngx_http_idem_admin_arg(r, "tenant", &q->tenant);
+    if (ngx_http_idem_admin_arg(r, "group", &q->group) == NGX_ERROR
+        || ngx_http_idem_admin_arg(r, "tenant", &q->tenant) == NGX_ERROR
+        || ngx_http_idem_admin_arg(r, "actor", &q->actor) == NGX_ERROR)
+    {
+        return NGX_DECLINED;
+    }
 
     /* an actor is stored as a hash, and selected by the hash or by name */
 
-    if (ngx_http_idem_admin_arg(r, "actor", &q->actor) == NGX_OK) {
+    if (q->actor.data) {
         ngx_http_idem_digest_plain(hash, q->actor.data, q->actor.len);
         (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
     }
@@ -240,16 +270,19 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r,
     u_char     *p;
     ngx_str_t   value, id, cursor;
 
-    if (ngx_http_idem_admin_arg(r, "cursor", &value) != NGX_OK
-        || value.len == 0)
-    {
+    ngx_str_null(&value);
+
+    if (ngx_http_idem_admin_arg(r, "cursor", &value) == NGX_ERROR) {
+        return NGX_DECLINED;
+    }
+
+    if (value.len == 0) {
         return NGX_OK;
     }
 
     cursor.data = ngx_pnalloc(r->pool, ngx_base64_decoded_length(value.len));
 
     if (cursor.data == NULL) {
-        *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
         return NGX_DECLINED;
     }
 
@@ -287,7 +320,24 @@ invalid:
 }
 
 
-/* a decoded argument; NGX_DECLINED: not given */
+ngx_int_t
+ngx_http_idem_admin_dry_run(ngx_http_request_t *r, ngx_uint_t *dry_run)
+{
+    ngx_str_t  value;
+
+    value.len = 0;
+
+    if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    *dry_run = !(value.len == 0 || (value.len == 1 && value.data[0] == '0'));
+
+    return NGX_OK;
+}
+
+
+/* a decoded argument; NGX_DECLINED: not given, and "value" is as it was */
 
 ngx_int_t
 ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,

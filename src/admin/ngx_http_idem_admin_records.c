@@ -34,6 +34,7 @@
 
 
 static void ngx_http_idem_admin_run(ngx_http_idem_admin_t *a);
+static void ngx_http_idem_admin_resume(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_submit(ngx_http_idem_admin_t *a,
     ngx_http_idem_op_e kind, u_char *id, ngx_http_idem_list_t *list);
@@ -101,20 +102,29 @@ ngx_http_idem_admin_records(ngx_http_request_t *r,
 static void
 ngx_http_idem_admin_run(ngx_http_idem_admin_t *a)
 {
-    ngx_int_t            rc;
-    ngx_connection_t    *c;
-    ngx_http_request_t  *r;
+    ngx_int_t  rc;
 
     rc = ngx_http_idem_admin_step(a);
 
-    if (rc == NGX_AGAIN) {
-        return;
+    if (rc != NGX_AGAIN) {
+        ngx_http_finalize_request(a->request, rc);
     }
+}
 
-    r = a->request;
-    c = r->connection;
 
-    ngx_http_finalize_request(r, rc);
+/*
+ * not while the content handler runs: the first of the posted requests may end
+ * the request
+ */
+
+static void
+ngx_http_idem_admin_resume(ngx_http_idem_admin_t *a)
+{
+    ngx_connection_t  *c;
+
+    c = a->request->connection;
+
+    ngx_http_idem_admin_run(a);
     ngx_http_run_posted_requests(c);
 }
 
@@ -550,14 +560,14 @@ ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op)
         ngx_http_idem_admin_sliced(a);
     }
 
-    ngx_http_idem_admin_run(a);
+    ngx_http_idem_admin_resume(a);
 }
 
 
 static void
 ngx_http_idem_admin_event_handler(ngx_event_t *ev)
 {
-    ngx_http_idem_admin_run(ev->data);
+    ngx_http_idem_admin_resume(ev->data);
 }
 
 

@@ -59,7 +59,7 @@ static ngx_uint_t ngx_http_idem_trail_selectors(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_time(ngx_http_request_t *r,
     const char *name, uint64_t *time);
-static void ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t);
+static ngx_int_t ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t);
 static void ngx_http_idem_trail_poll(ngx_event_t *ev);
 static void ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t);
 static void ngx_http_idem_trail_handler(ngx_http_idem_op_t *op);
@@ -69,8 +69,7 @@ static ngx_int_t ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t,
     u_char *p, u_char *last);
-static void ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t,
-    ngx_int_t rc);
+static void ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t);
 static void ngx_http_idem_trail_cleanup(void *data);
 
 
@@ -103,7 +102,13 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
     t->remove = (r->method == NGX_HTTP_DELETE);
     t->follow = !t->remove;
 
-    if (ngx_http_idem_trail_query(t) != NGX_OK) {
+    rc = ngx_http_idem_trail_query(t);
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc != NGX_OK) {
         return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                       "ARGUMENT_INVALID", "\"since\", \"until\" and \"older\" "
                       "are times as in nginx.conf (30s, 1h, 7d) or "
@@ -139,59 +144,69 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
 }
 
 
+/* one that is lost for want of memory was given */
+
 static ngx_uint_t
 ngx_http_idem_trail_selectors(ngx_http_request_t *r)
 {
     ngx_str_t  value;
 
-    return (ngx_http_idem_admin_arg(r, "record", &value) == NGX_OK)
-           + (ngx_http_idem_admin_arg(r, "key", &value) == NGX_OK)
-           + (ngx_http_idem_admin_arg(r, "actor", &value) == NGX_OK);
+    return (ngx_http_idem_admin_arg(r, "record", &value) != NGX_DECLINED)
+           + (ngx_http_idem_admin_arg(r, "key", &value) != NGX_DECLINED)
+           + (ngx_http_idem_admin_arg(r, "actor", &value) != NGX_DECLINED);
 }
 
+
+/* NGX_DECLINED: an argument is invalid */
 
 static ngx_int_t
 ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t)
 {
-    ngx_str_t            value;
+    ngx_int_t            rc;
+    ngx_str_t            follow, after;
+    ngx_uint_t           dry_run;
     ngx_http_request_t  *r;
 
     r = t->request;
 
-    if (ngx_http_idem_trail_time(r, "since", &t->trail.since) != NGX_OK
-        || ngx_http_idem_trail_time(r, "until", &t->trail.until) != NGX_OK
-        || ngx_http_idem_trail_time(r, "older", &t->trail.until) != NGX_OK)
+    ngx_str_null(&follow);
+    ngx_str_null(&after);
+
+    rc = ngx_http_idem_trail_time(r, "since", &t->trail.since);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_trail_time(r, "until", &t->trail.until);
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_trail_time(r, "older", &t->trail.until);
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_trail_select(t);
+    }
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (ngx_http_idem_admin_arg(r, "follow", &follow) == NGX_ERROR
+        || ngx_http_idem_admin_arg(r, "after", &after) == NGX_ERROR
+        || ngx_http_idem_admin_dry_run(r, &dry_run) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    if (ngx_http_idem_admin_arg(r, "record", &value) == NGX_OK
-        && ngx_http_idem_admin_id(&value, t->text) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    ngx_http_idem_trail_select(t);
-
-    if (t->trail.until
-        || (ngx_http_idem_admin_arg(r, "follow", &value) == NGX_OK
-            && value.len == 1 && value.data[0] == '0'))
-    {
+    if (t->trail.until || (follow.len == 1 && follow.data[0] == '0')) {
         t->follow = 0;
     }
 
-    if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_OK) {
-        t->dry_run = !(value.len == 0
-                       || (value.len == 1 && value.data[0] == '0'));
+    if (after.len && after.len < sizeof(t->cursor)) {
+        ngx_memcpy(t->cursor, after.data, after.len);
+        t->cursor_len = after.len;
     }
 
-    if (ngx_http_idem_admin_arg(r, "after", &value) == NGX_OK
-        && value.len < sizeof(t->cursor))
-    {
-        ngx_memcpy(t->cursor, value.data, value.len);
-        t->cursor_len = value.len;
-    }
-
+    t->dry_run = dry_run;
     t->trail.remove = (t->remove && !t->dry_run);
 
     return NGX_OK;
@@ -211,8 +226,16 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
     struct tm    tm;
     char         text[sizeof("2026-01-28T10:00:00")];
 
-    if (ngx_http_idem_admin_arg(r, name, &value) != NGX_OK) {
+    switch (ngx_http_idem_admin_arg(r, name, &value)) {
+
+    case NGX_ERROR:
+        return NGX_ERROR;
+
+    case NGX_DECLINED:
         return NGX_OK;
+
+    default: /* NGX_OK */
+        break;
     }
 
     ms = ngx_parse_time(&value, 0);
@@ -237,7 +260,7 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
                &tm.tm_mday, &tm.tm_hour, &tm.tm_min, &tm.tm_sec)
         < 3)
     {
-        return NGX_ERROR;
+        return NGX_DECLINED;
     }
 
     tm.tm_year -= 1900;
@@ -251,11 +274,12 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
 
 /* sets the members that a selected event has */
 
-static void
+static ngx_int_t
 ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
 {
     u_char                  id[NGX_HTTP_IDEM_ID_LEN];
     u_char                  hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t               rc;
     ngx_str_t               scope;
     ngx_http_request_t     *r;
     ngx_http_idem_trail_t  *trail;
@@ -263,13 +287,25 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
     r = t->request;
     trail = &t->trail;
 
-    if (ngx_http_idem_admin_arg(r, "record", &trail->value) == NGX_OK) {
+    rc = ngx_http_idem_admin_arg(r, "record", &trail->value);
+
+    if (rc == NGX_OK) {
+
+        if (ngx_http_idem_admin_id(&trail->value, id) != NGX_OK) {
+            return NGX_DECLINED;
+        }
+
         ngx_strlow(trail->value.data, trail->value.data, trail->value.len);
         ngx_str_set(&trail->name, "record");
-        return;
+
+        return NGX_OK;
     }
 
-    if (ngx_http_idem_admin_key(r, id, hash, &scope) == NGX_OK) {
+    if (rc == NGX_DECLINED) {
+        rc = ngx_http_idem_admin_key(r, id, hash, &scope);
+    }
+
+    if (rc == NGX_OK) {
         ngx_str_set(&trail->name, "key_hash");
 
         /*
@@ -281,21 +317,30 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
         trail->other.len = ngx_hex_dump(t->record, id, sizeof(id))
                            - t->record;
 
-    } else if (ngx_http_idem_admin_arg(r, "actor", &trail->other) == NGX_OK
-               && trail->other.len)
-    {
+    } else {
+
+        if (rc == NGX_ERROR
+            || ngx_http_idem_admin_arg(r, "actor", &trail->other) == NGX_ERROR)
+        {
+            return NGX_ERROR;
+        }
+
+        if (trail->other.len == 0) {
+            return NGX_OK;
+        }
+
         /* by name, stored as a hash or plain; or by the hash */
 
         ngx_str_set(&trail->name, "actor");
         trail->other_name = trail->name;
         ngx_http_idem_digest_plain(hash, trail->other.data,
                                    trail->other.len);
-    } else {
-        return;
     }
 
     trail->value.data = t->text;
     trail->value.len = ngx_hex_dump(t->text, hash, sizeof(hash)) - t->text;
+
+    return NGX_OK;
 }
 
 
@@ -313,7 +358,8 @@ ngx_http_idem_trail_poll(ngx_event_t *ev)
     c = r->connection;
 
     if (ngx_exiting || ngx_terminate) {
-        ngx_http_idem_trail_finish(t, ngx_http_idem_trail_end(t));
+        ngx_http_finalize_request(r, ngx_http_idem_trail_end(t));
+        ngx_http_run_posted_requests(c);
         return;
     }
 
@@ -327,13 +373,21 @@ ngx_http_idem_trail_poll(ngx_event_t *ev)
     if (t->begun && ngx_current_msec - t->sent > NGX_HTTP_IDEM_TRAIL_ALIVE
         && ngx_http_idem_trail_write(t, alive, alive + 3) == NGX_ERROR)
     {
-        ngx_http_idem_trail_finish(t, NGX_ERROR);
-        return;
+        ngx_http_finalize_request(r, NGX_ERROR);
+
+    } else {
+        ngx_http_idem_trail_submit(t);
     }
 
-    ngx_http_idem_trail_submit(t);
+    ngx_http_run_posted_requests(c);
 }
 
+
+/*
+ * The request may be finalized when it returns.  The posted requests are left
+ * to the caller: the first of them may end the request, which must not happen
+ * while its content handler runs.
+ */
 
 static void
 ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
@@ -352,7 +406,9 @@ ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
                           sizeof(ngx_str_t))
            != NGX_OK)
     {
-        ngx_http_idem_trail_finish(t, NGX_ERROR);
+        ngx_http_finalize_request(t->request,
+                                  t->begun ? NGX_ERROR
+                                           : NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
 
@@ -375,7 +431,7 @@ ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
     t->trail.more = 0;
 
     if (ngx_http_idem_store_submit(op) == NGX_OK) {
-        ngx_http_idem_trail_handler(op);
+        ngx_http_idem_trail_finish(t);
     }
 }
 
@@ -383,15 +439,26 @@ ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
 static void
 ngx_http_idem_trail_handler(ngx_http_idem_op_t *op)
 {
-    ngx_int_t                     rc;
+    ngx_connection_t             *c;
     ngx_http_idem_admin_trail_t  *t;
 
     t = op->data;
+    c = t->request->connection;
+
+    ngx_http_idem_trail_finish(t);
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t)
+{
+    ngx_int_t  rc;
 
     rc = ngx_http_idem_trail_replied(t);
 
     if (rc != NGX_AGAIN) {
-        ngx_http_idem_trail_finish(t, rc);
+        ngx_http_finalize_request(t->request, rc);
     }
 }
 
@@ -517,6 +584,7 @@ ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
 static ngx_int_t
 ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
 {
+    ngx_int_t             rc;
     ngx_str_t             by;
     ngx_http_idem_text_t  text;
 
@@ -526,7 +594,11 @@ ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
             return NGX_ERROR;
         }
 
-        return ngx_http_send_special(t->request, NGX_HTTP_LAST);
+        rc = ngx_http_send_special(t->request, NGX_HTTP_LAST);
+
+        /* NGX_AGAIN: nginx sends the rest once the request is finalized */
+
+        return (rc == NGX_AGAIN) ? NGX_OK : rc;
     }
 
     by = t->request->headers_in.user.len
@@ -556,18 +628,6 @@ ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t, u_char *p,
 
     return ngx_http_idem_admin_stream_send(t->request, p, last) == NGX_ERROR
            ? NGX_ERROR : NGX_OK;
-}
-
-
-static void
-ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t, ngx_int_t rc)
-{
-    ngx_connection_t  *c;
-
-    c = t->request->connection;
-
-    ngx_http_finalize_request(t->request, rc);
-    ngx_http_run_posted_requests(c);
 }
 
 
