@@ -922,3 +922,105 @@ $r = http_post('/files/alice/y?op=a', 'x', \%alice);
 is($r->header('Idempotent-Replayed'), 'true', 'alice');
 is($r->header('X-Request'), 'POST /files/alice/y?op=a HTTP/1.1',
    'the request line is its own again');
+
+
+
+=== TEST 14: a reload, a client that leaves, a kill, between the two askings of a retry
+With another path and other arguments a retry is checked twice: with its own
+arguments, then with those of the original.
+--- provokes: exited on signal 9
+--- h2
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_fingerprint  off;
+    idempotency_identity     $host;
+
+    location /open/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+
+    location /closed/ {
+        auth_request  /check;
+        add_header    X-Asked "$request_uri $uri?$args" always;
+        proxy_pass    http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+
+    location = /check {
+        internal;
+        idempotency  off;
+        set          $how $http_x_own;
+
+        if ($request_uri ~ secret) {
+            set  $how $http_x_original;
+        }
+
+        set                      $app http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        proxy_method             GET;
+        proxy_pass_request_body  off;
+        proxy_set_header         Content-Length "";
+        proxy_pass               $app/$how?op=check;
+    }
+--- client_timeout: 90
+--- client
+my $key = new_key();
+my ($there, $here) = ('/closed/x?op=run&secret', '/open/?op=run&mine');
+
+my $headers = sub {
+    my %how = (own => 'ok', original => 'ok', @_);
+    return { 'idempotency-key' => $key, 'x-own' => $how{own},
+             'x-original' => $how{original} };
+};
+
+my $replays = sub {
+    my ($what, $r) = @_;
+
+    is($r && $r->header('Idempotent-Replayed'), 'true', "$what: replayed");
+    is($r && $r->body, "run 1\n", "$what: the response");
+    unlike($r && $r->raw, qr/secret/, "$what: not what it was asked by")
+        if $r && $r->can('raw');
+};
+
+is(http_post($there, 'x', $headers->())->body, "run 1\n", 'ran');
+
+my $checks = app_count('check');
+$replays->('twice', http_post($here, 'x', $headers->()));
+is(app_count('check'), $checks + 2, 'checked twice');
+
+for my $at (qw(own original)) {
+    my $held = sub {
+        my $c = send_post($here, 'x', $headers->($at => 'hold'));
+        app_wait_parked('check');
+        return $c;
+    };
+    my $again = sub { http_post($here, 'x', $headers->()) };
+
+    my $c = $held->();
+    ok(nginx_reload(), "$at: reloaded");
+    app_release('check');
+    $replays->("$at: reload", $c->read_response(15));
+
+    my $closed = app_closed('check');
+    $c = $held->();
+    $c->abort;
+    ok(app_wait_closed('check', $closed + 1), "$at: ends with its client");
+    $replays->("$at: a client that left", $again->());
+
+    my $h2 = h2_connect();
+    my $stream = $h2->request('POST', $here, 'x', $headers->($at => 'hold'));
+    app_wait_parked('check');
+    $h2->rst($stream);
+    is($h2->ping, 1, "$at: a stream is reset");
+    ok(app_wait_closed('check', $closed + 2), "$at: and ends");
+    $replays->("$at: a stream that was reset", $again->());
+
+    $c = $held->();
+    kill_worker();
+    ok($c->closed(10), "$at: the worker was killed");
+    $replays->("$at: a kill", $again->());
+
+    my $r = http_post($here, 'x', $headers->($at => 'status/403'));
+    is($r->status, 403, "$at: counts");
+    unlike($r->raw, qr/secret/, "$at: and tells nothing");
+}
+
+is(app_count('run'), 1, 'ran once');

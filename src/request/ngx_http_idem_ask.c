@@ -344,13 +344,13 @@ ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the retry was checked */
+/* the retry was checked: "add_header" must not tell it other arguments */
 
 void
 ngx_http_idem_ask_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     if (ctx->repeat.asking) {
-        ngx_http_idem_ask_own(r, ctx, 0);
+        ngx_http_idem_ask_own(r, ctx, 1);
     }
 }
 
