@@ -671,6 +671,39 @@ walk(name => 'connecting', retry => [200, 507], prepare => sub {
 
 
 
+=== TEST 17: a store that is away: the ledger serves
+--- store: redis postgres
+--- http_config
+    idempotency_store away $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PAUSED_PORT;
+        timeout  100ms;
+        cache    copies:1m ttl=30s;
+    }
+    idempotency_store ledger memory { zone ledger:1m; }
+--- config
+    location / {
+        idempotency        away fallback=ledger;
+        idempotency_lease  100ms;
+        idempotency_wait   0;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 120
+--- client
+my $post = sub {
+    send_post("/ok?op=$_[0]", 'x', { 'Idempotency-Key' => $_[0] })
+        ->read_response(6);
+};
+
+walk(name => 'away', retry => [200, 507], upto => 30,
+     prepare => sub { $main::Paused->pause },
+     request => sub {
+         my $got = $post->($_[0]);
+         $main::Paused->resume;
+         return $got;
+     });
+
+
+
 === TEST 16: a configuration is refused when there is no memory for it
 --- store: memory
 --- http_config

@@ -537,3 +537,30 @@ for my $method (qw(GET POST)) {
     is(http_request($method, '/', '', \%headers)->status, 412, "$method: $_")
         for 'the first', 'the same again';
 }
+
+
+
+=== TEST 8: Last-Modified of a page that a filter leads to
+nginx leaves the header of an upstream where it is, and so does a replay of it.
+--- modules: image_filter
+--- config
+    location /page/ {
+        idempotency          $TEST_STORE;
+        idempotency_methods  GET;
+        error_page           415 = /error.html;
+        image_filter         rotate 90;
+        image_filter_buffer  10;
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location = /error.html { root html; }
+--- user_files eval
+[ [ 'error.html' => "a page\n", '202611170101.01' ] ]
+--- client
+my $header = 'Last-Modified:%20Tue,%2003%20Nov%202026%2009:00:00%20GMT';
+my ($first, $retry) = as_uncovered('GET', "/page/size?n=1000&op=a&header=$header",
+                                   'an upstream');
+
+is($first->body, "a page\n", 'the page');
+is($_->header('Last-Modified'), 'Tue, 03 Nov 2026 09:00:00 GMT',
+   'with what the upstream said') for $first, $retry;
