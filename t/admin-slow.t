@@ -9,6 +9,7 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
+use Errno;
 use Socket qw(SOL_SOCKET SO_RCVBUF);
 use IO::Socket::INET;
 
@@ -56,7 +57,8 @@ $c->flush;
 # it reads once what is there fills the sockets
 
 vec(my $readable = '', fileno $c, 1) = 1;
-ok(select(my $ready = $readable, undef, undef, grace(10)), 'it begins');
+ok(wait_for(sub { select(my $ready = $readable, undef, undef, 1) > 0 }),
+   'it begins');
 sleep 0.3;
 
 my $text = '';
@@ -64,7 +66,10 @@ my $end = time + grace(10);
 
 while (time < $end) {
     select(my $more = $readable, undef, undef, 1) or next;
-    sysread($c, $text, 65536, length $text) or last;
+    my $got = sysread $c, $text, 65536, length $text;
+
+    next if !defined $got && $!{EINTR};
+    last if !$got;
 }
 
 my ($head, $body) = split /\r\n\r\n/, $text, 2;
