@@ -395,8 +395,8 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     if (hold && !adopted) {
         ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
                       "idempotency: store \"%V\": a lock is given back until "
-                      "its record expires, record %*xs, token %*xs",
-                      &remote->store->name, (size_t) 8, id, (size_t) 4, token);
+                      "its record expires, record %*xs",
+                      &remote->store->name, (size_t) 8, id);
     }
 
     ngx_http_idem_op_detach(op);
