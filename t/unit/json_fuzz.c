@@ -21,9 +21,9 @@
 #include "json_tree.h"
 
 
-#define PAIRS      100000
-#define DIFFS      20000
-#define TAILS      20000
+#define PAIRS      50000
+#define DIFFS      10000
+#define TAILS      10000
 
 
 static u_char     texts[2][TEXT_MAX];
