@@ -37,6 +37,26 @@ sub kept_out {
     return $r;
 }
 
+# by a key of hers bob asks for a file of his own, and she for another of hers
+
+sub file_of_alice {
+    my %key = ('Idempotency-Key' => new_key());
+    my %alice = (%key, 'X-User' => 'alice');
+
+    is(http_post('/files/alice/x?op=a', 'x', \%alice)->body, "run 1\n", 'ran');
+
+    my $r = http_post('/files/bob/x?op=a', 'x', { %key, 'X-User' => 'bob' });
+
+    is($r->status, 403, 'refused as if asked for that of alice');
+    is($r->header('Idempotent-Replayed'), undef, 'not replayed');
+
+    $r = http_post('/files/alice/y?op=a', 'x', \%alice);
+
+    is($r->header('Idempotent-Replayed'), 'true', 'alice');
+
+    return $r;
+}
+
 # what a conflict tells of the original
 
 sub told {
@@ -202,19 +222,8 @@ is(app_count('a'), 1, 'ran once');
     }
 
 --- client
-my %key = ('Idempotency-Key' => new_key());
-my %alice = (%key, 'X-User' => 'alice');
+my $r = ::file_of_alice();
 
-is(http_post('/files/alice/x?op=a', 'x', \%alice)->body, "run 1\n", 'ran');
-
-my $r = http_post('/files/bob/x?op=a', 'x', { %key, 'X-User' => 'bob' });
-
-is($r->status, 403, 'refused as if asked for that of alice');
-is($r->header('Idempotent-Replayed'), undef, 'not replayed');
-
-$r = http_post('/files/alice/y?op=a', 'x', \%alice);
-
-is($r->header('Idempotent-Replayed'), 'true', 'alice');
 is($r->header('X-Refused'), '0', 'the map is there again');
 
 
@@ -907,19 +916,8 @@ for my $at ('marked', 'unmarked') {
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
     }
 --- client
-my %key = ('Idempotency-Key' => new_key());
-my %alice = (%key, 'X-User' => 'alice');
+my $r = ::file_of_alice();
 
-is(http_post('/files/alice/x?op=a', 'x', \%alice)->body, "run 1\n", 'ran');
-
-my $r = http_post('/files/bob/x?op=a', 'x', { %key, 'X-User' => 'bob' });
-
-is($r->status, 403, 'refused as if asked for that of alice');
-is($r->header('Idempotent-Replayed'), undef, 'not replayed');
-
-$r = http_post('/files/alice/y?op=a', 'x', \%alice);
-
-is($r->header('Idempotent-Replayed'), 'true', 'alice');
 is($r->header('X-Request'), 'POST /files/alice/y?op=a HTTP/1.1',
    'the request line is its own again');
 

@@ -39,7 +39,7 @@ static void ngx_http_idem_ask_host(ngx_http_request_t *r, ngx_str_t *host,
 static void ngx_http_idem_ask_own(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t uri);
 static void ngx_http_idem_ask_forget(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_idem_same_line(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_idem_same_method_host(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 static ngx_uint_t ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b);
 
@@ -103,7 +103,7 @@ ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_str_t  uri, args;
 
-    if (!step->begin || !ngx_http_idem_same_line(r, step)) {
+    if (!step->begin || !ngx_http_idem_same_method_host(r, step)) {
         return NGX_DECLINED;
     }
 
@@ -117,10 +117,9 @@ ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 }
 
 
-/* but for the URI */
-
 static ngx_uint_t
-ngx_http_idem_same_line(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
+ngx_http_idem_same_method_host(ngx_http_request_t *r,
+    ngx_http_idem_redirect_t *step)
 {
     return ngx_http_idem_same_text(&r->method_name, &step->method_name)
            && ngx_http_idem_same_text(&r->headers_in.server, &step->host);
@@ -165,7 +164,7 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         ngx_http_idem_ask_save(r, ctx);
 
         ctx->repeat.differs = !same_path || !same_args
-                              || !ngx_http_idem_same_line(r, step);
+                              || !ngx_http_idem_same_method_host(r, step);
         ctx->repeat.again = !same_path && !same_args;
         ctx->repeat.args = ctx->repeat.again ? args : step->args;
         ctx->repeat.asking = 1;
