@@ -12,7 +12,8 @@
  * The lock may then stay in the store until the record expires, so the worker
  * sends releases until then (..._remote.c).  If that worker exits or is killed
  * before, another worker finds the entry of a dead process, and sends the
- * releases in its place.
+ * releases in its place.  The number of a dead process may be that of another
+ * one by then, so an entry whose next release is overdue is taken over, too.
  *
  * The table has a fixed size and consists of sets: the id determines the set
  * of an entry, so a search is short.  When a set is full, an entry is replaced,
@@ -41,12 +42,16 @@
 #define NGX_HTTP_IDEM_ORPHANS                                                 \
     (NGX_HTTP_IDEM_ORPHAN_SETS * NGX_HTTP_IDEM_ORPHAN_SET)
 
+/* how late a release may be before another worker takes the entry over, ms */
+#define NGX_HTTP_IDEM_ORPHAN_LATE  10000
+
 
 typedef struct {
     ngx_pid_t                  owner;             /* 0: vacant              */
     uint32_t                   store;             /* crc32 of its name      */
     ngx_uint_t                 released;          /* at least once          */
     ngx_msec_t                 since;
+    ngx_msec_t                 due;               /* the next release       */
     ngx_msec_t                 until;             /* the record expires     */
     u_char                     id[NGX_HTTP_IDEM_ID_LEN];
     u_char                     token[NGX_HTTP_IDEM_TOKEN_LEN];
@@ -72,6 +77,10 @@ static ngx_http_idem_shared_t  ngx_http_idem_orphans_shared;
 
 #define ngx_http_idem_orphans                                                 \
     ((ngx_http_idem_orphans_t *) ngx_http_idem_orphans_shared.data)
+
+#define ngx_http_idem_orphan_overdue(entry)                                   \
+    ((ngx_msec_int_t) (ngx_current_msec - (entry)->due)                       \
+     > NGX_HTTP_IDEM_ORPHAN_LATE)
 
 
 ngx_int_t
@@ -118,6 +127,7 @@ ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
     entry->store = ngx_http_idem_orphans_store(op->store);
     entry->released = 0;
     entry->since = ngx_current_msec;
+    entry->due = ngx_current_msec;
     entry->until = ngx_current_msec + life;
     ngx_memcpy(entry->id, op->id, NGX_HTTP_IDEM_ID_LEN);
     ngx_memcpy(entry->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
@@ -197,10 +207,14 @@ ngx_http_idem_orphan_set(ngx_http_idem_op_t *op)
 }
 
 
-/* the store has answered a release */
+/*
+ * The next release is sent, or its reply looked for, in "delay" ms.
+ * "released": the store has answered the last one.
+ */
 
 void
-ngx_http_idem_orphan_released(ngx_http_idem_op_t *op)
+ngx_http_idem_orphan_due(ngx_http_idem_op_t *op, ngx_msec_t delay,
+    ngx_uint_t released)
 {
     ngx_http_idem_orphan_t  *entry;
 
@@ -213,7 +227,8 @@ ngx_http_idem_orphan_released(ngx_http_idem_op_t *op)
     entry = ngx_http_idem_orphan_find(op);
 
     if (entry) {
-        entry->released = 1;
+        entry->due = ngx_current_msec + delay;
+        entry->released |= released;
     }
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
@@ -248,8 +263,8 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
 
 
 /*
- * Takes over locks of "store" whose workers are dead, "max" at most.  Returns
- * their number.
+ * Takes over locks of "store" whose workers are dead, or do not send their
+ * releases, "max" at most.  Returns their number.
  */
 
 ngx_uint_t
@@ -285,20 +300,24 @@ ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
 
         n++;
 
-        /* most entries have the same owner */
+        if (!ngx_http_idem_orphan_overdue(entry)) {
 
-        if (entry->owner == ngx_pid || entry->owner == alive) {
-            continue;
+            /* most entries have the same owner */
+
+            if (entry->owner == alive) {
+                continue;
+            }
+
+            if (entry->owner != dead
+                && (kill(entry->owner, 0) == 0 || ngx_errno != NGX_ESRCH))
+            {
+                alive = entry->owner;
+                continue;
+            }
+
+            dead = entry->owner;
         }
 
-        if (entry->owner != dead
-            && (kill(entry->owner, 0) == 0 || ngx_errno != NGX_ESRCH))
-        {
-            alive = entry->owner;
-            continue;
-        }
-
-        dead = entry->owner;
         left = (ngx_msec_int_t) (entry->until - ngx_current_msec);
 
         if (left <= 0) {
@@ -315,6 +334,10 @@ ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
         ngx_memcpy(adopted[found].token, entry->token,
                    NGX_HTTP_IDEM_TOKEN_LEN);
         adopted[found++].life = (ngx_msec_t) left;
+
+        entry->due = ngx_current_msec;
+
+        ngx_memory_barrier();
 
         entry->owner = ngx_pid;
     }

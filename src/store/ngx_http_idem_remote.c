@@ -65,6 +65,8 @@ static ngx_int_t ngx_http_idem_remote_undo_start(
 static void ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote,
     const char *what);
 static void ngx_http_idem_remote_undone(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_undo_due(ngx_http_idem_op_t *op,
+    ngx_msec_t delay, ngx_uint_t released);
 static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
@@ -235,6 +237,8 @@ ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 
     op->timer.cancelable = 1;
 
+    ngx_http_idem_remote_undo_due(op, 0, 0);
+
     ngx_add_timer(&op->timer, ngx_min(op->lease - elapsed,
                                       ngx_http_idem_remote(op)->timeout));
 
@@ -294,8 +298,9 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
             op->lock.stray = 1;
 
         } else if (op->result != NGX_HTTP_IDEM_FOUND
-                   || op->found.state == NGX_HTTP_IDEM_IN_PROGRESS)
+                   || op->found.state != NGX_HTTP_IDEM_COMPLETED)
         {
+            /* an unknown outcome may be a lock that is released later */
             (void) ngx_http_idem_remote_undo(op);
         }
 
@@ -392,6 +397,8 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
                                            "that");
     }
 
+    ngx_http_idem_remote_undo_due(op, 0, 0);
+
     if (hold && !adopted) {
         ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
                       "idempotency: store \"%V\": a lock is given back until "
@@ -431,6 +438,20 @@ ngx_http_idem_remote_undone(ngx_http_idem_op_t *op)
 
     if (op->hold) {
         ngx_http_idem_orphan_remove(op);
+    }
+}
+
+
+/* a release is sent in "delay" ms, and has a reply or times out after that */
+
+static void
+ngx_http_idem_remote_undo_due(ngx_http_idem_op_t *op, ngx_msec_t delay,
+    ngx_uint_t released)
+{
+    if (op->hold) {
+        ngx_http_idem_orphan_due(op,
+                                 delay + ngx_http_idem_remote(op)->timeout,
+                                 released);
     }
 }
 
@@ -505,10 +526,6 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
         return NGX_DECLINED;
     }
 
-    if (op->hold && op->result != NGX_HTTP_IDEM_ERROR) {
-        ngx_http_idem_orphan_released(op);
-    }
-
     delay = remote->timeout
             << (ngx_min(op->attempt, NGX_HTTP_IDEM_UNDO_MAX) - 1);
 
@@ -517,8 +534,12 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
         delay = ngx_min(delay, NGX_HTTP_IDEM_UNDO_REFUSED * remote->timeout);
     }
 
-    ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler,
-                               ngx_min(delay, op->lease - elapsed));
+    delay = ngx_min(delay, op->lease - elapsed);
+
+    ngx_http_idem_remote_undo_due(op, delay,
+                                  op->result != NGX_HTTP_IDEM_ERROR);
+
+    ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler, delay);
     op->timer.cancelable = 1;
 
     return NGX_OK;

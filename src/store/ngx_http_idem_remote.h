@@ -169,7 +169,8 @@ typedef struct {
 
 ngx_int_t ngx_http_idem_orphans_zone(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life);
-void ngx_http_idem_orphan_released(ngx_http_idem_op_t *op);
+void ngx_http_idem_orphan_due(ngx_http_idem_op_t *op, ngx_msec_t delay,
+    ngx_uint_t released);
 void ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op);
 ngx_uint_t ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
     ngx_http_idem_adopted_t *adopted, ngx_uint_t max);

@@ -8,8 +8,8 @@
 
 /*
  * The register of locks that a worker has to give back: another worker takes
- * over those of a process that is gone, of its own store, while the record may
- * live, and each of them once.
+ * over those of a process that is gone or does not send its releases, of its
+ * own store, while the record may live, and each of them once.
  *
  * The table is in the memory of this process, which is one worker after the
  * other: ngx_pid says which.
@@ -170,7 +170,7 @@ main(void)
     ngx_uint_t  i, n, seen, further;
     ngx_msec_t  life;
 
-    plan(25);
+    plan(29);
 
     for (i = 0; i < 16; i++) {
         crc[i] = (uint32_t) (i * 0x1db71064);
@@ -271,7 +271,7 @@ main(void)
     /* what was released once makes room first */
 
     for (i = 0; i < 5; i++) {
-        ngx_http_idem_orphan_released(lock_of(&one, 1000 + ENTRIES + i));
+        ngx_http_idem_orphan_due(lock_of(&one, 1000 + ENTRIES + i), 0, 1);
     }
 
     n = 0;
@@ -319,9 +319,22 @@ main(void)
     ngx_http_idem_orphan_remove(lock_of(&one, 30));
 
     ngx_pid = getppid();
-    ngx_http_idem_orphan_add(lock_of(&one, 8), 5000);
+    ngx_http_idem_orphan_add(lock_of(&one, 8), 50000);
     ngx_pid = getpid();
     is(adopted(&one, &life), -1, "one that lives has its own");
+
+    /* the number of a dead process is another one's by now */
+
+    ngx_pid = getppid();
+    ngx_http_idem_orphan_due(lock_of(&one, 8), 1500, 0);
+    ngx_pid = getpid();
+    ngx_current_msec += 11500;
+    is(adopted(&one, &life), -1, "a release that is late is waited for");
+    ngx_current_msec++;
+    is(adopted(&one, &life), 8, "... and taken over when it is overdue");
+    is(life, 50000 - 11501, "... for what is left of its record");
+    is(adopted(&one, &life), -1, "... once");
+    ngx_http_idem_orphan_remove(lock_of(&one, 8));
     is(locked, 0, "nothing is locked");
 
     return done();
