@@ -59,7 +59,13 @@ ok($now{'/usr/share/man/man7/ngx_http_idempotency_module.7'},
    'with a manual page');
 ok($now{'/usr/share/doc/nginx-idempotency/examples/stripe.conf'},
    'with examples');
+ok($now{'/usr/share/doc/nginx-idempotency/examples/monitoring/alerts.yml'},
+   'with alerts');
 like($said, qr{^ +load_module modules/$module;$}m, 'says how to load it');
+
+my $postgres = $module =~ s/_module/_postgres_module/r;
+is(scalar($said =~ m{^ +load_module modules/$postgres;}m), scalar(-f "build/$postgres" ? 1 : ''),
+   'and the store that has a module of its own, if that was built');
 
 is((stat "$dir$path/$module")[2] & 0777, 0644, 'its mode');
 is(system("cmp -s build/$module $dir$path/$module"), 0, 'it is the one built');

@@ -158,6 +158,15 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     conf->place = ngx_http_idem_conf_place(clcf, prev->place);
 
+    if (clcf->post_action.data) {
+        conf->no_post_action = ngx_pcalloc(cf->pool,
+                                     sizeof(void *) * ngx_http_max_module
+                                     + sizeof(ngx_http_core_loc_conf_t));
+        if (conf->no_post_action == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
     if (conf->store == NGX_CONF_UNSET_PTR) {
         conf->off = prev->off;
     }

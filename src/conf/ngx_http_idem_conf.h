@@ -313,7 +313,7 @@ typedef struct {
                                                             statistics      */
     ngx_uint_t                    admin;                 /* 0: not an admin
                                                             location        */
-    /* copy of r->loc_conf without post_action, created on first use */
+    /* copy of r->loc_conf without post_action, filled on first use */
     void                        **no_post_action;
 } ngx_http_idem_loc_conf_t;
 

@@ -312,8 +312,8 @@ ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  * A replayed or refused request did not run, so post_action must not run for
  * it.  nginx reads post_action from the location after the request; this
  * request gets a copy of the location configuration without it.  The copy is
- * made once per location: a keepalive connection reads it when the request is
- * freed.
+ * made once per location, in memory that the configuration has set aside: a
+ * keepalive connection reads it when the request is freed.
  */
 
 static void
@@ -330,27 +330,21 @@ ngx_http_idem_no_post_action(ngx_http_request_t *r)
     }
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+    loc_conf = conf->no_post_action;
 
-    if (conf->no_post_action == NULL) {
-        loc_conf = ngx_palloc(ngx_cycle->pool,
-                              sizeof(void *) * ngx_http_max_module);
-        copy = ngx_palloc(ngx_cycle->pool, sizeof(ngx_http_core_loc_conf_t));
-
-        if (loc_conf == NULL || copy == NULL) {
-            return;
-        }
-
+    if (loc_conf[ngx_http_core_module.ctx_index] == NULL) {
         ngx_memcpy(loc_conf, r->loc_conf,
                    sizeof(void *) * ngx_http_max_module);
+
+        copy = (ngx_http_core_loc_conf_t *) (loc_conf + ngx_http_max_module);
 
         *copy = *clcf;
         ngx_str_null(&copy->post_action);
 
         loc_conf[ngx_http_core_module.ctx_index] = copy;
-        conf->no_post_action = loc_conf;
     }
 
-    r->loc_conf = conf->no_post_action;
+    r->loc_conf = loc_conf;
 }
 
 
