@@ -33,6 +33,8 @@ if ($kind eq 'redis') {
            . "user nginx; timeout 10s; }";
 }
 
+our $note = 'a, b : c';
+
 our $api = <<'_EOC_';
     location / {
         idempotency           trail;
@@ -40,6 +42,7 @@ our $api = <<'_EOC_';
         idempotency_identity  off;
         idempotency_actor     $http_x_actor;
         idempotency_log       store:trail;
+        idempotency_log_field note $http_x_note;
         add_header            X-Record $idempotency_record always;
         proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
@@ -54,7 +57,7 @@ sub own { return "    idempotency_store trail " . ($own || "") . "\n" }
 sub post {
     my ($uri, $key, $actor, @o) = @_;
 
-    return http_post($uri, 'body', { 'Idempotency-Key' => $key,
+    return http_post($uri, 'body', { 'Idempotency-Key' => $key, 'X-Note' => $note,
                                      'X-Actor' => $actor || 'ann' }, @o);
 }
 
@@ -155,6 +158,9 @@ is($replay->{actor}, sha256_hex('bob'), 'who');
 like($replay->{timestamp}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/, 'when');
 like($replay->{event_id}, qr/^\S{16,}$/, 'its id');
 is($replay->{status}, 200, 'and the rest');
+is($replay->{note}, $::note, 'a field with spaces');
+
+like(http_get("/ops/events?store=trail&follow=0&record=$id")->body, qr/"record":"$id"/, 'as a log has it');
 
 is(scalar(trail("&record=$id", @there)), 3, 'every host can tell');
 is(scalar(trail("&key=$key&scope=api")), 3, 'by the key');

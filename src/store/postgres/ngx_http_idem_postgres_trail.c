@@ -186,8 +186,11 @@ static ngx_int_t
 ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op, PGresult *result,
     int row)
 {
-    size_t      len;
+    char       *text;
+    size_t      i, len;
+    u_char     *p;
     ngx_str_t  *line;
+    ngx_uint_t  quoted;
 
     if (PQgetisnull(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE)) {
         return NGX_OK;
@@ -199,6 +202,7 @@ ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op, PGresult *result,
         return NGX_OK;
     }
 
+    text = PQgetvalue(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE);
     len = (size_t) PQgetlength(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE);
 
     line = ngx_array_push(&op->trail->found);
@@ -211,9 +215,31 @@ ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op, PGresult *result,
         return NGX_ERROR;
     }
 
-    ngx_memcpy(line->data,
-               PQgetvalue(result, row, NGX_HTTP_IDEM_PG_TRAIL_LINE), len);
-    line->len = len;
+    /*
+     * PostgreSQL writes a space behind commas and colons.  The line is as a
+     * log has it, so that the same grep serves for both.
+     */
+
+    p = line->data;
+    quoted = 0;
+
+    for (i = 0; i < len; i++) {
+
+        if (text[i] == ' ' && !quoted) {
+            continue;
+        }
+
+        *p++ = (u_char) text[i];
+
+        if (text[i] == '"') {
+            quoted = !quoted;
+
+        } else if (text[i] == '\\' && i + 1 < len) {
+            *p++ = (u_char) text[++i];
+        }
+    }
+
+    line->len = p - line->data;
 
     return NGX_OK;
 }
