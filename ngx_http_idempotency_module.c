@@ -41,14 +41,20 @@ static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
 static void ngx_http_idem_exit_master(ngx_cycle_t *cycle);
 
 
-static ngx_conf_enum_t  ngx_http_idem_on_store_error[] = {
+static ngx_conf_enum_t  ngx_http_idem_on_store_error_names[] = {
     { ngx_string("fail"), NGX_HTTP_IDEM_ON_ERROR_FAIL },
     { ngx_string("pass"), NGX_HTTP_IDEM_ON_ERROR_PASS },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_idem_unknown_outcome[] = {
+static ngx_http_idem_choices_t  ngx_http_idem_on_store_error = {
+    ngx_http_idem_on_store_error_names, 0, 0,
+    "it is \"fail\" or \"pass\""
+};
+
+
+static ngx_conf_enum_t  ngx_http_idem_unknown_outcome_names[] = {
     { ngx_string("retry"), NGX_HTTP_IDEM_UNKNOWN_RETRY },
     { ngx_string("lease"), NGX_HTTP_IDEM_UNKNOWN_LEASE },
     { ngx_string("hold"), NGX_HTTP_IDEM_UNKNOWN_HOLD },
@@ -56,11 +62,41 @@ static ngx_conf_enum_t  ngx_http_idem_unknown_outcome[] = {
 };
 
 
-static ngx_conf_enum_t  ngx_http_idem_conflict_status[] = {
+static ngx_http_idem_choices_t  ngx_http_idem_unknown_outcome = {
+    ngx_http_idem_unknown_outcome_names, 0, 0,
+    "it is \"retry\" or \"lease\" or \"hold\""
+};
+
+
+static ngx_conf_enum_t  ngx_http_idem_conflict_status_names[] = {
     { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
     { ngx_string("409"), NGX_HTTP_CONFLICT },
     { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE },
     { ngx_null_string, 0 }
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_conflict_status = {
+    ngx_http_idem_conflict_status_names, 0, 0,
+    "it is \"400\" or \"409\" or \"422\""
+};
+
+
+static ngx_conf_enum_t  ngx_http_idem_replay_status_names[] = {
+    { ngx_string("original"), 0 },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_replay_status = {
+    ngx_http_idem_replay_status_names, 200, 599,
+    "it is \"original\" or a status of 200 to 599"
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_max_waiters = {
+    NULL, 0, NGX_MAX_INT_T_VALUE,
+    "it is a number of 0 or more"
 };
 
 
@@ -102,8 +138,8 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       NULL },
 
     { ngx_string("idempotency_required"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
-      ngx_conf_set_flag_slot,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_on_off,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, required),
       NULL },
@@ -194,10 +230,10 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_max_waiters"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_number,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, max_waiters),
-      NULL },
+      &ngx_http_idem_max_waiters },
 
     { ngx_string("idempotency_retry_after"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
@@ -264,10 +300,10 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_replay_status"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_replay_status,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      offsetof(ngx_http_idem_loc_conf_t, replay_status),
+      &ngx_http_idem_replay_status },
 
     { ngx_string("idempotency_replay_json"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE2,
@@ -320,9 +356,9 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_dry_run"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_dry_run,
+      ngx_http_idem_conf_on_off,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
+      offsetof(ngx_http_idem_loc_conf_t, dry_run),
       NULL },
 
     { ngx_string("idempotency_group"),

@@ -157,10 +157,16 @@ for my $name ('"X TTL"', 'X:TTL', '""') {
             'the name of a header');
 }
 
-for my $flag (qw(required headers error_body)) {
+for my $flag (qw(headers error_body)) {
     refuses('location', "idempotency_$flag maybe;", 0,
             "invalid value \"maybe\" in \"idempotency_$flag\" directive",
             'it must be "on" or "off"');
+}
+
+for my $flag (qw(required dry_run)) {
+    refuses('location', "idempotency_$flag maybe;", 0,
+            "invalid value \"maybe\" in \"idempotency_$flag\" directive",
+            'it is "on", "off", or a value with variables');
 }
 
 refuses('location', 'idempotency_key_format token min=5 max=4;', 0,

@@ -66,8 +66,12 @@ sub directives {
     {
         my ($name, $flags, $setter, $field, $post) = ($1, $2, $3, $4, $5);
 
-        my @words = $table =~ /ngx_conf_enum_t \s+ $post\[\] \s = \s \{
-                               (.*?) ^\};/xms
+        # beside names there may be numbers; NULL has neither
+
+        my @words = $table =~ /_choices_t \s+ $post \s = \s \{
+                               \s* \w+, \s 0, \s 0,/x
+                    && $table =~ /ngx_conf_enum_t \s+ ${post}_names\[\] \s =
+                                  \s \{ (.*?) ^\};/xms
                     ? $1 =~ /ngx_string\("(\w+)"\)/g : ();
 
         $found{$name} = {
@@ -113,7 +117,7 @@ sub other_field {
 sub choices {
     my $post = shift;
 
-    return if $table !~ /ngx_conf_enum_t\s+$post\[\] = \{(.*?)^\};/ms;
+    return if $table !~ /ngx_conf_enum_t\s+${post}_names\[\] = \{(.*?)^\};/ms;
     return map { /ngx_string\("(\w+)"\), (\w+)/ ? ($2 => $1) : () }
                split /\n/, $1;
 }
@@ -380,6 +384,7 @@ sub defaults_agree {
         idempotency_dedupe      => 'off',
         idempotency_conflict_detail => 'off',
         idempotency_dry_run     => 'off',
+        idempotency_required    => 'off',
         idempotency_log         => 'off',
         idempotency_ttl_header  => 'off',
         idempotency_keep_status => kept(),

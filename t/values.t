@@ -399,3 +399,96 @@ for my $by (qw(js perl)) {
     is(http_post("/$by/ok?op=$by-none", '')->body, "run 1\n", "$by: none");
     is(app_count($by), 2, "$by: ran once for each");
 }
+
+
+
+=== TEST 13: policies that a variable names
+--- http_config
+    idempotency_store away redis {
+        server  127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+--- config
+    add_header                   X-Idem $idempotency_status always;
+    idempotency_required         $http_x_required;
+    idempotency_conflict_status  $http_x_conflict;
+    idempotency_replay_status    $http_x_replay;
+    idempotency_max_waiters      $http_x_waiters;
+    idempotency_unknown_outcome  $http_x_outcome;
+    idempotency_on_store_error   $http_x_error;
+    idempotency_lease            1s;
+    idempotency_identity         off;
+
+    location / {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /away/ {
+        idempotency  away;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- provokes: its default is used|store "away"
+--- client
+# a header that is not there is an empty value: the default
+
+for ([ undef, 200 ], [ 'on', 400 ], [ 1, 400 ], [ 0, 200 ], [ 'off', 200 ]) {
+    my ($value, $status) = @$_;
+
+    is(http_post('/ok', 'x', { defined $value ? ('X-Required' => $value) : () })->status,
+       $status, 'idempotency_required ' . ($value // 'empty'));
+}
+
+my $key = { 'Idempotency-Key' => new_key() };
+is(http_post('/ok?op=a', 'x', $key)->status, 200, 'ran');
+
+for ([ undef, 409 ], [ 422, 422 ], [ 400, 400 ], [ 418, 409 ]) {
+    my ($value, $status) = @$_;
+
+    is(http_post('/ok?op=a', 'y', { %$key, $value ? ('X-Conflict' => $value) : () })->status,
+       $status, 'idempotency_conflict_status ' . ($value // 'empty'));
+}
+
+error_log_like(qr/"idempotency_conflict_status" evaluates to "418", it is "400" or "409" or "422"; its default/,
+               'what is none of them is told');
+
+for ([ undef, 200 ], [ 'original', 200 ], [ 208, 208 ], [ 100, 200 ], [ 'x', 200 ]) {
+    my ($value, $status) = @$_;
+
+    my $r = http_post('/ok?op=a', 'x', { %$key, $value ? ('X-Replay' => $value) : () });
+    is($r->status, $status, 'idempotency_replay_status ' . ($value // 'empty'));
+    is($r->body, "run 1\n", 'a replay');
+}
+
+my $held = { 'Idempotency-Key' => new_key() };
+my $c = send_post('/hold?op=h', 'x', $held);
+app_wait_parked('h');
+is(http_post('/hold?op=h', 'x', { %$held, 'X-Waiters' => 0 })->error_code,
+   'TOO_MANY_WAITERS', 'idempotency_max_waiters 0');
+my $waits = send_post('/hold?op=h', 'x', { %$held, 'X-Waiters' => 1 });
+ok(wait_for(sub { http_post('/hold?op=h', 'x', { %$held, 'X-Waiters' => 1 })->status == 429 }),
+   'idempotency_max_waiters 1: the second does not wait');
+app_release('h');
+is($_->read_response->body, "run 1\n", 'one answer for both') for $c, $waits;
+
+for ([ 'retry', 502, 2 ], [ 'lease', 409, 1 ], [ 'hold', 409, 1 ], [ 'ever', 409, 1 ]) {
+    my ($value, $status, $runs) = @$_;
+    my %of = ('Idempotency-Key' => new_key(), 'X-Outcome' => $value);
+
+    is(http_post("/close?op=$value", 'x', \%of)->status, 502, "$value: broke off");
+    is(http_post("/close?op=$value", 'x', \%of)->status, $status, "$value: at once");
+    is(app_count($value), $runs, "$value: runs");
+
+    next if $value eq 'retry';
+
+    sleep 1.2;
+    is(http_post("/close?op=$value", 'x', \%of)->status, $value eq 'hold' ? 409 : 502,
+       "$value: after the lease");
+}
+
+for ([ undef, 503 ], [ 'fail', 503 ], [ 'pass', 200 ], [ 'maybe', 503 ]) {
+    my ($value, $status) = @$_;
+
+    my $r = http_post('/away/ok', 'x', { 'Idempotency-Key' => new_key(),
+                                         $value ? ('X-Error' => $value) : () });
+    is($r->status, $status, 'idempotency_on_store_error ' . ($value // 'empty'));
+    is($r->header('X-Idem'), $status == 200 ? 'UNPROTECTED' : 'UNAVAILABLE', 'and its status');
+}

@@ -222,6 +222,17 @@ ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->claims.ttl = ngx_http_idem_ttl(r, ctx);
     ctx->claims.grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
                                     "idempotency_expired_grace");
+
+    /* without memory for their values, nothing runs twice */
+
+    ctx->claims.on_store_error = ngx_http_idem_choice(r,
+                                    &ctx->conf->on_store_error,
+                                    "idempotency_on_store_error",
+                                    NGX_HTTP_IDEM_ON_ERROR_FAIL);
+    ctx->claims.unknown_outcome = ngx_http_idem_choice(r,
+                                    &ctx->conf->unknown_outcome,
+                                    "idempotency_unknown_outcome",
+                                    NGX_HTTP_IDEM_UNKNOWN_HOLD);
 }
 
 
@@ -465,7 +476,7 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
         /* under "lease" the rest of the lease */
 
-        if (ctx->conf->unknown_outcome != NGX_HTTP_IDEM_UNKNOWN_HOLD) {
+        if (!ngx_http_idem_holds(ctx)) {
             ctx->answer.retryable = 1;
             ctx->answer.retry_after = cover->op.found.left;
         }
@@ -559,7 +570,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     /* an unreadable record may be that of an execution: do not run */
 
-    pass = (ctx->conf->on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS
+    pass = (ctx->claims.on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS
             && !op->bad_record);
 
     if (pass && !ctx->claims.unprotected && ctx->conf->store->layers) {

@@ -109,6 +109,8 @@ typedef struct {
     ngx_msec_t               ttl;
     ngx_msec_t               lease;
     ngx_msec_t               grace;
+    ngx_uint_t               on_store_error;
+    ngx_uint_t               unknown_outcome;
 
     ngx_queue_t              holder;            /* in the queue of holders  */
     ngx_msec_t               renew_at;          /* when to renew the locks  */

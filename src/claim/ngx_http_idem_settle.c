@@ -133,7 +133,7 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
         ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
         reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
 
-        if (ctx->conf->unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY) {
+        if (ctx->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY) {
             ngx_http_idem_release(ctx);
             return;
         }

@@ -167,7 +167,10 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     if (ngx_http_idem_waiters_enter(&ctx->conf->store->name, cover->id,
                                     (ngx_msec_t) left,
-                                    ctx->conf->max_waiters)
+                                    ngx_http_idem_choice(r,
+                                              &ctx->conf->max_waiters,
+                                              "idempotency_max_waiters",
+                                              0))
         != NGX_OK)
     {
         return ngx_http_idem_refuse(r, ctx,
@@ -447,7 +450,7 @@ ngx_http_idem_watch_failed(ngx_http_idem_watch_t *watch,
     ngx_http_idem_ctx_t *ctx)
 {
     if (watch->local && !ctx->wait.cover->op.bad_record
-        && ctx->conf->on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS)
+        && ctx->claims.on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS)
     {
         watch->op.attempt = 0;
         ngx_http_idem_ready(ctx);

@@ -35,6 +35,8 @@ static ngx_uint_t ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_request_only(ngx_str_t *value);
 static void ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
     ngx_http_idem_time_t *prev, ngx_msec_t value);
+static void ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
+    ngx_http_idem_choice_t *prev, ngx_uint_t value);
 
 
 static ngx_http_idem_key_format_t  ngx_http_idem_key_default = {
@@ -98,7 +100,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->store = NGX_CONF_UNSET_PTR;
     conf->keys = NGX_CONF_UNSET_PTR;
     conf->key_format = NGX_CONF_UNSET_PTR;
-    conf->required = NGX_CONF_UNSET;
+    conf->required = NGX_CONF_UNSET_PTR;
     conf->methods = NGX_CONF_UNSET_PTR;
     conf->bypass = NGX_CONF_UNSET_PTR;
     conf->scope = NGX_CONF_UNSET_PTR;
@@ -114,16 +116,16 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
     conf->lease.value = NGX_CONF_UNSET_MSEC;
     conf->wait.value = NGX_CONF_UNSET_MSEC;
-    conf->max_waiters = NGX_CONF_UNSET;
+    conf->max_waiters.value = NGX_CONF_UNSET_UINT;
     conf->retry_after.value = NGX_CONF_UNSET_MSEC;
     conf->max_response.value = NGX_CONF_UNSET_SIZE;
     conf->keep_status = NGX_CONF_UNSET_PTR;
     conf->keep_json = NGX_CONF_UNSET_PTR;
-    conf->on_store_error = NGX_CONF_UNSET_UINT;
-    conf->unknown_outcome = NGX_CONF_UNSET_UINT;
+    conf->on_store_error.value = NGX_CONF_UNSET_UINT;
+    conf->unknown_outcome.value = NGX_CONF_UNSET_UINT;
     conf->stream = NGX_CONF_UNSET_UINT;
-    conf->conflict_status = NGX_CONF_UNSET_UINT;
-    conf->replay_status = NGX_CONF_UNSET;
+    conf->conflict_status.value = NGX_CONF_UNSET_UINT;
+    conf->replay_status.value = NGX_CONF_UNSET_UINT;
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->keep_headers = NGX_CONF_UNSET_PTR;
     conf->headers = NGX_CONF_UNSET;
@@ -175,7 +177,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,
                              &ngx_http_idem_key_default);
-    ngx_conf_merge_value(conf->required, prev->required, 0);
+    ngx_conf_merge_ptr_value(conf->required, prev->required, NULL);
     ngx_conf_merge_ptr_value(conf->methods, prev->methods, NULL);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
@@ -216,8 +218,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idem_merge_time(&conf->lease, &prev->lease, NGX_HTTP_IDEM_LEASE);
     ngx_http_idem_merge_time(&conf->wait, &prev->wait,
                              NGX_HTTP_IDEM_WAIT_TIME);
-    ngx_conf_merge_value(conf->max_waiters, prev->max_waiters,
-                         NGX_HTTP_IDEM_MAX_WAITERS);
+    ngx_http_idem_merge_choice(&conf->max_waiters, &prev->max_waiters,
+                               NGX_HTTP_IDEM_MAX_WAITERS);
     ngx_http_idem_merge_time(&conf->retry_after, &prev->retry_after,
                              NGX_HTTP_IDEM_RETRY_AFTER);
 
@@ -236,19 +238,20 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_conf_merge_ptr_value(conf->keep_json, prev->keep_json, NULL);
-    ngx_conf_merge_uint_value(conf->on_store_error, prev->on_store_error,
-                              NGX_HTTP_IDEM_ON_ERROR_FAIL);
+    ngx_http_idem_merge_choice(&conf->on_store_error, &prev->on_store_error,
+                               NGX_HTTP_IDEM_ON_ERROR_FAIL);
+
     if (conf->stream == NGX_CONF_UNSET_UINT) {
         conf->stream_types = prev->stream_types;
     }
 
     ngx_conf_merge_uint_value(conf->stream, prev->stream,
                               NGX_HTTP_IDEM_STREAM_TEE);
-    ngx_conf_merge_uint_value(conf->unknown_outcome, prev->unknown_outcome,
-                              NGX_HTTP_IDEM_UNKNOWN_LEASE);
-    ngx_conf_merge_uint_value(conf->conflict_status, prev->conflict_status,
-                              NGX_HTTP_CONFLICT);
-    ngx_conf_merge_value(conf->replay_status, prev->replay_status, 0);
+    ngx_http_idem_merge_choice(&conf->unknown_outcome, &prev->unknown_outcome,
+                               NGX_HTTP_IDEM_UNKNOWN_LEASE);
+    ngx_http_idem_merge_choice(&conf->conflict_status, &prev->conflict_status,
+                               NGX_HTTP_CONFLICT);
+    ngx_http_idem_merge_choice(&conf->replay_status, &prev->replay_status, 0);
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
     ngx_conf_merge_ptr_value(conf->keep_headers, prev->keep_headers, NULL);
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
@@ -359,6 +362,22 @@ ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
     /* also the default if a variable is empty or not a time */
 
     if (conf->value == NGX_CONF_UNSET_MSEC) {
+        conf->value = value;
+    }
+}
+
+
+static void
+ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
+    ngx_http_idem_choice_t *prev, ngx_uint_t value)
+{
+    if (conf->value == NGX_CONF_UNSET_UINT && conf->complex == NULL) {
+        *conf = *prev;
+    }
+
+    /* also the default if a variable is empty or none of the choices */
+
+    if (conf->value == NGX_CONF_UNSET_UINT) {
         conf->value = value;
     }
 }

@@ -53,6 +53,25 @@ typedef struct {
 } ngx_http_idem_size_t;
 
 
+/* what a directive may be: one of some names, or a number */
+
+typedef struct {
+    ngx_conf_enum_t                 *names;
+    ngx_int_t                        min;
+    ngx_int_t                        max;        /* 0: no numbers           */
+    char                            *valid;      /* for error messages      */
+} ngx_http_idem_choices_t;
+
+
+/* one of these, which may differ by request */
+
+typedef struct {
+    ngx_http_complex_value_t        *complex;
+    ngx_uint_t                       value;
+    ngx_http_idem_choices_t         *choices;
+} ngx_http_idem_choice_t;
+
+
 /*
  * Kinds of values.  Most values are one variable, which can be read without a
  * script.
@@ -233,7 +252,7 @@ typedef struct {
 
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
-    ngx_flag_t                    required;
+    ngx_http_idem_value_t        *required;              /* NULL: off       */
     ngx_array_t                  *methods;               /* ngx_str_t       */
     ngx_array_t                  *bypass;                /* ..._value_t     */
     /*
@@ -267,7 +286,7 @@ typedef struct {
     ngx_http_idem_time_t          expired_grace;
     ngx_http_idem_time_t          lease;
     ngx_http_idem_time_t          wait;
-    ngx_int_t                     max_waiters;
+    ngx_http_idem_choice_t        max_waiters;
     ngx_http_idem_time_t          retry_after;
     ngx_http_idem_size_t          max_response;
 
@@ -275,13 +294,13 @@ typedef struct {
     ngx_array_t                  *keep_json;             /* ..._keep_t      */
     ngx_http_idem_json_options_t  keep_options;          /* to find the
                                                             pointers        */
-    ngx_uint_t                    on_store_error;
-    ngx_uint_t                    unknown_outcome;
+    ngx_http_idem_choice_t        on_store_error;
+    ngx_http_idem_choice_t        unknown_outcome;
     ngx_uint_t                    stream;
     /* ngx_str_t: streams besides SSE */
     ngx_array_t                  *stream_types;
-    ngx_uint_t                    conflict_status;
-    ngx_int_t                     replay_status;         /* 0: original     */
+    ngx_http_idem_choice_t        conflict_status;
+    ngx_http_idem_choice_t        replay_status;         /* 0: original     */
     ngx_array_t                  *replay_json;           /* ..._member_t    */
     /* a member is read from the request body */
     unsigned                      replay_body:1;
@@ -364,15 +383,13 @@ char *ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
 char *ngx_http_idem_conf_fingerprint(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_idem_conf_on_off(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
@@ -397,8 +414,6 @@ char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_replay_status(ngx_conf_t *cf,
-    ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 /* ..._order.c, ..._pages.c */
@@ -435,6 +450,12 @@ ngx_table_elt_t *ngx_http_idem_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
 ngx_msec_t ngx_http_idem_time(ngx_http_request_t *r,
     ngx_http_idem_time_t *t, const char *directive);
+ngx_uint_t ngx_http_idem_choice(ngx_http_request_t *r,
+    ngx_http_idem_choice_t *c, const char *directive, ngx_uint_t failed);
+ngx_int_t ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices,
+    ngx_str_t *value);
+ngx_int_t ngx_http_idem_switch(ngx_http_request_t *r,
+    ngx_http_idem_value_t *value);
 size_t ngx_http_idem_size(ngx_http_request_t *r,
     ngx_http_idem_size_t *s, const char *directive);
 

@@ -6,7 +6,7 @@
 
 /*
  * Directives for labels and event fields, dry runs and details of conflicts:
- * idempotency_actor, idempotency_log_field, idempotency_dry_run and
+ * idempotency_actor, idempotency_log_field and
  * idempotency_conflict_detail.
  *
  * Called by nginx while it reads the configuration.
@@ -153,43 +153,6 @@ ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     field->name = value[1];
 
     return NGX_CONF_OK;
-}
-
-
-/* idempotency_dry_run on | off | <value> */
-
-char *
-ngx_http_idem_conf_dry_run(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_idem_loc_conf_t  *ilcf = conf;
-
-    ngx_str_t  *value;
-
-    if (ilcf->dry_run != NGX_CONF_UNSET_PTR) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_http_idem_conf_is(&value[1], "off")) {
-        ilcf->dry_run = NULL;
-        return NGX_CONF_OK;
-    }
-
-    if (!ngx_http_idem_conf_is(&value[1], "on")
-        && ngx_http_script_variables_count(&value[1]) == 0)
-    {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"on\", \"off\", or a value with "
-                             "variables");
-    }
-
-    ilcf->dry_run = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
-    if (ilcf->dry_run == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    return ngx_http_idem_conf_compile(cf, &value[1], ilcf->dry_run);
 }
 
 

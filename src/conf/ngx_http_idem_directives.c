@@ -164,43 +164,80 @@ ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* one of the names in cmd->post */
+/* on | off | <value> */
+
+char *
+ngx_http_idem_conf_on_off(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t               *value;
+    ngx_http_idem_value_t  **compiled;
+
+    compiled = (ngx_http_idem_value_t **) (p + cmd->offset);
+
+    if (*compiled != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcasecmp(value[1].data, (u_char *) "off") == 0) {
+        *compiled = NULL;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_strcasecmp(value[1].data, (u_char *) "on") != 0
+        && ngx_http_script_variables_count(&value[1]) == 0)
+    {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is \"on\", \"off\", or a value with "
+                             "variables");
+    }
+
+    return ngx_http_idem_conf_value(cf, cmd, conf);
+}
+
+
+/* one of the choices in cmd->post, or variables that evaluate to one */
 
 char *
 ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    u_char           *last, text[128];
-    ngx_str_t        *value;
-    ngx_uint_t       *np;
-    ngx_conf_enum_t  *e;
+    ngx_int_t                n;
+    ngx_str_t               *value;
+    ngx_http_idem_choice_t  *c;
 
-    np = (ngx_uint_t *) (p + cmd->offset);
+    c = (ngx_http_idem_choice_t *) (p + cmd->offset);
 
-    if (*np != NGX_CONF_UNSET_UINT) {
+    if (c->value != NGX_CONF_UNSET_UINT || c->complex) {
         return "is duplicate";
     }
 
+    c->choices = cmd->post;
+
     value = cf->args->elts;
-    last = ngx_cpymem(text, "it is ", 6);
 
-    for (e = cmd->post; e->name.len; e++) {
-
-        if (e->name.len == value[1].len
-            && ngx_strncmp(e->name.data, value[1].data, e->name.len) == 0)
-        {
-            *np = e->value;
-            return NGX_CONF_OK;
+    if (ngx_http_script_variables_count(&value[1])) {
+        c->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (c->complex == NULL) {
+            return NGX_CONF_ERROR;
         }
 
-        last = ngx_slprintf(last, text + sizeof(text) - 1, "%s\"%V\"",
-                            e == cmd->post ? "" : " or ", &e->name);
+        return ngx_http_idem_conf_complex(cf, &value[1], c->complex);
     }
 
-    *last = '\0';
+    n = ngx_http_idem_choice_parse(c->choices, &value[1]);
 
-    return ngx_http_idem_conf_invalid(cf, &value[1], (char *) text);
+    if (n == NGX_ERROR) {
+        return ngx_http_idem_conf_invalid(cf, &value[1], c->choices->valid);
+    }
+
+    c->value = (ngx_uint_t) n;
+
+    return NGX_CONF_OK;
 }
 
 
@@ -295,33 +332,6 @@ ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     s->value = (size_t) n;
-
-    return NGX_CONF_OK;
-}
-
-
-char *
-ngx_http_idem_conf_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    char  *p = conf;
-
-    ngx_int_t  *np;
-    ngx_str_t  *value;
-
-    np = (ngx_int_t *) (p + cmd->offset);
-
-    if (*np != NGX_CONF_UNSET) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    *np = ngx_atoi(value[1].data, value[1].len);
-
-    if (*np == NGX_ERROR) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is a number of 0 or more");
-    }
 
     return NGX_CONF_OK;
 }
@@ -574,41 +584,6 @@ ngx_http_idem_conf_status(ngx_conf_t *cf,
             statuses->bits[first / 32] |= (uint32_t) 1 << (first % 32);
         }
     }
-
-    return NGX_CONF_OK;
-}
-
-
-/* idempotency_replay_status original | <code> */
-
-char *
-ngx_http_idem_conf_replay_status(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
-{
-    ngx_http_idem_loc_conf_t  *ilcf = conf;
-
-    ngx_int_t   n;
-    ngx_str_t  *value;
-
-    if (ilcf->replay_status != NGX_CONF_UNSET) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_http_idem_conf_is(&value[1], "original")) {
-        ilcf->replay_status = 0;
-        return NGX_CONF_OK;
-    }
-
-    n = ngx_atoi(value[1].data, value[1].len);
-
-    if (n < 200 || n > 599) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"original\" or a status of 200 to 599");
-    }
-
-    ilcf->replay_status = n;
 
     return NGX_CONF_OK;
 }

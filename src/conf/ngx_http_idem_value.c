@@ -150,6 +150,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
             || ngx_http_idem_value_resolve(cf, conf[i]->documentation)
                != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->group_value) != NGX_OK
+            || ngx_http_idem_value_resolve(cf, conf[i]->required) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->dry_run) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->tenant) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK
@@ -542,6 +543,81 @@ ngx_http_idem_time(ngx_http_request_t *r,
     }
 
     return (ngx_msec_t) n;
+}
+
+
+/* "failed": the result if the value can't be evaluated */
+
+ngx_uint_t
+ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
+    const char *directive, ngx_uint_t failed)
+{
+    ngx_int_t  n;
+    ngx_str_t  value;
+
+    if (c->complex == NULL) {
+        return c->value;
+    }
+
+    if (ngx_http_complex_value(r, c->complex, &value) != NGX_OK) {
+        return failed;
+    }
+
+    if (value.len == 0) {
+        return c->value;
+    }
+
+    n = ngx_http_idem_choice_parse(c->choices, &value);
+
+    if (n == NGX_ERROR) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "\"%s\" evaluates to \"%V\", %s; its default is used",
+                      directive, &value, c->choices->valid);
+        return c->value;
+    }
+
+    return (ngx_uint_t) n;
+}
+
+
+ngx_int_t
+ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
+{
+    ngx_int_t         n;
+    ngx_conf_enum_t  *e;
+
+    for (e = choices->names; e && e->name.len; e++) {
+        if (e->name.len == value->len
+            && ngx_strncmp(e->name.data, value->data, value->len) == 0)
+        {
+            return (ngx_int_t) e->value;
+        }
+    }
+
+    n = ngx_atoi(value->data, value->len);
+
+    return (n >= choices->min && n <= choices->max && choices->max)
+           ? n : NGX_ERROR;
+}
+
+
+/* on unless empty, "0" or "off"; NGX_ERROR if it can't be evaluated */
+
+ngx_int_t
+ngx_http_idem_switch(ngx_http_request_t *r, ngx_http_idem_value_t *value)
+{
+    ngx_str_t  s;
+
+    if (value == NULL) {
+        return 0;
+    }
+
+    if (ngx_http_idem_value(r, value, &s) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return s.len && !(s.len == 1 && s.data[0] == '0')
+           && !ngx_http_idem_conf_is(&s, "off");
 }
 
 

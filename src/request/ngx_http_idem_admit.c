@@ -309,12 +309,18 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
                       "it, since \"set\" and \"if\" come too early");
     }
 
-    if (ctx->conf->required) {
+    switch (ngx_http_idem_switch(r, ctx->conf->required)) {
+
+    case 0:
+        return (ctx->conf->dedupe && !body) ? NGX_OK : NGX_DECLINED;
+
+    case NGX_ERROR:
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+
+    default: /* 1 */
         return ngx_http_idem_refuse(r, ctx,
                                     NGX_HTTP_IDEM_PROBLEM_KEY_MISSING);
     }
-
-    return (ctx->conf->dedupe && !body) ? NGX_OK : NGX_DECLINED;
 }
 
 

@@ -403,26 +403,23 @@ ngx_http_idem_group(ngx_http_idem_ctx_t *ctx)
 ngx_uint_t
 ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx)
 {
-    ngx_str_t  value;
+    ngx_int_t  on;
 
     if (ctx->conf->dry_run == NULL) {
         return 0;
     }
 
     if (!ctx->dry_known) {
+        on = ngx_http_idem_switch(ctx->request, ctx->conf->dry_run);
 
         /* if the value can't be evaluated, the request is protected */
 
-        if (ngx_http_idem_value(ctx->request, ctx->conf->dry_run, &value)
-            != NGX_OK)
-        {
+        if (on == NGX_ERROR) {
             return 0;
         }
 
         ctx->dry_known = 1;
-        ctx->dry = value.len
-                   && !(value.len == 1 && value.data[0] == '0')
-                   && !ngx_http_idem_conf_is(&value, "off");
+        ctx->dry = on;
     }
 
     return ctx->dry;

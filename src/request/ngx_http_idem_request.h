@@ -50,7 +50,7 @@ typedef enum {
 
 
 #define ngx_http_idem_holds(ctx)                                              \
-    ((ctx)->conf->unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_HOLD)
+    ((ctx)->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_HOLD)
 
 
 /* $idempotency_status */

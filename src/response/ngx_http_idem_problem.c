@@ -211,7 +211,10 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ctx->answer.refused = 1;
     ngx_http_idem_status(ctx, p->status);
     ctx->answer.status = (problem == NGX_HTTP_IDEM_PROBLEM_CONFLICT)
-                   ? ctx->conf->conflict_status : p->http;
+                   ? ngx_http_idem_choice(r, &ctx->conf->conflict_status,
+                                          "idempotency_conflict_status",
+                                          NGX_HTTP_CONFLICT)
+                   : p->http;
 
     if (p->retryable) {
         ctx->answer.retryable = 1;

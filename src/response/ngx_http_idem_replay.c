@@ -239,10 +239,14 @@ static ngx_int_t
 ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_response_t *response, ngx_str_t *body)
 {
-    ngx_int_t  rc;
+    ngx_int_t   rc;
+    ngx_uint_t  status;
 
-    if (ctx->conf->replay_status && response->status / 100 == 2) {
-        r->headers_out.status = ctx->conf->replay_status;
+    status = ngx_http_idem_choice(r, &ctx->conf->replay_status,
+                                  "idempotency_replay_status", 0);
+
+    if (status && response->status / 100 == 2) {
+        r->headers_out.status = status;
         ngx_str_null(&r->headers_out.status_line);
     }
 
