@@ -62,7 +62,7 @@ ok(wait_for(sub { select(my $ready = $readable, undef, undef, 1) > 0 }),
 sleep 0.3;
 
 my $text = '';
-my $end = time + grace(10);
+my $end = time + 20 + grace();
 
 while (time < $end) {
     select(my $more = $readable, undef, undef, 1) or next;
