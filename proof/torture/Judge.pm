@@ -336,8 +336,12 @@ sub why
         if $op->{policy} eq 'brief' && $this->{begin} - $before->{begin} >= $self->{brief} - SLACK;
 
     return 'status not kept' if ($before->{how} || '') eq '503';
+
+    # what else would excuse it takes a lease, and does not under hold
+
     return 'fallback'
-        if $op->{store} eq 'fallback' && $this->{begin} - $before->{begin} < $self->{lease}
+        if $op->{store} eq 'fallback'
+           && ($op->{policy} eq 'hold' || $this->{begin} - $before->{begin} < $self->{lease})
            && $self->fell_back($before, $this);
 
     return 'unknown outcome' if $self->no_outcome($before);
