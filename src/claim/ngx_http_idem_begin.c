@@ -42,8 +42,6 @@ static ngx_int_t ngx_http_idem_begin_submit(ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_begin_replied(ngx_http_idem_cover_t *cover);
 static ngx_uint_t ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
     ngx_http_idem_cover_t *other);
-static void ngx_http_idem_begin_start(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begun(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_begin_again(ngx_http_request_t *r,
@@ -62,8 +60,6 @@ static ngx_int_t ngx_http_idem_begin_local(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_result_e result, const char *error, const char *then);
-static ngx_msec_t ngx_http_idem_ttl(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 ngx_int_t
@@ -74,7 +70,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_cover_t  *cover;
 
     if (ctx->claims.lease == 0) {
-        ngx_http_idem_begin_start(r, ctx);
+        ngx_http_idem_terms(r, ctx);
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
@@ -210,29 +206,6 @@ ngx_http_idem_begin_before(ngx_http_idem_cover_t *cover,
     ngx_http_idem_cover_t *other)
 {
     return other == NULL || cover->dedupe < other->dedupe;
-}
-
-
-static void
-ngx_http_idem_begin_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ctx->claims.lease = ngx_http_idem_time(r, &ctx->conf->lease,
-                                    "idempotency_lease");
-    ctx->claims.lease = ngx_max(ctx->claims.lease, NGX_HTTP_IDEM_LEASE_MIN);
-    ctx->claims.ttl = ngx_http_idem_ttl(r, ctx);
-    ctx->claims.grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
-                                    "idempotency_expired_grace");
-
-    /* without memory for their values, nothing runs twice */
-
-    ctx->claims.on_store_error = ngx_http_idem_choice(r,
-                                    &ctx->conf->on_store_error,
-                                    "idempotency_on_store_error",
-                                    NGX_HTTP_IDEM_ON_ERROR_FAIL);
-    ctx->claims.unknown_outcome = ngx_http_idem_choice(r,
-                                    &ctx->conf->unknown_outcome,
-                                    "idempotency_unknown_outcome",
-                                    NGX_HTTP_IDEM_UNKNOWN_HOLD);
 }
 
 
@@ -653,56 +626,4 @@ ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                         full ? "no room for a record" : error);
-}
-
-
-/* the TTL that the client asks for, up to the configured limit */
-
-static ngx_msec_t
-ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_int_t                  n;
-    ngx_uint_t                 count;
-    ngx_msec_t                 ttl;
-    ngx_table_elt_t           *h;
-    ngx_http_idem_loc_conf_t  *conf;
-
-    conf = ctx->conf;
-
-    ttl = ngx_http_idem_time(r, &conf->ttl, "idempotency_ttl");
-
-    if (ttl == 0) {
-        ttl = NGX_HTTP_IDEM_TTL;
-    }
-
-    if (conf->ttl_header.len == 0) {
-        return ttl;
-    }
-
-    h = ngx_http_idem_request_header(r, &conf->ttl_header, &count);
-
-    if (count != 1) {
-        return ttl;
-    }
-
-    n = ngx_atoi(h->value.data, h->value.len);
-
-    if (n == NGX_ERROR) {
-
-        /* too many digits for an integer mean the limit */
-
-        for (n = 0; n < (ngx_int_t) h->value.len; n++) {
-            if (h->value.data[n] < '0' || h->value.data[n] > '9') {
-                return ttl;
-            }
-        }
-
-        return h->value.len ? conf->ttl_header_max : ttl;
-    }
-
-    if (n == 0) {
-        return ttl;
-    }
-
-    return ngx_min((ngx_msec_t) n, conf->ttl_header_max);
 }

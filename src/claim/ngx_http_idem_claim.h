@@ -160,6 +160,10 @@ ngx_int_t ngx_http_idem_begin(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_same_request(
     ngx_http_idem_cover_t *cover, ngx_http_idem_claim_t *claim);
 
+/* ..._terms.c */
+
+void ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
+
 /* ..._operation.c */
 
 #define ngx_http_idem_key_alone(cover)                                        \
