@@ -35,6 +35,8 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_http_idem_digest_t *d);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a,
+    ngx_http_idem_cover_t *b);
 
 
 /* sets ctx->claims.ncovers to 0 if no record covers the request */
@@ -278,7 +280,7 @@ static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t   tmp, *covers;
+    ngx_http_idem_cover_t  *covers;
 
     /* there are few covers, and nothing points to them yet */
 
@@ -291,9 +293,7 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
                            NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            tmp = covers[k];
-            covers[k] = covers[k - 1];
-            covers[k - 1] = tmp;
+            ngx_http_idem_cover_swap(&covers[k - 1], &covers[k]);
         }
     }
 
@@ -306,4 +306,15 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
             ctx->claims.primary = &covers[i];
         }
     }
+}
+
+
+static void
+ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a, ngx_http_idem_cover_t *b)
+{
+    ngx_http_idem_cover_t  tmp;
+
+    tmp = *a;
+    *a = *b;
+    *b = tmp;
 }

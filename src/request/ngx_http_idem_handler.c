@@ -453,10 +453,22 @@ ngx_http_idem_read_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     /* even with proxy_request_buffering off: the whole body is hashed */
 
+    ctx->reading = 1;
+
     rc = ngx_http_read_client_request_body(r, ngx_http_idem_body_handler);
+
+    ctx->reading = 0;
 
     if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
         return rc;
+    }
+
+    if (ctx->stage == NGX_HTTP_IDEM_BEGIN) {
+
+        /* the body had arrived with the header: the phases just go on */
+
+        r->main->count--;
+        return ngx_http_idem_run_begin(r, ctx);
     }
 
     ngx_http_finalize_request(r, NGX_DONE);
@@ -504,6 +516,10 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN,
                         "the body was read");
+
+    if (ctx->reading) {
+        return;
+    }
 
     r->write_event_handler = ngx_http_core_run_phases;
     ngx_http_core_run_phases(r);

@@ -279,14 +279,16 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_stream_t     stream;
     ngx_http_idem_answer_t     answer;
 
-    unsigned                      dry_known:1;       /* "dry" is valid      */
-    unsigned                      dry:1;             /* a dry run           */
+    unsigned                   dry_known:1;     /* "dry" is valid           */
+    unsigned                   dry:1;           /* a dry run                */
     unsigned                   counted:1;       /* counted in metrics       */
     unsigned                   admitted:1;
     unsigned                   bypassed:1;      /* where it was admitted    */
     unsigned                   key_in_body:1;
     unsigned                   body_variable:1; /* by $request_body         */
     unsigned                   bypass_in_body:1;
+    unsigned                   reading:1;       /* nginx was asked for the
+                                                   body, and has not returned */
 };
 
 

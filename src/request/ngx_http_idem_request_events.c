@@ -18,6 +18,9 @@
 #include "request/ngx_http_idem_request.h"
 
 
+static void ngx_http_idem_event_write(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_cover_t *cover, ngx_http_idem_event_e event,
+    const char *word);
 static void ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
@@ -50,8 +53,21 @@ ngx_http_idem_event(ngx_http_idem_ctx_t *ctx, ngx_http_idem_event_e event,
 }
 
 
+/* a line takes 6 kB of the stack, which most requests need not touch */
+
 void
 ngx_http_idem_event_of(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_cover_t *cover, ngx_http_idem_event_e event,
+    const char *word)
+{
+    if (ngx_http_idem_events_wanted(ctx->conf->log)) {
+        ngx_http_idem_event_write(ctx, cover, event, word);
+    }
+}
+
+
+static void
+ngx_http_idem_event_write(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_cover_t *cover, ngx_http_idem_event_e event,
     const char *word)
 {
