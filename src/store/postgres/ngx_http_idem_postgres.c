@@ -28,6 +28,13 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
+/*
+ * failed connects, plus one per server, after which begin and watch fail at
+ * once
+ */
+#define NGX_HTTP_IDEM_PG_GIVE_UP  2
+
+
 static ngx_int_t ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
@@ -73,10 +80,16 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
 };
 
 
-/* enough connects have failed, and another attempt follows soon */
-#define ngx_http_idem_pg_unreachable(conn)                                    \
+/* enough connects have failed */
+
+#define ngx_http_idem_pg_gave_up(conn)                                        \
     ((conn)->failures                                                         \
-     >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts                  \
+     >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts)
+
+/* ... and another attempt follows soon */
+
+#define ngx_http_idem_pg_unreachable(conn)                                    \
+    (ngx_http_idem_pg_gave_up(conn)                                           \
      && (conn)->state != NGX_HTTP_IDEM_PG_READY                               \
      && (conn)->state != NGX_HTTP_IDEM_PG_CLOSED)
 
@@ -286,7 +299,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
 {
     char                     *error;
     ngx_msec_t                since;
-    ngx_uint_t                silent;
+    ngx_uint_t                silent, over;
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_t       *pg;
     ngx_http_idem_pg_call_t  *call;
@@ -309,47 +322,45 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
                   && !ngx_http_idem_pg_awaits(conn));
     }
 
-    if (ngx_http_idem_pg_remote->over(op) != NGX_OK) {
+    over = (ngx_http_idem_pg_remote->over(op) == NGX_OK);
 
-        if (silent) {
-            ngx_http_idem_pg_drop(conn, "no reply within %M ms",
-                                  pg->timeout);
+    if (over) {
+        error = (char *) conn->error;
+
+        if (call->sent || error[0] == '\0'
+            || conn->state == NGX_HTTP_IDEM_PG_READY)
+        {
+            error = "no reply in time";
         }
 
-        return;
+        ngx_http_idem_pg_remote->fail(op, error);
     }
-
-    error = (char *) conn->error;
-
-    if (call->sent || error[0] == '\0'
-        || conn->state == NGX_HTTP_IDEM_PG_READY)
-    {
-        error = "no reply in time";
-    }
-
-    ngx_http_idem_pg_remote->fail(op, error);
 
     if (silent) {
-        ngx_http_idem_pg_drop(conn, "no reply within %M ms",
-                              pg->timeout);
+        ngx_http_idem_pg_drop(conn, "no reply within %M ms", pg->timeout);
     }
 
-    ngx_http_idem_pg_remote->complete(op);
+    if (over) {
+        ngx_http_idem_pg_remote->complete(op);
+    }
 }
 
 
 /*
- * No server can be reached for now.  Fails the queued operations that come
+ * If no server can be reached for now, fails the queued operations that come
  * before the application runs; the others wait.
  */
 
 void
-ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn,
-    const char *error)
+ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn)
 {
     ngx_queue_t              *q;
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_call_t  *call;
+
+    if (!ngx_http_idem_pg_gave_up(conn)) {
+        return;
+    }
 
 again:
 
@@ -361,7 +372,7 @@ again:
         op = call->op;
 
         if (op && ngx_http_idem_remote_impatient(op)) {
-            ngx_http_idem_pg_remote->fail(op, error);
+            ngx_http_idem_pg_remote->fail(op, (char *) conn->error);
             ngx_http_idem_pg_remote->complete(op);
 
             /* the handler may have changed the queue */

@@ -50,11 +50,6 @@
 
 #define NGX_HTTP_IDEM_PG_ERROR_LEN  256
 
-/*
- * failed connects, plus one per server, after which begin and watch fail at
- * once
- */
-#define NGX_HTTP_IDEM_PG_GIVE_UP    2
 
 /* limit of times in ms, so that "+ interval" can't overflow: 100 years */
 #define NGX_HTTP_IDEM_PG_LIFE_MAX                                             \
@@ -289,8 +284,7 @@ char *ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 /* operations: ..._postgres.c */
 void ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call,
     ngx_uint_t failed);
-void ngx_http_idem_pg_refuse_waiting(
-    ngx_http_idem_pg_conn_t *conn, const char *error);
+void ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn);
 
 /* a connection: ..._postgres_connection.c */
 void ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
@@ -304,6 +298,7 @@ void ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn,
     const char *fmt, ...);
+void ngx_http_idem_pg_broken(ngx_http_idem_pg_conn_t *conn);
 ngx_int_t ngx_http_idem_pg_watch_socket(
     ngx_http_idem_pg_conn_t *conn, ngx_uint_t read, ngx_uint_t write);
 ngx_uint_t ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn);
@@ -313,7 +308,9 @@ void ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn);
-u_char *ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
+ngx_int_t ngx_http_idem_pg_settings_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t session, ngx_uint_t durable);
+void ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
 
 /* batches */
 ngx_int_t ngx_http_idem_pg_batches_send(ngx_http_idem_pg_conn_t *conn);
@@ -345,8 +342,6 @@ ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
 
 ngx_int_t ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
-ngx_int_t ngx_http_idem_pg_prelude_send(
-    ngx_http_idem_pg_conn_t *conn, ngx_uint_t durable);
 char *ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call);
 int64_t ngx_http_idem_pg_number(PGresult *result, int row, int column);

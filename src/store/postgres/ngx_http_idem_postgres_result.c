@@ -364,7 +364,7 @@ ngx_http_idem_pg_clear(void *data)
 ngx_http_idem_pg_verdict_e
 ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 {
-    const char          *state;
+    const char          *state, *why;
     ngx_http_idem_op_t  *op;
 
     op = call ? call->op : NULL;
@@ -405,6 +405,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
         return NGX_HTTP_IDEM_PG_AGAIN;
     }
 
+    why = "";
     op->result = NGX_HTTP_IDEM_ERROR;
 
     if (ngx_strncmp(state, "53", 2) == 0) {         /* disk or memory full */
@@ -419,17 +420,17 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
             op->result = NGX_HTTP_IDEM_FULL;
         }
 
-        ngx_http_idem_pg_explain(op, "there is no room: ", error);
+        why = "there is no room: ";
 
     } else if (ngx_strcmp(state, "55P03") == 0) {
-        ngx_http_idem_pg_explain(op, "the record is locked: ", error);
+        why = "the record is locked: ";
 
     } else if (ngx_strcmp(state, "57014") == 0) {
-        ngx_http_idem_pg_explain(op, "it took too long: ", error);
+        why = "it took too long: ";
 
     } else if (ngx_strcmp(state, "42501") == 0) {
-        ngx_http_idem_pg_explain(op, "the user may not do that: ",
-                                 error);
+        why = "the user may not do that: ";
+
 
         /* the store works, but the user lacks permission: no outage */
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
@@ -437,18 +438,16 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
     } else if (ngx_strcmp(state, "42883") == 0
                && ngx_http_idem_op_is_admin(op))
     {
-        ngx_http_idem_pg_explain(op, "apply sql/install.sql of this "
-                                 "release: ", error);
-
+        why = "apply sql/install.sql of this release: ";
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
 
     } else {
-        ngx_http_idem_pg_explain(op, "", error);
-
         /* malformed JSON would fail again */
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_LOG
                           && ngx_strncmp(state, "22", 2) == 0);
     }
+
+    ngx_http_idem_pg_explain(op, why, error);
 
     return NGX_HTTP_IDEM_PG_FAILED;
 }
@@ -479,6 +478,5 @@ ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
     last = p + sizeof(text) - 1;
 
     p = ngx_slprintf(p, last, "%s", why);
-    p = ngx_http_idem_pg_said(p, last, message ? message : "");
-    *p = '\0';
+    ngx_http_idem_pg_said(p, last, message ? message : "");
 }

@@ -444,32 +444,3 @@ ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
 
     return rc ? NGX_OK : NGX_ERROR;
 }
-
-
-/* settings for a single transaction */
-
-ngx_int_t
-ngx_http_idem_pg_prelude_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_uint_t durable)
-{
-    const char          *values[3];
-    ngx_http_idem_pg_t  *pg;
-
-    u_char  timeout[NGX_INT_T_LEN + 1], lock_timeout[NGX_INT_T_LEN + 1];
-
-    pg = conn->pg;
-
-    *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
-    *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
-
-    values[0] = durable ? "on" : "off";
-    values[1] = (char *) lock_timeout;
-    values[2] = (char *) timeout;
-
-    return PQsendQueryParams(conn->link,
-               "SELECT pg_catalog.set_config('synchronous_commit', $1::text, "
-               "true), pg_catalog.set_config('lock_timeout', $2::text, true), "
-               "pg_catalog.set_config('statement_timeout', $3::text, true)",
-               3, NULL, values, NULL, NULL, 0)
-           ? NGX_OK : NGX_ERROR;
-}
