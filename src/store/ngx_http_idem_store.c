@@ -88,6 +88,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_claim_encode,
     ngx_http_idem_claim_decode,
     ngx_http_idem_label,
+    ngx_http_idem_op_entry,
+    ngx_http_idem_entry_details,
     ngx_http_idem_store_expired
 };
 

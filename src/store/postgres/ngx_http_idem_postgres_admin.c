@@ -45,8 +45,6 @@ enum {
 
 static ngx_int_t ngx_http_idem_pg_entry(ngx_http_idem_op_t *op,
     PGresult *result, int row);
-static ngx_int_t ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
-    ngx_http_idem_entry_t *entry, PGresult *result, int row);
 static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
     PGresult *result);
 static void ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op);
@@ -179,23 +177,18 @@ ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
         || reason < 0 || reason > NGX_HTTP_IDEM_REASON_DELETED
         || PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID)
            != NGX_HTTP_IDEM_ID_LEN
-        || ngx_http_idem_pg_api->claim_decode(
-               (u_char *) PQgetvalue(result, row,
-                                     NGX_HTTP_IDEM_PG_ENTRY_CLAIM),
-               (size_t) PQgetlength(result, row,
-                                    NGX_HTTP_IDEM_PG_ENTRY_CLAIM),
-               &claim)
+        || ngx_http_idem_pg_claim(result, row, NGX_HTTP_IDEM_PG_ENTRY_CLAIM,
+                                  &claim)
            != NGX_OK)
     {
         return NGX_DECLINED;
     }
 
-    entry = ngx_array_push(&op->list->entries);
+    entry = ngx_http_idem_pg_api->entry(op);
     if (entry == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_memzero(entry, sizeof(ngx_http_idem_entry_t));
 
     ngx_memcpy(entry->id, PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID),
                NGX_HTTP_IDEM_ID_LEN);
@@ -210,33 +203,11 @@ ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
                                            NGX_HTTP_IDEM_PG_ENTRY_HOLD)
                    == 1);
 
-    return ngx_http_idem_pg_entry_details(op, entry, result, row);
-}
-
-
-static ngx_int_t
-ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
-    ngx_http_idem_entry_t *entry, PGresult *result, int row)
-{
-    size_t  len;
-
-    len = (size_t) PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_DETAILS);
-    len = ngx_min(len, NGX_HTTP_IDEM_ENTRY_DETAILS);
-
-    if (len == 0) {
-        return NGX_OK;
-    }
-
-    entry->details.data = ngx_pnalloc(op->pool, len);
-    if (entry->details.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(entry->details.data,
-               PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_DETAILS), len);
-    entry->details.len = len;
-
-    return NGX_OK;
+    return ngx_http_idem_pg_api->entry_details(op, entry,
+               (u_char *) PQgetvalue(result, row,
+                                     NGX_HTTP_IDEM_PG_ENTRY_DETAILS),
+               (size_t) PQgetlength(result, row,
+                                    NGX_HTTP_IDEM_PG_ENTRY_DETAILS));
 }
 
 

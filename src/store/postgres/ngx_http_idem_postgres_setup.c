@@ -106,8 +106,8 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
         return NGX_ERROR;
     }
 
-    if (!PQsendQueryParams(conn->link, pg->version_sql, 0, NULL, NULL, NULL,
-                           NULL, 0))
+    if (!PQsendQueryParams(conn->link, pg->sql[NGX_HTTP_IDEM_PG_STEP_VERSION],
+                           0, NULL, NULL, NULL, NULL, 0))
     {
         return NGX_ERROR;
     }
@@ -125,8 +125,9 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
         }
 
         if (conn->listens
-            && !PQsendQueryParams(conn->link, pg->listen_sql, 0, NULL, NULL,
-                                  NULL, NULL, 0))
+            && !PQsendQueryParams(conn->link,
+                                  pg->sql[NGX_HTTP_IDEM_PG_STEP_LISTEN], 0,
+                                  NULL, NULL, NULL, NULL, 0))
         {
             return NGX_ERROR;
         }

@@ -37,7 +37,7 @@ static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
 static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
 
 
-static const char  *ngx_http_idem_pg_texts[] = {
+static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
 
     "SELECT * FROM %V.idempotency_begin($1::bytea,$2::bytea,$3::bytea,"
     "$4::bytea,$5::int8,$6::int8,$7::bool,$8::int8,$9::bool,$10::int2,"
@@ -86,11 +86,9 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 {
     char        *sql;
     size_t       len;
-    ngx_uint_t   i, n;
+    ngx_uint_t   i;
 
-    n = sizeof(ngx_http_idem_pg_texts) / sizeof(const char *);
-
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < NGX_HTTP_IDEM_PG_STEP_N; i++) {
         len = ngx_strlen(ngx_http_idem_pg_texts[i]) + 2 * pg->schema.len;
 
         sql = ngx_pnalloc(cf->pool, len + 1);
@@ -102,15 +100,7 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
                       &pg->schema, &pg->schema)
             = '\0';
 
-        if (i < NGX_HTTP_IDEM_PG_STEP_N) {
-            pg->sql[i] = sql;
-
-        } else if (i == NGX_HTTP_IDEM_PG_STEP_N) {
-            pg->version_sql = sql;
-
-        } else {
-            pg->listen_sql = sql;
-        }
+        pg->sql[i] = sql;
     }
 
     return NGX_CONF_OK;
