@@ -140,7 +140,7 @@ ngx_http_idem_outbox_queue_room(ngx_http_idem_outbox_t *o, ngx_uint_t n)
         return 0;
     }
 
-    return NGX_HTTP_IDEM_OUTBOX_TRIES_MAX - work->tries;
+    return 1;
 }
 
 

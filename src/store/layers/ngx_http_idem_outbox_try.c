@@ -63,25 +63,6 @@ static ngx_http_idem_outbox_try_t *ngx_http_idem_outbox_try_find(
     ngx_http_idem_outbox_t *o, u_char *id);
 
 
-ngx_int_t
-ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
-{
-    ngx_uint_t  i;
-
-    o->tries = ngx_palloc(cycle->pool,
-                          NGX_HTTP_IDEM_OUTBOX_BUCKETS * sizeof(ngx_queue_t));
-    if (o->tries == NULL) {
-        return NGX_ERROR;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
-        ngx_queue_init(&o->tries[i]);
-    }
-
-    return NGX_OK;
-}
-
-
 ngx_http_idem_op_t *
 ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item)
@@ -95,7 +76,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 
     o->work[n].seen = 1;
 
-    if (ngx_http_idem_outbox_queue_room(o, n) == 0) {
+    if (!ngx_http_idem_outbox_queue_room(o, n)) {
         return NULL;
     }
 
