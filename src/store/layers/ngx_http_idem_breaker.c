@@ -473,11 +473,7 @@ ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
 {
     ngx_http_idem_node_counters_t  *node;
 
-    node = NULL;
-
-    if (slot) {
-        node = ngx_http_idem_nodes_at(b->layer.named->nodes, slot);
-    }
+    node = ngx_http_idem_nodes_at(b->layer.named->nodes, slot);
 
     if (node) {
         p = ngx_slprintf(p, last, "node %*s of ", node->len, node->name);

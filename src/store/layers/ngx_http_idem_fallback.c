@@ -60,8 +60,6 @@ static ngx_int_t ngx_http_idem_fallback_pass(ngx_http_idem_op_t *op);
 static void ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_fallback_ask_primary(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_ask_ledger(
-    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_ledger_checked(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_primary_begun(
@@ -138,8 +136,6 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
                                       ngx_http_idem_fallback_ledger_checked,
                                       note);
     if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for an operation";
         return NGX_OK;
     }
 
@@ -169,9 +165,6 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
                                       ngx_http_idem_fallback_primary_begun,
                                       note);
     if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for an operation";
-
         return ngx_http_idem_fallback_primary_begun(op, note);
     }
 
@@ -180,18 +173,6 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
     }
 
     return ngx_http_idem_layer_submit(child);
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_ask_ledger(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    return ngx_http_idem_layer_ask(op, f->ledger,
-                                   ngx_http_idem_fallback_ledger_begun, note);
 }
 
 
@@ -300,7 +281,8 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
     /* if we hold the lock there, it is acquired again with op->hold */
 
-    return ngx_http_idem_fallback_ask_ledger(op, note);
+    return ngx_http_idem_layer_ask(op, f->ledger,
+                                   ngx_http_idem_fallback_ledger_begun, note);
 }
 
 
@@ -345,8 +327,6 @@ ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
                                ngx_http_idem_fallback_conf(op)->ledger,
                                ngx_http_idem_fallback_rechecked, note);
     if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-
         return ngx_http_idem_fallback_rechecked(op, note);
     }
 
@@ -468,18 +448,11 @@ ngx_http_idem_fallback_passed(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_RENEW:
+    if (op->kind == NGX_HTTP_IDEM_OP_RENEW) {
         ngx_http_idem_fallback_used(f, ngx_http_idem_lock_life(op));
-        break;
 
-    case NGX_HTTP_IDEM_OP_COMMIT:
+    } else if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
-        break;
-
-    default:
-        break;
     }
 
     return NGX_OK;

@@ -86,11 +86,12 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
     switch (op->result) {
 
     case NGX_HTTP_IDEM_OK:
+        note = op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0;
+
         child = ngx_http_idem_layer_child(op, f->ledger,
-                           ngx_http_idem_fallback_copied,
-                           op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0);
+                                          ngx_http_idem_fallback_copied, note);
         if (child == NULL) {
-            return NGX_OK;
+            return ngx_http_idem_fallback_copied(op, note);
         }
 
         child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);

@@ -202,7 +202,6 @@ void ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o,
 /* returns the commit of a record if it is due; called with the zone locked */
 ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item);
-void ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op);
 
 /* removes pauses; "all": also cancels attempts, since the worker exits */
 void ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o,
@@ -237,9 +236,7 @@ void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o, ngx_uint_t n);
 ngx_uint_t ngx_http_idem_outbox_queue_room(
     ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
-/* an attempt starts; ends; succeeded; lacks replicas; failed */
-void ngx_http_idem_outbox_queue_take(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n, size_t size);
+/* an attempt ends; succeeded; lacks replicas; failed */
 void ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o,
     ngx_uint_t n, size_t size);
 void ngx_http_idem_outbox_queue_opened(ngx_http_idem_outbox_t *o,

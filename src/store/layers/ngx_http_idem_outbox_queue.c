@@ -145,20 +145,6 @@ ngx_http_idem_outbox_queue_room(ngx_http_idem_outbox_t *o, ngx_uint_t n)
 
 
 void
-ngx_http_idem_outbox_queue_take(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n, size_t size)
-{
-    ngx_http_idem_outbox_work_t  *work;
-
-    work = &o->work[n];
-
-    work->tries++;
-    work->bytes += size;
-    work->taken = 1;
-}
-
-
-void
 ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o,
     ngx_uint_t n, size_t size)
 {

@@ -113,6 +113,7 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 {
     ngx_msec_t               wait;
     ngx_queue_t             *q, ops;
+    ngx_http_idem_op_t      *op;
     ngx_http_idem_outbox_t  *o;
 
     o = ev->data;
@@ -142,8 +143,11 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
         q = ngx_queue_head(&ops);
         ngx_queue_remove(q);
 
-        ngx_http_idem_outbox_try_submit(
-                            ngx_queue_data(q, ngx_http_idem_op_t, queue));
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        if (ngx_http_idem_store_submit(op) == NGX_OK) {
+            op->handler(op);
+        }
     }
 }
 

@@ -119,7 +119,9 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     op->handler = ngx_http_idem_outbox_try_done;
     op->data = try;
 
-    ngx_http_idem_outbox_queue_take(o, n, op->size);
+    o->work[n].tries++;
+    o->work[n].bytes += op->size;
+    o->work[n].taken = 1;
 
     /* probe of a node that may be down: the result should come soon */
 
@@ -128,15 +130,6 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
                          && !ngx_http_idem_outbox_sh(o)->queues[n].open);
 
     return op;
-}
-
-
-void
-ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op)
-{
-    if (ngx_http_idem_store_submit(op) == NGX_OK) {
-        ngx_http_idem_outbox_try_done(op);
-    }
 }
 
 
