@@ -8,17 +8,18 @@
  * The PostgreSQL store: declarations that its files share.
  *
  *   ..._postgres_conf*.c       the block of directives
- *   ..._postgres.c             operations, their timeouts, their completion
+ *   ..._postgres.c             operations, their timeouts, their completion,
+ *                              waiters
  *   ..._postgres_connection.c  a connection: its queues, and what happens to
  *                              them when the connection breaks
  *   ..._postgres_connect.c     connecting: from an address to a session
  *   ..._postgres_setup.c       set-up of a session
- *   ..._postgres_batch.c       batches of statements with one Sync
+ *   ..._postgres_batch.c       batches of statements with one Sync, and
+ *                              notifications
  *   ..._postgres_step.c        operations encoded as statements
  *   ..._postgres_result.c      rows and errors decoded as results
  *   ..._postgres_admin.c       rows decoded as entries, for administrators
  *   ..._postgres_trail.c       events
- *   ..._postgres_watch.c       waiters and notifications
  *   ..._postgres_purge.c       the purge, by one worker of a host
  *
  * libpq speaks the protocol, in pipeline mode; events, timers and the
@@ -371,11 +372,6 @@ typedef enum {
 ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
     ngx_http_idem_pg_call_t *call, PGresult *error);
 
-/* waiters */
-void ngx_http_idem_pg_listen(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_wait(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
 
 /* purge */
 void ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg);

@@ -101,20 +101,10 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 
     op->error = NULL;
 
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_GET:
-        op->result = rows ? NGX_HTTP_IDEM_FOUND : NGX_HTTP_IDEM_GONE;
-        break;
-
-    case NGX_HTTP_IDEM_OP_REMOVE:
-        op->result = rows ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_GONE;
-        break;
-
-    default: /* NGX_HTTP_IDEM_OP_LIST */
-        op->result = NGX_HTTP_IDEM_OK;
-        break;
-    }
+    op->result = op->kind == NGX_HTTP_IDEM_OP_LIST ? NGX_HTTP_IDEM_OK
+                 : rows == 0 ? NGX_HTTP_IDEM_GONE
+                 : op->kind == NGX_HTTP_IDEM_OP_GET ? NGX_HTTP_IDEM_FOUND
+                 : NGX_HTTP_IDEM_OK;
 
     for (row = 0; row < rows; row++) {
         rc = ngx_http_idem_pg_entry(op, call->result, row);

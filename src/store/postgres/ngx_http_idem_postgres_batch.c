@@ -54,6 +54,7 @@ static ngx_http_idem_pg_call_t *ngx_http_idem_pg_batch_culprit(
     ngx_http_idem_pg_batch_t *batch, PGresult **error);
 static void ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
+static void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
 
 
 #define ngx_http_idem_pg_is_error(result)                                     \
@@ -292,6 +293,37 @@ ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn)
     }
 
     ngx_http_idem_pg_idle(conn);
+}
+
+
+/*
+ * The payload is the id in hex; a "-" before it means that the record was
+ * removed by an administrator.  Other payloads on the channel are ignored.
+ */
+
+static void
+ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn)
+{
+    u_char      *p;
+    PGnotify    *notify;
+    ngx_uint_t   removed;
+
+    for ( ;; ) {
+        notify = PQnotifies(conn->link);
+
+        if (notify == NULL) {
+            return;
+        }
+
+        p = (u_char *) notify->extra;
+        removed = (*p == '-');
+        p += removed;
+
+        ngx_http_idem_pg_remote->message(&conn->pg->remote, conn->pg->store,
+                                         p, ngx_strlen(p), removed);
+
+        PQfreemem(notify);
+    }
 }
 
 

@@ -151,28 +151,18 @@ ngx_http_idem_pg_flush_handler(ngx_event_t *ev)
 
     conn = ev->data;
 
-    switch (conn->state) {
-
-    case NGX_HTTP_IDEM_PG_CLOSED:
-
+    if (conn->state == NGX_HTTP_IDEM_PG_CLOSED) {
         if (ngx_http_idem_pg_wanted(conn)) {
             ngx_http_idem_pg_connect(conn);
         }
 
-        return;
-
-    case NGX_HTTP_IDEM_PG_READY:
-
+    } else if (conn->state == NGX_HTTP_IDEM_PG_READY) {
         if (ngx_http_idem_pg_batches_send(conn) != NGX_OK) {
             ngx_http_idem_pg_drop(conn, "no memory");
             return;
         }
 
         ngx_http_idem_pg_write(conn);
-        return;
-
-    default:
-        return;
     }
 }
 
@@ -361,37 +351,28 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
         return;
     }
 
-    switch (conn->state) {
-
-    case NGX_HTTP_IDEM_PG_CONNECTING:
+    if (conn->state == NGX_HTTP_IDEM_PG_CONNECTING) {
         ngx_http_idem_pg_poll(conn);
         return;
+    }
 
-    case NGX_HTTP_IDEM_PG_SETUP:
-    case NGX_HTTP_IDEM_PG_READY:
+    /* NGX_HTTP_IDEM_PG_SETUP, NGX_HTTP_IDEM_PG_READY */
 
-        if (!ev->write && !ngx_http_idem_pg_consume(conn)) {
+    if (!ev->write) {
+        if (!ngx_http_idem_pg_consume(conn)) {
             return;
         }
 
-        if (!ev->write) {
+        if (conn->state == NGX_HTTP_IDEM_PG_SETUP) {
+            ngx_http_idem_pg_setup_read(conn);
 
-            if (conn->state == NGX_HTTP_IDEM_PG_SETUP) {
-                ngx_http_idem_pg_setup_read(conn);
-
-            } else {
-                ngx_http_idem_pg_batches_read(conn);
-            }
+        } else {
+            ngx_http_idem_pg_batches_read(conn);
         }
+    }
 
-        if (conn->connection == c) {
-            ngx_http_idem_pg_write(conn);
-        }
-
-        return;
-
-    default:
-        return;
+    if (conn->connection == c) {
+        ngx_http_idem_pg_write(conn);
     }
 }
 

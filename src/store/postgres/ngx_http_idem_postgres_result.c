@@ -38,7 +38,8 @@
 #define NGX_HTTP_IDEM_PG_RUNNING        4
 
 
-static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call);
+static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call,
+    int64_t how);
 static const char *ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call);
 static const char *ngx_http_idem_pg_copy_column(ngx_http_idem_op_t *op,
     PGresult *result, int column, ngx_str_t *part);
@@ -127,15 +128,15 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
         return;
     }
 
+    op->error = NULL;
+
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
-        op->error = NULL;
-        ngx_http_idem_pg_begun(call);
+        ngx_http_idem_pg_begun(call, n);
         return;
 
     case NGX_HTTP_IDEM_OP_WATCH:
-        op->error = NULL;
         op->found.left = (ngx_msec_t) n;
         op->result = NGX_HTTP_IDEM_OK;
         return;
@@ -153,7 +154,6 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
         /* fall through */
 
     default: /* renew, release */
-        op->error = NULL;
         op->result = (n == NGX_HTTP_IDEM_PG_DONE)
                      ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_LOST;
         return;
@@ -162,9 +162,8 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
 
 
 static void
-ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
+ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call, int64_t how)
 {
-    int64_t                 how;
     const char             *wrong;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_claim_t   claim;
@@ -174,7 +173,6 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
           NGX_HTTP_IDEM_PG_CLAIM + 1 };
 
     op = call->op;
-    how = ngx_http_idem_pg_number(call->result, 0, 0);
 
     op->abandoned = 0;
     op->expired = 0;
