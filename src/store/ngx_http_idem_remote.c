@@ -290,28 +290,18 @@ ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 void
 ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
 {
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
-
-        if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            op->lock.stray = 1;
-
-        } else if (op->result != NGX_HTTP_IDEM_FOUND
-                   || op->found.state != NGX_HTTP_IDEM_COMPLETED)
-        {
-            /* an unknown outcome may be a lock that is released later */
-            (void) ngx_http_idem_remote_undo(op);
-        }
-
-        break;
-
-    case NGX_HTTP_IDEM_OP_RENEW:
+    if (op->kind == NGX_HTTP_IDEM_OP_RENEW
+        || (op->kind == NGX_HTTP_IDEM_OP_BEGIN
+            && op->result == NGX_HTTP_IDEM_ACQUIRED))
+    {
         op->lock.stray = 1;
-        break;
 
-    default:
-        break;
+    } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
+               && (op->result != NGX_HTTP_IDEM_FOUND
+                   || op->found.state != NGX_HTTP_IDEM_COMPLETED))
+    {
+        /* an unknown outcome may be a lock that is released later */
+        (void) ngx_http_idem_remote_undo(op);
     }
 }
 
