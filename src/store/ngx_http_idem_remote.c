@@ -129,11 +129,7 @@ ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
 ngx_int_t
 ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_remote_t  *remote;
-
-    remote = ngx_http_idem_remote(op);
-
-    if (remote->type->submit(op) == NGX_OK) {
+    if (ngx_http_idem_remote(op)->type->submit(op) == NGX_OK) {
         return NGX_AGAIN;
     }
 
@@ -269,14 +265,10 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 void
 ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 {
-    ngx_uint_t  tried;
-
     op->result = NGX_HTTP_IDEM_ERROR;
     op->error = error;
 
-    tried = ngx_http_idem_remote_leave(op);
-
-    if (tried) {
+    if (ngx_http_idem_remote_leave(op)) {
         ngx_http_idem_remote_repeated(op);
     }
 }

@@ -156,21 +156,32 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    ngx_http_idem_op_t        *child;
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
 
-    child = ngx_http_idem_layer_child(op, &f->primary,
-                                      ngx_http_idem_fallback_primary_begun,
-                                      note);
+    return ngx_http_idem_fallback_ask(op, &f->primary,
+                          ngx_http_idem_fallback_primary_begun, note,
+                          op->hold,
+                          op->is_waiter
+                          && !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER));
+}
+
+
+ngx_int_t
+ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
+    ngx_uint_t hold, ngx_uint_t is_waiter)
+{
+    ngx_http_idem_op_t  *child;
+
+    child = ngx_http_idem_layer_child(op, store, done, note);
     if (child == NULL) {
-        return ngx_http_idem_fallback_primary_begun(op, note);
+        return done(op, note);
     }
 
-    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER) {
-        child->is_waiter = 0;
-    }
+    child->hold = hold;
+    child->is_waiter = is_waiter;
 
     return ngx_http_idem_layer_submit(child);
 }
@@ -311,8 +322,6 @@ ngx_http_idem_fallback_needs_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 static ngx_int_t
 ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    ngx_http_idem_op_t  *child;
-
     note |= NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY;
 
     if (op->abandoned) {
@@ -323,17 +332,9 @@ ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
         note |= NGX_HTTP_IDEM_FALLBACK_EXPIRED;
     }
 
-    child = ngx_http_idem_layer_child(op,
+    return ngx_http_idem_fallback_ask(op,
                                ngx_http_idem_fallback_conf(op)->ledger,
-                               ngx_http_idem_fallback_rechecked, note);
-    if (child == NULL) {
-        return ngx_http_idem_fallback_rechecked(op, note);
-    }
-
-    child->hold = 0;
-    child->is_waiter = 0;
-
-    return ngx_http_idem_layer_submit(child);
+                               ngx_http_idem_fallback_rechecked, note, 0, 0);
 }
 
 

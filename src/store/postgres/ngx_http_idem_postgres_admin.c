@@ -150,21 +150,22 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 static ngx_int_t
 ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
 {
-    int64_t                 state, reason, left, status, size;
+    int                     i;
+    int64_t                 n[NGX_HTTP_IDEM_PG_ENTRY_CLAIM];
     ngx_http_idem_claim_t   claim;
     ngx_http_idem_entry_t  *entry;
 
-    state = ngx_http_idem_pg_number(result, row,
-                                    NGX_HTTP_IDEM_PG_ENTRY_STATE);
-    reason = ngx_http_idem_pg_number(result, row,
-                                     NGX_HTTP_IDEM_PG_ENTRY_REASON);
-    left = ngx_http_idem_pg_number(result, row, NGX_HTTP_IDEM_PG_ENTRY_LEFT);
-    status = ngx_http_idem_pg_number(result, row,
-                                     NGX_HTTP_IDEM_PG_ENTRY_STATUS);
-    size = ngx_http_idem_pg_number(result, row, NGX_HTTP_IDEM_PG_ENTRY_SIZE);
+    for (i = NGX_HTTP_IDEM_PG_ENTRY_STATE;
+         i < NGX_HTTP_IDEM_PG_ENTRY_CLAIM;
+         i++)
+    {
+        n[i] = ngx_http_idem_pg_number(result, row, i);
+    }
 
-    if (state < NGX_HTTP_IDEM_IN_PROGRESS || state > NGX_HTTP_IDEM_UNUSABLE
-        || reason < 0 || reason > NGX_HTTP_IDEM_REASON_DELETED
+    if (n[NGX_HTTP_IDEM_PG_ENTRY_STATE] < NGX_HTTP_IDEM_IN_PROGRESS
+        || n[NGX_HTTP_IDEM_PG_ENTRY_STATE] > NGX_HTTP_IDEM_UNUSABLE
+        || n[NGX_HTTP_IDEM_PG_ENTRY_REASON] < 0
+        || n[NGX_HTTP_IDEM_PG_ENTRY_REASON] > NGX_HTTP_IDEM_REASON_DELETED
         || PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID)
            != NGX_HTTP_IDEM_ID_LEN
         || ngx_http_idem_pg_claim(result, row, NGX_HTTP_IDEM_PG_ENTRY_CLAIM,
@@ -183,15 +184,13 @@ ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
     ngx_memcpy(entry->id, PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID),
                NGX_HTTP_IDEM_ID_LEN);
 
-    entry->state = (ngx_http_idem_state_e) state;
-    entry->reason = (ngx_http_idem_reason_e) reason;
+    entry->state = (ngx_http_idem_state_e) n[NGX_HTTP_IDEM_PG_ENTRY_STATE];
+    entry->reason = (ngx_http_idem_reason_e) n[NGX_HTTP_IDEM_PG_ENTRY_REASON];
     entry->claim = claim;
-    entry->left = (ngx_msec_t) ngx_max(left, 0);
-    entry->status = (ngx_uint_t) ngx_max(status, 0);
-    entry->size = (size_t) ngx_max(size, 0);
-    entry->hold = (ngx_http_idem_pg_number(result, row,
-                                           NGX_HTTP_IDEM_PG_ENTRY_HOLD)
-                   == 1);
+    entry->left = (ngx_msec_t) ngx_max(n[NGX_HTTP_IDEM_PG_ENTRY_LEFT], 0);
+    entry->status = (ngx_uint_t) ngx_max(n[NGX_HTTP_IDEM_PG_ENTRY_STATUS], 0);
+    entry->size = (size_t) ngx_max(n[NGX_HTTP_IDEM_PG_ENTRY_SIZE], 0);
+    entry->hold = (n[NGX_HTTP_IDEM_PG_ENTRY_HOLD] == 1);
 
     return ngx_http_idem_pg_api->entry_details(op, entry,
                (u_char *) PQgetvalue(result, row,
