@@ -93,10 +93,10 @@ ngx_http_idem_pg_expired(ngx_http_idem_pg_t *pg, PGresult *result, int row,
 }
 
 
-u_char *
+void
 ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
 {
-    return p;
+    *p = '\0';
 }
 
 

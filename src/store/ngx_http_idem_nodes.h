@@ -68,14 +68,12 @@ typedef struct {
  * if the backend does not know
  */
 
-typedef struct ngx_http_idem_nodes_s  ngx_http_idem_nodes_t;
-
-struct ngx_http_idem_nodes_s {
+typedef struct {
     ngx_http_idem_shared_t   shared;
     ngx_http_idem_store_node_t  *(*find)(void *data, u_char *id);
     void                           *data;       /* for find(), set by the
                                                    backend */
-};
+} ngx_http_idem_nodes_t;
 
 
 char *ngx_http_idem_nodes_add(ngx_conf_t *cf,

@@ -70,7 +70,6 @@ static ngx_http_idem_orphan_t *ngx_http_idem_orphan_find(
     ngx_http_idem_op_t *op);
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_set(
     ngx_http_idem_op_t *op);
-static uint32_t ngx_http_idem_orphans_store(ngx_http_idem_store_t *store);
 
 
 static ngx_http_idem_shared_t  ngx_http_idem_orphans_shared;
@@ -124,7 +123,7 @@ ngx_http_idem_orphan_add(ngx_http_idem_op_t *op, ngx_msec_t life)
 
     ngx_memory_barrier();
 
-    entry->store = ngx_http_idem_orphans_store(op->store);
+    entry->store = ngx_crc32_short(op->store->name.data, op->store->name.len);
     entry->released = 0;
     entry->since = ngx_current_msec;
     entry->due = ngx_current_msec;
@@ -283,7 +282,7 @@ ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
         return 0;
     }
 
-    crc = ngx_http_idem_orphans_store(store);
+    crc = ngx_crc32_short(store->name.data, store->name.len);
     n = 0;
     found = 0;
     dead = 0;
@@ -349,11 +348,4 @@ ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
     ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 
     return found;
-}
-
-
-static uint32_t
-ngx_http_idem_orphans_store(ngx_http_idem_store_t *store)
-{
-    return ngx_crc32_short(store->name.data, store->name.len);
 }

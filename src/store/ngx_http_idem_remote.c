@@ -129,11 +129,7 @@ ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
 ngx_int_t
 ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_remote_t  *remote;
-
-    remote = ngx_http_idem_remote(op);
-
-    if (remote->type->submit(op) == NGX_OK) {
+    if (ngx_http_idem_remote(op)->type->submit(op) == NGX_OK) {
         return NGX_AGAIN;
     }
 
@@ -269,14 +265,10 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 void
 ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 {
-    ngx_uint_t  tried;
-
     op->result = NGX_HTTP_IDEM_ERROR;
     op->error = error;
 
-    tried = ngx_http_idem_remote_leave(op);
-
-    if (tried) {
+    if (ngx_http_idem_remote_leave(op)) {
         ngx_http_idem_remote_repeated(op);
     }
 }
@@ -290,28 +282,18 @@ ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 void
 ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
 {
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
-
-        if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            op->lock.stray = 1;
-
-        } else if (op->result != NGX_HTTP_IDEM_FOUND
-                   || op->found.state != NGX_HTTP_IDEM_COMPLETED)
-        {
-            /* an unknown outcome may be a lock that is released later */
-            (void) ngx_http_idem_remote_undo(op);
-        }
-
-        break;
-
-    case NGX_HTTP_IDEM_OP_RENEW:
+    if (op->kind == NGX_HTTP_IDEM_OP_RENEW
+        || (op->kind == NGX_HTTP_IDEM_OP_BEGIN
+            && op->result == NGX_HTTP_IDEM_ACQUIRED))
+    {
         op->lock.stray = 1;
-        break;
 
-    default:
-        break;
+    } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
+               && (op->result != NGX_HTTP_IDEM_FOUND
+                   || op->found.state != NGX_HTTP_IDEM_COMPLETED))
+    {
+        /* an unknown outcome may be a lock that is released later */
+        (void) ngx_http_idem_remote_undo(op);
     }
 }
 

@@ -88,6 +88,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_claim_encode,
     ngx_http_idem_claim_decode,
     ngx_http_idem_label,
+    ngx_http_idem_op_entry,
+    ngx_http_idem_entry_details,
     ngx_http_idem_store_expired
 };
 
@@ -624,27 +626,21 @@ ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_op_commit_failed(ngx_http_idem_op_t *op)
 {
-    switch (op->result) {
-
-    case NGX_HTTP_IDEM_LOST:
+    if (op->result == NGX_HTTP_IDEM_LOST) {
         ngx_http_idem_metrics_count(op->store->metrics,
                                     NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_LOCK_LOST,
                                   op->id, "commit");
-        break;
+        return;
+    }
 
-    case NGX_HTTP_IDEM_FULL:
-        ngx_http_idem_store_event(op->store,
-                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
-                                  "no room for the response");
-        break;
-
-    default: /* NGX_HTTP_IDEM_ERROR */
+    if (op->result == NGX_HTTP_IDEM_ERROR) {
         ngx_http_idem_metrics_count(op->store->metrics,
                                     NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
-        ngx_http_idem_store_event(op->store,
-                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
-                                  op->error);
-        break;
     }
+
+    ngx_http_idem_store_event(op->store, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                              op->id, op->result == NGX_HTTP_IDEM_FULL
+                                      ? "no room for the response"
+                                      : op->error);
 }

@@ -27,7 +27,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  8
+#define NGX_HTTP_IDEM_STORE_API_VERSION  9
 
 
 typedef struct {
@@ -62,6 +62,12 @@ typedef struct {
                                  ngx_http_idem_claim_t *claim);
     void         (*label)(const ngx_str_t *details, ngx_http_idem_label_e kind,
                           ngx_str_t *value);
+
+    ngx_http_idem_entry_t
+                *(*entry)(ngx_http_idem_op_t *op);
+    ngx_int_t    (*entry_details)(ngx_http_idem_op_t *op,
+                                  ngx_http_idem_entry_t *entry, u_char *p,
+                                  size_t len);
 
     void         (*expired)(ngx_http_idem_store_t *store,
                             ngx_http_idem_expired_t *expired);

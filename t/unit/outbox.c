@@ -128,8 +128,8 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
 
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
     { return NGX_OK; }
-ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *c,
-    ngx_http_idem_outbox_t *o) { return NGX_OK; }
+void ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
+    {}
 void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
     {}
 ngx_uint_t ngx_http_idem_outbox_queue(ngx_http_idem_outbox_t *o,
@@ -139,10 +139,7 @@ void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o,
 ngx_int_t ngx_http_idem_outbox_local_begin(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     { return NGX_OK; }
-ngx_int_t ngx_http_idem_outbox_local_renew(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
-    { return NGX_OK; }
-ngx_int_t ngx_http_idem_outbox_local_release(
+ngx_int_t ngx_http_idem_outbox_local_update(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     { return NGX_OK; }
 ngx_int_t ngx_http_idem_outbox_local_watch(

@@ -405,18 +405,11 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
 
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
-    switch (sh->state) {
-
-    case NGX_HTTP_IDEM_BREAKER_CLOSED:
+    if (sh->state == NGX_HTTP_IDEM_BREAKER_CLOSED) {
         opened = (++sh->fails >= b->fails);
-        break;
 
-    case NGX_HTTP_IDEM_BREAKER_HALF_OPEN:
+    } else if (sh->state == NGX_HTTP_IDEM_BREAKER_HALF_OPEN) {
         again = (probe != NGX_HTTP_IDEM_NO_PROBE && probe == sh->probe);
-        break;
-
-    default: /* NGX_HTTP_IDEM_BREAKER_OPEN */
-        break;
     }
 
     if (again && op->start == ngx_current_msec) {
@@ -473,11 +466,7 @@ ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
 {
     ngx_http_idem_node_counters_t  *node;
 
-    node = NULL;
-
-    if (slot) {
-        node = ngx_http_idem_nodes_at(b->layer.named->nodes, slot);
-    }
+    node = ngx_http_idem_nodes_at(b->layer.named->nodes, slot);
 
     if (node) {
         p = ngx_slprintf(p, last, "node %*s of ", node->len, node->name);

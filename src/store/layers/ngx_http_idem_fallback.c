@@ -60,8 +60,6 @@ static ngx_int_t ngx_http_idem_fallback_pass(ngx_http_idem_op_t *op);
 static void ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_fallback_ask_primary(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_ask_ledger(
-    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_ledger_checked(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_primary_begun(
@@ -138,8 +136,6 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
                                       ngx_http_idem_fallback_ledger_checked,
                                       note);
     if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for an operation";
         return NGX_OK;
     }
 
@@ -160,38 +156,34 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    ngx_http_idem_op_t        *child;
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
 
-    child = ngx_http_idem_layer_child(op, &f->primary,
-                                      ngx_http_idem_fallback_primary_begun,
-                                      note);
-    if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for an operation";
-
-        return ngx_http_idem_fallback_primary_begun(op, note);
-    }
-
-    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER) {
-        child->is_waiter = 0;
-    }
-
-    return ngx_http_idem_layer_submit(child);
+    return ngx_http_idem_fallback_ask(op, &f->primary,
+                          ngx_http_idem_fallback_primary_begun, note,
+                          op->hold,
+                          op->is_waiter
+                          && !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER));
 }
 
 
-static ngx_int_t
-ngx_http_idem_fallback_ask_ledger(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_int_t
+ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
+    ngx_uint_t hold, ngx_uint_t is_waiter)
 {
-    ngx_http_idem_fallback_t  *f;
+    ngx_http_idem_op_t  *child;
 
-    f = ngx_http_idem_fallback_conf(op);
+    child = ngx_http_idem_layer_child(op, store, done, note);
+    if (child == NULL) {
+        return done(op, note);
+    }
 
-    return ngx_http_idem_layer_ask(op, f->ledger,
-                                   ngx_http_idem_fallback_ledger_begun, note);
+    child->hold = hold;
+    child->is_waiter = is_waiter;
+
+    return ngx_http_idem_layer_submit(child);
 }
 
 
@@ -300,7 +292,8 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
     /* if we hold the lock there, it is acquired again with op->hold */
 
-    return ngx_http_idem_fallback_ask_ledger(op, note);
+    return ngx_http_idem_layer_ask(op, f->ledger,
+                                   ngx_http_idem_fallback_ledger_begun, note);
 }
 
 
@@ -329,8 +322,6 @@ ngx_http_idem_fallback_needs_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 static ngx_int_t
 ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    ngx_http_idem_op_t  *child;
-
     note |= NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY;
 
     if (op->abandoned) {
@@ -341,19 +332,9 @@ ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
         note |= NGX_HTTP_IDEM_FALLBACK_EXPIRED;
     }
 
-    child = ngx_http_idem_layer_child(op,
+    return ngx_http_idem_fallback_ask(op,
                                ngx_http_idem_fallback_conf(op)->ledger,
-                               ngx_http_idem_fallback_rechecked, note);
-    if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-
-        return ngx_http_idem_fallback_rechecked(op, note);
-    }
-
-    child->hold = 0;
-    child->is_waiter = 0;
-
-    return ngx_http_idem_layer_submit(child);
+                               ngx_http_idem_fallback_rechecked, note, 0, 0);
 }
 
 
@@ -468,18 +449,11 @@ ngx_http_idem_fallback_passed(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_RENEW:
+    if (op->kind == NGX_HTTP_IDEM_OP_RENEW) {
         ngx_http_idem_fallback_used(f, ngx_http_idem_lock_life(op));
-        break;
 
-    case NGX_HTTP_IDEM_OP_COMMIT:
+    } else if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
-        break;
-
-    default:
-        break;
     }
 
     return NGX_OK;

@@ -41,7 +41,6 @@ static ngx_int_t ngx_http_idem_fallback_saved(
 ngx_int_t
 ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_op_t        *child;
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
@@ -52,15 +51,9 @@ ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
                                        0);
     }
 
-    child = ngx_http_idem_layer_child(op, f->ledger,
-                                      ngx_http_idem_fallback_both_next, 0);
-    if (child == NULL) {
-        return ngx_http_idem_fallback_both_next(op, 0);
-    }
-
-    child->hold = 0;
-
-    return ngx_http_idem_layer_submit(child);
+    return ngx_http_idem_fallback_ask(op, f->ledger,
+                                      ngx_http_idem_fallback_both_next, 0, 0,
+                                      op->is_waiter);
 }
 
 
@@ -86,11 +79,12 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
     switch (op->result) {
 
     case NGX_HTTP_IDEM_OK:
+        note = op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0;
+
         child = ngx_http_idem_layer_child(op, f->ledger,
-                           ngx_http_idem_fallback_copied,
-                           op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0);
+                                          ngx_http_idem_fallback_copied, note);
         if (child == NULL) {
-            return NGX_OK;
+            return ngx_http_idem_fallback_copied(op, note);
         }
 
         child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);

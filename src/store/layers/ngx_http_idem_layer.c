@@ -64,9 +64,6 @@ ngx_http_idem_layer_ask(ngx_http_idem_op_t *op, ngx_http_idem_store_t *inner,
     child = ngx_http_idem_layer_child(op, inner, done, note);
 
     if (child == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for an operation";
-
         return done ? done(op, note) : NGX_OK;
     }
 
@@ -93,6 +90,8 @@ ngx_http_idem_layer_child(ngx_http_idem_op_t *op,
     } else {
         child = ngx_alloc(sizeof(ngx_http_idem_child_t), ngx_cycle->log);
         if (child == NULL) {
+            op->result = NGX_HTTP_IDEM_ERROR;
+            op->error = "no memory for an operation";
             return NULL;
         }
     }

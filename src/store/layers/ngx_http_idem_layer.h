@@ -44,8 +44,8 @@ ngx_int_t ngx_http_idem_layer_ask(ngx_http_idem_op_t *op,
     uintptr_t note);
 
 /*
- * the same in two steps, to change the inner operation; child() may return
- * NULL
+ * The same in two steps, to change the inner operation.  Without memory
+ * child() sets op->result and op->error, and returns NULL.
  */
 ngx_http_idem_op_t *ngx_http_idem_layer_child(
     ngx_http_idem_op_t *op, ngx_http_idem_store_t *inner,

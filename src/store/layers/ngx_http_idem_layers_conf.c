@@ -78,7 +78,7 @@ ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_idem_layers_t  *layers = conf;
 
     ngx_int_t                 n;
-    ngx_str_t                *value, s;
+    ngx_str_t                *value;
     ngx_uint_t                i;
     ngx_http_idem_breaker_t  *b;
 
@@ -101,10 +101,7 @@ ngx_http_idem_layers_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     for (i = 1; i < cf->args->nelts; i++) {
 
         if (ngx_http_idem_layers_begins(&value[i], "fails=")) {
-            s.data = value[i].data + 6;
-            s.len = value[i].len - 6;
-
-            n = ngx_atoi(s.data, s.len);
+            n = ngx_atoi(value[i].data + 6, value[i].len - 6);
 
             if (n == NGX_ERROR || n == 0) {
                 return ngx_http_idem_conf_invalid(cf, &value[i],

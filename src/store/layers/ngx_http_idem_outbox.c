@@ -132,7 +132,7 @@ static ngx_int_t
 ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op)
 {
     if (op->unprotected) {
-        return ngx_http_idem_outbox_local_renew(
+        return ngx_http_idem_outbox_local_update(
                                     ngx_http_idem_outbox_conf(op), op);
     }
 
@@ -171,7 +171,7 @@ static ngx_int_t
 ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
 {
     if (op->unprotected) {
-        return ngx_http_idem_outbox_local_release(
+        return ngx_http_idem_outbox_local_update(
                                     ngx_http_idem_outbox_conf(op), op);
     }
 
@@ -239,8 +239,7 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         op->error = "it was given up";
 
-        if (ngx_http_idem_outbox_keep(o, op,
-                                          NGX_HTTP_IDEM_OUTBOX_FAILED)
+        if (ngx_http_idem_outbox_keep(o, op, NGX_HTTP_IDEM_OUTBOX_FAILED)
             != NGX_OK)
         {
             ngx_http_idem_metrics_count(o->layer.named->metrics,
@@ -518,7 +517,9 @@ ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_outbox_retry_init(cycle, store->conf);
+    ngx_http_idem_outbox_retry_init(store->conf);
+
+    return NGX_OK;
 }
 
 

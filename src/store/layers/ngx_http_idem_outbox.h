@@ -117,12 +117,13 @@ typedef struct {
     ngx_msec_t               rewritten;         /* time of the last rewrite */
     ngx_uint_t               left;              /* records left in this pass */
     ngx_uint_t               added;             /* sh->added at its start */
-    ngx_queue_t             *tries;
-    ngx_http_idem_outbox_work_t  *work;         /* one per queue */
-    ngx_queue_t                     checks;     /* attempts that begins wait
+    ngx_queue_t              tries[NGX_HTTP_IDEM_OUTBOX_BUCKETS];
+    ngx_http_idem_outbox_work_t
+                             work[NGX_HTTP_IDEM_OUTBOX_QUEUES];
+    ngx_queue_t              checks;            /* attempts that begins wait
                                                    for */
-    ngx_queue_t                     releases;   /* releases to retry */
-    ngx_uint_t                      nreleases;
+    ngx_queue_t              releases;          /* releases to retry */
+    ngx_uint_t               nreleases;
 } ngx_http_idem_outbox_t;
 
 
@@ -165,6 +166,10 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend;
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
 void ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id);
 
+/* called with the zone locked */
+void ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item);
+
 /* op->found.left of a begin that finds the record */
 ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_item_t *item);
 
@@ -184,8 +189,7 @@ void ngx_http_idem_outbox_check_exit(ngx_http_idem_outbox_t *o);
 
 /* ..._outbox_retry.c */
 
-ngx_int_t ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle,
-    ngx_http_idem_outbox_t *o);
+void ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o);
 void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o);
 
 /* wakes the retry timer after "delay" at the latest */
@@ -194,13 +198,10 @@ void ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o,
 
 /* ..._outbox_try.c */
 
-ngx_int_t ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle,
-    ngx_http_idem_outbox_t *o);
 
 /* returns the commit of a record if it is due; called with the zone locked */
 ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item);
-void ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op);
 
 /* removes pauses; "all": also cancels attempts, since the worker exits */
 void ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o,
@@ -231,13 +232,11 @@ ngx_uint_t ngx_http_idem_outbox_queue(ngx_http_idem_outbox_t *o,
 /* a commit was added to the queue */
 void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
-/* how many more attempts may start now */
+/* whether another attempt may start now */
 ngx_uint_t ngx_http_idem_outbox_queue_room(
     ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
-/* an attempt starts; ends; succeeded; lacks replicas; failed */
-void ngx_http_idem_outbox_queue_take(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n, size_t size);
+/* an attempt ends; succeeded; lacks replicas; failed */
 void ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o,
     ngx_uint_t n, size_t size);
 void ngx_http_idem_outbox_queue_opened(ngx_http_idem_outbox_t *o,
@@ -269,9 +268,8 @@ void ngx_http_idem_outbox_release_exit(ngx_http_idem_outbox_t *o);
 /* operations of requests that run although the store does not answer */
 ngx_int_t ngx_http_idem_outbox_local_begin(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
-ngx_int_t ngx_http_idem_outbox_local_renew(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
-ngx_int_t ngx_http_idem_outbox_local_release(
+/* renew and release */
+ngx_int_t ngx_http_idem_outbox_local_update(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
 /* completes after a while; there is no inner operation */

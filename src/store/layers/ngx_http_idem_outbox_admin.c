@@ -26,10 +26,6 @@
 
 static ngx_int_t ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op,
     uintptr_t note);
-static void ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_item_t *item);
-static void ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op);
 
 
 ngx_int_t
@@ -45,6 +41,8 @@ ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op, uintptr_t note)
 {
+    ngx_http_idem_item_t    *item;
+    ngx_http_idem_entry_t   *entry;
     ngx_http_idem_outbox_t  *o;
 
     o = op->store->conf;
@@ -61,19 +59,6 @@ ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
-    ngx_http_idem_outbox_admin_local(o, op);
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_item_t   *item;
-    ngx_http_idem_entry_t  *entry;
-
     ngx_http_idem_outbox_lock(o);
 
     item = ngx_http_idem_zone_find(&o->z, op->id);
@@ -88,7 +73,7 @@ ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
             && item->state == NGX_HTTP_IDEM_IN_PROGRESS))
     {
         ngx_http_idem_outbox_unlock(o);
-        return;
+        return NGX_OK;
     }
 
     /* only if the store has no entry, which would be newer */
@@ -109,10 +94,12 @@ ngx_http_idem_outbox_admin_local(ngx_http_idem_outbox_t *o,
     }
 
     ngx_http_idem_outbox_unlock(o);
+
+    return NGX_OK;
 }
 
 
-static void
+void
 ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item)
 {

@@ -213,19 +213,10 @@ ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_check_t *check)
 
     here = ngx_http_idem_outbox_result(o, commit);
 
-    switch (commit->result) {
+    /* no answer: if the record was removed, it must not be replayed */
 
-    case NGX_HTTP_IDEM_LOST:
-        return 0;
-
-    case NGX_HTTP_IDEM_ERROR:
-
-        /* if the record was removed, it must not be replayed */
-        return here;
-
-    default: /* NGX_HTTP_IDEM_OK, NGX_HTTP_IDEM_FULL */
-        return 1;
-    }
+    return commit->result == NGX_HTTP_IDEM_ERROR
+           ? here : commit->result != NGX_HTTP_IDEM_LOST;
 }
 
 

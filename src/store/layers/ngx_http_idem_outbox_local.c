@@ -139,7 +139,7 @@ ngx_http_idem_outbox_local_available(ngx_http_idem_item_t *item,
 /* never returns LOST: no other host knows of the lock */
 
 ngx_int_t
-ngx_http_idem_outbox_local_renew(ngx_http_idem_outbox_t *o,
+ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op)
 {
     ngx_http_idem_item_t  *item;
@@ -148,8 +148,12 @@ ngx_http_idem_outbox_local_renew(ngx_http_idem_outbox_t *o,
 
     item = ngx_http_idem_outbox_local_find(o, op);
 
-    if (item) {
+    if (item && op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+        ngx_http_idem_zone_remove(&o->z, item);
+
+    } else if (item) {
         ngx_http_idem_zone_change(&o->z, item);
+
         item->until = ngx_current_msec + op->lease;
         ngx_http_idem_zone_changed(&o->z);
 
@@ -166,45 +170,17 @@ ngx_http_idem_outbox_local_renew(ngx_http_idem_outbox_t *o,
 
 
 ngx_int_t
-ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_item_t  *item;
-
-    ngx_http_idem_outbox_lock(o);
-
-    item = ngx_http_idem_outbox_local_find(o, op);
-
-    if (item) {
-        ngx_http_idem_zone_remove(&o->z, item);
-    }
-
-    ngx_http_idem_outbox_unlock(o);
-
-    op->result = NGX_HTTP_IDEM_OK;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
 ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op)
 {
     ngx_msec_t  delay;
-
-    ngx_memzero(&op->timer, sizeof(ngx_event_t));
-
-    op->timer.handler = ngx_http_idem_outbox_local_poll;
-    op->timer.data = op;
-    op->timer.log = ngx_cycle->log;
-    op->timer.cancelable = 1;
 
     op->state_data = NULL;
 
     delay = NGX_HTTP_IDEM_OUTBOX_LOCAL_MIN << ngx_min(op->attempt, 8);
     delay = ngx_min(delay, NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX);
 
-    ngx_add_timer(&op->timer, delay);
+    ngx_http_idem_remote_start(op, ngx_http_idem_outbox_local_poll, delay);
+    op->timer.cancelable = 1;
 
     return NGX_AGAIN;
 }

@@ -140,21 +140,7 @@ ngx_http_idem_outbox_queue_room(ngx_http_idem_outbox_t *o, ngx_uint_t n)
         return 0;
     }
 
-    return NGX_HTTP_IDEM_OUTBOX_TRIES_MAX - work->tries;
-}
-
-
-void
-ngx_http_idem_outbox_queue_take(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n, size_t size)
-{
-    ngx_http_idem_outbox_work_t  *work;
-
-    work = &o->work[n];
-
-    work->tries++;
-    work->bytes += size;
-    work->taken = 1;
+    return 1;
 }
 
 

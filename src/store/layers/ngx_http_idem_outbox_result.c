@@ -124,11 +124,7 @@ ngx_http_idem_outbox_result(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
             /* the record stays */
 
         } else if (!op->unacknowledged) {
-            ngx_http_idem_zone_remove(&o->z, item);
-
-            if (!lacking && sh->unacknowledged) {
-                sh->unacknowledged--;
-            }
+            ngx_http_idem_outbox_remove(o, item);
 
         } else if (lacking) {
 
@@ -156,28 +152,21 @@ ngx_http_idem_outbox_result(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 {
+    ngx_uint_t                  level;
+    const char                 *what, *then, *why;
     ngx_http_idem_outbox_sh_t  *sh;
 
     sh = ngx_http_idem_outbox_sh(o);
-
-    if (op->running) {
-        ngx_log_error(NGX_LOG_INFO, op->log, 0,
-                      "idempotency: a commit that is kept has to wait, "
-                      "another request has taken over in store \"%V\" and "
-                      "still runs, record %*xs",
-                      &o->layer.named->name, (size_t) 8, op->id);
-        return;
-    }
+    why = "";
 
     switch (op->result) {
 
     case NGX_HTTP_IDEM_OK:
         (void) ngx_atomic_fetch_add(&sh->counters.landed, 1);
 
-        ngx_log_error(NGX_LOG_NOTICE, op->log, 0,
-                      "idempotency: a commit that was kept is in store "
-                      "\"%V\" now, record %*xs",
-                      &o->layer.named->name, (size_t) 8, op->id);
+        level = NGX_LOG_NOTICE;
+        what = "a commit that was kept is in";
+        then = " now";
         break;
 
     case NGX_HTTP_IDEM_FULL:
@@ -187,14 +176,20 @@ ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
                                   NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
                                   "no room for the response");
 
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                      "idempotency: there is no room in store \"%V\" for a "
-                      "response that was kept, its retry is refused, "
-                      "record %*xs",
-                      &o->layer.named->name, (size_t) 8, op->id);
+        level = NGX_LOG_ERR;
+        what = "there is no room in";
+        then = " for a response that was kept, its retry is refused";
         break;
 
     case NGX_HTTP_IDEM_LOST:
+        if (op->running) {
+            level = NGX_LOG_INFO;
+            what = "a commit that is kept has to wait, another request has "
+                   "taken over in";
+            then = " and still runs";
+            break;
+        }
+
         (void) ngx_atomic_fetch_add(&sh->counters.lost, 1);
 
         ngx_http_idem_metrics_count(o->layer.named->metrics,
@@ -203,22 +198,23 @@ ngx_http_idem_outbox_report(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
                                   NGX_HTTP_IDEM_EVENT_LOCK_LOST, op->id,
                                   "outbox");
 
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a commit that was kept is dropped, "
-                      "another request had taken over in store \"%V\" "
-                      "meanwhile, record %*xs",
-                      &o->layer.named->name, (size_t) 8, op->id);
+        level = NGX_LOG_WARN;
+        what = "a commit that was kept is dropped, another request had taken "
+               "over in";
+        then = " meanwhile";
         break;
 
     default:
-        ngx_log_error(NGX_LOG_INFO, op->log, 0,
-                      "idempotency: a commit that is kept failed again in "
-                      "store \"%V\": %s, record %*xs",
-                      &o->layer.named->name,
-                      op->error ? op->error : "no answer",
-                      (size_t) 8, op->id);
+        level = NGX_LOG_INFO;
+        what = "a commit that is kept failed again in";
+        then = ": ";
+        why = op->error ? op->error : "no answer";
         break;
     }
+
+    ngx_log_error(level, op->log, 0,
+                  "idempotency: %s store \"%V\"%s%s, record %*xs", what,
+                  &o->layer.named->name, then, why, (size_t) 8, op->id);
 }
 
 

@@ -46,24 +46,21 @@ static ngx_int_t ngx_http_idem_outbox_own(ngx_http_idem_outbox_t *o);
 static void ngx_http_idem_outbox_disown(ngx_http_idem_outbox_t *o);
 
 
-ngx_int_t
-ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
+void
+ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
 {
+    ngx_uint_t  i;
+
     ngx_queue_init(&o->releases);
     ngx_queue_init(&o->checks);
 
-    o->work = ngx_pcalloc(cycle->pool, NGX_HTTP_IDEM_OUTBOX_QUEUES
-                               * sizeof(ngx_http_idem_outbox_work_t));
-
-    if (o->work == NULL
-        || ngx_http_idem_outbox_tries_init(cycle, o) != NGX_OK)
-    {
-        return NGX_ERROR;
+    for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
+        ngx_queue_init(&o->tries[i]);
     }
 
     o->tick.handler = ngx_http_idem_outbox_tick;
     o->tick.data = o;
-    o->tick.log = cycle->log;
+    o->tick.log = ngx_cycle->log;
     o->tick.cancelable = 1;
 
     /* records of former workers, which may also add some while they exit */
@@ -71,8 +68,6 @@ ngx_http_idem_outbox_retry_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
     ngx_http_idem_outbox_schedule(o, ngx_http_idem_outbox_empty(o)
                                      ? NGX_HTTP_IDEM_OUTBOX_TICK
                                      : NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
-
-    return NGX_OK;
 }
 
 
@@ -118,6 +113,7 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 {
     ngx_msec_t               wait;
     ngx_queue_t             *q, ops;
+    ngx_http_idem_op_t      *op;
     ngx_http_idem_outbox_t  *o;
 
     o = ev->data;
@@ -147,8 +143,11 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
         q = ngx_queue_head(&ops);
         ngx_queue_remove(q);
 
-        ngx_http_idem_outbox_try_submit(
-                            ngx_queue_data(q, ngx_http_idem_op_t, queue));
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        if (ngx_http_idem_store_submit(op) == NGX_OK) {
+            op->handler(op);
+        }
     }
 }
 

@@ -63,25 +63,6 @@ static ngx_http_idem_outbox_try_t *ngx_http_idem_outbox_try_find(
     ngx_http_idem_outbox_t *o, u_char *id);
 
 
-ngx_int_t
-ngx_http_idem_outbox_tries_init(ngx_cycle_t *cycle, ngx_http_idem_outbox_t *o)
-{
-    ngx_uint_t  i;
-
-    o->tries = ngx_palloc(cycle->pool,
-                          NGX_HTTP_IDEM_OUTBOX_BUCKETS * sizeof(ngx_queue_t));
-    if (o->tries == NULL) {
-        return NGX_ERROR;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
-        ngx_queue_init(&o->tries[i]);
-    }
-
-    return NGX_OK;
-}
-
-
 ngx_http_idem_op_t *
 ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item)
@@ -95,7 +76,7 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 
     o->work[n].seen = 1;
 
-    if (ngx_http_idem_outbox_queue_room(o, n) == 0) {
+    if (!ngx_http_idem_outbox_queue_room(o, n)) {
         return NULL;
     }
 
@@ -138,7 +119,9 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     op->handler = ngx_http_idem_outbox_try_done;
     op->data = try;
 
-    ngx_http_idem_outbox_queue_take(o, n, op->size);
+    o->work[n].tries++;
+    o->work[n].bytes += op->size;
+    o->work[n].taken = 1;
 
     /* probe of a node that may be down: the result should come soon */
 
@@ -147,15 +130,6 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
                          && !ngx_http_idem_outbox_sh(o)->queues[n].open);
 
     return op;
-}
-
-
-void
-ngx_http_idem_outbox_try_submit(ngx_http_idem_op_t *op)
-{
-    if (ngx_http_idem_store_submit(op) == NGX_OK) {
-        ngx_http_idem_outbox_try_done(op);
-    }
 }
 
 

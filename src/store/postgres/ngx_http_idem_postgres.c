@@ -5,8 +5,8 @@
  */
 
 /*
- * The backend of the PostgreSQL store: operations, their timeouts, and their
- * completion.
+ * The backend of the PostgreSQL store: operations, their timeouts, their
+ * completion, and waiters.
  *
  * An operation is queued as a call on the connection of its record.
  * "timeout" limits the whole operation, including a connect.  The release
@@ -15,6 +15,11 @@
  * While no server can be reached, begin and watch fail at once after a few
  * attempts.  Renew, commit and release wait until their timeout, since the
  * application has run.
+ *
+ * A begin or a watch marks the record as waited for.  Then a commit or a
+ * release sends a notification with the record's id.  The first connection of
+ * each worker listens, and the worker wakes its own waiters, which
+ * ..._remote.c of the main module has.
  *
  * Called through the table of backends and by ..._remote.c; calls the
  * connections.
@@ -26,6 +31,17 @@
 #include <ngx_event.h>
 
 #include "store/postgres/ngx_http_idem_postgres.h"
+
+
+/*
+ * failed connects, plus one per server, after which begin and watch fail at
+ * once
+ */
+#define NGX_HTTP_IDEM_PG_GIVE_UP     2
+
+/* polling interval, ms: while the listening connection is down; without it */
+#define NGX_HTTP_IDEM_PG_POLL        1000
+#define NGX_HTTP_IDEM_PG_POLL_QUICK  250
 
 
 static ngx_int_t ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
@@ -43,6 +59,9 @@ static ngx_http_idem_pg_conn_t *ngx_http_idem_pg_route(
 static ngx_int_t ngx_http_idem_pg_submit(ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_pg_leave(void *data);
 static void ngx_http_idem_pg_timeout(ngx_event_t *ev);
+static void ngx_http_idem_pg_listen(ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op);
+static void ngx_http_idem_pg_wait(ngx_http_idem_op_t *op);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
@@ -73,10 +92,16 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
 };
 
 
-/* enough connects have failed, and another attempt follows soon */
-#define ngx_http_idem_pg_unreachable(conn)                                    \
+/* enough connects have failed */
+
+#define ngx_http_idem_pg_gave_up(conn)                                        \
     ((conn)->failures                                                         \
-     >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts                  \
+     >= NGX_HTTP_IDEM_PG_GIVE_UP + (conn)->pg->servers.nelts)
+
+/* ... and another attempt follows soon */
+
+#define ngx_http_idem_pg_unreachable(conn)                                    \
+    (ngx_http_idem_pg_gave_up(conn)                                           \
      && (conn)->state != NGX_HTTP_IDEM_PG_READY                               \
      && (conn)->state != NGX_HTTP_IDEM_PG_CLOSED)
 
@@ -242,16 +267,11 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
     call->sent = 0;
     (void) ngx_http_idem_pg_remote->leave(op);
 
+    if (repeated) {
+        ngx_http_idem_pg_remote->repeated(op);
+    }
+
     switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
-    case NGX_HTTP_IDEM_OP_RENEW:
-
-        if (repeated) {
-            ngx_http_idem_pg_remote->repeated(op);
-        }
-
-        break;
 
     case NGX_HTTP_IDEM_OP_WATCH:
 
@@ -286,7 +306,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
 {
     char                     *error;
     ngx_msec_t                since;
-    ngx_uint_t                silent;
+    ngx_uint_t                silent, over;
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_t       *pg;
     ngx_http_idem_pg_call_t  *call;
@@ -309,47 +329,45 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
                   && !ngx_http_idem_pg_awaits(conn));
     }
 
-    if (ngx_http_idem_pg_remote->over(op) != NGX_OK) {
+    over = (ngx_http_idem_pg_remote->over(op) == NGX_OK);
 
-        if (silent) {
-            ngx_http_idem_pg_drop(conn, "no reply within %M ms",
-                                  pg->timeout);
+    if (over) {
+        error = (char *) conn->error;
+
+        if (call->sent || error[0] == '\0'
+            || conn->state == NGX_HTTP_IDEM_PG_READY)
+        {
+            error = "no reply in time";
         }
 
-        return;
+        ngx_http_idem_pg_remote->fail(op, error);
     }
-
-    error = (char *) conn->error;
-
-    if (call->sent || error[0] == '\0'
-        || conn->state == NGX_HTTP_IDEM_PG_READY)
-    {
-        error = "no reply in time";
-    }
-
-    ngx_http_idem_pg_remote->fail(op, error);
 
     if (silent) {
-        ngx_http_idem_pg_drop(conn, "no reply within %M ms",
-                              pg->timeout);
+        ngx_http_idem_pg_drop(conn, "no reply within %M ms", pg->timeout);
     }
 
-    ngx_http_idem_pg_remote->complete(op);
+    if (over) {
+        ngx_http_idem_pg_remote->complete(op);
+    }
 }
 
 
 /*
- * No server can be reached for now.  Fails the queued operations that come
+ * If no server can be reached for now, fails the queued operations that come
  * before the application runs; the others wait.
  */
 
 void
-ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn,
-    const char *error)
+ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn)
 {
     ngx_queue_t              *q;
     ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_call_t  *call;
+
+    if (!ngx_http_idem_pg_gave_up(conn)) {
+        return;
+    }
 
 again:
 
@@ -361,7 +379,7 @@ again:
         op = call->op;
 
         if (op && ngx_http_idem_remote_impatient(op)) {
-            ngx_http_idem_pg_remote->fail(op, error);
+            ngx_http_idem_pg_remote->fail(op, (char *) conn->error);
             ngx_http_idem_pg_remote->complete(op);
 
             /* the handler may have changed the queue */
@@ -387,6 +405,47 @@ ngx_http_idem_pg_leave(void *data)
     }
 
     return tries;
+}
+
+
+static void
+ngx_http_idem_pg_listen(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_conn_t  *conn;
+
+    conn = &ngx_http_idem_pg_conf(op)->conns[0];
+
+    if (conn->listens) {
+
+        if (conn->state == NGX_HTTP_IDEM_PG_CLOSED) {
+            ngx_http_idem_pg_flush(conn);
+        }
+
+        ngx_http_idem_pg_idle(conn);
+    }
+}
+
+
+static void
+ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_idle(&ngx_http_idem_pg_conf(op)->conns[0]);
+}
+
+
+/* the record is in progress: wait for op->found.left at most */
+
+static void
+ngx_http_idem_pg_wait(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_conn_t  *conn;
+
+    conn = &ngx_http_idem_pg_conf(op)->conns[0];
+
+    ngx_http_idem_pg_remote->wait(op,
+                    !conn->listens ? NGX_HTTP_IDEM_PG_POLL_QUICK
+                    : conn->state != NGX_HTTP_IDEM_PG_READY
+                      ? NGX_HTTP_IDEM_PG_POLL : 0);
 }
 
 

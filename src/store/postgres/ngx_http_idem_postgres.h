@@ -8,17 +8,18 @@
  * The PostgreSQL store: declarations that its files share.
  *
  *   ..._postgres_conf*.c       the block of directives
- *   ..._postgres.c             operations, their timeouts, their completion
+ *   ..._postgres.c             operations, their timeouts, their completion,
+ *                              waiters
  *   ..._postgres_connection.c  a connection: its queues, and what happens to
  *                              them when the connection breaks
  *   ..._postgres_connect.c     connecting: from an address to a session
  *   ..._postgres_setup.c       set-up of a session
- *   ..._postgres_batch.c       batches of statements with one Sync
+ *   ..._postgres_batch.c       batches of statements with one Sync, and
+ *                              notifications
  *   ..._postgres_step.c        operations encoded as statements
  *   ..._postgres_result.c      rows and errors decoded as results
  *   ..._postgres_admin.c       rows decoded as entries, for administrators
  *   ..._postgres_trail.c       events
- *   ..._postgres_watch.c       waiters and notifications
  *   ..._postgres_purge.c       the purge, by one worker of a host
  *
  * libpq speaks the protocol, in pipeline mode; events, timers and the
@@ -50,11 +51,6 @@
 
 #define NGX_HTTP_IDEM_PG_ERROR_LEN  256
 
-/*
- * failed connects, plus one per server, after which begin and watch fail at
- * once
- */
-#define NGX_HTTP_IDEM_PG_GIVE_UP    2
 
 /* limit of times in ms, so that "+ interval" can't overflow: 100 years */
 #define NGX_HTTP_IDEM_PG_LIFE_MAX                                             \
@@ -101,12 +97,15 @@ typedef enum {
 
 /*
  * Statements: numbered as the operations, with the purge at OP_N.  EXPIRE is
- * a purge that returns the removed records, for events.
+ * a purge that returns the removed records, for events.  The last two are
+ * those of the set-up.
  */
 
-#define NGX_HTTP_IDEM_PG_STEP_PURGE  NGX_HTTP_IDEM_OP_N
-#define NGX_HTTP_IDEM_PG_STEP_EXPIRE (NGX_HTTP_IDEM_OP_EVENTS + 1)
-#define NGX_HTTP_IDEM_PG_STEP_N      (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 1)
+#define NGX_HTTP_IDEM_PG_STEP_PURGE    NGX_HTTP_IDEM_OP_N
+#define NGX_HTTP_IDEM_PG_STEP_EXPIRE   (NGX_HTTP_IDEM_OP_EVENTS + 1)
+#define NGX_HTTP_IDEM_PG_STEP_VERSION  (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 1)
+#define NGX_HTTP_IDEM_PG_STEP_LISTEN   (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 2)
+#define NGX_HTTP_IDEM_PG_STEP_N        (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 3)
 
 /* whether a statement is one of the two purges */
 #define ngx_http_idem_pg_purges(step)                                         \
@@ -234,8 +233,6 @@ struct ngx_http_idem_pg_s {
     ngx_str_t                  tls_certificate_key;
 
     char                      *sql[NGX_HTTP_IDEM_PG_STEP_N];
-    char                      *version_sql;
-    char                      *listen_sql;
 
     /* per worker */
     ngx_http_idem_pg_conn_t   *conns;               /* for steps, then for
@@ -289,8 +286,7 @@ char *ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 /* operations: ..._postgres.c */
 void ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call,
     ngx_uint_t failed);
-void ngx_http_idem_pg_refuse_waiting(
-    ngx_http_idem_pg_conn_t *conn, const char *error);
+void ngx_http_idem_pg_refuse_waiting(ngx_http_idem_pg_conn_t *conn);
 
 /* a connection: ..._postgres_connection.c */
 void ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
@@ -304,6 +300,7 @@ void ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_forget(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn,
     const char *fmt, ...);
+void ngx_http_idem_pg_broken(ngx_http_idem_pg_conn_t *conn);
 ngx_int_t ngx_http_idem_pg_watch_socket(
     ngx_http_idem_pg_conn_t *conn, ngx_uint_t read, ngx_uint_t write);
 ngx_uint_t ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn);
@@ -313,7 +310,9 @@ void ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn);
-u_char *ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
+ngx_int_t ngx_http_idem_pg_settings_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t session, ngx_uint_t durable);
+void ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
 
 /* batches */
 ngx_int_t ngx_http_idem_pg_batches_send(ngx_http_idem_pg_conn_t *conn);
@@ -345,8 +344,6 @@ ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
 
 ngx_int_t ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
-ngx_int_t ngx_http_idem_pg_prelude_send(
-    ngx_http_idem_pg_conn_t *conn, ngx_uint_t durable);
 char *ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call);
 int64_t ngx_http_idem_pg_number(PGresult *result, int row, int column);
@@ -375,11 +372,6 @@ typedef enum {
 ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
     ngx_http_idem_pg_call_t *call, PGresult *error);
 
-/* waiters */
-void ngx_http_idem_pg_listen(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_wait(ngx_http_idem_op_t *op);
-void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
 
 /* purge */
 void ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg);

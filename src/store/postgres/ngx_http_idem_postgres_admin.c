@@ -45,8 +45,6 @@ enum {
 
 static ngx_int_t ngx_http_idem_pg_entry(ngx_http_idem_op_t *op,
     PGresult *result, int row);
-static ngx_int_t ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
-    ngx_http_idem_entry_t *entry, PGresult *result, int row);
 static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
     PGresult *result);
 static void ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op);
@@ -103,20 +101,10 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 
     op->error = NULL;
 
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_GET:
-        op->result = rows ? NGX_HTTP_IDEM_FOUND : NGX_HTTP_IDEM_GONE;
-        break;
-
-    case NGX_HTTP_IDEM_OP_REMOVE:
-        op->result = rows ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_GONE;
-        break;
-
-    default: /* NGX_HTTP_IDEM_OP_LIST */
-        op->result = NGX_HTTP_IDEM_OK;
-        break;
-    }
+    op->result = op->kind == NGX_HTTP_IDEM_OP_LIST ? NGX_HTTP_IDEM_OK
+                 : rows == 0 ? NGX_HTTP_IDEM_GONE
+                 : op->kind == NGX_HTTP_IDEM_OP_GET ? NGX_HTTP_IDEM_FOUND
+                 : NGX_HTTP_IDEM_OK;
 
     for (row = 0; row < rows; row++) {
         rc = ngx_http_idem_pg_entry(op, call->result, row);
@@ -162,81 +150,53 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 static ngx_int_t
 ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
 {
-    int64_t                 state, reason, left, status, size;
+    int                     i;
+    int64_t                 n[NGX_HTTP_IDEM_PG_ENTRY_CLAIM];
     ngx_http_idem_claim_t   claim;
     ngx_http_idem_entry_t  *entry;
 
-    state = ngx_http_idem_pg_number(result, row,
-                                    NGX_HTTP_IDEM_PG_ENTRY_STATE);
-    reason = ngx_http_idem_pg_number(result, row,
-                                     NGX_HTTP_IDEM_PG_ENTRY_REASON);
-    left = ngx_http_idem_pg_number(result, row, NGX_HTTP_IDEM_PG_ENTRY_LEFT);
-    status = ngx_http_idem_pg_number(result, row,
-                                     NGX_HTTP_IDEM_PG_ENTRY_STATUS);
-    size = ngx_http_idem_pg_number(result, row, NGX_HTTP_IDEM_PG_ENTRY_SIZE);
+    for (i = NGX_HTTP_IDEM_PG_ENTRY_STATE;
+         i < NGX_HTTP_IDEM_PG_ENTRY_CLAIM;
+         i++)
+    {
+        n[i] = ngx_http_idem_pg_number(result, row, i);
+    }
 
-    if (state < NGX_HTTP_IDEM_IN_PROGRESS || state > NGX_HTTP_IDEM_UNUSABLE
-        || reason < 0 || reason > NGX_HTTP_IDEM_REASON_DELETED
+    if (n[NGX_HTTP_IDEM_PG_ENTRY_STATE] < NGX_HTTP_IDEM_IN_PROGRESS
+        || n[NGX_HTTP_IDEM_PG_ENTRY_STATE] > NGX_HTTP_IDEM_UNUSABLE
+        || n[NGX_HTTP_IDEM_PG_ENTRY_REASON] < 0
+        || n[NGX_HTTP_IDEM_PG_ENTRY_REASON] > NGX_HTTP_IDEM_REASON_DELETED
         || PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID)
            != NGX_HTTP_IDEM_ID_LEN
-        || ngx_http_idem_pg_api->claim_decode(
-               (u_char *) PQgetvalue(result, row,
-                                     NGX_HTTP_IDEM_PG_ENTRY_CLAIM),
-               (size_t) PQgetlength(result, row,
-                                    NGX_HTTP_IDEM_PG_ENTRY_CLAIM),
-               &claim)
+        || ngx_http_idem_pg_claim(result, row, NGX_HTTP_IDEM_PG_ENTRY_CLAIM,
+                                  &claim)
            != NGX_OK)
     {
         return NGX_DECLINED;
     }
 
-    entry = ngx_array_push(&op->list->entries);
+    entry = ngx_http_idem_pg_api->entry(op);
     if (entry == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_memzero(entry, sizeof(ngx_http_idem_entry_t));
 
     ngx_memcpy(entry->id, PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID),
                NGX_HTTP_IDEM_ID_LEN);
 
-    entry->state = (ngx_http_idem_state_e) state;
-    entry->reason = (ngx_http_idem_reason_e) reason;
+    entry->state = (ngx_http_idem_state_e) n[NGX_HTTP_IDEM_PG_ENTRY_STATE];
+    entry->reason = (ngx_http_idem_reason_e) n[NGX_HTTP_IDEM_PG_ENTRY_REASON];
     entry->claim = claim;
-    entry->left = (ngx_msec_t) ngx_max(left, 0);
-    entry->status = (ngx_uint_t) ngx_max(status, 0);
-    entry->size = (size_t) ngx_max(size, 0);
-    entry->hold = (ngx_http_idem_pg_number(result, row,
-                                           NGX_HTTP_IDEM_PG_ENTRY_HOLD)
-                   == 1);
+    entry->left = (ngx_msec_t) ngx_max(n[NGX_HTTP_IDEM_PG_ENTRY_LEFT], 0);
+    entry->status = (ngx_uint_t) ngx_max(n[NGX_HTTP_IDEM_PG_ENTRY_STATUS], 0);
+    entry->size = (size_t) ngx_max(n[NGX_HTTP_IDEM_PG_ENTRY_SIZE], 0);
+    entry->hold = (n[NGX_HTTP_IDEM_PG_ENTRY_HOLD] == 1);
 
-    return ngx_http_idem_pg_entry_details(op, entry, result, row);
-}
-
-
-static ngx_int_t
-ngx_http_idem_pg_entry_details(ngx_http_idem_op_t *op,
-    ngx_http_idem_entry_t *entry, PGresult *result, int row)
-{
-    size_t  len;
-
-    len = (size_t) PQgetlength(result, row, NGX_HTTP_IDEM_PG_ENTRY_DETAILS);
-    len = ngx_min(len, NGX_HTTP_IDEM_ENTRY_DETAILS);
-
-    if (len == 0) {
-        return NGX_OK;
-    }
-
-    entry->details.data = ngx_pnalloc(op->pool, len);
-    if (entry->details.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(entry->details.data,
-               PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_DETAILS), len);
-    entry->details.len = len;
-
-    return NGX_OK;
+    return ngx_http_idem_pg_api->entry_details(op, entry,
+               (u_char *) PQgetvalue(result, row,
+                                     NGX_HTTP_IDEM_PG_ENTRY_DETAILS),
+               (size_t) PQgetlength(result, row,
+                                    NGX_HTTP_IDEM_PG_ENTRY_DETAILS));
 }
 
 

@@ -54,6 +54,7 @@ static ngx_http_idem_pg_call_t *ngx_http_idem_pg_batch_culprit(
     ngx_http_idem_pg_batch_t *batch, PGresult **error);
 static void ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
+static void ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn);
 
 
 #define ngx_http_idem_pg_is_error(result)                                     \
@@ -122,7 +123,7 @@ ngx_http_idem_pg_batch_send(ngx_http_idem_pg_conn_t *conn)
     {
         batch->prelude = 1;
 
-        if (ngx_http_idem_pg_prelude_send(conn, durable) != NGX_OK) {
+        if (ngx_http_idem_pg_settings_send(conn, 0, durable) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -235,8 +236,6 @@ ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn)
     ngx_uint_t                 nulls;
     ngx_http_idem_pg_batch_t  *batch;
 
-    u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
-
     link = conn->link;
     nulls = 0;
 
@@ -285,11 +284,7 @@ ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn)
     }
 
     if (PQstatus(link) == CONNECTION_BAD) {
-        p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                                  PQerrorMessage(link));
-        *p = '\0';
-
-        ngx_http_idem_pg_drop(conn, "%s", text);
+        ngx_http_idem_pg_broken(conn);
         return;
     }
 
@@ -298,6 +293,37 @@ ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn)
     }
 
     ngx_http_idem_pg_idle(conn);
+}
+
+
+/*
+ * The payload is the id in hex; a "-" before it means that the record was
+ * removed by an administrator.  Other payloads on the channel are ignored.
+ */
+
+static void
+ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn)
+{
+    u_char      *p;
+    PGnotify    *notify;
+    ngx_uint_t   removed;
+
+    for ( ;; ) {
+        notify = PQnotifies(conn->link);
+
+        if (notify == NULL) {
+            return;
+        }
+
+        p = (u_char *) notify->extra;
+        removed = (*p == '-');
+        p += removed;
+
+        ngx_http_idem_pg_remote->message(&conn->pg->remote, conn->pg->store,
+                                         p, ngx_strlen(p), removed);
+
+        PQfreemem(notify);
+    }
 }
 
 
@@ -376,13 +402,13 @@ static ngx_int_t
 ngx_http_idem_pg_batch_failed(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_batch_t *batch)
 {
+    u_char                      text[NGX_HTTP_IDEM_PG_ERROR_LEN];
     PGresult                   *error;
+    const char                 *message;
     ngx_uint_t                  broken;
     ngx_queue_t                *q;
     ngx_http_idem_pg_call_t    *call, *culprit;
     ngx_http_idem_pg_verdict_e  verdict;
-
-    u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
 
     culprit = ngx_http_idem_pg_batch_culprit(batch, &error);
 
@@ -395,11 +421,10 @@ ngx_http_idem_pg_batch_failed(ngx_http_idem_pg_conn_t *conn,
     broken = (verdict == NGX_HTTP_IDEM_PG_BROKEN);
 
     if (broken) {
-        p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                  PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY)
-                  ? PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY)
-                  : "it failed");
-        *p = '\0';
+        message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
+
+        ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                              message ? message : "it failed");
     }
 
     if (culprit && culprit->tries >= NGX_HTTP_IDEM_PG_TRIES
@@ -492,12 +517,7 @@ ngx_http_idem_pg_call_requeue(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call)
 {
     if (call->op == NULL) {
-
-        if (ngx_http_idem_pg_purges(call->step)) {
-            ngx_http_idem_pg_purged(conn->pg, NGX_ERROR);
-        }
-
-        ngx_http_idem_pg_call_free(call);
+        ngx_http_idem_pg_deliver(call, 1);
         return;
     }
 

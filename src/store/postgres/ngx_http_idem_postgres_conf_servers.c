@@ -238,10 +238,7 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 {
     ngx_uint_t        i;
     ngx_str_t        *files[3];
-    const char       *wrong;
     ngx_file_info_t   info;
-
-    wrong = NULL;
 
     if (!pg->tls) {
 
@@ -249,8 +246,8 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
             || pg->tls_trusted_certificate.len || pg->tls_name.len
             || pg->tls_certificate.len || pg->tls_certificate_key.len)
         {
-            wrong = "has \"tls_...\" directives without \"tls on\"";
-            goto invalid;
+            return ngx_http_idem_pg_api->wrong(cf, pg->store,
+                          "has \"tls_...\" directives without \"tls on\"");
         }
 
         return NGX_CONF_OK;
@@ -259,16 +256,16 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
     ngx_conf_init_value(pg->tls_verify, 1);
 
     if ((pg->tls_certificate.len == 0) != (pg->tls_certificate_key.len == 0)) {
-        wrong = "has one of \"tls_certificate\" and \"tls_certificate_key\" "
-                "without the other";
-        goto invalid;
+        return ngx_http_idem_pg_api->wrong(cf, pg->store,
+                      "has one of \"tls_certificate\" and "
+                      "\"tls_certificate_key\" without the other");
     }
 
     for (i = 0; i < pg->servers.nelts; i++) {
         if (ngx_http_idem_pg_server(pg, i)->dir.len) {
-            wrong = "has \"tls on\" and a \"server\" that is a unix socket: "
-                    "PostgreSQL has no TLS there";
-            goto invalid;
+            return ngx_http_idem_pg_api->wrong(cf, pg->store,
+                          "has \"tls on\" and a \"server\" that is a unix "
+                          "socket: PostgreSQL has no TLS there");
         }
     }
 
@@ -300,10 +297,6 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
     }
 
     return ngx_http_idem_pg_check_trusted(cf, pg);
-
-invalid:
-
-    return ngx_http_idem_pg_api->wrong(cf, pg->store, wrong);
 }
 
 

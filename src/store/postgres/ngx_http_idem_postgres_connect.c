@@ -210,9 +210,7 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
         return;
     }
 
-    if (ngx_http_idem_pg_watch_socket(conn, 0, 1) != NGX_OK) {
-        ngx_http_idem_pg_drop(conn, "no event for its socket");
-    }
+    (void) ngx_http_idem_pg_watch_socket(conn, 0, 1);
 }
 
 
@@ -279,46 +277,32 @@ ngx_http_idem_pg_param(ngx_http_idem_pg_params_t *params,
 void
 ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
 {
-    u_char                     *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
-    ngx_int_t                   rc;
-    PostgresPollingStatusType   status;
-
     conn->last_read = ngx_current_msec;
 
-    status = PQconnectPoll(conn->link);
-
-    switch (status) {
+    switch (PQconnectPoll(conn->link)) {
 
     case PGRES_POLLING_READING:
-        rc = ngx_http_idem_pg_watch_socket(conn, 1, 0);
+        (void) ngx_http_idem_pg_watch_socket(conn, 1, 0);
         break;
 
     case PGRES_POLLING_WRITING:
-        rc = ngx_http_idem_pg_watch_socket(conn, 0, 1);
+        (void) ngx_http_idem_pg_watch_socket(conn, 0, 1);
         break;
 
     case PGRES_POLLING_OK:
         ngx_http_idem_pg_setup(conn);
-        return;
+        break;
 
     default:
-        p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                                  PQerrorMessage(conn->link));
-        *p = '\0';
-
-        ngx_http_idem_pg_drop(conn, "%s", text);
-        return;
-    }
-
-    if (rc != NGX_OK) {
-        ngx_http_idem_pg_drop(conn, "no event for its socket");
+        ngx_http_idem_pg_broken(conn);
+        break;
     }
 }
 
 
 /* an error of libpq in one line, without the address, which the log has */
 
-u_char *
+void
 ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
 {
     const char  *s;
@@ -346,12 +330,7 @@ ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
         *p++ = (u_char) *message;
     }
 
-    /*
-     * a false positive of cppcheck 2.17, which takes the caller's buffer for
-     * "p"
-     */
-    /* cppcheck-suppress uninitvar */
-    return p;
+    *p = '\0';
 }
 
 

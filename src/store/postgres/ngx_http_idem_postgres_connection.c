@@ -151,28 +151,18 @@ ngx_http_idem_pg_flush_handler(ngx_event_t *ev)
 
     conn = ev->data;
 
-    switch (conn->state) {
-
-    case NGX_HTTP_IDEM_PG_CLOSED:
-
+    if (conn->state == NGX_HTTP_IDEM_PG_CLOSED) {
         if (ngx_http_idem_pg_wanted(conn)) {
             ngx_http_idem_pg_connect(conn);
         }
 
-        return;
-
-    case NGX_HTTP_IDEM_PG_READY:
-
+    } else if (conn->state == NGX_HTTP_IDEM_PG_READY) {
         if (ngx_http_idem_pg_batches_send(conn) != NGX_OK) {
             ngx_http_idem_pg_drop(conn, "no memory");
             return;
         }
 
         ngx_http_idem_pg_write(conn);
-        return;
-
-    default:
-        return;
     }
 }
 
@@ -191,12 +181,9 @@ ngx_http_idem_pg_write(ngx_http_idem_pg_conn_t *conn)
         return;
     }
 
-    if (ngx_http_idem_pg_watch_socket(conn, 1, rc == 1) != NGX_OK) {
-        ngx_http_idem_pg_drop(conn, "no event for its socket");
-        return;
+    if (ngx_http_idem_pg_watch_socket(conn, 1, rc == 1) == NGX_OK) {
+        ngx_http_idem_pg_idle(conn);
     }
-
-    ngx_http_idem_pg_idle(conn);
 }
 
 
@@ -213,7 +200,10 @@ ngx_http_idem_pg_idle(ngx_http_idem_pg_conn_t *conn)
 }
 
 
-/* libpq may change its socket in each step of a connect */
+/*
+ * libpq may change its socket in each step of a connect.  NGX_ERROR: the
+ * connection was dropped.
+ */
 
 ngx_int_t
 ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
@@ -225,7 +215,7 @@ ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
     fd = PQsocket(conn->link);
 
     if (fd == -1) {
-        return NGX_ERROR;
+        goto failed;
     }
 
     c = conn->connection;
@@ -238,7 +228,7 @@ ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
     if (c == NULL) {
         c = ngx_get_connection((ngx_socket_t) fd, ngx_cycle->log);
         if (c == NULL) {
-            return NGX_ERROR;
+            goto failed;
         }
 
         c->data = conn;
@@ -252,14 +242,18 @@ ngx_http_idem_pg_watch_socket(ngx_http_idem_pg_conn_t *conn,
         conn->connection = c;
     }
 
-    if (ngx_http_idem_pg_set_event(c->read, NGX_READ_EVENT, read) != NGX_OK
-        || ngx_http_idem_pg_set_event(c->write, NGX_WRITE_EVENT, write)
-           != NGX_OK)
+    if (ngx_http_idem_pg_set_event(c->read, NGX_READ_EVENT, read) == NGX_OK
+        && ngx_http_idem_pg_set_event(c->write, NGX_WRITE_EVENT, write)
+           == NGX_OK)
     {
-        return NGX_ERROR;
+        return NGX_OK;
     }
 
-    return NGX_OK;
+failed:
+
+    ngx_http_idem_pg_drop(conn, "no event for its socket");
+
+    return NGX_ERROR;
 }
 
 
@@ -357,37 +351,28 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
         return;
     }
 
-    switch (conn->state) {
-
-    case NGX_HTTP_IDEM_PG_CONNECTING:
+    if (conn->state == NGX_HTTP_IDEM_PG_CONNECTING) {
         ngx_http_idem_pg_poll(conn);
         return;
+    }
 
-    case NGX_HTTP_IDEM_PG_SETUP:
-    case NGX_HTTP_IDEM_PG_READY:
+    /* NGX_HTTP_IDEM_PG_SETUP, NGX_HTTP_IDEM_PG_READY */
 
-        if (!ev->write && !ngx_http_idem_pg_consume(conn)) {
+    if (!ev->write) {
+        if (!ngx_http_idem_pg_consume(conn)) {
             return;
         }
 
-        if (!ev->write) {
+        if (conn->state == NGX_HTTP_IDEM_PG_SETUP) {
+            ngx_http_idem_pg_setup_read(conn);
 
-            if (conn->state == NGX_HTTP_IDEM_PG_SETUP) {
-                ngx_http_idem_pg_setup_read(conn);
-
-            } else {
-                ngx_http_idem_pg_batches_read(conn);
-            }
+        } else {
+            ngx_http_idem_pg_batches_read(conn);
         }
+    }
 
-        if (conn->connection == c) {
-            ngx_http_idem_pg_write(conn);
-        }
-
-        return;
-
-    default:
-        return;
+    if (conn->connection == c) {
+        ngx_http_idem_pg_write(conn);
     }
 }
 
@@ -397,21 +382,15 @@ ngx_http_idem_pg_event_handler(ngx_event_t *ev)
 static ngx_uint_t
 ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
 {
-    u_char  *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
-
 #if (NGX_SSL)
-    void    *ssl;
+    void  *ssl;
 
     ssl = conn->pg->tls ? PQsslStruct(conn->link, "OpenSSL") : NULL;
 #endif
 
     conn->last_read = ngx_current_msec;
 
-    for ( ;; ) {
-
-        if (!PQconsumeInput(conn->link)) {
-            break;
-        }
+    while (PQconsumeInput(conn->link)) {
 
 #if (NGX_SSL)
 
@@ -426,13 +405,23 @@ ngx_http_idem_pg_consume(ngx_http_idem_pg_conn_t *conn)
         return 1;
     }
 
-    p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                              PQerrorMessage(conn->link));
-    *p = '\0';
-
-    ngx_http_idem_pg_drop(conn, "%s", text);
+    ngx_http_idem_pg_broken(conn);
 
     return 0;
+}
+
+
+/* drops a connection with libpq's own error */
+
+void
+ngx_http_idem_pg_broken(ngx_http_idem_pg_conn_t *conn)
+{
+    u_char  text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+
+    ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                          PQerrorMessage(conn->link));
+
+    ngx_http_idem_pg_drop(conn, "%s", text);
 }
 
 
@@ -442,7 +431,6 @@ static void
 ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
 {
     conn->state = NGX_HTTP_IDEM_PG_CLOSED;
-    conn->setup = 0;
     conn->timeouts = 0;
 
     if (conn->timer.timer_set) {
@@ -531,11 +519,7 @@ ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn, const char *fmt, ...)
         ngx_http_idem_pg_api->suspect_loss(pg->store, 0, NULL, NULL);
     }
 
-    if (conn->failures
-        >= NGX_HTTP_IDEM_PG_GIVE_UP + pg->servers.nelts)
-    {
-        ngx_http_idem_pg_refuse_waiting(conn, (char *) conn->error);
-    }
+    ngx_http_idem_pg_refuse_waiting(conn);
 }
 
 
@@ -632,9 +616,7 @@ ngx_http_idem_pg_keep_waiting(ngx_http_idem_pg_conn_t *conn)
 
     ngx_add_timer(&conn->timer, pg->connect_timeout);
 
-    if (conn->failures >= NGX_HTTP_IDEM_PG_GIVE_UP + pg->servers.nelts) {
-        ngx_http_idem_pg_refuse_waiting(conn, (char *) conn->error);
-    }
+    ngx_http_idem_pg_refuse_waiting(conn);
 
     return NGX_OK;
 }

@@ -30,7 +30,6 @@
 static void ngx_http_idem_pg_purge_handler(ngx_event_t *ev);
 
 
-#define ngx_http_idem_pg_purge_conn(pg)  (&(pg)->conns[(pg)->nconns - 1])
 
 
 void
@@ -80,7 +79,7 @@ ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
         return;
     }
 
-    conn = ngx_http_idem_pg_purge_conn(pg);
+    conn = &pg->conns[pg->nconns - 1];
 
     if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->batches)
         || ngx_http_idem_pg_call(conn, pg->store->log && !pg->purge_silent

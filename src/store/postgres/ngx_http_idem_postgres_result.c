@@ -38,7 +38,8 @@
 #define NGX_HTTP_IDEM_PG_RUNNING        4
 
 
-static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call);
+static void ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call,
+    int64_t how);
 static const char *ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call);
 static const char *ngx_http_idem_pg_copy_column(ngx_http_idem_op_t *op,
     PGresult *result, int column, ngx_str_t *part);
@@ -127,15 +128,15 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
         return;
     }
 
+    op->error = NULL;
+
     switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_BEGIN:
-        op->error = NULL;
-        ngx_http_idem_pg_begun(call);
+        ngx_http_idem_pg_begun(call, n);
         return;
 
     case NGX_HTTP_IDEM_OP_WATCH:
-        op->error = NULL;
         op->found.left = (ngx_msec_t) n;
         op->result = NGX_HTTP_IDEM_OK;
         return;
@@ -153,7 +154,6 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
         /* fall through */
 
     default: /* renew, release */
-        op->error = NULL;
         op->result = (n == NGX_HTTP_IDEM_PG_DONE)
                      ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_LOST;
         return;
@@ -162,9 +162,8 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
 
 
 static void
-ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
+ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call, int64_t how)
 {
-    int64_t                 how;
     const char             *wrong;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_claim_t   claim;
@@ -174,7 +173,6 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call)
           NGX_HTTP_IDEM_PG_CLAIM + 1 };
 
     op = call->op;
-    how = ngx_http_idem_pg_number(call->result, 0, 0);
 
     op->abandoned = 0;
     op->expired = 0;
@@ -364,7 +362,7 @@ ngx_http_idem_pg_clear(void *data)
 ngx_http_idem_pg_verdict_e
 ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 {
-    const char          *state;
+    const char          *state, *why;
     ngx_http_idem_op_t  *op;
 
     op = call ? call->op : NULL;
@@ -405,6 +403,7 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
         return NGX_HTTP_IDEM_PG_AGAIN;
     }
 
+    why = "";
     op->result = NGX_HTTP_IDEM_ERROR;
 
     if (ngx_strncmp(state, "53", 2) == 0) {         /* disk or memory full */
@@ -419,17 +418,17 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
             op->result = NGX_HTTP_IDEM_FULL;
         }
 
-        ngx_http_idem_pg_explain(op, "there is no room: ", error);
+        why = "there is no room: ";
 
     } else if (ngx_strcmp(state, "55P03") == 0) {
-        ngx_http_idem_pg_explain(op, "the record is locked: ", error);
+        why = "the record is locked: ";
 
     } else if (ngx_strcmp(state, "57014") == 0) {
-        ngx_http_idem_pg_explain(op, "it took too long: ", error);
+        why = "it took too long: ";
 
     } else if (ngx_strcmp(state, "42501") == 0) {
-        ngx_http_idem_pg_explain(op, "the user may not do that: ",
-                                 error);
+        why = "the user may not do that: ";
+
 
         /* the store works, but the user lacks permission: no outage */
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
@@ -437,18 +436,16 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
     } else if (ngx_strcmp(state, "42883") == 0
                && ngx_http_idem_op_is_admin(op))
     {
-        ngx_http_idem_pg_explain(op, "apply sql/install.sql of this "
-                                 "release: ", error);
-
+        why = "apply sql/install.sql of this release: ";
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
 
     } else {
-        ngx_http_idem_pg_explain(op, "", error);
-
         /* malformed JSON would fail again */
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_LOG
                           && ngx_strncmp(state, "22", 2) == 0);
     }
+
+    ngx_http_idem_pg_explain(op, why, error);
 
     return NGX_HTTP_IDEM_PG_FAILED;
 }
@@ -479,6 +476,5 @@ ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
     last = p + sizeof(text) - 1;
 
     p = ngx_slprintf(p, last, "%s", why);
-    p = ngx_http_idem_pg_said(p, last, message ? message : "");
-    *p = '\0';
+    ngx_http_idem_pg_said(p, last, message ? message : "");
 }

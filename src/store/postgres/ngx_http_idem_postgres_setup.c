@@ -39,9 +39,25 @@ static void ngx_http_idem_pg_ready(ngx_http_idem_pg_conn_t *conn);
 static void ngx_http_idem_pg_renew_first(ngx_http_idem_pg_conn_t *conn);
 
 
-#define ngx_http_idem_pg_listening(conn)                                      \
-    ((conn)->listens                                                          \
-     && (conn)->pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY)
+static const char  ngx_http_idem_pg_transaction_settings[] =
+    "SELECT pg_catalog.set_config('synchronous_commit', $1::text, "
+    "true), pg_catalog.set_config('lock_timeout', $2::text, true), "
+    "pg_catalog.set_config('statement_timeout', $3::text, true)";
+
+/* the default of the database may be stricter than "on": keep it */
+
+static const char  ngx_http_idem_pg_session_settings[] =
+    "SELECT pg_catalog.current_setting('transaction_read_only'), "
+    "pg_catalog.set_config('synchronous_commit', "
+    "CASE WHEN $1::text = 'off' THEN 'off' "
+    "WHEN pg_catalog.current_setting('synchronous_commit') = 'off' "
+    "THEN 'on' "
+    "ELSE pg_catalog.current_setting('synchronous_commit') END, "
+    "false), "
+    "pg_catalog.set_config('lock_timeout', $2::text, false), "
+    "pg_catalog.set_config('statement_timeout', $3::text, false), "
+    "pg_catalog.set_config('default_transaction_isolation', "
+    "'read committed', false)";
 
 
 void
@@ -67,10 +83,7 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
 {
     u_char               name[2];
     ngx_uint_t           i;
-    const char          *values[3];
     ngx_http_idem_pg_t  *pg;
-
-    u_char  timeout[NGX_INT_T_LEN + 1], lock_timeout[NGX_INT_T_LEN + 1];
 
     pg = conn->pg;
 
@@ -86,35 +99,15 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
             return NGX_ERROR;
         }
 
-    } else {
-        *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
-        *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
-
-        values[0] = ngx_http_idem_pg_durable(conn) ? "on" : "off";
-        values[1] = (char *) lock_timeout;
-        values[2] = (char *) timeout;
-
-        /* the default of the database may be stricter than "on": keep it */
-
-        if (!PQsendQueryParams(conn->link,
-               "SELECT pg_catalog.current_setting('transaction_read_only'), "
-               "pg_catalog.set_config('synchronous_commit', "
-               "CASE WHEN $1::text = 'off' THEN 'off' "
-               "WHEN pg_catalog.current_setting('synchronous_commit') = 'off' "
-               "THEN 'on' "
-               "ELSE pg_catalog.current_setting('synchronous_commit') END, "
-               "false), "
-               "pg_catalog.set_config('lock_timeout', $2::text, false), "
-               "pg_catalog.set_config('statement_timeout', $3::text, false), "
-               "pg_catalog.set_config('default_transaction_isolation', "
-               "'read committed', false)", 3, NULL, values, NULL, NULL, 0))
-        {
-            return NGX_ERROR;
-        }
+    } else if (ngx_http_idem_pg_settings_send(conn, 1,
+                                              ngx_http_idem_pg_durable(conn))
+               != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
-    if (!PQsendQueryParams(conn->link, pg->version_sql, 0, NULL, NULL, NULL,
-                           NULL, 0))
+    if (!PQsendQueryParams(conn->link, pg->sql[NGX_HTTP_IDEM_PG_STEP_VERSION],
+                           0, NULL, NULL, NULL, NULL, 0))
     {
         return NGX_ERROR;
     }
@@ -131,15 +124,43 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
             }
         }
 
-        if (ngx_http_idem_pg_listening(conn)
-            && !PQsendQueryParams(conn->link, pg->listen_sql, 0, NULL, NULL,
-                                  NULL, NULL, 0))
+        if (conn->listens
+            && !PQsendQueryParams(conn->link,
+                                  pg->sql[NGX_HTTP_IDEM_PG_STEP_LISTEN], 0,
+                                  NULL, NULL, NULL, NULL, 0))
         {
             return NGX_ERROR;
         }
     }
 
     return PQpipelineSync(conn->link) ? NGX_OK : NGX_ERROR;
+}
+
+
+/* settings for the session, or for a single transaction */
+
+ngx_int_t
+ngx_http_idem_pg_settings_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t session, ngx_uint_t durable)
+{
+    const char          *values[3];
+    ngx_http_idem_pg_t  *pg;
+    u_char  timeout[NGX_INT_T_LEN + 1], lock_timeout[NGX_INT_T_LEN + 1];
+
+    pg = conn->pg;
+
+    *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
+    *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
+
+    values[0] = durable ? "on" : "off";
+    values[1] = (char *) lock_timeout;
+    values[2] = (char *) timeout;
+
+    return PQsendQueryParams(conn->link,
+                             session ? ngx_http_idem_pg_session_settings
+                                     : ngx_http_idem_pg_transaction_settings,
+                             3, NULL, values, NULL, NULL, 0)
+           ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -188,8 +209,8 @@ ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn)
 static ngx_int_t
 ngx_http_idem_pg_setup_result(ngx_http_idem_pg_conn_t *conn, PGresult *result)
 {
-    u_char       *p, text[NGX_HTTP_IDEM_PG_ERROR_LEN];
-    const char   *state, *message;
+    u_char       text[NGX_HTTP_IDEM_PG_ERROR_LEN];
+    const char  *state, *message;
 
     switch (PQresultStatus(result)) {
 
@@ -220,10 +241,8 @@ ngx_http_idem_pg_setup_result(ngx_http_idem_pg_conn_t *conn, PGresult *result)
     state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 
-    p = ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                              message ? message
-                                             : PQerrorMessage(conn->link));
-    *p = '\0';
+    ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
+                          message ? message : PQerrorMessage(conn->link));
 
     if (state && (ngx_strcmp(state, "3F000") == 0       /* no such schema */
                   || ngx_strcmp(state, "42883") == 0))  /* no such function */

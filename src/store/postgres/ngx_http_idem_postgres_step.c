@@ -37,7 +37,7 @@ static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
 static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
 
 
-static const char  *ngx_http_idem_pg_texts[] = {
+static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
 
     "SELECT * FROM %V.idempotency_begin($1::bytea,$2::bytea,$3::bytea,"
     "$4::bytea,$5::int8,$6::int8,$7::bool,$8::int8,$9::bool,$10::int2,"
@@ -86,11 +86,9 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 {
     char        *sql;
     size_t       len;
-    ngx_uint_t   i, n;
+    ngx_uint_t   i;
 
-    n = sizeof(ngx_http_idem_pg_texts) / sizeof(const char *);
-
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < NGX_HTTP_IDEM_PG_STEP_N; i++) {
         len = ngx_strlen(ngx_http_idem_pg_texts[i]) + 2 * pg->schema.len;
 
         sql = ngx_pnalloc(cf->pool, len + 1);
@@ -102,15 +100,7 @@ ngx_http_idem_pg_step_conf(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
                       &pg->schema, &pg->schema)
             = '\0';
 
-        if (i < NGX_HTTP_IDEM_PG_STEP_N) {
-            pg->sql[i] = sql;
-
-        } else if (i == NGX_HTTP_IDEM_PG_STEP_N) {
-            pg->version_sql = sql;
-
-        } else {
-            pg->listen_sql = sql;
-        }
+        pg->sql[i] = sql;
     }
 
     return NGX_CONF_OK;
@@ -443,33 +433,4 @@ ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     }
 
     return rc ? NGX_OK : NGX_ERROR;
-}
-
-
-/* settings for a single transaction */
-
-ngx_int_t
-ngx_http_idem_pg_prelude_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_uint_t durable)
-{
-    const char          *values[3];
-    ngx_http_idem_pg_t  *pg;
-
-    u_char  timeout[NGX_INT_T_LEN + 1], lock_timeout[NGX_INT_T_LEN + 1];
-
-    pg = conn->pg;
-
-    *ngx_sprintf(timeout, "%M", pg->timeout) = '\0';
-    *ngx_sprintf(lock_timeout, "%M", pg->lock_timeout) = '\0';
-
-    values[0] = durable ? "on" : "off";
-    values[1] = (char *) lock_timeout;
-    values[2] = (char *) timeout;
-
-    return PQsendQueryParams(conn->link,
-               "SELECT pg_catalog.set_config('synchronous_commit', $1::text, "
-               "true), pg_catalog.set_config('lock_timeout', $2::text, true), "
-               "pg_catalog.set_config('statement_timeout', $3::text, true)",
-               3, NULL, values, NULL, NULL, 0)
-           ? NGX_OK : NGX_ERROR;
 }
