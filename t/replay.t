@@ -465,3 +465,11 @@ is($retry->header('X-Idempotency-Store'), undef, 'not replayed');
 is($retry->header('Idempotent-Replayed'), 'true', 'odd value: kept');
 is($first->header('X-Idempotency-Store'), undef, 'odd value: removed');
 error_log_like(qr/\[warn\] .*"X-Idempotency-Store: soon"/, 'odd value: said');
+
+# without a key, and with a method that is not covered, it is not for the client
+
+$first = http_post("/ok?op=without&${header}off", 'x', {});
+is($first->header('X-Idempotency-Store'), undef, 'no key: removed');
+is($first->header('X-App'), 1, 'no key: the others are there');
+is(http_get("/ok?op=get&${header}60")->header('X-Idempotency-Store'), undef,
+   'another method: removed');
