@@ -110,7 +110,8 @@ post("/ok?op=b$_", new_key()) for 1 .. 5;
 my ($out, $code) = ctl('list');
 
 is($code, 0, 'a list');
-like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +SIZE +TENANT/, 'its head');
+like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +SIZE +TENANT +GROUP *$/m,
+     'its head');
 is(scalar(() = $out =~ /^[0-9a-f]{64} +completed +200 /mg), 5, 'five are over');
 is(scalar(() = $out =~ /^[0-9a-f]{64} +in_progress +- /mg), 1, 'one runs');
 is(scalar(() = ctl('list', '--limit', 2) =~ /^[0-9a-f]{64}/mg), 2, 'a limit');
@@ -264,6 +265,12 @@ my $on = sub {
         or die $!;
     return ($pid, $out);
 };
+
+like(scalar(ctl('list')), qr/ a\?\[2Jb +pay *$/m, 'a tenant and a group');
+
+my $other = http_post('/ok?op=q', 'body', { 'Idempotency-Key' => new_key() });
+my $none = $other->header('X-Record');
+like(scalar(ctl('list')), qr/^$none .* - +pay *$/m, 'a group is no tenant');
 
 my (undef, $list) = $on->('list');
 my $text = do { local $/; <$list> };
