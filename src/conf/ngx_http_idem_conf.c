@@ -158,6 +158,16 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->own = prev->own;
     }
 
+    if (clcf->noname && conf->page == NULL) {
+        conf->page = prev->page;
+        conf->admin = prev->admin;
+        conf->stats = prev->stats;
+
+        if (clcf->lmt_excpt && clcf->handler == NULL) {
+            clcf->handler = conf->page;
+        }
+    }
+
     conf->place = ngx_http_idem_conf_place(clcf, prev->place);
 
     if (clcf->post_action.data) {
@@ -167,6 +177,14 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         if (conf->no_post_action == NULL) {
             return NGX_CONF_ERROR;
         }
+    }
+
+    if (conf->store == NGX_CONF_UNSET_PTR && conf->page) {
+
+        /* a deletion needs no key, and its answer is not to be stored */
+
+        conf->store = NULL;
+        conf->off = 1;
     }
 
     if (conf->store == NGX_CONF_UNSET_PTR) {

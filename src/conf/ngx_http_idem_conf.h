@@ -249,6 +249,7 @@ typedef struct {
                                                             inherited       */
     /* set to off here or in an outer location */
     unsigned                      off:1;
+    ngx_http_handler_pt           page;                  /* figures, admin  */
 
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
