@@ -415,6 +415,7 @@ char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+void ngx_http_idem_default_statuses(ngx_http_idem_statuses_t *statuses);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 /* ..._order.c, ..._pages.c */
