@@ -99,6 +99,14 @@ my $which = admin('GET', "id?key=$key&scope=api")->json;
 is($which->{record}, $id, 'the id of a key');
 is($which->{key_hash}, sha256_hex($key), 'and its hash');
 
+# as it may be sent: quotes, escapes and parameters
+
+my %sent = ("%22$key%22" => $key, "%22$key%22;a=1" => $key,
+            '%22q%5C%22%5C%5Cz%22' => 'q"\\z', '%22open' => '"open');
+
+is(admin('GET', "id?key=$_&scope=api")->json->{key_hash},
+   sha256_hex($sent{$_}), "the key of $_") for sort keys %sent;
+
 unlike($r->body, qr/\Q$key\E|run 1|secret|Set-Cookie|token/i,
        'no key, body, header or token in it');
 is(http_get("/look/records/" . store() . "/$id")->status, 200,

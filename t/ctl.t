@@ -10,6 +10,7 @@ use IdempotencyTest;
 use IdempotencyTest::Admin;
 use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
+use Digest::SHA 'sha256_hex';
 use JSON::PP;
 use IO::Socket::INET;
 use POSIX ();
@@ -80,6 +81,13 @@ like($out, qr/There is no such record/, 'and says so');
 is(post('/ok?op=a', $key)->header('X-Status'), 'EXECUTED', 'it runs again');
 
 # a key in quotes is the same key
+
+my %sent = ('"q\"\\\\z"' => 'q"\\z', '"q";a=1' => 'q', '"q" r' => '"q" r',
+            '"q' => '"q', '""' => '""');
+
+like(scalar(ctl('id', '--key', $_, '--scope', 'api')),
+     qr/^key_hash +@{[ sha256_hex($sent{$_}) ]}$/m, "the key of $_")
+    for sort keys %sent;
 
 my $quoted = '"' . new_key() . '"';
 
