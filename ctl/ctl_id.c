@@ -49,23 +49,59 @@ ctl_hex(const unsigned char *p, size_t len, char *text)
 }
 
 
-/* a key that was sent in quotes is the same as without */
+/*
+ * A key that was sent in quotes is the same as without: its escapes are taken
+ * out, and its parameters do not count.  Any other key is as it is.
+ */
+
+static char *
+ctl_unquote(const char *sent)
+{
+    char        *key, *p;
+    const char  *s;
+
+    key = strdup(sent);
+
+    if (key == NULL) {
+        ctl_say("no memory");
+        exit(CTL_FAILED);
+    }
+
+    if (sent[0] != '"') {
+        return key;
+    }
+
+    p = key;
+
+    for (s = sent + 1; *s && *s != '"'; s++) {
+
+        if (s[0] == '\\' && (s[1] == '"' || s[1] == '\\')) {
+            s++;
+        }
+
+        *p++ = *s;
+    }
+
+    *p = '\0';
+
+    if (p == key || *s != '"' || (s[1] != '\0' && s[1] != ';')) {
+        strcpy(key, sent);
+    }
+
+    return key;
+}
+
 
 void
 ctl_key(char id[65], char hash[65])
 {
     size_t         len;
     EVP_MD_CTX    *md;
-    const char    *key;
+    char          *key;
     unsigned char  sum[32];
 
-    key = o.key;
+    key = ctl_unquote(o.key);
     len = strlen(key);
-
-    if (len > 2 && key[0] == '"' && key[len - 1] == '"') {
-        key++;
-        len -= 2;
-    }
 
     md = EVP_MD_CTX_new();
 
@@ -86,6 +122,7 @@ ctl_key(char id[65], char hash[65])
     ctl_hex(sum, sizeof(sum), hash);
 
     EVP_MD_CTX_free(md);
+    free(key);
 }
 
 

@@ -73,7 +73,7 @@ ctl_row(ctl_json_t *r, int wide)
 
     snprintf(size, sizeof(size), "%8lld", ctl_number(r, "size"));
 
-    printf("%-*.*s  %s%-11.11s%s  %-6.6s  %7s  %7s  %s%-*.*s  %-12.12s\n",
+    printf("%-*.*s  %s%-11.11s%s  %-6.6s  %7s  %7s  %s%-*.*s  %-12.12s",
            wide ? 64 : 12, wide ? 64 : 12, ctl_string(r, "record", "?"),
            ctl_colour(state), state, ctl_colour(NULL),
            ctl_string(r, "status", "-"),
@@ -81,11 +81,17 @@ ctl_row(ctl_json_t *r, int wide)
            ctl_time(ms, left, sizeof(left)), ctl_locks() ? "" : size,
            ctl_locks() ? 10 : 0, ctl_locks() ? 10 : 0,
            ctl_string(r, "host", "-"),
-           ctl_string(r, "tenant", ctl_string(r, "group", "-")));
+           ctl_string(r, "tenant", "-"));
+
+    if (wide) {
+        printf("  %-12.12s", ctl_string(r, "group", "-"));
+    }
+
+    putchar('\n');
 }
 
 
-/* a terminal that is narrow has the beginning of an id */
+/* a terminal that is narrow has the beginning of an id, and no group */
 
 static int
 ctl_wide(void)
@@ -93,7 +99,7 @@ ctl_wide(void)
     struct winsize  w;
 
     return !isatty(1) || ioctl(1, TIOCGWINSZ, &w) == -1 || w.ws_col == 0
-           || w.ws_col >= 132;
+           || w.ws_col >= 143;
 }
 
 
@@ -262,9 +268,10 @@ ctl_page(ctl_json_t *v, int list, int wide, long *n)
         }
 
         if (list && *n == 0) {
-            printf("%-*s  %-11s  %-6s  %7s  %7s  %s  %-12s\n",
+            printf("%-*s  %-11s  %-6s  %7s  %7s  %s  %-12s%s\n",
                    wide ? 64 : 12, "RECORD", "STATE", "STATUS", "AGE", "LEFT",
-                   ctl_locks() ? "HOST      " : "    SIZE", "TENANT");
+                   ctl_locks() ? "HOST      " : "    SIZE", "TENANT",
+                   wide ? "  GROUP       " : "");
         }
 
         (*n)++;

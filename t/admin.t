@@ -99,6 +99,14 @@ my $which = admin('GET', "id?key=$key&scope=api")->json;
 is($which->{record}, $id, 'the id of a key');
 is($which->{key_hash}, sha256_hex($key), 'and its hash');
 
+# as it may be sent: quotes, escapes and parameters
+
+my %sent = ("%22$key%22" => $key, "%22$key%22;a=1" => $key,
+            '%22q%5C%22%5C%5Cz%22' => 'q"\\z', '%22open' => '"open');
+
+is(admin('GET', "id?key=$_&scope=api")->json->{key_hash},
+   sha256_hex($sent{$_}), "the key of $_") for sort keys %sent;
+
 unlike($r->body, qr/\Q$key\E|run 1|secret|Set-Cookie|token/i,
        'no key, body, header or token in it');
 is(http_get("/look/records/" . store() . "/$id")->status, 200,
@@ -511,3 +519,71 @@ for my $when ('at once', 'after its lease') {
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*"idempotency_admin" directive takes a location with a prefix.*nginx\.conf:\d+/
+
+
+
+=== TEST 16: no key where one is required around it
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_required  on;
+    idempotency_scope     api;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+        add_header  X-Status "<$idempotency_status>" always;
+    }
+
+    location = /figures {
+        idempotency_stats  json;
+    }
+--- client
+my $key = new_key();
+post('/ok?op=a', $key);
+
+my $r = admin('DELETE', "records/STORE?key=$key&scope=api");
+
+is($r->status, 200, 'deleted');
+is($r->header('X-Status'), '<>', 'and not covered itself');
+is(post('/ok?op=a', $key)->body, "run 2\n", 'so it runs again');
+is(http_post('/figures', '', {})->status, 405, 'nor for figures');
+is(http_post('/ok?op=a', 'secret body', {})->status, 400, 'but elsewhere');
+
+
+
+=== TEST 17: "if" and "limit_except" are the location around them
+--- config eval
+$::api =~ s/read;/read; if (\$args) { set \$x 1; }/r . <<'_EOC_';
+    location /few/ {
+        idempotency_admin;
+
+        limit_except GET {
+            allow  127.0.0.1;
+            deny   all;
+        }
+    }
+
+    location = /figures {
+        idempotency_stats  json;
+
+        if ($args) {
+            set  $x 1;
+        }
+    }
+_EOC_
+--- client
+my $key = new_key();
+post('/ok?op=a', $key);
+
+my $uri = 'records/' . store() . "?key=$key&scope=api";
+
+is(http_request('DELETE', "/look/$uri", '', {})->status, 403, 'read is read');
+is(http_get('/look/?a=1')->json->{read_only}, JSON::PP::true, 'as it says');
+is(http_get("/few/$uri")->status, 200, 'it is still there');
+is(http_request('DELETE', "/few/$uri", '', {})->json->{deleted}, 1,
+   'deleted by whom limit_except lets in');
+like(http_get('/figures?a=1')->header('Content-Type'), qr{^application/json},
+     'figures of the kind that was asked for');

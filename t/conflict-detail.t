@@ -281,6 +281,22 @@ is_deeply($details->{diff_summary},
           [ { path => '/a"b\\c', change => 'changed',
               old => "x\ny\x01$smile", new => '"\\' } ], 'unharmed');
 
+# of a long string its beginning, also where it is cut within an escape
+
+for my $odd ('x', '\\"', '\\\\', '\\n', '\\u0001') {
+    for my $n (244 .. 251) {
+        my $long = 'x' x $n . $odd . 'x' x 50;
+
+        $details = conflict('/ok', "{\"a\":\"a\\\"b$long\"}", '{"a":1}');
+
+        my ($old) = ($details->{diff_summary}[0]{old}) =~ /^(.*)\.\.\.\z/s;
+        my $whole = JSON::PP->new->allow_nonref->decode("\"a\\\"b$long\"");
+
+        is($old, substr($whole, 0, length $old // ''), "'$odd' at $n");
+        cmp_ok(length $old // '', '>=', 247, "'$odd' at $n: its beginning");
+    }
+}
+
 
 
 === TEST 4: within limits

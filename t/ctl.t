@@ -10,6 +10,7 @@ use IdempotencyTest;
 use IdempotencyTest::Admin;
 use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
+use Digest::SHA 'sha256_hex';
 use JSON::PP;
 use IO::Socket::INET;
 use POSIX ();
@@ -81,6 +82,13 @@ is(post('/ok?op=a', $key)->header('X-Status'), 'EXECUTED', 'it runs again');
 
 # a key in quotes is the same key
 
+my %sent = ('"q\"\\\\z"' => 'q"\\z', '"q";a=1' => 'q', '"q" r' => '"q" r',
+            '"q' => '"q', '""' => '""');
+
+like(scalar(ctl('id', '--key', $_, '--scope', 'api')),
+     qr/^key_hash +@{[ sha256_hex($sent{$_}) ]}$/m, "the key of $_")
+    for sort keys %sent;
+
 my $quoted = '"' . new_key() . '"';
 
 $id = post('/ok?op=q', $quoted)->header('X-Record');
@@ -110,7 +118,8 @@ post("/ok?op=b$_", new_key()) for 1 .. 5;
 my ($out, $code) = ctl('list');
 
 is($code, 0, 'a list');
-like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +SIZE +TENANT/, 'its head');
+like($out, qr/^RECORD +STATE +STATUS +AGE +LEFT +SIZE +TENANT +GROUP *$/m,
+     'its head');
 is(scalar(() = $out =~ /^[0-9a-f]{64} +completed +200 /mg), 5, 'five are over');
 is(scalar(() = $out =~ /^[0-9a-f]{64} +in_progress +- /mg), 1, 'one runs');
 is(scalar(() = ctl('list', '--limit', 2) =~ /^[0-9a-f]{64}/mg), 2, 'a limit');
@@ -264,6 +273,12 @@ my $on = sub {
         or die $!;
     return ($pid, $out);
 };
+
+like(scalar(ctl('list')), qr/ a\?\[2Jb +pay *$/m, 'a tenant and a group');
+
+my $other = http_post('/ok?op=q', 'body', { 'Idempotency-Key' => new_key() });
+my $none = $other->header('X-Record');
+like(scalar(ctl('list')), qr/^$none .* - +pay *$/m, 'a group is no tenant');
 
 my (undef, $list) = $on->('list');
 my $text = do { local $/; <$list> };

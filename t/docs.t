@@ -428,7 +428,7 @@ sub strings {
 
 
 sub kept {
-    my $body = function('default_names');
+    my $body = function('default_statuses');
 
     my ($first, $last) = $body =~ /code = (\d+); code < (\d+);/ or return '';
     my ($out) = $body =~ /released\[\] = \{(.*?)\}/s or return '';

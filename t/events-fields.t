@@ -405,3 +405,12 @@ for ('/', '/pass/') {
     is($retry->read_response->status, 200, 'answered');
 }
 --- no_check_log
+
+
+
+=== TEST 9: a file is the same for every request
+--- config
+    idempotency_log  logs/$host.json;
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*invalid value "logs\/\$host\.json".*no variables.* in .*nginx\.conf:\d+/

@@ -369,6 +369,10 @@ is_replay($first, $retry, 'original');
         idempotency_keep_status  any;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /less/ {
+        idempotency_keep_status  !404 !3xx;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /nearly/ {
         idempotency_keep_status  any !5xx !404;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
@@ -380,12 +384,14 @@ my %kept = (
     '/some' => [ qw(200 201 204 404 500) ],
     '/not-first' => [ qw(200 202) ],
     '/any' => [ qw(200 302 401 403 408 409 429 500 501 502 503 504 599) ],
+    '/less' => [ qw(200 201 400 422) ],
     '/nearly' => [ qw(200 302 401 429) ],
 );
 my %released = (
     '' => [ qw(401 403 407 408 409 423 425 429 500 501 503 507 599) ],
     '/some' => [ qw(202 301 400 403 501 503) ],
     '/not-first' => [ 201 ],
+    '/less' => [ qw(302 401 404 429 500) ],
     '/nearly' => [ qw(500 503 404) ],
 );
 
@@ -465,3 +471,11 @@ is($retry->header('X-Idempotency-Store'), undef, 'not replayed');
 is($retry->header('Idempotent-Replayed'), 'true', 'odd value: kept');
 is($first->header('X-Idempotency-Store'), undef, 'odd value: removed');
 error_log_like(qr/\[warn\] .*"X-Idempotency-Store: soon"/, 'odd value: said');
+
+# without a key, and with a method that is not covered, it is not for the client
+
+$first = http_post("/ok?op=without&${header}off", 'x', {});
+is($first->header('X-Idempotency-Store'), undef, 'no key: removed');
+is($first->header('X-App'), 1, 'no key: the others are there');
+is(http_get("/ok?op=get&${header}60")->header('X-Idempotency-Store'), undef,
+   'another method: removed');

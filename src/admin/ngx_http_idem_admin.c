@@ -67,6 +67,7 @@ ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     ilcf->admin = NGX_HTTP_IDEM_ADMIN_FULL;
+    ilcf->page = ngx_http_idem_admin_handler;
 
     if (cf->args->nelts == 2) {
 

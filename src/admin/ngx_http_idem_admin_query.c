@@ -17,6 +17,7 @@
 
 #include "admin/ngx_http_idem_admin.h"
 #include "canonical/ngx_http_idem_digest.h"
+#include "canonical/ngx_http_idem_key.h"
 
 
 #define NGX_HTTP_IDEM_ADMIN_LIMIT      100
@@ -399,8 +400,14 @@ ngx_int_t
 ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
     ngx_str_t *scope)
 {
-    ngx_int_t  rc;
-    ngx_str_t  fields[2];
+    u_char      *buf;
+    ngx_int_t    rc;
+    ngx_str_t    fields[2], key;
+    const char  *reason;
+
+    static const ngx_http_idem_key_format_t  any = {
+        NGX_HTTP_IDEM_KEY_STRING, 1, NGX_MAX_SIZE_T_VALUE, 0
+    };
 
     rc = ngx_http_idem_admin_arg(r, "key", &fields[1]);
 
@@ -408,15 +415,24 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
         return rc;
     }
 
-    if (fields[1].len > 2 && fields[1].data[0] == '"'
-        && fields[1].data[fields[1].len - 1] == '"')
-    {
-        fields[1].data++;
-        fields[1].len -= 2;
-    }
-
     if (fields[1].len == 0) {
         return NGX_DECLINED;
+    }
+
+    if (fields[1].data[0] == '"') {
+
+        /* as it was sent, with quotes */
+
+        buf = ngx_pnalloc(r->pool, fields[1].len);
+        if (buf == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (ngx_http_idem_key_parse(&any, &fields[1], buf, &key, &reason)
+            == NGX_OK)
+        {
+            fields[1] = key;
+        }
     }
 
     rc = ngx_http_idem_admin_arg(r, "scope", scope);

@@ -94,6 +94,7 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     mcf->stats = 1;
 
     ilcf->stats = NGX_HTTP_IDEM_STATS_BY_ACCEPT;
+    ilcf->page = ngx_http_idem_stats_handler;
 
     if (cf->args->nelts == 2) {
         ilcf->stats = ngx_http_idem_stats_named(&value[1]);

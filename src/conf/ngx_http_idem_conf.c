@@ -158,6 +158,16 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->own = prev->own;
     }
 
+    if (clcf->noname && conf->page == NULL) {
+        conf->page = prev->page;
+        conf->admin = prev->admin;
+        conf->stats = prev->stats;
+
+        if (clcf->lmt_excpt && clcf->handler == NULL) {
+            clcf->handler = conf->page;
+        }
+    }
+
     conf->place = ngx_http_idem_conf_place(clcf, prev->place);
 
     if (clcf->post_action.data) {
@@ -167,6 +177,14 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         if (conf->no_post_action == NULL) {
             return NGX_CONF_ERROR;
         }
+    }
+
+    if (conf->store == NGX_CONF_UNSET_PTR && conf->page) {
+
+        /* a deletion needs no key, and its answer is not to be stored */
+
+        conf->store = NULL;
+        conf->off = 1;
     }
 
     if (conf->store == NGX_CONF_UNSET_PTR) {
@@ -482,18 +500,11 @@ ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 static char *
 ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_str_t   *method;
-    ngx_uint_t   i, code;
+    ngx_str_t  *method;
 
     static ngx_str_t  methods[] = {
         ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
         ngx_string("DELETE")
-    };
-
-    /* of 2xx 3xx 4xx, statuses that may change on a retry */
-
-    static ngx_uint_t  released[] = {
-        401, 403, 407, 408, 409, 423, 425, 429, 0
     };
 
     if (conf->methods == NULL) {
@@ -520,16 +531,31 @@ ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         return NGX_CONF_ERROR;
     }
 
+    ngx_http_idem_default_statuses(conf->keep_status);
+
+    return NGX_CONF_OK;
+}
+
+
+void
+ngx_http_idem_default_statuses(ngx_http_idem_statuses_t *statuses)
+{
+    ngx_uint_t  i, code;
+
+    /* of 2xx 3xx 4xx, statuses that may change on a retry */
+
+    static ngx_uint_t  released[] = {
+        401, 403, 407, 408, 409, 423, 425, 429, 0
+    };
+
     for (code = 200; code < 500; code++) {
-        conf->keep_status->bits[code / 32] |= (uint32_t) 1 << (code % 32);
+        statuses->bits[code / 32] |= (uint32_t) 1 << (code % 32);
     }
 
     for (i = 0; released[i]; i++) {
         code = released[i];
-        conf->keep_status->bits[code / 32] &= ~((uint32_t) 1 << (code % 32));
+        statuses->bits[code / 32] &= ~((uint32_t) 1 << (code % 32));
     }
-
-    return NGX_CONF_OK;
 }
 
 

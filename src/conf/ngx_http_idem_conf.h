@@ -249,6 +249,7 @@ typedef struct {
                                                             inherited       */
     /* set to off here or in an outer location */
     unsigned                      off:1;
+    ngx_http_handler_pt           page;                  /* figures, admin  */
 
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
@@ -414,6 +415,7 @@ char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+void ngx_http_idem_default_statuses(ngx_http_idem_statuses_t *statuses);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 /* ..._order.c, ..._pages.c */

@@ -91,6 +91,10 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return NGX_CONF_ERROR;
         }
 
+    } else if (ngx_http_script_variables_count(&value[1])) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                                 "the name of a file has no variables here");
+
     } else {
         rc = ngx_http_idem_log_file(cf, log, &value[1]);
 

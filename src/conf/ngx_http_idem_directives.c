@@ -501,7 +501,7 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
     ngx_str_t                 *value;
-    ngx_uint_t                 i, pass;
+    ngx_uint_t                 i, n, pass;
     ngx_http_idem_statuses_t  *statuses;
 
     if (ilcf->keep_status != NGX_CONF_UNSET_PTR) {
@@ -518,10 +518,18 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     value = cf->args->elts;
 
     /*
-     * add the kept statuses first, then remove those with "!", in any order
+     * add the kept statuses first, then remove those with "!", in any order;
+     * where there are only these, they are left out of the default
      */
 
+    n = 0;
+
     for (pass = 0; pass < 2; pass++) {
+
+        if (pass == 1 && n == 0) {
+            ngx_http_idem_default_statuses(statuses);
+        }
+
         for (i = 1; i < cf->args->nelts; i++) {
 
             if ((value[i].data[0] == '!') != pass) {
@@ -533,6 +541,8 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             {
                 return NGX_CONF_ERROR;
             }
+
+            n++;
         }
     }
 

@@ -106,6 +106,10 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
             return NGX_ERROR;
         }
 
+        if (ctx && ctx->stage == NGX_HTTP_IDEM_PASS) {
+            ngx_http_idem_hide_store_header(r);
+        }
+
         return ngx_http_next_header_filter(r);
     }
 

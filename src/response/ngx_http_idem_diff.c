@@ -55,6 +55,8 @@ static u_char *ngx_http_idem_diff_value(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
 static u_char *ngx_http_idem_diff_text(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
+static u_char *ngx_http_idem_diff_beginning(u_char *p,
+    const ngx_str_t *text);
 static ngx_uint_t ngx_http_idem_diff_is_json(const ngx_str_t *text);
 static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
     const u_char *last);
@@ -257,6 +259,9 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
         /* already escaped for JSON */
         p = ngx_cpymem(p, text->data + 1, text->len - 2);
 
+    } else if (cut && text->len && text->data[0] == '"') {
+        p = ngx_http_idem_diff_beginning(p, text);
+
     } else if (text->len && text->data[0] == '"') {
         p = ngx_http_idem_diff_escape(p, text->data + 1, last);
 
@@ -286,7 +291,61 @@ ngx_http_idem_diff_text(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
         return ngx_cpymem(p, text->data, text->len);
     }
 
+    if (cut && text->len && text->data[0] == '"') {
+        *p++ = '"';
+        p = ngx_http_idem_diff_beginning(p, text);
+        return ngx_cpymem(p, "...\"", 4);
+    }
+
     return ngx_http_idem_json_quote(p, text);
+}
+
+
+/*
+ * The beginning of a string that was truncated, without its opening quote.
+ * Its characters are escaped for JSON already; the last one may be incomplete.
+ * Only escapes that the canonical form has are taken for such.
+ */
+
+static u_char *
+ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text)
+{
+    size_t   n;
+    u_char  *src, *start, *last;
+
+    start = text->data + 1;
+    last = text->data + text->len;
+
+    for (src = start; src < last; /* void */ ) {
+
+        if (*src != '\\') {
+            src++;
+            continue;
+        }
+
+        p = ngx_http_idem_diff_escape(p, start, src);
+        start = src;
+
+        n = (last - src > 1 && src[1] == 'u') ? 6 : 2;
+
+        if ((size_t) (last - src) < n) {
+            return p;
+        }
+
+        if (n == 2 ? ngx_strchr("\"\\/bfnrt", src[1]) == NULL || src[1] == 0
+                   : (src[2] != '0' || src[3] != '0'
+                      || ngx_hextoi(&src[4], 2) == NGX_ERROR))
+        {
+            src++;
+            continue;
+        }
+
+        p = ngx_cpymem(p, src, n);
+        src += n;
+        start = src;
+    }
+
+    return ngx_http_idem_diff_escape(p, start, last);
 }
 
 

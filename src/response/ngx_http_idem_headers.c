@@ -375,6 +375,40 @@ ngx_http_idem_header_kind(ngx_http_idem_pointed_t *pointed,
 
 
 /*
+ * A request that runs without a record, as one without a key: the application
+ * can't know, and its X-Idempotency-Store is not for the client either.
+ */
+
+void
+ngx_http_idem_hide_store_header(ngx_http_request_t *r)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (ngx_http_idem_header_is(&h[i].key, NGX_HTTP_IDEM_STORE_HEADER)) {
+            h[i].hash = 0;
+        }
+    }
+}
+
+
+/*
  * The application's X-Idempotency-Store: "off", or a TTL in seconds.  It is
  * removed from the response.
  */

@@ -168,6 +168,7 @@ ngx_uint_t ngx_http_idem_hints_write(ngx_http_request_t *r);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_chain_t *ngx_http_idem_piece(ngx_pool_t *pool, size_t size);
+void ngx_http_idem_hide_store_header(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_capture_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_may_range(ngx_http_request_t *r);
