@@ -33,8 +33,6 @@ static ngx_int_t ngx_http_idem_merge_group(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_request_only(ngx_str_t *value);
-static void ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
-    ngx_http_idem_time_t *prev, ngx_msec_t value);
 static void ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
     ngx_http_idem_choice_t *prev, ngx_uint_t value);
 
@@ -109,16 +107,16 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->dedupe = NGX_CONF_UNSET_PTR;
     conf->activity = NGX_CONF_UNSET;
     conf->conflict_detail = NGX_CONF_UNSET_UINT;
-    conf->expired_grace.value = NGX_CONF_UNSET_MSEC;
+    conf->expired_grace.value = NGX_CONF_UNSET_UINT;
     conf->replay_json = NGX_CONF_UNSET_PTR;
     conf->compress = NGX_CONF_UNSET;
-    conf->ttl.value = NGX_CONF_UNSET_MSEC;
+    conf->ttl.value = NGX_CONF_UNSET_UINT;
     conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
-    conf->lease.value = NGX_CONF_UNSET_MSEC;
-    conf->wait.value = NGX_CONF_UNSET_MSEC;
+    conf->lease.value = NGX_CONF_UNSET_UINT;
+    conf->wait.value = NGX_CONF_UNSET_UINT;
     conf->max_waiters.value = NGX_CONF_UNSET_UINT;
-    conf->retry_after.value = NGX_CONF_UNSET_MSEC;
-    conf->max_response.value = NGX_CONF_UNSET_SIZE;
+    conf->retry_after.value = NGX_CONF_UNSET_UINT;
+    conf->max_response.value = NGX_CONF_UNSET_UINT;
     conf->keep_status = NGX_CONF_UNSET_PTR;
     conf->keep_json = NGX_CONF_UNSET_PTR;
     conf->on_store_error.value = NGX_CONF_UNSET_UINT;
@@ -186,51 +184,35 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                              &ngx_http_idem_canonical_default);
     ngx_conf_merge_uint_value(conf->conflict_detail, prev->conflict_detail,
                               NGX_HTTP_IDEM_JSON_DETAIL_OFF);
-    ngx_http_idem_merge_time(&conf->expired_grace, &prev->expired_grace, 0);
+    ngx_http_idem_merge_choice(&conf->expired_grace, &prev->expired_grace, 0);
     ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
 
     if (conf->compress == NGX_CONF_UNSET) {
-        conf->compress = prev->compress;
         conf->compress_min = prev->compress_min;
     }
 
-    if (conf->compress == NGX_CONF_UNSET) {
-        conf->compress = 0;
-    }
-
-    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
-        conf->dedupe = prev->dedupe;
-    }
-
-    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
-        conf->dedupe = NULL;
-    }
-
+    ngx_conf_merge_value(conf->compress, prev->compress, 0);
+    ngx_conf_merge_ptr_value(conf->dedupe, prev->dedupe, NULL);
     ngx_conf_merge_value(conf->activity, prev->activity, 0);
 
-    ngx_http_idem_merge_time(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
+    ngx_http_idem_merge_choice(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
 
     if (conf->ttl_header_max == NGX_CONF_UNSET_MSEC) {
         conf->ttl_header = prev->ttl_header;
         conf->ttl_header_max = prev->ttl_header_max;
     }
 
-    ngx_http_idem_merge_time(&conf->lease, &prev->lease, NGX_HTTP_IDEM_LEASE);
-    ngx_http_idem_merge_time(&conf->wait, &prev->wait,
-                             NGX_HTTP_IDEM_WAIT_TIME);
+    ngx_http_idem_merge_choice(&conf->lease, &prev->lease,
+                               NGX_HTTP_IDEM_LEASE);
+    ngx_http_idem_merge_choice(&conf->wait, &prev->wait,
+                               NGX_HTTP_IDEM_WAIT_TIME);
     ngx_http_idem_merge_choice(&conf->max_waiters, &prev->max_waiters,
                                NGX_HTTP_IDEM_MAX_WAITERS);
-    ngx_http_idem_merge_time(&conf->retry_after, &prev->retry_after,
-                             NGX_HTTP_IDEM_RETRY_AFTER);
+    ngx_http_idem_merge_choice(&conf->retry_after, &prev->retry_after,
+                               NGX_HTTP_IDEM_RETRY_AFTER);
 
-    if (conf->max_response.value == NGX_CONF_UNSET_SIZE) {
-        conf->max_response = prev->max_response;
-    }
-
-    if (conf->max_response.value == NGX_CONF_UNSET_SIZE) {
-        conf->max_response.value = NGX_HTTP_IDEM_MAX_RESPONSE;
-    }
-
+    ngx_http_idem_merge_choice(&conf->max_response, &prev->max_response,
+                               NGX_HTTP_IDEM_MAX_RESPONSE);
     ngx_conf_merge_ptr_value(conf->keep_status, prev->keep_status, NULL);
 
     if (conf->keep_json == NGX_CONF_UNSET_PTR) {
@@ -352,22 +334,6 @@ ngx_http_idem_merge_group(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
 
 static void
-ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
-    ngx_http_idem_time_t *prev, ngx_msec_t value)
-{
-    if (conf->value == NGX_CONF_UNSET_MSEC && conf->complex == NULL) {
-        *conf = *prev;
-    }
-
-    /* also the default if a variable is empty or not a time */
-
-    if (conf->value == NGX_CONF_UNSET_MSEC) {
-        conf->value = value;
-    }
-}
-
-
-static void
 ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
     ngx_http_idem_choice_t *prev, ngx_uint_t value)
 {
@@ -375,7 +341,7 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
         *conf = *prev;
     }
 
-    /* also the default if a variable is empty or none of the choices */
+    /* also the default if a variable is empty or invalid */
 
     if (conf->value == NGX_CONF_UNSET_UINT) {
         conf->value = value;

@@ -26,7 +26,7 @@ static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
-    ngx_str_t *value, const char *name, ngx_http_idem_time_t *t);
+    ngx_str_t *value, const char *name, ngx_http_idem_choice_t *t);
 
 
 /* idempotency_dedupe body | json:<member>,... window=<time> [when=...] */
@@ -257,10 +257,9 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
 
 static char *
 ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
-    const char *name, ngx_http_idem_time_t *t)
+    const char *name, ngx_http_idem_choice_t *t)
 {
     size_t     len;
-    ngx_int_t  n;
     ngx_str_t  s;
 
     len = ngx_strlen(name);
@@ -272,24 +271,10 @@ ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
     s.data = value->data + len;
     s.len = value->len - len;
 
-    if (ngx_http_script_variables_count(&s)) {
-        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (t->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    t->choices = &ngx_http_idem_positive_times;
 
-        return ngx_http_idem_conf_complex(cf, &s, t->complex);
-    }
-
-    n = ngx_parse_time(&s, 0);
-
-    if (n == NGX_ERROR || n == 0) {
-        return NGX_CONF_ERROR;
-    }
-
-    t->value = (ngx_msec_t) n;
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_conf_choose(cf, &s, t) == NGX_OK ? NGX_CONF_OK
+                                                          : NGX_CONF_ERROR;
 }
 
 

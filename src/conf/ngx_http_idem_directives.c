@@ -25,6 +25,26 @@ static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
     ngx_http_idem_statuses_t *statuses, ngx_str_t *value);
 
 
+ngx_http_idem_choices_t  ngx_http_idem_times = {
+    NULL, 0, 0,
+    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+};
+
+
+/* with a TTL or a lease of 0, retries would run again */
+
+ngx_http_idem_choices_t  ngx_http_idem_positive_times = {
+    NULL, 1, 0,
+    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+};
+
+
+ngx_http_idem_choices_t  ngx_http_idem_sizes = {
+    NULL, 0, 0,
+    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE
+};
+
+
 /* a list of method or header names */
 
 char *
@@ -206,7 +226,6 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_int_t                n;
     ngx_str_t               *value;
     ngx_http_idem_choice_t  *c;
 
@@ -220,70 +239,19 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_script_variables_count(&value[1])) {
-        c->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (c->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    switch (ngx_http_idem_conf_choose(cf, &value[1], c)) {
 
-        return ngx_http_idem_conf_complex(cf, &value[1], c->complex);
-    }
+    case NGX_OK:
+        break;
 
-    n = ngx_http_idem_choice_parse(c->choices, &value[1]);
-
-    if (n == NGX_ERROR) {
+    case NGX_DECLINED:
         return ngx_http_idem_conf_invalid(cf, &value[1], c->choices->valid);
+
+    default: /* NGX_ERROR */
+        return NGX_CONF_ERROR;
     }
 
-    c->value = (ngx_uint_t) n;
-
-    return NGX_CONF_OK;
-}
-
-
-/* a time, or variables that evaluate to a time */
-
-char *
-ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    char  *p = conf;
-
-    ngx_int_t              n;
-    ngx_str_t             *value;
-    ngx_http_idem_time_t  *t;
-
-    t = (ngx_http_idem_time_t *) (p + cmd->offset);
-
-    if (t->value != NGX_CONF_UNSET_MSEC || t->complex) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_http_script_variables_count(&value[1])) {
-        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (t->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        return ngx_http_idem_conf_complex(cf, &value[1], t->complex);
-    }
-
-    n = ngx_parse_time(&value[1], 0);
-
-    /* with a TTL or a lease of 0, retries would run again */
-
-    if (n == NGX_ERROR || (n == 0 && cmd->post)) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             cmd->post ? "it is a time above 0, as 24h or "
-                                         "30s or 500ms"
-                                       : "it is a time, as 24h or 30s or "
-                                         "500ms");
-    }
-
-    t->value = (ngx_msec_t) n;
-
-    if (t->value < NGX_HTTP_IDEM_LEASE_MIN
+    if (c->value < NGX_HTTP_IDEM_LEASE_MIN
         && ngx_http_idem_conf_is(&cmd->name, "idempotency_lease"))
     {
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
@@ -295,45 +263,32 @@ ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-char *
-ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+/* NGX_DECLINED: it is none of the choices */
+
+ngx_int_t
+ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_choice_t *c)
 {
-    char  *p = conf;
+    ngx_int_t  n;
 
-    ssize_t                n;
-    ngx_str_t             *value;
-    ngx_http_idem_size_t  *s;
+    if (ngx_http_script_variables_count(value)) {
+        c->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
 
-    s = (ngx_http_idem_size_t *) (p + cmd->offset);
-
-    if (s->value != NGX_CONF_UNSET_SIZE) {
-        return "is duplicate";
+        return c->complex
+               && ngx_http_idem_conf_complex(cf, value, c->complex)
+                  == NGX_CONF_OK
+               ? NGX_OK : NGX_ERROR;
     }
 
-    value = cf->args->elts;
+    n = ngx_http_idem_choice_parse(c->choices, value);
 
-    if (ngx_http_script_variables_count(&value[1])) {
-        s->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (s->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        /* the default if the variable is empty or not a size */
-        s->value = 1024 * 1024;
-
-        return ngx_http_idem_conf_complex(cf, &value[1], s->complex);
+    if (n == NGX_ERROR || (c->choices->unit && n < c->choices->min)) {
+        return NGX_DECLINED;
     }
 
-    n = ngx_parse_size(&value[1]);
+    c->value = (ngx_uint_t) n;
 
-    if (n == NGX_ERROR) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is a size, as 64k or 1m");
-    }
-
-    s->value = (size_t) n;
-
-    return NGX_CONF_OK;
+    return NGX_OK;
 }
 
 

@@ -516,36 +516,6 @@ ngx_http_idem_is_header(ngx_table_elt_t *h, ngx_str_t *name)
 }
 
 
-ngx_msec_t
-ngx_http_idem_time(ngx_http_request_t *r,
-    ngx_http_idem_time_t *t, const char *directive)
-{
-    ngx_int_t  n;
-    ngx_str_t  value;
-
-    if (t->complex == NULL) {
-        return t->value;
-    }
-
-    if (ngx_http_complex_value(r, t->complex, &value) != NGX_OK
-        || value.len == 0)
-    {
-        return t->value;
-    }
-
-    n = ngx_parse_time(&value, 0);
-
-    if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", which is no time; "
-                      "its default is used", directive, &value);
-        return t->value;
-    }
-
-    return (ngx_msec_t) n;
-}
-
-
 /* "failed": the result if the value can't be evaluated */
 
 ngx_uint_t
@@ -554,6 +524,10 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
 {
     ngx_int_t  n;
     ngx_str_t  value;
+
+    static const char  *invalid[] = {
+        NULL, "which is no time", "which is no size"
+    };
 
     if (c->complex == NULL) {
         return c->value;
@@ -572,7 +546,9 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
     if (n == NGX_ERROR) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "\"%s\" evaluates to \"%V\", %s; its default is used",
-                      directive, &value, c->choices->valid);
+                      directive, &value,
+                      c->choices->unit ? invalid[c->choices->unit]
+                                       : c->choices->valid);
         return c->value;
     }
 
@@ -583,10 +559,40 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
 ngx_int_t
 ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
 {
-    ngx_int_t         n;
-    ngx_conf_enum_t  *e;
+    ngx_int_t  n;
 
-    for (e = choices->names; e && e->name.len; e++) {
+    switch (choices->unit) {
+
+    case NGX_HTTP_IDEM_UNIT_TIME:
+        return ngx_parse_time(value, 0);
+
+    case NGX_HTTP_IDEM_UNIT_SIZE:
+        return ngx_parse_size(value);
+
+    default:
+        break;
+    }
+
+    n = choices->names ? ngx_http_idem_conf_enum(choices->names, value)
+                       : NGX_ERROR;
+
+    if (n != NGX_ERROR) {
+        return n;
+    }
+
+    n = ngx_atoi(value->data, value->len);
+
+    return (n >= choices->min && n <= choices->max && choices->max)
+           ? n : NGX_ERROR;
+}
+
+
+/* the value of a name, or NGX_ERROR */
+
+ngx_int_t
+ngx_http_idem_conf_enum(ngx_conf_enum_t *e, ngx_str_t *value)
+{
+    for ( /* void */ ; e->name.len; e++) {
         if (e->name.len == value->len
             && ngx_strncmp(e->name.data, value->data, value->len) == 0)
         {
@@ -594,10 +600,7 @@ ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
         }
     }
 
-    n = ngx_atoi(value->data, value->len);
-
-    return (n >= choices->min && n <= choices->max && choices->max)
-           ? n : NGX_ERROR;
+    return NGX_ERROR;
 }
 
 
@@ -618,34 +621,4 @@ ngx_http_idem_switch(ngx_http_request_t *r, ngx_http_idem_value_t *value)
 
     return s.len && !(s.len == 1 && s.data[0] == '0')
            && !ngx_http_idem_conf_is(&s, "off");
-}
-
-
-size_t
-ngx_http_idem_size(ngx_http_request_t *r,
-    ngx_http_idem_size_t *s, const char *directive)
-{
-    ssize_t    n;
-    ngx_str_t  value;
-
-    if (s->complex == NULL) {
-        return s->value;
-    }
-
-    if (ngx_http_complex_value(r, s->complex, &value) != NGX_OK
-        || value.len == 0)
-    {
-        return s->value;
-    }
-
-    n = ngx_parse_size(&value);
-
-    if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", which is no size; "
-                      "its default is used", directive, &value);
-        return s->value;
-    }
-
-    return (size_t) n;
 }
