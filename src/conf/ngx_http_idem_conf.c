@@ -23,8 +23,8 @@
 #define NGX_HTTP_IDEM_MAX_RESPONSE  (1024 * 1024)
 
 
-static char *ngx_http_idem_default_keys(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
+static ngx_array_t *ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text,
+    size_t size);
 static char *ngx_http_idem_default_values(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static char *ngx_http_idem_default_names(ngx_conf_t *cf,
@@ -270,14 +270,10 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     /* allocate defaults only where the module is enabled */
 
-    if (ngx_http_idem_default_keys(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK)
+    if (ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_body_options(cf, conf) != NGX_OK)
     {
-        return NGX_CONF_ERROR;
-    }
-
-    if (ngx_http_idem_body_options(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -349,97 +345,83 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
 }
 
 
-static char *
-ngx_http_idem_compile(ngx_conf_t *cf, ngx_array_t *values, char *text)
+/* an array of values, or of structures that begin with one */
+
+static ngx_array_t *
+ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text, size_t size)
 {
-    ngx_str_t               s;
+    ngx_array_t            *values;
     ngx_http_idem_value_t  *value;
 
-    s.data = (u_char *) text;
-    s.len = ngx_strlen(text);
-
-    value = ngx_array_push(values);
-    if (value == NULL) {
-        return NGX_CONF_ERROR;
+    values = ngx_array_create(cf->pool, 3, size);
+    if (values == NULL) {
+        return NULL;
     }
 
-    return ngx_http_idem_conf_compile(cf, &s, value);
-}
+    for ( /* void */ ; text->len; text++) {
+        value = ngx_array_push(values);
 
-
-static char *
-ngx_http_idem_default_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    ngx_str_t                    name;
-    ngx_http_idem_key_source_t  *source;
-
-    if (conf->keys) {
-        return NGX_CONF_OK;
+        if (value == NULL
+            || ngx_http_idem_conf_compile(cf, text, value) != NGX_CONF_OK)
+        {
+            return NULL;
+        }
     }
 
-    conf->keys = ngx_array_create(cf->pool, 1,
-                                  sizeof(ngx_http_idem_key_source_t));
-    if (conf->keys == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    source = ngx_array_push(conf->keys);
-    if (source == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    source->member = -1;
-
-    ngx_str_set(&name, "$http_idempotency_key");
-
-    return ngx_http_idem_conf_compile(cf, &name, &source->value);
+    return values;
 }
 
 
 static char *
 ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_array_t  *values;
+    ngx_array_t                 *values;
+    ngx_http_idem_key_source_t  *source;
+
+    static ngx_str_t  key[] = {
+        ngx_string("$http_idempotency_key"), ngx_null_string
+    };
+
+    static ngx_str_t  scope[] = {
+        ngx_string("$host"), ngx_null_string
+    };
+
+    static ngx_str_t  identity[] = {
+        ngx_string("$http_authorization"), ngx_string("$http_x_api_key"),
+#if (NGX_HTTP_SSL)
+        ngx_string("$ssl_client_fingerprint"),
+#endif
+        ngx_null_string
+    };
+
+    if (conf->keys == NULL) {
+        conf->keys = ngx_http_idem_compile(cf, key,
+                                           sizeof(ngx_http_idem_key_source_t));
+        if (conf->keys == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        source = conf->keys->elts;
+        source->member = -1;
+    }
 
     if (conf->scope == NULL) {
-        values = ngx_array_create(cf->pool, 1, sizeof(ngx_http_idem_value_t));
-
-        if (values == NULL
-            || ngx_http_idem_compile(cf, values, "$host")
-               != NGX_CONF_OK)
-        {
+        values = ngx_http_idem_compile(cf, scope,
+                                       sizeof(ngx_http_idem_value_t));
+        if (values == NULL) {
             return NGX_CONF_ERROR;
         }
 
         conf->scope = values->elts;
     }
 
-    if (conf->identity) {
-        return NGX_CONF_OK;
+    if (conf->identity == NULL) {
+        conf->identity = ngx_http_idem_compile(cf, identity,
+                                               sizeof(ngx_http_idem_value_t));
+        if (conf->identity == NULL) {
+            return NGX_CONF_ERROR;
+        }
     }
-
-    values = ngx_array_create(cf->pool, 3, sizeof(ngx_http_idem_value_t));
-
-    if (values == NULL
-        || ngx_http_idem_compile(cf, values, "$http_authorization")
-           != NGX_CONF_OK
-        || ngx_http_idem_compile(cf, values, "$http_x_api_key")
-           != NGX_CONF_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-#if (NGX_HTTP_SSL)
-
-    if (ngx_http_idem_compile(cf, values, "$ssl_client_fingerprint")
-        != NGX_CONF_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-#endif
-
-    conf->identity = values;
 
     return NGX_CONF_OK;
 }
@@ -448,54 +430,38 @@ ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 static char *
 ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_str_t   *method;
-    ngx_uint_t   i, code;
+    ngx_str_t  *method;
 
     static ngx_str_t  methods[] = {
         ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
-        ngx_string("DELETE")
+        ngx_string("DELETE"), ngx_null_string
     };
 
-    /* of 2xx 3xx 4xx, statuses that may change on a retry */
+    /* without the statuses that may change on a retry */
 
-    static ngx_uint_t  released[] = {
-        401, 403, 407, 408, 409, 423, 425, 429, 0
+    static ngx_str_t  kept[] = {
+        ngx_string("2xx"), ngx_string("3xx"), ngx_string("4xx"),
+        ngx_string("!401"), ngx_string("!403"), ngx_string("!407"),
+        ngx_string("!408"), ngx_string("!409"), ngx_string("!423"),
+        ngx_string("!425"), ngx_string("!429")
     };
 
     if (conf->methods == NULL) {
-        conf->methods = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
-        if (conf->methods == NULL) {
-            return NGX_CONF_ERROR;
+        for (method = methods; method->len; method++) {
+            if (ngx_http_idem_conf_part(cf, &conf->methods, method)
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
         }
-
-        method = ngx_array_push_n(conf->methods, 4);
-        if (method == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        ngx_memcpy(method, methods, sizeof(methods));
     }
 
-    if (conf->keep_status) {
-        return NGX_CONF_OK;
-    }
-
-    conf->keep_status = ngx_pcalloc(cf->pool,
-                                    sizeof(ngx_http_idem_statuses_t));
     if (conf->keep_status == NULL) {
-        return NGX_CONF_ERROR;
+        conf->keep_status = ngx_http_idem_conf_statuses(cf, kept,
+                                              sizeof(kept) / sizeof(kept[0]));
     }
 
-    for (code = 200; code < 500; code++) {
-        conf->keep_status->bits[code / 32] |= (uint32_t) 1 << (code % 32);
-    }
-
-    for (i = 0; released[i]; i++) {
-        code = released[i];
-        conf->keep_status->bits[code / 32] &= ~((uint32_t) 1 << (code % 32));
-    }
-
-    return NGX_CONF_OK;
+    return conf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

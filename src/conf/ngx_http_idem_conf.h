@@ -341,6 +341,7 @@ ngx_http_idem_store_t *ngx_http_idem_find_store(
 void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+ngx_int_t ngx_http_idem_own_array(ngx_conf_t *cf, ngx_array_t **array);
 char *ngx_http_idem_check_activity(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
@@ -360,8 +361,9 @@ char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
-ngx_uint_t ngx_http_idem_conf_next(u_char **pos, u_char *last,
-    ngx_str_t *name);
+ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
+    ngx_str_t *text);
+ngx_uint_t ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name);
 char *ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names,
     ngx_str_t *name);
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
@@ -407,6 +409,8 @@ char *ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+ngx_http_idem_statuses_t *ngx_http_idem_conf_statuses(ngx_conf_t *cf,
+    ngx_str_t *value, ngx_uint_t n);
 char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
@@ -466,6 +470,10 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \
      && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
+
+#define ngx_http_idem_conf_same(a, b)                                         \
+    ((a)->len == (b)->len                                                     \
+     && ngx_strncmp((a)->data, (b)->data, (b)->len) == 0)
 
 #define ngx_http_idem_status_kept(s, code)                                    \
     ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)

@@ -24,7 +24,7 @@ static char *ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf,
 static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
-    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list);
 static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
     ngx_str_t *value, const char *name, ngx_http_idem_choice_t *t);
 
@@ -116,27 +116,21 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static char *
 ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
 {
-    u_char     *p, *last;
-    ngx_str_t   name;
+    ngx_str_t  list, name;
 
-    last = value->data + value->len;
-    p = value->data + sizeof("json:") - 1;
-
+    ngx_str_null(&list);
     name.len = 0;
 
-    if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
+    (void) ngx_http_idem_conf_option(value, "json:", &list);
 
-        while (ngx_http_idem_conf_next(&p, last, &name)) {
+    while (ngx_http_idem_conf_next(&list, &name)) {
 
-            if (name.len == 0) {
-                break;
-            }
+        if (name.len == 0) {
+            break;
+        }
 
-            if (ngx_http_idem_conf_member(cf, value, &name)
-                != NGX_CONF_OK)
-            {
-                return NGX_CONF_ERROR;
-            }
+        if (ngx_http_idem_conf_member(cf, value, &name) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -155,55 +149,42 @@ static char *
 ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
 {
+    ngx_str_t  list;
+
     if (ngx_http_idem_conf_is(value, "when=missing")) {
         dedupe->always = 0;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "when=always")) {
+    } else if (ngx_http_idem_conf_is(value, "when=always")) {
         dedupe->always = 1;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "action=replay")) {
+    } else if (ngx_http_idem_conf_is(value, "action=replay")) {
         dedupe->reject = 0;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "action=reject")) {
+    } else if (ngx_http_idem_conf_is(value, "action=reject")) {
         dedupe->reject = 1;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "normalize=url")) {
+    } else if (ngx_http_idem_conf_is(value, "normalize=url")) {
         dedupe->url = 1;
-        return NGX_CONF_OK;
-    }
 
-    if (value->len > 6 && ngx_strncmp(value->data, "strip=", 6) == 0) {
-        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value);
-    }
+    } else if (ngx_http_idem_conf_option(value, "strip=", &list)) {
+        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &list);
 
-    if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
-                                       &dedupe->window)
-        == NGX_CONF_OK)
+    } else if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
+                                              &dedupe->window)
+               != NGX_CONF_OK
+               && ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
+                                                 &dedupe->linger)
+                  != NGX_CONF_OK)
     {
-        return NGX_CONF_OK;
-    }
-
-    if (ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
-                                       &dedupe->linger)
-        == NGX_CONF_OK)
-    {
-        return NGX_CONF_OK;
-    }
-
-    return ngx_http_idem_conf_invalid(cf, value,
+        return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"window=<time>\" or \"linger=<time>\" "
                              "with a time above 0, \"when=missing\" or "
                              "\"when=always\", \"action=replay\" or "
                              "\"action=reject\", \"normalize=url\", or "
                              "\"strip=<argument>,...\"");
+    }
+
+    return NGX_CONF_OK;
 }
 
 
@@ -211,41 +192,29 @@ ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
 
 static char *
 ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
-    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list)
 {
-    u_char     *p, *last, *star;
-    ngx_str_t  *name;
+    u_char     *last, *star;
+    ngx_str_t   name;
 
-    if (dedupe->strip == NULL) {
-        dedupe->strip = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
-        if (dedupe->strip == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
+    while (ngx_http_idem_conf_next(list, &name)) {
+        last = name.data + name.len;
+        star = ngx_strlchr(name.data, last, '*');
 
-    last = value->data + value->len;
-
-    for (p = value->data + sizeof("strip=") - 1; p <= last; p++) {
-
-        name = ngx_array_push(dedupe->strip);
-        if (name == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        for (name->data = p; p < last && *p != ','; p++) { /* void */ }
-
-        name->len = p - name->data;
-
-        star = ngx_strlchr(name->data, p, '*');
-
-        if (name->len == 0 || star == name->data
-            || (star && star != p - 1)
-            || ngx_strlchr(name->data, p, '=')
-            || ngx_strlchr(name->data, p, '&'))
+        if (name.len == 0 || star == name.data
+            || (star && star != last - 1)
+            || ngx_strlchr(name.data, last, '=')
+            || ngx_strlchr(name.data, last, '&'))
         {
             return ngx_http_idem_conf_invalid(cf, value,
                              "it is names of arguments, or how they begin: "
                              "strip=fbclid,utm_*");
+        }
+
+        if (ngx_http_idem_conf_part(cf, &dedupe->strip, &name)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -259,17 +228,11 @@ static char *
 ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
     const char *name, ngx_http_idem_choice_t *t)
 {
-    size_t     len;
     ngx_str_t  s;
 
-    len = ngx_strlen(name);
-
-    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+    if (!ngx_http_idem_conf_option(value, name, &s)) {
         return NGX_CONF_ERROR;
     }
-
-    s.data = value->data + len;
-    s.len = value->len - len;
 
     t->choices = &ngx_http_idem_positive_times;
 
@@ -281,36 +244,24 @@ ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
 ngx_int_t
 ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    u_char                  *p, *last;
     ngx_int_t                n;
-    ngx_str_t                name;
+    ngx_str_t                list, name;
     ngx_uint_t               i, *index;
-    ngx_array_t             *rules;
     ngx_http_idem_dedupe_t  *dedupe;
 
     if (conf->dedupe == NULL) {
         return NGX_OK;
     }
 
-    rules = ngx_array_create(cf->pool, conf->dedupe->nelts,
-                             sizeof(ngx_http_idem_dedupe_t));
-    if (rules == NULL) {
+    if (ngx_http_idem_own_array(cf, &conf->dedupe) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    dedupe = ngx_array_push_n(rules, conf->dedupe->nelts);
-    if (dedupe == NULL) {
-        return NGX_ERROR;
-    }
+    dedupe = conf->dedupe->elts;
 
-    ngx_memcpy(dedupe, conf->dedupe->elts,
-               rules->nelts * sizeof(ngx_http_idem_dedupe_t));
+    for (i = 0; i < conf->dedupe->nelts; i++) {
 
-    conf->dedupe = rules;
-
-    for (i = 0; i < rules->nelts; i++) {
-
-        if (ngx_http_idem_conf_is(&dedupe[i].name, "body")) {
+        if (!ngx_http_idem_conf_option(&dedupe[i].name, "json:", &list)) {
             continue;
         }
 
@@ -319,15 +270,7 @@ ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
             return NGX_ERROR;
         }
 
-        p = dedupe[i].name.data + sizeof("json:") - 1;
-        last = dedupe[i].name.data + dedupe[i].name.len;
-
-        while (p < last) {
-            name.data = p;
-            p = ngx_strlchr(p, last, ',');
-            p = p ? p : last;
-            name.len = p++ - name.data;
-
+        while (ngx_http_idem_conf_next(&list, &name)) {
             n = ngx_http_idem_want(conf->wanted, &name);
             index = ngx_array_push(dedupe[i].members);
 
@@ -414,10 +357,7 @@ ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     activity->size = (size_t) n;
 
-    s.data = value[2].data + 7;
-    s.len = value[2].len - 7;
-
-    n = (value[2].len > 7 && ngx_strncmp(value[2].data, "window=", 7) == 0)
+    n = ngx_http_idem_conf_option(&value[2], "window=", &s)
         ? ngx_parse_time(&s, 0) : NGX_ERROR;
 
     if (n == NGX_ERROR || n == 0) {

@@ -52,9 +52,9 @@ ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_str_t    *value, *name;
-    ngx_uint_t    i, methods;
-    ngx_array_t **names;
+    ngx_str_t     *value;
+    ngx_uint_t     i, methods;
+    ngx_array_t  **names;
 
     names = (ngx_array_t **) (p + cmd->offset);
 
@@ -62,12 +62,7 @@ ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    *names = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                              sizeof(ngx_str_t));
-    if (*names == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
+    *names = NULL;
     methods = (cmd->offset == offsetof(ngx_http_idem_loc_conf_t, methods));
     value = cf->args->elts;
 
@@ -79,12 +74,9 @@ ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                                  : "it is the name of a header");
         }
 
-        name = ngx_array_push(*names);
-        if (name == NULL) {
+        if (ngx_http_idem_conf_part(cf, names, &value[i]) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
-
-        *name = value[i];
     }
 
     return NGX_CONF_OK;
@@ -362,15 +354,8 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is the name of a header");
     }
 
-    if (value[2].len <= 4 || ngx_strncmp(value[2].data, "max=", 4) != 0) {
-        return ngx_http_idem_conf_invalid(cf, &value[2],
-                             "it is \"max=<time>\", as max=7d");
-    }
-
-    s.data = value[2].data + 4;
-    s.len = value[2].len - 4;
-
-    n = ngx_parse_time(&s, 0);
+    n = ngx_http_idem_conf_option(&value[2], "max=", &s)
+        ? ngx_parse_time(&s, 0) : NGX_ERROR;
 
     if (n == NGX_ERROR || n == 0) {
         return ngx_http_idem_conf_invalid(cf, &value[2],
@@ -396,7 +381,7 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t   *value, *type;
+    ngx_str_t   *value;
     ngx_uint_t   i;
 
     if (ilcf->stream != NGX_CONF_UNSET_UINT) {
@@ -417,16 +402,6 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ilcf->stream = NGX_HTTP_IDEM_STREAM_TEE;
 
-    if (cf->args->nelts == 2) {
-        return NGX_CONF_OK;
-    }
-
-    ilcf->stream_types = ngx_array_create(cf->pool, cf->args->nelts - 2,
-                                          sizeof(ngx_str_t));
-    if (ilcf->stream_types == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     for (i = 2; i < cf->args->nelts; i++) {
 
         if (ngx_strlchr(value[i].data, value[i].data + value[i].len, '/')
@@ -436,12 +411,11 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                          "it is a media type, as application/x-ndjson");
         }
 
-        type = ngx_array_push(ilcf->stream_types);
-        if (type == NULL) {
+        if (ngx_http_idem_conf_part(cf, &ilcf->stream_types, &value[i])
+            != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
-
-        *type = value[i];
     }
 
     return NGX_CONF_OK;
@@ -455,43 +429,49 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t                 *value;
-    ngx_uint_t                 i, pass;
-    ngx_http_idem_statuses_t  *statuses;
+    ngx_str_t  *value;
 
     if (ilcf->keep_status != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
     }
 
+    value = cf->args->elts;
+
+    ilcf->keep_status = ngx_http_idem_conf_statuses(cf, &value[1],
+                                                    cf->args->nelts - 1);
+
+    return ilcf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+ngx_http_idem_statuses_t *
+ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
+{
+    ngx_uint_t                 i, pass;
+    ngx_http_idem_statuses_t  *statuses;
+
     statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
     if (statuses == NULL) {
-        return NGX_CONF_ERROR;
+        return NULL;
     }
-
-    ilcf->keep_status = statuses;
-
-    value = cf->args->elts;
 
     /*
      * add the kept statuses first, then remove those with "!", in any order
      */
 
     for (pass = 0; pass < 2; pass++) {
-        for (i = 1; i < cf->args->nelts; i++) {
+        for (i = 0; i < n; i++) {
 
-            if ((value[i].data[0] == '!') != pass) {
-                continue;
-            }
-
-            if (ngx_http_idem_conf_status(cf, statuses, &value[i])
-                != NGX_CONF_OK)
+            if ((value[i].data[0] == '!') == pass
+                && ngx_http_idem_conf_status(cf, statuses, &value[i])
+                   != NGX_CONF_OK)
             {
-                return NGX_CONF_ERROR;
+                return NULL;
             }
         }
     }
 
-    return NGX_CONF_OK;
+    return statuses;
 }
 
 
@@ -513,9 +493,7 @@ ngx_http_idem_conf_status(ngx_conf_t *cf,
         first = 200;
         last = 999;
 
-    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
-               && p[1] == 'x' && p[2] == 'x')
-    {
+    } else if (p[0] >= '2' && p[0] <= '5' && ngx_strcmp(p + 1, "xx") == 0) {
         first = (p[0] - '0') * 100;
         last = first + 99;
 
@@ -558,4 +536,73 @@ ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
 
     return ngx_http_compile_complex_value(&ccv) == NGX_OK
            ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/* of "<name>=<text>", with "=" in the name: whether it is, and the text */
+
+ngx_uint_t
+ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
+{
+    size_t  len;
+
+    len = ngx_strlen(name);
+
+    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+        return 0;
+    }
+
+    text->data = value->data + len;
+    text->len = value->len - len;
+
+    return 1;
+}
+
+
+/* the next name of a list that is separated by commas; 0 after the last one */
+
+ngx_uint_t
+ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name)
+{
+    u_char  *p, *last;
+
+    if (list->data == NULL) {
+        return 0;
+    }
+
+    last = list->data + list->len;
+    p = ngx_strlchr(list->data, last, ',');
+
+    name->data = list->data;
+    name->len = (p ? p : last) - list->data;
+
+    list->data = p ? p + 1 : NULL;
+    list->len = p ? last - list->data : 0;
+
+    return 1;
+}
+
+
+/* adds a name to an array, which may be NULL */
+
+char *
+ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
+{
+    ngx_str_t  *s;
+
+    if (*names == NULL) {
+        *names = ngx_array_create(cf->pool, 8, sizeof(ngx_str_t));
+        if (*names == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    s = ngx_array_push(*names);
+    if (s == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *s = *name;
+
+    return NGX_CONF_OK;
 }

@@ -479,10 +479,7 @@ ngx_http_idem_request_header(ngx_http_request_t *r, ngx_str_t *name,
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (h[i].key.len == name->len
-                && ngx_http_idem_is_header(&h[i], name)
-                && (*n)++ == 0)
-            {
+            if (ngx_http_idem_is_header(&h[i], name) && (*n)++ == 0) {
                 first = &h[i];
             }
         }
@@ -593,9 +590,7 @@ ngx_int_t
 ngx_http_idem_conf_enum(ngx_conf_enum_t *e, ngx_str_t *value)
 {
     for ( /* void */ ; e->name.len; e++) {
-        if (e->name.len == value->len
-            && ngx_strncmp(e->name.data, value->data, value->len) == 0)
-        {
+        if (ngx_http_idem_conf_same(&e->name, value)) {
             return (ngx_int_t) e->value;
         }
     }
