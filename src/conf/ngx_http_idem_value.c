@@ -28,7 +28,7 @@
 static ngx_int_t ngx_http_idem_value_header(ngx_conf_t *cf,
     ngx_str_t *text, ngx_str_t *header);
 static ngx_int_t ngx_http_idem_values_resolve(ngx_conf_t *cf,
-    ngx_array_t *values, size_t size);
+    ngx_array_t *values);
 static ngx_int_t ngx_http_idem_value_resolve(ngx_conf_t *cf,
     ngx_http_idem_value_t *value);
 static ngx_http_variable_t *ngx_http_idem_value_defined(ngx_conf_t *cf,
@@ -137,15 +137,10 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 
     for (i = 0; i < mcf->locations.nelts; i++) {
 
-        if (ngx_http_idem_values_resolve(cf, conf[i]->keys,
-                                   sizeof(ngx_http_idem_key_source_t))
-            != NGX_OK
-            || ngx_http_idem_values_resolve(cf, conf[i]->bypass,
-                                   sizeof(ngx_http_idem_value_t))
-               != NGX_OK
-            || ngx_http_idem_values_resolve(cf, conf[i]->identity,
-                                   sizeof(ngx_http_idem_value_t))
-               != NGX_OK
+        if (ngx_http_idem_values_resolve(cf, conf[i]->keys) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->bypass) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->identity) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->log_fields) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->scope) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->documentation)
                != NGX_OK
@@ -153,10 +148,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
             || ngx_http_idem_value_resolve(cf, conf[i]->required) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->dry_run) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->tenant) != NGX_OK
-            || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK
-            || ngx_http_idem_values_resolve(cf, conf[i]->log_fields,
-                                            sizeof(ngx_http_idem_log_field_t))
-               != NGX_OK)
+            || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -179,7 +171,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 /* the elements have a value as their first member */
 
 static ngx_int_t
-ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values, size_t size)
+ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values)
 {
     u_char      *p;
     ngx_uint_t   i;
@@ -192,7 +184,7 @@ ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values, size_t size)
 
     for (i = 0; i < values->nelts; i++) {
         if (ngx_http_idem_value_resolve(cf,
-                           (ngx_http_idem_value_t *) (p + i * size))
+                           (ngx_http_idem_value_t *) (p + i * values->size))
             != NGX_OK)
         {
             return NGX_ERROR;
