@@ -99,6 +99,10 @@ ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);
 ngx_int_t ngx_http_idem_admin_send(ngx_http_request_t *r,
     ngx_uint_t status, ngx_http_idem_text_t *t);
+ngx_int_t ngx_http_idem_admin_header(ngx_http_request_t *r,
+    ngx_uint_t status, const char *type, off_t len);
+
+/* an empty text; its type is JSON */
 void ngx_http_idem_admin_text(ngx_http_request_t *r,
     ngx_http_idem_text_t *t);
 
@@ -122,7 +126,7 @@ ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);
 ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id,
     u_char *hash, ngx_str_t *scope);
 ngx_uint_t ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
-    ngx_http_idem_entry_t *entry);
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
 
 /* ..._admin_records.c */
 
@@ -135,18 +139,18 @@ void ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
 void ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s);
-void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
-    ngx_http_idem_admin_labels_t *labels);
-void ngx_http_idem_admin_host(ngx_http_idem_store_t *store,
-    ngx_http_idem_admin_labels_t *labels);
+void ngx_http_idem_admin_word(ngx_http_idem_text_t *t, const char *name,
+    const char *word);
+void ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
+    ngx_http_idem_entry_t *entry, ngx_http_idem_admin_labels_t *labels);
 
 /* ..._admin_health.c, ..._admin_events.c */
 
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
 
-/* of an event stream: its header, bytes, and r->write_event_handler */
-ngx_int_t ngx_http_idem_admin_stream(ngx_http_request_t *r);
+/* of an event stream: its type, bytes, and r->write_event_handler */
+#define NGX_HTTP_IDEM_ADMIN_STREAM  "text/event-stream"
 ngx_int_t ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
     u_char *last);
 void ngx_http_idem_follow_write(ngx_http_request_t *r);

@@ -98,7 +98,8 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
     f->at = ngx_http_idem_tap_now();
     ngx_http_idem_tap_follow();
 
-    rc = ngx_http_idem_admin_stream(r);
+    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
+                                    NGX_HTTP_IDEM_ADMIN_STREAM, -1);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
@@ -280,19 +281,6 @@ ngx_http_idem_follow_send(ngx_http_idem_events_t *f, u_char *last)
     f->sent = ngx_current_msec;
 
     return ngx_http_idem_admin_stream_send(f->request, f->buf, last);
-}
-
-
-ngx_int_t
-ngx_http_idem_admin_stream(ngx_http_request_t *r)
-{
-    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = NGX_HTTP_OK;
-    ngx_http_clear_content_length(r);
-
-    return ngx_http_send_header(r);
 }
 
 

@@ -89,11 +89,6 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
         }
 
         ngx_http_idem_health_print(h, store[h->n]);
-        h->n++;
-    }
-
-    if (h->n == 0) {
-        ngx_http_idem_text(&h->text, "{\"stores\":[");
     }
 
     ngx_http_idem_text(&h->text, "],\"status\":\"%s\"}\n",
@@ -141,7 +136,6 @@ static void
 ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store)
 {
-    ngx_str_t   error;
     ngx_uint_t  ok, asked;
 
     ok = (h->op.result != NGX_HTTP_IDEM_ERROR || h->op.bad_record);
@@ -156,9 +150,7 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
                        (ngx_msec_t) (ngx_current_msec - h->op.start));
 
     if (!ok && h->op.error) {
-        error.data = (u_char *) h->op.error;
-        error.len = ngx_strlen(h->op.error);
-        ngx_http_idem_admin_string(&h->text, "error", &error);
+        ngx_http_idem_admin_word(&h->text, "error", h->op.error);
     }
 
     if (store->layers) {
@@ -167,6 +159,8 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     }
 
     ngx_http_idem_text(&h->text, "}");
+
+    h->n++;
 }
 
 
@@ -180,8 +174,6 @@ ngx_http_idem_health_handler(ngx_http_idem_op_t *op)
     c = h->request->connection;
 
     ngx_http_idem_health_print(h, op->store);
-    h->n++;
-
     ngx_http_idem_health_run(h);
 
     /* not in ..._run(): the first may end a request whose handler runs */

@@ -85,12 +85,11 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
     q->limit = NGX_HTTP_IDEM_ADMIN_LIMIT;
 
-    switch (ngx_http_idem_admin_arg(r, "limit", &value)) {
-
-    case NGX_ERROR:
+    if (ngx_http_idem_admin_arg(r, "limit", &value) == NGX_ERROR) {
         return NGX_DECLINED;
+    }
 
-    case NGX_OK:
+    if (value.data) {
         n = ngx_atoi(value.data, value.len);
 
         if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_ADMIN_LIMIT_MAX) {
@@ -101,10 +100,6 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
         }
 
         q->limit = n;
-        break;
-
-    default: /* NGX_DECLINED */
-        break;
     }
 
     return ngx_http_idem_admin_cursor(r, q, rc);
@@ -189,8 +184,6 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
     ngx_str_t   value;
     ngx_uint_t  i;
 
-    ngx_str_null(&value);
-
     if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_ERROR) {
         return NGX_DECLINED;
     }
@@ -217,8 +210,6 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
 
         q->some = 1;
     }
-
-    ngx_str_null(&value);
 
     if (ngx_http_idem_admin_arg(r, "older", &value) == NGX_ERROR) {
         return NGX_DECLINED;
@@ -269,8 +260,6 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r,
 {
     u_char     *p;
     ngx_str_t   value, id, cursor;
-
-    ngx_str_null(&value);
 
     if (ngx_http_idem_admin_arg(r, "cursor", &value) == NGX_ERROR) {
         return NGX_DECLINED;
@@ -325,8 +314,6 @@ ngx_http_idem_admin_dry_run(ngx_http_request_t *r, ngx_uint_t *dry_run)
 {
     ngx_str_t  value;
 
-    value.len = 0;
-
     if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_ERROR) {
         return NGX_ERROR;
     }
@@ -337,7 +324,7 @@ ngx_http_idem_admin_dry_run(ngx_http_request_t *r, ngx_uint_t *dry_run)
 }
 
 
-/* a decoded argument; NGX_DECLINED: not given, and "value" is as it was */
+/* a decoded argument; NGX_DECLINED: not given, and value->data is NULL */
 
 ngx_int_t
 ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
@@ -345,6 +332,8 @@ ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
 {
     u_char     *dst, *src;
     ngx_str_t   arg;
+
+    ngx_str_null(value);
 
     if (ngx_http_arg(r, (u_char *) name, ngx_strlen(name), &arg) != NGX_OK) {
         return NGX_DECLINED;
@@ -443,31 +432,26 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
 
 ngx_uint_t
 ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
-    ngx_http_idem_entry_t *entry)
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
 {
-    uint64_t                       now;
-    ngx_str_t                      hash;
-    ngx_time_t                    *tp;
-    ngx_http_idem_admin_labels_t   labels;
+    ngx_str_t                     hash;
+    ngx_http_idem_admin_labels_t  labels;
 
     if (q->state && q->state != (ngx_uint_t) entry->state) {
         return 0;
     }
 
-    if (q->older) {
-        tp = ngx_timeofday();
-        now = (uint64_t) tp->sec * 1000 + tp->msec;
-
-        if (entry->claim.time + q->older > now) {
-            return 0;
-        }
+    if (q->older
+        && entry->claim.time + q->older > ngx_http_idem_history_now())
+    {
+        return 0;
     }
 
     if (q->group.len == 0 && q->tenant.len == 0 && q->actor.len == 0) {
         return 1;
     }
 
-    ngx_http_idem_admin_labels(entry, &labels);
+    ngx_http_idem_admin_labels(store, entry, &labels);
 
     hash.data = q->actor_hash;
     hash.len = sizeof(q->actor_hash);

@@ -301,7 +301,7 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
                  && ngx_memcmp(entry[a->entry].id, q->after,
                                NGX_HTTP_IDEM_ID_LEN)
                     <= 0)
-                || !ngx_http_idem_admin_match(q, &entry[a->entry]))
+                || !ngx_http_idem_admin_match(q, a->store, &entry[a->entry]))
             {
                 continue;
             }
@@ -393,7 +393,7 @@ ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
         == NGX_OK)
     {
         if (entry) {
-            ngx_http_idem_admin_labels(entry, &labels);
+            ngx_http_idem_admin_labels(a->store, entry, &labels);
 
             ngx_http_idem_admin_label(&line, "group", &labels.group);
             ngx_http_idem_admin_label(&line, "tenant", &labels.tenant);
@@ -420,14 +420,11 @@ ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
                          + 1 + 2 * NGX_HTTP_IDEM_ID_LEN];
     u_char      text[ngx_base64_encoded_length(sizeof(plain))];
     ngx_str_t   src, dst;
-    ngx_uint_t  more;
 
     /* read this slice again, from its beginning or after "after" */
 
-    more = (a->pool != NULL);
-
-    p = more ? ngx_cpymem(plain, a->cursor, a->cursor_len)
-             : ngx_cpymem(plain, a->next, a->next_len);
+    p = a->pool ? ngx_cpymem(plain, a->cursor, a->cursor_len)
+                : ngx_cpymem(plain, a->next, a->next_len);
 
     if (after) {
         *p++ = '~';

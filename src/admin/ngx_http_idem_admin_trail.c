@@ -169,9 +169,6 @@ ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t)
 
     r = t->request;
 
-    ngx_str_null(&follow);
-    ngx_str_null(&after);
-
     rc = ngx_http_idem_trail_time(r, "since", &t->trail.since);
 
     if (rc == NGX_OK) {
@@ -219,30 +216,24 @@ static ngx_int_t
 ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
     uint64_t *time)
 {
-    int          n;
-    ngx_int_t    ms;
-    ngx_str_t    value;
-    ngx_time_t  *tp;
-    struct tm    tm;
-    char         text[sizeof("2026-01-28T10:00:00")];
+    int        n;
+    ngx_int_t  ms;
+    ngx_str_t  value;
+    struct tm  tm;
+    char       text[sizeof("2026-01-28T10:00:00")];
 
-    switch (ngx_http_idem_admin_arg(r, name, &value)) {
-
-    case NGX_ERROR:
+    if (ngx_http_idem_admin_arg(r, name, &value) == NGX_ERROR) {
         return NGX_ERROR;
+    }
 
-    case NGX_DECLINED:
+    if (value.data == NULL) {
         return NGX_OK;
-
-    default: /* NGX_OK */
-        break;
     }
 
     ms = ngx_parse_time(&value, 0);
 
     if (ms != NGX_ERROR) {
-        tp = ngx_timeofday();
-        *time = (uint64_t) tp->sec * 1000 + tp->msec;
+        *time = ngx_http_idem_history_now();
         *time = (uint64_t) ms < *time ? *time - ms : 1;
 
         return NGX_OK;
@@ -568,7 +559,8 @@ ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
 
     r = t->request;
 
-    rc = ngx_http_idem_admin_stream(r);
+    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
+                                    NGX_HTTP_IDEM_ADMIN_STREAM, -1);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return NGX_ERROR;
