@@ -476,12 +476,8 @@ ngx_http_idem_init(ngx_conf_t *cf)
     ngx_http_idem_conf_servers(cf);
 
     if (ngx_http_idem_phases_init(cf) != NGX_OK
-        || ngx_http_idem_values_init(cf) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (ngx_http_idem_waiters_zone(cf) != NGX_OK
+        || ngx_http_idem_values_init(cf) != NGX_OK
+        || ngx_http_idem_waiters_zone(cf) != NGX_OK
         || ngx_http_idem_orphans_zone(cf) != NGX_OK
         || ngx_http_idem_activity_zone(cf) != NGX_OK
         || ngx_http_idem_replays_zone(cf) != NGX_OK)

@@ -77,11 +77,10 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (value[1].len > 7 && ngx_strncmp(value[1].data, "syslog:", 7) == 0) {
         log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
-        if (log->syslog == NULL) {
-            return NGX_CONF_ERROR;
-        }
 
-        if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
+        if (log->syslog == NULL
+            || ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
 
