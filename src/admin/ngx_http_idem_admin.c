@@ -45,6 +45,7 @@ static ngx_int_t ngx_http_idem_admin_method(ngx_http_request_t *r,
     ngx_uint_t methods, const char *allow);
 static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
+static void ngx_http_idem_admin_cleanup(void *data);
 
 
 /* idempotency_admin [read] */
@@ -394,6 +395,53 @@ ngx_http_idem_admin_index(ngx_http_request_t *r)
                        "\"health\"]}\n");
 
     return ngx_http_idem_admin_send(r, NGX_HTTP_OK, &t);
+}
+
+
+void *
+ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
+    ngx_event_handler_pt handler)
+{
+    ngx_http_cleanup_t   *cln;
+    ngx_http_idem_job_t  *job;
+
+    job = ngx_pcalloc(r->pool, size);
+    cln = ngx_http_cleanup_add(r, 0);
+
+    if (job == NULL || cln == NULL) {
+        return NULL;
+    }
+
+    cln->handler = ngx_http_idem_admin_cleanup;
+    cln->data = job;
+
+    job->request = r;
+
+    job->event.handler = handler;
+    job->event.data = job;
+    job->event.log = r->connection->log;
+
+    return job;
+}
+
+
+/* the request ends; its client may have gone */
+
+static void
+ngx_http_idem_admin_cleanup(void *data)
+{
+    ngx_http_idem_job_t  *job = data;
+
+    ngx_http_idem_store_cancel(&job->op);
+
+    if (job->event.timer_set) {
+        ngx_del_timer(&job->event);
+    }
+
+    if (job->pool) {
+        ngx_destroy_pool(job->pool);
+        job->pool = NULL;
+    }
 }
 
 

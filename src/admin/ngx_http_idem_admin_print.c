@@ -28,6 +28,11 @@ static void ngx_http_idem_admin_time(ngx_http_idem_text_t *t,
     const char *name, uint64_t ms);
 
 
+const char  *ngx_http_idem_label_names[] = {
+    "group", "tenant", "actor", "host"
+};
+
+
 static const char  *ngx_http_idem_reason_names[] = {
     "none", "outcome_unknown", "too_large", "stream", "no_room", "evicted",
     "deleted"
@@ -38,9 +43,9 @@ void
 ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
 {
-    uint64_t                      now, original;
-    ngx_uint_t                    replays;
-    ngx_http_idem_admin_labels_t  labels;
+    uint64_t    now, original;
+    ngx_str_t   labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t  i, replays;
 
     now = ngx_http_idem_history_now();
 
@@ -59,12 +64,12 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
         ngx_http_idem_text(t, ",\"status\":%ui", entry->status);
     }
 
-    ngx_http_idem_admin_labels(store, entry, &labels);
+    ngx_http_idem_admin_labels(store, entry, labels);
 
-    ngx_http_idem_admin_string(t, "group", &labels.group);
-    ngx_http_idem_admin_string(t, "tenant", &labels.tenant);
-    ngx_http_idem_admin_string(t, "actor", &labels.actor);
-    ngx_http_idem_admin_string(t, "host", &labels.host);
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
+        ngx_http_idem_admin_string(t, ngx_http_idem_label_names[i],
+                                   &labels[i]);
+    }
 
     ngx_http_idem_admin_time(t, "created", entry->claim.time);
 
@@ -173,20 +178,17 @@ ngx_http_idem_admin_word(ngx_http_idem_text_t *t, const char *name,
 
 void
 ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
-    ngx_http_idem_entry_t *entry, ngx_http_idem_admin_labels_t *labels)
+    ngx_http_idem_entry_t *entry, ngx_str_t *labels)
 {
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_GROUP,
-                        &labels->group);
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_TENANT,
-                        &labels->tenant);
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_ACTOR,
-                        &labels->actor);
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_HOST,
-                        &labels->host);
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
+        ngx_http_idem_label(&entry->details, i, &labels[i]);
+    }
 
     /* records of the embedded store are this host's, with or without labels */
 
-    if (labels->host.len == 0 && store->layers == NULL) {
-        labels->host = ngx_cycle->hostname;
+    if (labels[NGX_HTTP_IDEM_LABEL_HOST].len == 0 && store->layers == NULL) {
+        labels[NGX_HTTP_IDEM_LABEL_HOST] = ngx_cycle->hostname;
     }
 }

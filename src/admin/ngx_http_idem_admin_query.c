@@ -181,7 +181,7 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
 {
     u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t   ms;
-    ngx_str_t   value;
+    ngx_str_t   value, *label;
     ngx_uint_t  i;
 
     if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_ERROR) {
@@ -230,22 +230,27 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
         q->some = 1;
     }
 
-    if (ngx_http_idem_admin_arg(r, "group", &q->group) == NGX_ERROR
-        || ngx_http_idem_admin_arg(r, "tenant", &q->tenant) == NGX_ERROR
-        || ngx_http_idem_admin_arg(r, "actor", &q->actor) == NGX_ERROR)
-    {
-        return NGX_DECLINED;
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
+        label = &q->labels[i];
+
+        if (ngx_http_idem_admin_arg(r, ngx_http_idem_label_names[i], label)
+            == NGX_ERROR)
+        {
+            return NGX_DECLINED;
+        }
+
+        if (label->len) {
+            q->some = 1;
+        }
     }
 
     /* an actor is stored as a hash, and selected by the hash or by name */
 
-    if (q->actor.data) {
-        ngx_http_idem_digest_plain(hash, q->actor.data, q->actor.len);
-        (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
-    }
+    label = &q->labels[NGX_HTTP_IDEM_LABEL_ACTOR];
 
-    if (q->group.len || q->tenant.len || q->actor.len) {
-        q->some = 1;
+    if (label->data) {
+        ngx_http_idem_digest_plain(hash, label->data, label->len);
+        (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
     }
 
     return NGX_OK;
@@ -434,8 +439,8 @@ ngx_uint_t
 ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
 {
-    ngx_str_t                     hash;
-    ngx_http_idem_admin_labels_t  labels;
+    ngx_str_t   hash, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t  i;
 
     if (q->state && q->state != (ngx_uint_t) entry->state) {
         return 0;
@@ -447,19 +452,21 @@ ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
         return 0;
     }
 
-    if (q->group.len == 0 && q->tenant.len == 0 && q->actor.len == 0) {
-        return 1;
-    }
-
-    ngx_http_idem_admin_labels(store, entry, &labels);
+    ngx_http_idem_admin_labels(store, entry, labels);
 
     hash.data = q->actor_hash;
     hash.len = sizeof(q->actor_hash);
 
-    return ngx_http_idem_admin_same(&q->group, &labels.group)
-           && ngx_http_idem_admin_same(&q->tenant, &labels.tenant)
-           && (ngx_http_idem_admin_same(&q->actor, &labels.actor)
-               || ngx_http_idem_admin_same(&hash, &labels.actor));
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
+        if (!ngx_http_idem_admin_same(&q->labels[i], &labels[i])
+            && (i != NGX_HTTP_IDEM_LABEL_ACTOR
+                || !ngx_http_idem_admin_same(&hash, &labels[i])))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 

@@ -253,10 +253,10 @@ static void
 ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     ngx_http_idem_entry_t *entry)
 {
-    ngx_uint_t                     i;
-    ngx_http_idem_tally_t        *tally;
-    ngx_http_idem_longest_t       *longest;
-    ngx_http_idem_admin_labels_t   labels;
+    ngx_str_t                 labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t                i;
+    ngx_http_idem_tally_t    *tally;
+    ngx_http_idem_longest_t  *longest;
 
     tally = &s->tally;
 
@@ -291,13 +291,15 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     ngx_memmove(longest + 1, longest,
                 (tally->nlongest - 1 - i) * sizeof(ngx_http_idem_longest_t));
 
-    ngx_http_idem_admin_labels(s->op.store, entry, &labels);
+    ngx_http_idem_admin_labels(s->op.store, entry, labels);
 
     ngx_memcpy(longest->id, entry->id, NGX_HTTP_IDEM_HISTORY_ID);
     longest->since = entry->claim.time;
 
-    ngx_http_idem_scan_label(longest->group, &labels.group);
-    ngx_http_idem_scan_label(longest->host, &labels.host);
+    ngx_http_idem_scan_label(longest->group,
+                             &labels[NGX_HTTP_IDEM_LABEL_GROUP]);
+    ngx_http_idem_scan_label(longest->host,
+                             &labels[NGX_HTTP_IDEM_LABEL_HOST]);
 }
 
 
