@@ -125,7 +125,7 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
 
     tail = ngx_http_idem_admin_tail(r);
 
-    ngx_str_null(&value);
+    ngx_str_set(&value, "");
 
     if (ngx_http_idem_conf_is(&tail, "records")
         || ngx_http_idem_conf_option(&tail, "records/", &value))
