@@ -353,13 +353,10 @@ ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text, size_t size)
     ngx_array_t            *values;
     ngx_http_idem_value_t  *value;
 
-    values = ngx_array_create(cf->pool, 3, size);
-    if (values == NULL) {
-        return NULL;
-    }
+    values = NULL;
 
     for ( /* void */ ; text->len; text++) {
-        value = ngx_array_push(values);
+        value = ngx_http_idem_conf_add(cf, &values, size);
 
         if (value == NULL
             || ngx_http_idem_conf_compile(cf, text, value) != NGX_CONF_OK)

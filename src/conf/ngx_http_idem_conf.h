@@ -364,6 +364,8 @@ char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
 ngx_uint_t ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name);
+void *ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array,
+    size_t size);
 char *ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names,
     ngx_str_t *name);
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,

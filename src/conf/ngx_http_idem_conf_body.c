@@ -180,22 +180,13 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_str_t                      *value;
     ngx_http_idem_replay_member_t  *member;
 
-    if (ilcf->replay_json == NGX_CONF_UNSET_PTR) {
-        ilcf->replay_json = ngx_array_create(cf->pool, 2,
-                               sizeof(ngx_http_idem_replay_member_t));
-        if (ilcf->replay_json == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
     value = cf->args->elts;
 
-    member = ngx_array_push(ilcf->replay_json);
+    member = ngx_http_idem_conf_add(cf, &ilcf->replay_json,
+                                    sizeof(ngx_http_idem_replay_member_t));
     if (member == NULL) {
         return NGX_CONF_ERROR;
     }
-
-    ngx_memzero(member, sizeof(ngx_http_idem_replay_member_t));
 
     member->member = value[1];
 

@@ -56,20 +56,11 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    if (ilcf->dedupe == NGX_CONF_UNSET_PTR) {
-        ilcf->dedupe = ngx_array_create(cf->pool, 2,
-                                      sizeof(ngx_http_idem_dedupe_t));
-        if (ilcf->dedupe == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    dedupe = ngx_array_push(ilcf->dedupe);
+    dedupe = ngx_http_idem_conf_add(cf, &ilcf->dedupe,
+                                    sizeof(ngx_http_idem_dedupe_t));
     if (dedupe == NULL) {
         return NGX_CONF_ERROR;
     }
-
-    ngx_memzero(dedupe, sizeof(ngx_http_idem_dedupe_t));
 
     if (!ngx_http_idem_conf_is(&value[1], "body")
         && ngx_http_idem_conf_dedupe_members(cf, &value[1])
@@ -265,14 +256,14 @@ ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
             continue;
         }
 
-        dedupe[i].members = ngx_array_create(cf->pool, 2, sizeof(ngx_uint_t));
-        if (dedupe[i].members == NULL) {
-            return NGX_ERROR;
-        }
+        /* another location may have numbered its own copy */
+
+        dedupe[i].members = NULL;
 
         while (ngx_http_idem_conf_next(&list, &name)) {
             n = ngx_http_idem_want(conf->wanted, &name);
-            index = ngx_array_push(dedupe[i].members);
+            index = ngx_http_idem_conf_add(cf, &dedupe[i].members,
+                                           sizeof(ngx_uint_t));
 
             if (n == NGX_ERROR || index == NULL) {
                 return NGX_ERROR;

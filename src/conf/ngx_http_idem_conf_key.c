@@ -50,22 +50,15 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    ilcf->keys = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                                  sizeof(ngx_http_idem_key_source_t));
-    if (ilcf->keys == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        source = ngx_array_push(ilcf->keys);
+        source = ngx_http_idem_conf_add(cf, &ilcf->keys,
+                                        sizeof(ngx_http_idem_key_source_t));
         if (source == NULL) {
             return NGX_CONF_ERROR;
         }
-
-        ngx_memzero(source, sizeof(ngx_http_idem_key_source_t));
 
         name = value[i];
         source->member = -1;

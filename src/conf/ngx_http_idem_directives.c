@@ -62,7 +62,6 @@ ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    *names = NULL;
     methods = (cmd->offset == offsetof(ngx_http_idem_loc_conf_t, methods));
     value = cf->args->elts;
 
@@ -126,16 +125,11 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    *values = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                               sizeof(ngx_http_idem_value_t));
-    if (*values == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        compiled = ngx_array_push(*values);
+        compiled = ngx_http_idem_conf_add(cf, values,
+                                          sizeof(ngx_http_idem_value_t));
 
         if (compiled == NULL
             || ngx_http_idem_conf_compile(cf, &value[i], compiled)
@@ -583,21 +577,36 @@ ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name)
 }
 
 
-/* adds a name to an array, which may be NULL */
+/* adds a zeroed element to an array, which may be NULL or unset */
+
+void *
+ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array, size_t size)
+{
+    void  *element;
+
+    if (*array == NULL || *array == NGX_CONF_UNSET_PTR) {
+        *array = ngx_array_create(cf->pool, 4, size);
+        if (*array == NULL) {
+            return NULL;
+        }
+    }
+
+    element = ngx_array_push(*array);
+
+    if (element) {
+        ngx_memzero(element, size);
+    }
+
+    return element;
+}
+
 
 char *
 ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
 {
     ngx_str_t  *s;
 
-    if (*names == NULL) {
-        *names = ngx_array_create(cf->pool, 8, sizeof(ngx_str_t));
-        if (*names == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    s = ngx_array_push(*names);
+    s = ngx_http_idem_conf_add(cf, names, sizeof(ngx_str_t));
     if (s == NULL) {
         return NGX_CONF_ERROR;
     }

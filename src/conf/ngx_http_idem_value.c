@@ -410,7 +410,9 @@ ngx_http_idem_value_joined(ngx_http_request_t *r, ngx_str_t *header,
 
     for (pass = 0; pass < 2; pass++) {
 
-        for (part = &r->headers_in.headers.part; part; part = part->next) {
+        part = &r->headers_in.headers.part;
+
+        do {
             h = part->elts;
 
             for (i = 0; i < part->nelts; i++) {
@@ -431,7 +433,10 @@ ngx_http_idem_value_joined(ngx_http_request_t *r, ngx_str_t *header,
 
                 p = ngx_cpymem(p, h[i].value.data, h[i].value.len);
             }
-        }
+
+            part = part->next;
+
+        } while (part);
 
         if (pass == 0) {
             p = ngx_pnalloc(r->pool, len);
