@@ -50,7 +50,7 @@ static ngx_conf_enum_t  ngx_http_idem_on_store_error_names[] = {
 
 static ngx_http_idem_choices_t  ngx_http_idem_on_store_error = {
     ngx_http_idem_on_store_error_names, 0, 0,
-    "it is \"fail\" or \"pass\""
+    "it is \"fail\" or \"pass\"", NGX_HTTP_IDEM_UNIT_NONE
 };
 
 
@@ -64,7 +64,7 @@ static ngx_conf_enum_t  ngx_http_idem_unknown_outcome_names[] = {
 
 static ngx_http_idem_choices_t  ngx_http_idem_unknown_outcome = {
     ngx_http_idem_unknown_outcome_names, 0, 0,
-    "it is \"retry\" or \"lease\" or \"hold\""
+    "it is \"retry\" or \"lease\" or \"hold\"", NGX_HTTP_IDEM_UNIT_NONE
 };
 
 
@@ -78,7 +78,7 @@ static ngx_conf_enum_t  ngx_http_idem_conflict_status_names[] = {
 
 static ngx_http_idem_choices_t  ngx_http_idem_conflict_status = {
     ngx_http_idem_conflict_status_names, 0, 0,
-    "it is \"400\" or \"409\" or \"422\""
+    "it is \"400\" or \"409\" or \"422\"", NGX_HTTP_IDEM_UNIT_NONE
 };
 
 
@@ -90,18 +90,15 @@ static ngx_conf_enum_t  ngx_http_idem_replay_status_names[] = {
 
 static ngx_http_idem_choices_t  ngx_http_idem_replay_status = {
     ngx_http_idem_replay_status_names, 200, 599,
-    "it is \"original\" or a status of 200 to 599"
+    "it is \"original\" or a status of 200 to 599", NGX_HTTP_IDEM_UNIT_NONE
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_max_waiters = {
     NULL, 0, NGX_MAX_INT_T_VALUE,
-    "it is a number of 0 or more"
+    "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE
 };
 
-
-/* cmd->post of a time that must be positive */
-#define NGX_HTTP_IDEM_POSITIVE  ((void *) 1)
 
 #define NGX_HTTP_IDEM_ANYWHERE                                                \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
@@ -195,10 +192,10 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_ttl"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_time,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, ttl),
-      NGX_HTTP_IDEM_POSITIVE },
+      &ngx_http_idem_positive_times },
 
     { ngx_string("idempotency_ttl_header"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
@@ -209,24 +206,24 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_expired_grace"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_time,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, expired_grace),
-      NULL },
+      &ngx_http_idem_times },
 
     { ngx_string("idempotency_lease"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_time,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, lease),
-      NGX_HTTP_IDEM_POSITIVE },
+      &ngx_http_idem_positive_times },
 
     { ngx_string("idempotency_wait"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_time,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, wait),
-      NULL },
+      &ngx_http_idem_times },
 
     { ngx_string("idempotency_max_waiters"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
@@ -237,17 +234,17 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
     { ngx_string("idempotency_retry_after"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_time,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, retry_after),
-      NULL },
+      &ngx_http_idem_times },
 
     { ngx_string("idempotency_max_response"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_size,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, max_response),
-      NULL },
+      &ngx_http_idem_sizes },
 
     { ngx_string("idempotency_keep_status"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
@@ -479,12 +476,8 @@ ngx_http_idem_init(ngx_conf_t *cf)
     ngx_http_idem_conf_servers(cf);
 
     if (ngx_http_idem_phases_init(cf) != NGX_OK
-        || ngx_http_idem_values_init(cf) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (ngx_http_idem_waiters_zone(cf) != NGX_OK
+        || ngx_http_idem_values_init(cf) != NGX_OK
+        || ngx_http_idem_waiters_zone(cf) != NGX_OK
         || ngx_http_idem_orphans_zone(cf) != NGX_OK
         || ngx_http_idem_activity_zone(cf) != NGX_OK
         || ngx_http_idem_replays_zone(cf) != NGX_OK)

@@ -345,9 +345,12 @@ sub words {
     my @words = (
         $body =~ /conf_is\(&?\w+(?:\[\w+\])?,\s*"([\w=]+)"\)/g,
         $body =~ /ngx_strncmp\([^,]+, "(\w+[=:])", \d\)/g,
+        $body =~ /conf_option\([^,]+, "(\w+[=:])",/g,
     );
 
-    for my $enum ($body =~ /e = (ngx_http_idem_\w+);/g) {
+    for my $enum ($body =~ /conf_enum\((ngx_http_idem_\w+),/g,
+                  $body =~ /e = (ngx_http_idem_\w+);/g)
+    {
         $sources =~ /ngx_conf_enum_t\s+$enum\[\] = \{(.*?)^\};/ms or next;
         push @words, $1 =~ /ngx_string\("(\w+)"\)/g;
     }
@@ -367,18 +370,18 @@ sub body_of {
 # sources.  Those that the merge leaves to a function are spelled out there.
 
 sub defaults_agree {
+    my ($key, $scope, @identity) = strings('default_values');
+
     my %spelled = (
         idempotency             => 'off',
-        idempotency_key         => strings('default_keys'),
+        idempotency_key         => $key,
         idempotency_key_format  => 'token min='
             . number('NGX_HTTP_IDEM_KEY_MIN') . ' max='
             . number('NGX_HTTP_IDEM_KEY_MAX') . ' quoted=optional',
         idempotency_methods     => join(' ', function('default_names')
                                    =~ /ngx_string\("([A-Z]+)"\)/g),
-        idempotency_scope       => (split ' ', strings('default_values'))[0],
-        idempotency_identity    =>
-            join(' ', grep { $_ ne '$host' }
-                      split ' ', strings('default_values')),
+        idempotency_scope       => $scope,
+        idempotency_identity    => "@identity",
         idempotency_fingerprint => lc(($merge =~ /canonical_default\s*=\s*
                                         \{\s*\w+_FINGERPRINT_([A-Z]+)/x)[0]),
         idempotency_dedupe      => 'off',
@@ -423,18 +426,15 @@ sub function {
 
 
 sub strings {
-    return join ' ', function(shift) =~ /"(\$\w+)"/g;
+    return function(shift) =~ /"(\$\w+)"/g;
 }
 
 
 sub kept {
-    my $body = function('default_statuses');
+    my ($kept) = text('src/conf/ngx_http_idem_directives.c')
+                 =~ /\bkept\[\] = \{(.*?)\}/s or die 'no default statuses';
 
-    my ($first, $last) = $body =~ /code = (\d+); code < (\d+);/ or return '';
-    my ($out) = $body =~ /released\[\] = \{(.*?)\}/s or return '';
-
-    return join ' ', (map { "${_}xx" } $first / 100 .. $last / 100 - 1),
-                     map { "!$_" } grep { $_ } $out =~ /(\d+)/g;
+    return join ' ', $kept =~ /"(!?\d\w\w)"/g;
 }
 
 

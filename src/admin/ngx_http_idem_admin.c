@@ -37,8 +37,6 @@
 
 static ngx_int_t ngx_http_idem_admin_handler(ngx_http_request_t *r);
 static ngx_str_t ngx_http_idem_admin_tail(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_idem_admin_word(ngx_str_t *tail,
-    const char *word);
 static ngx_int_t ngx_http_idem_admin_record(ngx_http_request_t *r,
     ngx_str_t *tail);
 static ngx_int_t ngx_http_idem_admin_stored(ngx_http_request_t *r,
@@ -47,6 +45,7 @@ static ngx_int_t ngx_http_idem_admin_method(ngx_http_request_t *r,
     ngx_uint_t methods, const char *allow);
 static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
+static void ngx_http_idem_admin_cleanup(void *data);
 
 
 /* idempotency_admin [read] */
@@ -102,7 +101,7 @@ static ngx_int_t
 ngx_http_idem_admin_handler(ngx_http_request_t *r)
 {
     ngx_int_t                   rc;
-    ngx_str_t                   tail, value, word;
+    ngx_str_t                   tail, value;
     ngx_http_idem_main_conf_t  *mcf;
 
     rc = ngx_http_discard_request_body(r);
@@ -127,22 +126,20 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
 
     tail = ngx_http_idem_admin_tail(r);
 
-    if (ngx_http_idem_admin_word(&tail, "records")) {
-        return ngx_http_idem_admin_record(r, &tail);
-    }
+    ngx_str_set(&value, "");
 
-    ngx_str_null(&value);
+    if (ngx_http_idem_conf_is(&tail, "records")
+        || ngx_http_idem_conf_option(&tail, "records/", &value))
+    {
+        return ngx_http_idem_admin_record(r, &value);
+    }
 
     if (ngx_http_idem_admin_arg(r, "store", &value) == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (value.data) {
-        word = tail;
-
-        if (ngx_http_idem_admin_word(&word, "events") && word.len == 0) {
-            return ngx_http_idem_admin_stored(r, &value);
-        }
+    if (value.data && ngx_http_idem_conf_is(&tail, "events")) {
+        return ngx_http_idem_admin_stored(r, &value);
     }
 
     rc = ngx_http_idem_admin_method(r, NGX_HTTP_GET|NGX_HTTP_HEAD,
@@ -156,15 +153,15 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
         return ngx_http_idem_admin_index(r);
     }
 
-    if (ngx_http_idem_admin_word(&tail, "id") && tail.len == 0) {
+    if (ngx_http_idem_conf_is(&tail, "id")) {
         return ngx_http_idem_admin_show_id(r);
     }
 
-    if (ngx_http_idem_admin_word(&tail, "health") && tail.len == 0) {
+    if (ngx_http_idem_conf_is(&tail, "health")) {
         return ngx_http_idem_admin_health(r);
     }
 
-    if (ngx_http_idem_admin_word(&tail, "events") && tail.len == 0) {
+    if (ngx_http_idem_conf_is(&tail, "events")) {
         return ngx_http_idem_admin_events(r);
     }
 
@@ -202,30 +199,6 @@ ngx_http_idem_admin_tail(ngx_http_request_t *r)
     }
 
     return tail;
-}
-
-
-/* removes "word" if it is the first segment */
-
-static ngx_uint_t
-ngx_http_idem_admin_word(ngx_str_t *tail, const char *word)
-{
-    size_t  len;
-
-    len = ngx_strlen(word);
-
-    if (tail->len < len || ngx_strncmp(tail->data, word, len) != 0
-        || (tail->len > len && tail->data[len] != '/'))
-    {
-        return 0;
-    }
-
-    len += (tail->len > len);
-
-    tail->data += len;
-    tail->len -= len;
-
-    return 1;
 }
 
 
@@ -426,11 +399,59 @@ ngx_http_idem_admin_index(ngx_http_request_t *r)
 }
 
 
+void *
+ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
+    ngx_event_handler_pt handler)
+{
+    ngx_http_cleanup_t   *cln;
+    ngx_http_idem_job_t  *job;
+
+    job = ngx_pcalloc(r->pool, size);
+    cln = ngx_http_cleanup_add(r, 0);
+
+    if (job == NULL || cln == NULL) {
+        return NULL;
+    }
+
+    cln->handler = ngx_http_idem_admin_cleanup;
+    cln->data = job;
+
+    job->request = r;
+
+    job->event.handler = handler;
+    job->event.data = job;
+    job->event.log = r->connection->log;
+
+    return job;
+}
+
+
+/* the request ends; its client may have gone */
+
+static void
+ngx_http_idem_admin_cleanup(void *data)
+{
+    ngx_http_idem_job_t  *job = data;
+
+    ngx_http_idem_store_cancel(&job->op);
+
+    if (job->event.timer_set) {
+        ngx_del_timer(&job->event);
+    }
+
+    if (job->pool) {
+        ngx_destroy_pool(job->pool);
+        job->pool = NULL;
+    }
+}
+
+
 void
 ngx_http_idem_admin_text(ngx_http_request_t *r, ngx_http_idem_text_t *t)
 {
     ngx_memzero(t, sizeof(ngx_http_idem_text_t));
 
+    t->type = "application/json";
     t->pool = r->pool;
     t->last = &t->first;
 }
@@ -474,13 +495,7 @@ ngx_http_idem_admin_send(ngx_http_request_t *r, ngx_uint_t status,
     t->buf->last_buf = (r == r->main) ? 1 : 0;
     t->buf->last_in_chain = 1;
 
-    ngx_str_set(&r->headers_out.content_type, "application/json");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = status;
-    r->headers_out.content_length_n = t->len;
-
-    rc = ngx_http_send_header(r);
+    rc = ngx_http_idem_admin_header(r, status, t->type, t->len);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
@@ -491,4 +506,21 @@ ngx_http_idem_admin_send(ngx_http_request_t *r, ngx_uint_t status,
     /* NGX_AGAIN: nginx sends the rest once the request is finalized */
 
     return (rc == NGX_AGAIN) ? NGX_OK : rc;
+}
+
+
+/* "len" is -1 if it is not known */
+
+ngx_int_t
+ngx_http_idem_admin_header(ngx_http_request_t *r, ngx_uint_t status,
+    const char *type, off_t len)
+{
+    r->headers_out.content_type.data = (u_char *) type;
+    r->headers_out.content_type.len = ngx_strlen(type);
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = status;
+    r->headers_out.content_length_n = len;
+
+    return ngx_http_send_header(r);
 }

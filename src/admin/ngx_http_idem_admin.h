@@ -42,9 +42,8 @@ typedef struct {
     unsigned                dry_run:1;
     ngx_uint_t              state;              /* 0: any                   */
     ngx_msec_t              older;
-    ngx_str_t               group;              /* empty: any               */
-    ngx_str_t               tenant;
-    ngx_str_t               actor;
+    ngx_str_t               labels[NGX_HTTP_IDEM_LABEL_N];
+                                                /* empty: any               */
     u_char                  actor_hash[2 * NGX_HTTP_IDEM_ID_LEN];
     ngx_uint_t              limit;
     ngx_str_t               cursor;             /* of the store             */
@@ -54,26 +53,24 @@ typedef struct {
 } ngx_http_idem_admin_query_t;
 
 
-/* labels of a record; empty if it has none */
-
-typedef struct {
-    ngx_str_t               group;
-    ngx_str_t               tenant;
-    ngx_str_t               actor;
-    ngx_str_t               host;
-} ngx_http_idem_admin_labels_t;
-
+/* what all requests have that are answered later */
 
 typedef struct {
     ngx_http_request_t           *request;
+    ngx_http_idem_op_t            op;
+    ngx_pool_t                   *pool;          /* of a slice              */
+    ngx_event_t                   event;         /* resumes after a pause   */
+} ngx_http_idem_job_t;
+
+
+typedef struct {
+    ngx_http_idem_job_t           job;
     ngx_http_idem_store_t        *store;
     ngx_http_idem_admin_query_t   query;
     ngx_http_idem_text_t          text;
-    ngx_http_idem_op_t            op;
     ngx_http_idem_list_t          list;          /* of a slice              */
     ngx_http_idem_list_t          removed;       /* a record of the slice
                                                     that was removed        */
-    ngx_pool_t                   *pool;          /* of a slice              */
     u_char                        cursor[NGX_HTTP_IDEM_CURSOR_MAX];
     size_t                        cursor_len;    /* of this slice           */
     u_char                        next[NGX_HTTP_IDEM_CURSOR_MAX];
@@ -82,7 +79,6 @@ typedef struct {
     ngx_uint_t                    n;             /* records in the response */
     ngx_uint_t                    slices;        /* since the last pause    */
     ngx_msec_t                    start;
-    ngx_event_t                   event;         /* resumes after a pause   */
     unsigned                      remove:1;
     unsigned                      removing:1;    /* a removal is pending    */
     unsigned                      failed:1;      /* the slice: see "op"     */
@@ -94,11 +90,19 @@ typedef struct {
 char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
+/* a structure of that size that begins with a job; NULL: no memory */
+void *ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
+    ngx_event_handler_pt handler);
+
 /* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);
 ngx_int_t ngx_http_idem_admin_send(ngx_http_request_t *r,
     ngx_uint_t status, ngx_http_idem_text_t *t);
+ngx_int_t ngx_http_idem_admin_header(ngx_http_request_t *r,
+    ngx_uint_t status, const char *type, off_t len);
+
+/* an empty text; its type is JSON */
 void ngx_http_idem_admin_text(ngx_http_request_t *r,
     ngx_http_idem_text_t *t);
 
@@ -122,7 +126,7 @@ ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);
 ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id,
     u_char *hash, ngx_str_t *scope);
 ngx_uint_t ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
-    ngx_http_idem_entry_t *entry);
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
 
 /* ..._admin_records.c */
 
@@ -135,18 +139,20 @@ void ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
 void ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s);
-void ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
-    ngx_http_idem_admin_labels_t *labels);
-void ngx_http_idem_admin_host(ngx_http_idem_store_t *store,
-    ngx_http_idem_admin_labels_t *labels);
+void ngx_http_idem_admin_word(ngx_http_idem_text_t *t, const char *name,
+    const char *word);
+
+/* NGX_HTTP_IDEM_LABEL_N labels of a record; empty if it has none */
+void ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
+    ngx_http_idem_entry_t *entry, ngx_str_t *labels);
 
 /* ..._admin_health.c, ..._admin_events.c */
 
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
 
-/* of an event stream: its header, bytes, and r->write_event_handler */
-ngx_int_t ngx_http_idem_admin_stream(ngx_http_request_t *r);
+/* of an event stream: its type, bytes, and r->write_event_handler */
+#define NGX_HTTP_IDEM_ADMIN_STREAM  "text/event-stream"
 ngx_int_t ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
     u_char *last);
 void ngx_http_idem_follow_write(ngx_http_request_t *r);
@@ -156,6 +162,9 @@ void ngx_http_idem_follow_write(ngx_http_request_t *r);
 /* GET and DELETE of events?store= */
 ngx_int_t ngx_http_idem_admin_trail(ngx_http_request_t *r,
     ngx_http_idem_store_t *store);
+
+
+extern const char  *ngx_http_idem_label_names[];
 
 
 #endif /* _NGX_HTTP_IDEM_ADMIN_H_INCLUDED_ */

@@ -32,8 +32,7 @@
 
 
 typedef struct {
-    ngx_http_request_t   *request;
-    ngx_event_t           event;
+    ngx_http_idem_job_t   job;
     uint64_t              at;
     u_char               *buf;
     ngx_msec_t            sent;
@@ -51,7 +50,6 @@ static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_events_t *f,
 static ngx_int_t ngx_http_idem_follow_select(ngx_http_idem_events_t *f);
 static ngx_uint_t ngx_http_idem_follow_match(ngx_http_idem_events_t *f,
     u_char *p, size_t len);
-static void ngx_http_idem_follow_cleanup(void *data);
 
 
 ngx_int_t
@@ -59,17 +57,13 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 {
     u_char                  *p;
     ngx_int_t                rc;
-    ngx_http_cleanup_t      *cln;
     ngx_http_idem_events_t  *f;
 
-    f = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_events_t));
-    cln = ngx_http_cleanup_add(r, 0);
-
-    if (f == NULL || cln == NULL) {
+    f = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_events_t),
+                                ngx_http_idem_follow_poll);
+    if (f == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-
-    f->request = r;
 
     rc = ngx_http_idem_follow_select(f);
 
@@ -88,17 +82,11 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    cln->handler = ngx_http_idem_follow_cleanup;
-    cln->data = f;
-
-    f->event.handler = ngx_http_idem_follow_poll;
-    f->event.data = f;
-    f->event.log = r->connection->log;
-
     f->at = ngx_http_idem_tap_now();
     ngx_http_idem_tap_follow();
 
-    rc = ngx_http_idem_admin_stream(r);
+    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
+                                    NGX_HTTP_IDEM_ADMIN_STREAM, -1);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
@@ -116,7 +104,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
 
     /* not cancelable: a worker that shuts down ends the request first */
 
-    ngx_add_timer(&f->event, NGX_HTTP_IDEM_FOLLOW_POLL);
+    ngx_add_timer(&f->job.event, NGX_HTTP_IDEM_FOLLOW_POLL);
 
     return NGX_DONE;
 }
@@ -138,7 +126,7 @@ ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
     f->word.data = f->word_data;
     f->other.data = f->other_data;
 
-    rc = ngx_http_idem_admin_arg(f->request, "record", &value);
+    rc = ngx_http_idem_admin_arg(f->job.request, "record", &value);
 
     if (rc == NGX_ERROR) {
         return NGX_ERROR;
@@ -156,7 +144,7 @@ ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
         return NGX_OK;
     }
 
-    rc = ngx_http_idem_admin_key(f->request, id, hash, &scope);
+    rc = ngx_http_idem_admin_key(f->job.request, id, hash, &scope);
 
     if (rc == NGX_ERROR) {
         return NGX_ERROR;
@@ -195,7 +183,7 @@ ngx_http_idem_follow_poll(ngx_event_t *ev)
     ngx_http_idem_events_t  *f;
 
     f = ev->data;
-    r = f->request;
+    r = f->job.request;
     c = r->connection;
 
     if (ngx_exiting || ngx_terminate) {
@@ -279,20 +267,7 @@ ngx_http_idem_follow_send(ngx_http_idem_events_t *f, u_char *last)
 {
     f->sent = ngx_current_msec;
 
-    return ngx_http_idem_admin_stream_send(f->request, f->buf, last);
-}
-
-
-ngx_int_t
-ngx_http_idem_admin_stream(ngx_http_request_t *r)
-{
-    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = NGX_HTTP_OK;
-    ngx_http_clear_content_length(r);
-
-    return ngx_http_send_header(r);
+    return ngx_http_idem_admin_stream_send(f->job.request, f->buf, last);
 }
 
 
@@ -327,16 +302,5 @@ ngx_http_idem_follow_write(ngx_http_request_t *r)
         || ngx_handle_write_event(r->connection->write, 0) != NGX_OK)
     {
         ngx_http_finalize_request(r, NGX_ERROR);
-    }
-}
-
-
-static void
-ngx_http_idem_follow_cleanup(void *data)
-{
-    ngx_http_idem_events_t  *f = data;
-
-    if (f->event.timer_set) {
-        ngx_del_timer(&f->event);
     }
 }

@@ -22,9 +22,8 @@
 
 
 typedef struct {
-    ngx_http_request_t        *request;
+    ngx_http_idem_job_t        job;
     ngx_http_idem_text_t       text;
-    ngx_http_idem_op_t         op;
     ngx_http_idem_list_t       list;
     ngx_uint_t                 n;               /* index of the store       */
     ngx_uint_t                 failed;
@@ -37,26 +36,17 @@ static ngx_int_t ngx_http_idem_health_submit(ngx_http_idem_health_t *h,
 static void ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_health_handler(ngx_http_idem_op_t *op);
-static void ngx_http_idem_health_cleanup(void *data);
 
 
 ngx_int_t
 ngx_http_idem_admin_health(ngx_http_request_t *r)
 {
-    ngx_http_cleanup_t      *cln;
     ngx_http_idem_health_t  *h;
 
-    h = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_health_t));
-    cln = ngx_http_cleanup_add(r, 0);
-
-    if (h == NULL || cln == NULL) {
+    h = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_health_t), NULL);
+    if (h == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-
-    cln->handler = ngx_http_idem_health_cleanup;
-    cln->data = h;
-
-    h->request = r;
 
     ngx_http_idem_admin_text(r, &h->text);
 
@@ -77,7 +67,7 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
     ngx_http_idem_store_t      **store;
     ngx_http_idem_main_conf_t   *mcf;
 
-    r = h->request;
+    r = h->job.request;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
     store = mcf->stores.elts;
@@ -89,11 +79,6 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
         }
 
         ngx_http_idem_health_print(h, store[h->n]);
-        h->n++;
-    }
-
-    if (h->n == 0) {
-        ngx_http_idem_text(&h->text, "{\"stores\":[");
     }
 
     ngx_http_idem_text(&h->text, "],\"status\":\"%s\"}\n",
@@ -112,15 +97,15 @@ ngx_http_idem_health_submit(ngx_http_idem_health_t *h,
 {
     ngx_http_idem_op_t  *op;
 
-    op = &h->op;
+    op = &h->job.op;
 
     ngx_memzero(op, sizeof(ngx_http_idem_op_t));
 
     op->kind = NGX_HTTP_IDEM_OP_GET;
     op->store = store;
     op->list = &h->list;
-    op->pool = h->request->pool;
-    op->log = h->request->connection->log;
+    op->pool = h->job.request->pool;
+    op->log = h->job.request->connection->log;
     op->handler = ngx_http_idem_health_handler;
     op->data = h;
 
@@ -141,11 +126,10 @@ static void
 ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store)
 {
-    ngx_str_t   error;
     ngx_uint_t  ok, asked;
 
-    ok = (h->op.result != NGX_HTTP_IDEM_ERROR || h->op.bad_record);
-    asked = (h->op.error != ngx_http_idem_no_admin);
+    ok = (h->job.op.result != NGX_HTTP_IDEM_ERROR || h->job.op.bad_record);
+    asked = (h->job.op.error != ngx_http_idem_no_admin);
 
     h->failed += (asked && !ok);
 
@@ -153,12 +137,10 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
                        "\"duration_ms\":%M",
                        h->n ? "," : "{\"stores\":[", &store->name,
                        ok ? "true" : asked ? "false" : "null",
-                       (ngx_msec_t) (ngx_current_msec - h->op.start));
+                       (ngx_msec_t) (ngx_current_msec - h->job.op.start));
 
-    if (!ok && h->op.error) {
-        error.data = (u_char *) h->op.error;
-        error.len = ngx_strlen(h->op.error);
-        ngx_http_idem_admin_string(&h->text, "error", &error);
+    if (!ok && h->job.op.error) {
+        ngx_http_idem_admin_word(&h->text, "error", h->job.op.error);
     }
 
     if (store->layers) {
@@ -167,6 +149,8 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     }
 
     ngx_http_idem_text(&h->text, "}");
+
+    h->n++;
 }
 
 
@@ -177,23 +161,12 @@ ngx_http_idem_health_handler(ngx_http_idem_op_t *op)
     ngx_http_idem_health_t  *h;
 
     h = op->data;
-    c = h->request->connection;
+    c = h->job.request->connection;
 
     ngx_http_idem_health_print(h, op->store);
-    h->n++;
-
     ngx_http_idem_health_run(h);
 
     /* not in ..._run(): the first may end a request whose handler runs */
 
     ngx_http_run_posted_requests(c);
-}
-
-
-static void
-ngx_http_idem_health_cleanup(void *data)
-{
-    ngx_http_idem_health_t  *h = data;
-
-    ngx_http_idem_store_cancel(&h->op);
 }

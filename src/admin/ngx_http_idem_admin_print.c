@@ -28,6 +28,11 @@ static void ngx_http_idem_admin_time(ngx_http_idem_text_t *t,
     const char *name, uint64_t ms);
 
 
+const char  *ngx_http_idem_label_names[] = {
+    "group", "tenant", "actor", "host"
+};
+
+
 static const char  *ngx_http_idem_reason_names[] = {
     "none", "outcome_unknown", "too_large", "stream", "no_room", "evicted",
     "deleted"
@@ -38,13 +43,11 @@ void
 ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
 {
-    uint64_t                       now, original;
-    ngx_uint_t                     replays;
-    ngx_time_t                    *tp;
-    ngx_http_idem_admin_labels_t   labels;
+    uint64_t    now, original;
+    ngx_str_t   labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t  i, replays;
 
-    tp = ngx_timeofday();
-    now = (uint64_t) tp->sec * 1000 + tp->msec;
+    now = ngx_http_idem_history_now();
 
     ngx_http_idem_text(t, "{\"record\":\"%*xs\",\"store\":\"%V\","
                        "\"state\":\"%s\"",
@@ -61,13 +64,12 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
         ngx_http_idem_text(t, ",\"status\":%ui", entry->status);
     }
 
-    ngx_http_idem_admin_labels(entry, &labels);
-    ngx_http_idem_admin_host(store, &labels);
+    ngx_http_idem_admin_labels(store, entry, labels);
 
-    ngx_http_idem_admin_string(t, "group", &labels.group);
-    ngx_http_idem_admin_string(t, "tenant", &labels.tenant);
-    ngx_http_idem_admin_string(t, "actor", &labels.actor);
-    ngx_http_idem_admin_string(t, "host", &labels.host);
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
+        ngx_http_idem_admin_string(t, ngx_http_idem_label_names[i],
+                                   &labels[i]);
+    }
 
     ngx_http_idem_admin_time(t, "created", entry->claim.time);
 
@@ -124,8 +126,7 @@ void
 ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s)
 {
-    u_char      c;
-    u_char      buf[6 * NGX_HTTP_IDEM_ADMIN_STRING], *p;
+    u_char      c, buf[6 * NGX_HTTP_IDEM_ADMIN_STRING], *p, *start;
     ngx_uint_t  i;
 
     if (s->len == 0) {
@@ -152,45 +153,42 @@ ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     /* in parts, since ..._text() prints a limited length at once */
 
     ngx_http_idem_text(t, ",\"%s\":\"", name);
-    ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - buf), 512), buf);
 
-    if (p - buf > 512) {
-        ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - buf) - 512, 512),
-                           buf + 512);
-    }
-
-    if (p - buf > 1024) {
-        ngx_http_idem_text(t, "%*s", (size_t) (p - buf) - 1024, buf + 1024);
+    for (start = buf; start < p; start += 512) {
+        ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - start), 512),
+                           start);
     }
 
     ngx_http_idem_text(t, "\"");
 }
 
 
-/* records of the embedded store are this host's, with or without labels */
-
 void
-ngx_http_idem_admin_host(ngx_http_idem_store_t *store,
-    ngx_http_idem_admin_labels_t *labels)
+ngx_http_idem_admin_word(ngx_http_idem_text_t *t, const char *name,
+    const char *word)
 {
-    if (labels->host.len == 0 && store->layers == NULL) {
-        labels->host = ngx_cycle->hostname;
-    }
+    ngx_str_t  s;
+
+    s.data = (u_char *) word;
+    s.len = ngx_strlen(word);
+
+    ngx_http_idem_admin_string(t, name, &s);
 }
 
 
 void
-ngx_http_idem_admin_labels(ngx_http_idem_entry_t *entry,
-    ngx_http_idem_admin_labels_t *labels)
+ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
+    ngx_http_idem_entry_t *entry, ngx_str_t *labels)
 {
-    ngx_memzero(labels, sizeof(ngx_http_idem_admin_labels_t));
+    ngx_uint_t  i;
 
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_GROUP,
-                        &labels->group);
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_TENANT,
-                        &labels->tenant);
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_ACTOR,
-                        &labels->actor);
-    ngx_http_idem_label(&entry->details, NGX_HTTP_IDEM_LABEL_HOST,
-                        &labels->host);
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
+        ngx_http_idem_label(&entry->details, i, &labels[i]);
+    }
+
+    /* records of the embedded store are this host's, with or without labels */
+
+    if (labels[NGX_HTTP_IDEM_LABEL_HOST].len == 0 && store->layers == NULL) {
+        labels[NGX_HTTP_IDEM_LABEL_HOST] = ngx_cycle->hostname;
+    }
 }

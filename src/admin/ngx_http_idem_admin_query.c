@@ -86,12 +86,11 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 
     q->limit = NGX_HTTP_IDEM_ADMIN_LIMIT;
 
-    switch (ngx_http_idem_admin_arg(r, "limit", &value)) {
-
-    case NGX_ERROR:
+    if (ngx_http_idem_admin_arg(r, "limit", &value) == NGX_ERROR) {
         return NGX_DECLINED;
+    }
 
-    case NGX_OK:
+    if (value.data) {
         n = ngx_atoi(value.data, value.len);
 
         if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_ADMIN_LIMIT_MAX) {
@@ -102,10 +101,6 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
         }
 
         q->limit = n;
-        break;
-
-    default: /* NGX_DECLINED */
-        break;
     }
 
     return ngx_http_idem_admin_cursor(r, q, rc);
@@ -187,10 +182,8 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
 {
     u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t   ms;
-    ngx_str_t   value;
+    ngx_str_t   value, *label;
     ngx_uint_t  i;
-
-    ngx_str_null(&value);
 
     if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_ERROR) {
         return NGX_DECLINED;
@@ -219,8 +212,6 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
         q->some = 1;
     }
 
-    ngx_str_null(&value);
-
     if (ngx_http_idem_admin_arg(r, "older", &value) == NGX_ERROR) {
         return NGX_DECLINED;
     }
@@ -240,22 +231,27 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
         q->some = 1;
     }
 
-    if (ngx_http_idem_admin_arg(r, "group", &q->group) == NGX_ERROR
-        || ngx_http_idem_admin_arg(r, "tenant", &q->tenant) == NGX_ERROR
-        || ngx_http_idem_admin_arg(r, "actor", &q->actor) == NGX_ERROR)
-    {
-        return NGX_DECLINED;
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
+        label = &q->labels[i];
+
+        if (ngx_http_idem_admin_arg(r, ngx_http_idem_label_names[i], label)
+            == NGX_ERROR)
+        {
+            return NGX_DECLINED;
+        }
+
+        if (label->len) {
+            q->some = 1;
+        }
     }
 
     /* an actor is stored as a hash, and selected by the hash or by name */
 
-    if (q->actor.data) {
-        ngx_http_idem_digest_plain(hash, q->actor.data, q->actor.len);
-        (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
-    }
+    label = &q->labels[NGX_HTTP_IDEM_LABEL_ACTOR];
 
-    if (q->group.len || q->tenant.len || q->actor.len) {
-        q->some = 1;
+    if (label->data) {
+        ngx_http_idem_digest_plain(hash, label->data, label->len);
+        (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
     }
 
     return NGX_OK;
@@ -270,8 +266,6 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r,
 {
     u_char     *p;
     ngx_str_t   value, id, cursor;
-
-    ngx_str_null(&value);
 
     if (ngx_http_idem_admin_arg(r, "cursor", &value) == NGX_ERROR) {
         return NGX_DECLINED;
@@ -326,8 +320,6 @@ ngx_http_idem_admin_dry_run(ngx_http_request_t *r, ngx_uint_t *dry_run)
 {
     ngx_str_t  value;
 
-    value.len = 0;
-
     if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_ERROR) {
         return NGX_ERROR;
     }
@@ -338,7 +330,7 @@ ngx_http_idem_admin_dry_run(ngx_http_request_t *r, ngx_uint_t *dry_run)
 }
 
 
-/* a decoded argument; NGX_DECLINED: not given, and "value" is as it was */
+/* a decoded argument; NGX_DECLINED: not given, and value->data is NULL */
 
 ngx_int_t
 ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
@@ -346,6 +338,8 @@ ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
 {
     u_char     *dst, *src;
     ngx_str_t   arg;
+
+    ngx_str_null(value);
 
     if (ngx_http_arg(r, (u_char *) name, ngx_strlen(name), &arg) != NGX_OK) {
         return NGX_DECLINED;
@@ -459,39 +453,36 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
 
 ngx_uint_t
 ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
-    ngx_http_idem_entry_t *entry)
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry)
 {
-    uint64_t                       now;
-    ngx_str_t                      hash;
-    ngx_time_t                    *tp;
-    ngx_http_idem_admin_labels_t   labels;
+    ngx_str_t   hash, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t  i;
 
     if (q->state && q->state != (ngx_uint_t) entry->state) {
         return 0;
     }
 
-    if (q->older) {
-        tp = ngx_timeofday();
-        now = (uint64_t) tp->sec * 1000 + tp->msec;
-
-        if (entry->claim.time + q->older > now) {
-            return 0;
-        }
+    if (q->older
+        && entry->claim.time + q->older > ngx_http_idem_history_now())
+    {
+        return 0;
     }
 
-    if (q->group.len == 0 && q->tenant.len == 0 && q->actor.len == 0) {
-        return 1;
-    }
-
-    ngx_http_idem_admin_labels(entry, &labels);
+    ngx_http_idem_admin_labels(store, entry, labels);
 
     hash.data = q->actor_hash;
     hash.len = sizeof(q->actor_hash);
 
-    return ngx_http_idem_admin_same(&q->group, &labels.group)
-           && ngx_http_idem_admin_same(&q->tenant, &labels.tenant)
-           && (ngx_http_idem_admin_same(&q->actor, &labels.actor)
-               || ngx_http_idem_admin_same(&hash, &labels.actor));
+    for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
+        if (!ngx_http_idem_admin_same(&q->labels[i], &labels[i])
+            && (i != NGX_HTTP_IDEM_LABEL_ACTOR
+                || !ngx_http_idem_admin_same(&hash, &labels[i])))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 

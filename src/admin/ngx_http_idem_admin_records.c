@@ -43,8 +43,6 @@ static void ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_add(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry);
-static void ngx_http_idem_admin_label(ngx_http_idem_line_t *line,
-    const char *name, ngx_str_t *label);
 static void ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a,
     u_char *id, ngx_http_idem_entry_t *entry);
 static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a,
@@ -53,7 +51,6 @@ static ngx_int_t ngx_http_idem_admin_one(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op);
 static void ngx_http_idem_admin_event_handler(ngx_event_t *ev);
-static void ngx_http_idem_admin_cleanup(void *data);
 static int ngx_libc_cdecl ngx_http_idem_admin_order(const void *one,
     const void *two);
 
@@ -62,20 +59,14 @@ ngx_int_t
 ngx_http_idem_admin_records(ngx_http_request_t *r,
     ngx_http_idem_store_t *store, ngx_http_idem_admin_query_t *q)
 {
-    ngx_http_cleanup_t     *cln;
     ngx_http_idem_admin_t  *a;
 
-    a = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_admin_t));
-    cln = ngx_http_cleanup_add(r, 0);
-
-    if (a == NULL || cln == NULL) {
+    a = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_admin_t),
+                                ngx_http_idem_admin_event_handler);
+    if (a == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    cln->handler = ngx_http_idem_admin_cleanup;
-    cln->data = a;
-
-    a->request = r;
     a->store = store;
     a->query = *q;
     a->remove = (r->method == NGX_HTTP_DELETE);
@@ -83,10 +74,6 @@ ngx_http_idem_admin_records(ngx_http_request_t *r,
 
     a->next_len = q->cursor.len;
     ngx_memcpy(a->next, q->cursor.data, q->cursor.len);
-
-    a->event.handler = ngx_http_idem_admin_event_handler;
-    a->event.data = a;
-    a->event.log = r->connection->log;
 
     ngx_http_idem_admin_text(r, &a->text);
 
@@ -107,7 +94,7 @@ ngx_http_idem_admin_run(ngx_http_idem_admin_t *a)
     rc = ngx_http_idem_admin_step(a);
 
     if (rc != NGX_AGAIN) {
-        ngx_http_finalize_request(a->request, rc);
+        ngx_http_finalize_request(a->job.request, rc);
     }
 }
 
@@ -122,7 +109,7 @@ ngx_http_idem_admin_resume(ngx_http_idem_admin_t *a)
 {
     ngx_connection_t  *c;
 
-    c = a->request->connection;
+    c = a->job.request->connection;
 
     ngx_http_idem_admin_run(a);
     ngx_http_run_posted_requests(c);
@@ -142,7 +129,7 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
 
     for ( ;; ) {
 
-        if (a->pool == NULL) {
+        if (a->job.pool == NULL) {
             rc = ngx_http_idem_admin_slice(a);
 
             if (rc != NGX_OK) {
@@ -162,8 +149,8 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
 
         /* the slice is done */
 
-        ngx_destroy_pool(a->pool);
-        a->pool = NULL;
+        ngx_destroy_pool(a->job.pool);
+        a->job.pool = NULL;
         a->query.resumed = 0;
 
         if (a->next_len == 0
@@ -175,7 +162,7 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
 
         if (++a->slices >= NGX_HTTP_IDEM_ADMIN_TURN) {
             a->slices = 0;
-            ngx_add_timer(&a->event, 1);
+            ngx_add_timer(&a->job.event, 1);
             return NGX_AGAIN;
         }
     }
@@ -188,15 +175,15 @@ ngx_http_idem_admin_submit(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
 {
     ngx_http_idem_op_t  *op;
 
-    op = &a->op;
+    op = &a->job.op;
 
     ngx_memzero(op, sizeof(ngx_http_idem_op_t));
 
     op->kind = kind;
     op->store = a->store;
     op->list = list;
-    op->pool = a->pool ? a->pool : a->request->pool;
-    op->log = a->request->connection->log;
+    op->pool = a->job.pool ? a->job.pool : a->job.request->pool;
+    op->log = a->job.request->connection->log;
     op->handler = ngx_http_idem_admin_op_handler;
     op->data = a;
 
@@ -222,9 +209,9 @@ ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
 {
     ngx_int_t  rc;
 
-    a->pool = ngx_create_pool(NGX_HTTP_IDEM_ADMIN_POOL_SIZE,
-                              a->request->connection->log);
-    if (a->pool == NULL) {
+    a->job.pool = ngx_create_pool(NGX_HTTP_IDEM_ADMIN_POOL_SIZE,
+                                  a->job.request->connection->log);
+    if (a->job.pool == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -253,7 +240,7 @@ ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
 static void
 ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
 {
-    if (a->op.result != NGX_HTTP_IDEM_OK
+    if (a->job.op.result != NGX_HTTP_IDEM_OK
         || a->list.cursor.len >= sizeof(a->next))
     {
         a->failed = 1;
@@ -301,7 +288,7 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
                  && ngx_memcmp(entry[a->entry].id, q->after,
                                NGX_HTTP_IDEM_ID_LEN)
                     <= 0)
-                || !ngx_http_idem_admin_match(q, &entry[a->entry]))
+                || !ngx_http_idem_admin_match(q, a->store, &entry[a->entry]))
             {
                 continue;
             }
@@ -333,13 +320,13 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
 
         a->removing = 0;
 
-        if (a->op.result == NGX_HTTP_IDEM_OK) {
+        if (a->job.op.result == NGX_HTTP_IDEM_OK) {
             ngx_http_idem_admin_deleted(a, entry[a->entry].id,
                                         &entry[a->entry]);
             ngx_http_idem_admin_add(a, &entry[a->entry]);
 
-        } else if (a->op.result == NGX_HTTP_IDEM_ERROR
-                   && !a->op.bad_record)
+        } else if (a->job.op.result == NGX_HTTP_IDEM_ERROR
+                   && !a->job.op.bad_record)
         {
             return ngx_http_idem_admin_failed(a);
         }
@@ -358,16 +345,6 @@ ngx_http_idem_admin_add(ngx_http_idem_admin_t *a,
 }
 
 
-static void
-ngx_http_idem_admin_label(ngx_http_idem_line_t *line, const char *name,
-    ngx_str_t *label)
-{
-    if (label->len) {
-        ngx_http_idem_line_string(line, name, label);
-    }
-}
-
-
 /*
  * Writes an event and a line to the error log with the user who deleted the
  * record.  "entry" is NULL if the store's reply was lost.
@@ -377,12 +354,12 @@ static void
 ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
     ngx_http_idem_entry_t *entry)
 {
-    ngx_str_t                     *who;
-    ngx_http_request_t            *r;
-    ngx_http_idem_line_t           line;
-    ngx_http_idem_admin_labels_t   labels;
+    ngx_str_t             *who, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t             i;
+    ngx_http_request_t    *r;
+    ngx_http_idem_line_t   line;
 
-    r = a->request;
+    r = a->job.request;
 
     who = r->headers_in.user.len ? &r->headers_in.user
                                  : &r->connection->addr_text;
@@ -392,12 +369,17 @@ ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
                                  &a->store->name)
         == NGX_OK)
     {
-        if (entry) {
-            ngx_http_idem_admin_labels(entry, &labels);
+        ngx_memzero(labels, sizeof(labels));
 
-            ngx_http_idem_admin_label(&line, "group", &labels.group);
-            ngx_http_idem_admin_label(&line, "tenant", &labels.tenant);
-            ngx_http_idem_admin_label(&line, "actor", &labels.actor);
+        if (entry) {
+            ngx_http_idem_admin_labels(a->store, entry, labels);
+        }
+
+        for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
+            if (labels[i].len) {
+                ngx_http_idem_line_string(&line, ngx_http_idem_label_names[i],
+                                          &labels[i]);
+            }
         }
 
         ngx_http_idem_line_hex(&line, "record", id, NGX_HTTP_IDEM_ID_LEN);
@@ -420,14 +402,11 @@ ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
                          + 1 + 2 * NGX_HTTP_IDEM_ID_LEN];
     u_char      text[ngx_base64_encoded_length(sizeof(plain))];
     ngx_str_t   src, dst;
-    ngx_uint_t  more;
 
     /* read this slice again, from its beginning or after "after" */
 
-    more = (a->pool != NULL);
-
-    p = more ? ngx_cpymem(plain, a->cursor, a->cursor_len)
-             : ngx_cpymem(plain, a->next, a->next_len);
+    p = a->job.pool ? ngx_cpymem(plain, a->cursor, a->cursor_len)
+                : ngx_cpymem(plain, a->next, a->next_len);
 
     if (after) {
         *p++ = '~';
@@ -458,7 +437,7 @@ ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
 
     ngx_http_idem_text(&a->text, "}\n");
 
-    return ngx_http_idem_admin_send(a->request, NGX_HTTP_OK, &a->text);
+    return ngx_http_idem_admin_send(a->job.request, NGX_HTTP_OK, &a->text);
 }
 
 
@@ -487,8 +466,8 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
         }
     }
 
-    if (a->op.result == NGX_HTTP_IDEM_GONE) {
-        return ngx_http_idem_admin_error(a->request, NGX_HTTP_NOT_FOUND,
+    if (a->job.op.result == NGX_HTTP_IDEM_GONE) {
+        return ngx_http_idem_admin_error(a->job.request, NGX_HTTP_NOT_FOUND,
                       "RECORD_UNKNOWN", "There is no such record in store "
                       "\"%V\": it never was, it expired, or it was deleted.%s",
                       &a->store->name,
@@ -498,7 +477,7 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 
     entry = a->list.entries.elts;
 
-    if (a->op.result == NGX_HTTP_IDEM_ERROR
+    if (a->job.op.result == NGX_HTTP_IDEM_ERROR
         || (a->list.entries.nelts == 0 && !removes))
     {
         return ngx_http_idem_admin_failed(a);
@@ -508,7 +487,8 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
         ngx_http_idem_admin_entry(&a->text, a->store, entry);
         ngx_http_idem_text(&a->text, "\n");
 
-        return ngx_http_idem_admin_send(a->request, NGX_HTTP_OK, &a->text);
+        return ngx_http_idem_admin_send(a->job.request, NGX_HTTP_OK,
+                                        &a->text);
     }
 
     if (removes) {
@@ -532,19 +512,23 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 static ngx_int_t
 ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a)
 {
-    if (a->op.bad_record) {
-        return ngx_http_idem_admin_error(a->request,
+    ngx_http_idem_op_t  *op;
+
+    op = &a->job.op;
+
+    if (op->bad_record) {
+        return ngx_http_idem_admin_error(a->job.request,
                       a->query.one ? NGX_HTTP_CONFLICT : NGX_HTTP_BAD_REQUEST,
                       a->query.one ? "RECORD_UNREADABLE" : "CURSOR_INVALID",
                       "Store \"%V\": %s.", &a->store->name,
-                      a->op.error ? a->op.error : "it is not a record");
+                      op->error ? op->error : "it is not a record");
     }
 
-    return ngx_http_idem_admin_error(a->request,
+    return ngx_http_idem_admin_error(a->job.request,
                       NGX_HTTP_SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE",
                       "Store \"%V\" does not answer: %s. %ui records were "
                       "%s before that.", &a->store->name,
-                      a->op.error ? a->op.error : "no reply", a->n,
+                      op->error ? op->error : "no reply", a->n,
                       a->remove && !a->query.dry_run ? "deleted" : "found");
 }
 
@@ -568,24 +552,4 @@ static void
 ngx_http_idem_admin_event_handler(ngx_event_t *ev)
 {
     ngx_http_idem_admin_resume(ev->data);
-}
-
-
-/* the request ends; its client may have gone */
-
-static void
-ngx_http_idem_admin_cleanup(void *data)
-{
-    ngx_http_idem_admin_t  *a = data;
-
-    ngx_http_idem_store_cancel(&a->op);
-
-    if (a->event.timer_set) {
-        ngx_del_timer(&a->event);
-    }
-
-    if (a->pool) {
-        ngx_destroy_pool(a->pool);
-        a->pool = NULL;
-    }
 }

@@ -37,11 +37,8 @@
 
 
 typedef struct {
-    ngx_http_request_t     *request;
-    ngx_http_idem_op_t      op;
+    ngx_http_idem_job_t     job;
     ngx_http_idem_trail_t   trail;
-    ngx_pool_t             *pool;               /* of a slice               */
-    ngx_event_t             event;
     ngx_msec_t              sent;
     ngx_uint_t              n;                  /* events matched           */
     size_t                  cursor_len;
@@ -70,14 +67,12 @@ static ngx_int_t ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t,
     u_char *p, u_char *last);
 static void ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t);
-static void ngx_http_idem_trail_cleanup(void *data);
 
 
 ngx_int_t
 ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
 {
     ngx_int_t                     rc;
-    ngx_http_cleanup_t           *cln;
     ngx_http_idem_admin_trail_t  *t;
 
     static const char  *names[] = { "store", "since", "until", "older", "key",
@@ -90,15 +85,13 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
         return rc;
     }
 
-    t = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_admin_trail_t));
-    cln = ngx_http_cleanup_add(r, 0);
-
-    if (t == NULL || cln == NULL) {
+    t = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_admin_trail_t),
+                                ngx_http_idem_trail_poll);
+    if (t == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    t->request = r;
-    t->op.store = store;
+    t->job.op.store = store;
     t->remove = (r->method == NGX_HTTP_DELETE);
     t->follow = !t->remove;
 
@@ -127,13 +120,6 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
                       "FILTER_INVALID", "Nothing was deleted: events are "
                       "chosen by one of record, key and actor.");
     }
-
-    cln->handler = ngx_http_idem_trail_cleanup;
-    cln->data = t;
-
-    t->event.handler = ngx_http_idem_trail_poll;
-    t->event.data = t;
-    t->event.log = r->connection->log;
 
     r->main->count++;
     r->read_event_handler = ngx_http_test_reading;
@@ -167,10 +153,7 @@ ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t)
     ngx_uint_t           dry_run;
     ngx_http_request_t  *r;
 
-    r = t->request;
-
-    ngx_str_null(&follow);
-    ngx_str_null(&after);
+    r = t->job.request;
 
     rc = ngx_http_idem_trail_time(r, "since", &t->trail.since);
 
@@ -219,30 +202,24 @@ static ngx_int_t
 ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
     uint64_t *time)
 {
-    int          n;
-    ngx_int_t    ms;
-    ngx_str_t    value;
-    ngx_time_t  *tp;
-    struct tm    tm;
-    char         text[sizeof("2026-01-28T10:00:00")];
+    int        n;
+    ngx_int_t  ms;
+    ngx_str_t  value;
+    struct tm  tm;
+    char       text[sizeof("2026-01-28T10:00:00")];
 
-    switch (ngx_http_idem_admin_arg(r, name, &value)) {
-
-    case NGX_ERROR:
+    if (ngx_http_idem_admin_arg(r, name, &value) == NGX_ERROR) {
         return NGX_ERROR;
+    }
 
-    case NGX_DECLINED:
+    if (value.data == NULL) {
         return NGX_OK;
-
-    default: /* NGX_OK */
-        break;
     }
 
     ms = ngx_parse_time(&value, 0);
 
     if (ms != NGX_ERROR) {
-        tp = ngx_timeofday();
-        *time = (uint64_t) tp->sec * 1000 + tp->msec;
+        *time = ngx_http_idem_history_now();
         *time = (uint64_t) ms < *time ? *time - ms : 1;
 
         return NGX_OK;
@@ -284,7 +261,7 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
     ngx_http_request_t     *r;
     ngx_http_idem_trail_t  *trail;
 
-    r = t->request;
+    r = t->job.request;
     trail = &t->trail;
 
     rc = ngx_http_idem_admin_arg(r, "record", &trail->value);
@@ -354,7 +331,7 @@ ngx_http_idem_trail_poll(ngx_event_t *ev)
     static u_char  alive[] = ":\n\n";
 
     t = ev->data;
-    r = t->request;
+    r = t->job.request;
     c = r->connection;
 
     if (ngx_exiting || ngx_terminate) {
@@ -395,24 +372,24 @@ ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
     ngx_http_idem_op_t     *op;
     ngx_http_idem_store_t  *store;
 
-    if (t->pool) {
-        ngx_destroy_pool(t->pool);
+    if (t->job.pool) {
+        ngx_destroy_pool(t->job.pool);
     }
 
-    t->pool = ngx_create_pool(16384, t->request->connection->log);
+    t->job.pool = ngx_create_pool(16384, t->job.request->connection->log);
 
-    if (t->pool == NULL
-        || ngx_array_init(&t->trail.found, t->pool, NGX_HTTP_IDEM_TRAIL_SLICE,
-                          sizeof(ngx_str_t))
+    if (t->job.pool == NULL
+        || ngx_array_init(&t->trail.found, t->job.pool,
+                          NGX_HTTP_IDEM_TRAIL_SLICE, sizeof(ngx_str_t))
            != NGX_OK)
     {
-        ngx_http_finalize_request(t->request,
+        ngx_http_finalize_request(t->job.request,
                                   t->begun ? NGX_ERROR
                                            : NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
 
-    op = &t->op;
+    op = &t->job.op;
     store = op->store;
 
     ngx_memzero(op, sizeof(ngx_http_idem_op_t));
@@ -420,8 +397,8 @@ ngx_http_idem_trail_submit(ngx_http_idem_admin_trail_t *t)
     op->kind = NGX_HTTP_IDEM_OP_EVENTS;
     op->store = store;
     op->trail = &t->trail;
-    op->pool = t->pool;
-    op->log = t->request->connection->log;
+    op->pool = t->job.pool;
+    op->log = t->job.request->connection->log;
     op->handler = ngx_http_idem_trail_handler;
     op->data = t;
 
@@ -443,7 +420,7 @@ ngx_http_idem_trail_handler(ngx_http_idem_op_t *op)
     ngx_http_idem_admin_trail_t  *t;
 
     t = op->data;
-    c = t->request->connection;
+    c = t->job.request->connection;
 
     ngx_http_idem_trail_finish(t);
     ngx_http_run_posted_requests(c);
@@ -458,7 +435,7 @@ ngx_http_idem_trail_finish(ngx_http_idem_admin_trail_t *t)
     rc = ngx_http_idem_trail_replied(t);
 
     if (rc != NGX_AGAIN) {
-        ngx_http_finalize_request(t->request, rc);
+        ngx_http_finalize_request(t->job.request, rc);
     }
 }
 
@@ -471,7 +448,7 @@ ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t)
     ngx_http_idem_op_t     *op;
     ngx_http_idem_trail_t  *trail;
 
-    op = &t->op;
+    op = &t->job.op;
     trail = &t->trail;
 
     if (op->result != NGX_HTTP_IDEM_OK) {
@@ -482,7 +459,7 @@ ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t)
             return ngx_http_idem_trail_end(t);
         }
 
-        return ngx_http_idem_admin_error(t->request,
+        return ngx_http_idem_admin_error(t->job.request,
                       NGX_HTTP_SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE",
                       "Store \"%V\" does not answer: %s. %ui events were "
                       "deleted before that.", &op->store->name,
@@ -507,7 +484,7 @@ ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t)
 
     /* not cancelable: a worker that shuts down ends the request first */
 
-    ngx_add_timer(&t->event, trail->more ? 1 : NGX_HTTP_IDEM_TRAIL_POLL);
+    ngx_add_timer(&t->job.event, trail->more ? 1 : NGX_HTTP_IDEM_TRAIL_POLL);
 
     return NGX_AGAIN;
 }
@@ -540,7 +517,7 @@ ngx_http_idem_trail_print(ngx_http_idem_admin_trail_t *t)
         return NGX_OK;
     }
 
-    start = ngx_pnalloc(t->pool, size);
+    start = ngx_pnalloc(t->job.pool, size);
     if (start == NULL) {
         return NGX_ERROR;
     }
@@ -566,9 +543,10 @@ ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
 
     static u_char  hello[] = ": events of all hosts\n\n";
 
-    r = t->request;
+    r = t->job.request;
 
-    rc = ngx_http_idem_admin_stream(r);
+    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
+                                    NGX_HTTP_IDEM_ADMIN_STREAM, -1);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return NGX_ERROR;
@@ -584,9 +562,12 @@ ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
 static ngx_int_t
 ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
 {
-    ngx_int_t             rc;
-    ngx_str_t             by;
-    ngx_http_idem_text_t  text;
+    ngx_int_t              rc;
+    ngx_str_t              by;
+    ngx_http_request_t    *r;
+    ngx_http_idem_text_t   text;
+
+    r = t->job.request;
 
     if (!t->remove) {
 
@@ -594,29 +575,29 @@ ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
             return NGX_ERROR;
         }
 
-        rc = ngx_http_send_special(t->request, NGX_HTTP_LAST);
+        rc = ngx_http_send_special(r, NGX_HTTP_LAST);
 
         /* NGX_AGAIN: nginx sends the rest once the request is finalized */
 
         return (rc == NGX_AGAIN) ? NGX_OK : rc;
     }
 
-    by = t->request->headers_in.user.len
-         ? t->request->headers_in.user : t->request->connection->addr_text;
+    by = r->headers_in.user.len ? r->headers_in.user
+                                : r->connection->addr_text;
 
     if (t->n && !t->dry_run) {
-        ngx_log_error(NGX_LOG_NOTICE, t->request->connection->log, 0,
+        ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
                       "idempotency: %ui events were deleted from store "
-                      "\"%V\" by %V", t->n, &t->op.store->name, &by);
+                      "\"%V\" by %V", t->n, &t->job.op.store->name, &by);
     }
 
-    ngx_http_idem_admin_text(t->request, &text);
+    ngx_http_idem_admin_text(r, &text);
 
     ngx_http_idem_text(&text, "{\"deleted\":%ui,\"matched\":%ui,"
                        "\"dry_run\":%s}\n", t->dry_run ? 0 : t->n, t->n,
                        t->dry_run ? "true" : "false");
 
-    return ngx_http_idem_admin_send(t->request, NGX_HTTP_OK, &text);
+    return ngx_http_idem_admin_send(r, NGX_HTTP_OK, &text);
 }
 
 
@@ -626,26 +607,6 @@ ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t, u_char *p,
 {
     t->sent = ngx_current_msec;
 
-    return ngx_http_idem_admin_stream_send(t->request, p, last) == NGX_ERROR
-           ? NGX_ERROR : NGX_OK;
-}
-
-
-/* the request ends; its client may have gone */
-
-static void
-ngx_http_idem_trail_cleanup(void *data)
-{
-    ngx_http_idem_admin_trail_t  *t = data;
-
-    ngx_http_idem_store_cancel(&t->op);
-
-    if (t->event.timer_set) {
-        ngx_del_timer(&t->event);
-    }
-
-    if (t->pool) {
-        ngx_destroy_pool(t->pool);
-        t->pool = NULL;
-    }
+    return ngx_http_idem_admin_stream_send(t->job.request, p, last)
+           == NGX_ERROR ? NGX_ERROR : NGX_OK;
 }

@@ -51,8 +51,7 @@ typedef struct {
 
 static void ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
     ngx_http_idem_store_t *store);
-static void ngx_http_idem_scan_slice(ngx_http_idem_scan_t *s);
-static void ngx_http_idem_scan_timer(ngx_event_t *ev);
+static void ngx_http_idem_scan_slice(ngx_event_t *ev);
 static void ngx_http_idem_scan_handler(ngx_http_idem_op_t *op);
 static void ngx_http_idem_scan_end(ngx_http_idem_scan_t *s, uint64_t now,
     ngx_uint_t whole);
@@ -125,7 +124,7 @@ ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
     s->cursor_len = 0;
     s->op.store = store;
 
-    s->timer.handler = ngx_http_idem_scan_timer;
+    s->timer.handler = ngx_http_idem_scan_slice;
     s->timer.data = s;
     s->timer.log = ngx_cycle->log;
     s->timer.cancelable = 1;
@@ -137,18 +136,13 @@ ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
 
 
 static void
-ngx_http_idem_scan_timer(ngx_event_t *ev)
-{
-    ngx_http_idem_scan_slice(ev->data);
-}
-
-
-static void
-ngx_http_idem_scan_slice(ngx_http_idem_scan_t *s)
+ngx_http_idem_scan_slice(ngx_event_t *ev)
 {
     ngx_http_idem_op_t     *op;
+    ngx_http_idem_scan_t   *s;
     ngx_http_idem_store_t  *store;
 
+    s = ev->data;
     op = &s->op;
     store = op->store;
 
@@ -259,10 +253,10 @@ static void
 ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     ngx_http_idem_entry_t *entry)
 {
-    ngx_uint_t                     i;
-    ngx_http_idem_tally_t        *tally;
-    ngx_http_idem_longest_t       *longest;
-    ngx_http_idem_admin_labels_t   labels;
+    ngx_str_t                 labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t                i;
+    ngx_http_idem_tally_t    *tally;
+    ngx_http_idem_longest_t  *longest;
 
     tally = &s->tally;
 
@@ -297,14 +291,15 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     ngx_memmove(longest + 1, longest,
                 (tally->nlongest - 1 - i) * sizeof(ngx_http_idem_longest_t));
 
-    ngx_http_idem_admin_labels(entry, &labels);
-    ngx_http_idem_admin_host(s->op.store, &labels);
+    ngx_http_idem_admin_labels(s->op.store, entry, labels);
 
     ngx_memcpy(longest->id, entry->id, NGX_HTTP_IDEM_HISTORY_ID);
     longest->since = entry->claim.time;
 
-    ngx_http_idem_scan_label(longest->group, &labels.group);
-    ngx_http_idem_scan_label(longest->host, &labels.host);
+    ngx_http_idem_scan_label(longest->group,
+                             &labels[NGX_HTTP_IDEM_LABEL_GROUP]);
+    ngx_http_idem_scan_label(longest->host,
+                             &labels[NGX_HTTP_IDEM_LABEL_HOST]);
 }
 
 

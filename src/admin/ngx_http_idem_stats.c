@@ -19,7 +19,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "admin/ngx_http_idem_stats.h"
+#include "admin/ngx_http_idem_admin.h"
 #include "response/ngx_http_idem_response.h"
 
 #include "ngx_http_idem_stats_html.h"
@@ -32,7 +32,6 @@
 static ngx_int_t ngx_http_idem_stats_handler(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_stats_format(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
-static ngx_uint_t ngx_http_idem_stats_named(ngx_str_t *name);
 static ngx_int_t ngx_http_idem_stats_csp(void);
 static ngx_int_t ngx_http_idem_stats_hash(const char *open,
     const char *close, u_char *text);
@@ -84,6 +83,7 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
+    ngx_int_t                   format;
     ngx_str_t                  *value;
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_idem_main_conf_t  *mcf;
@@ -97,13 +97,16 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ilcf->page = ngx_http_idem_stats_handler;
 
     if (cf->args->nelts == 2) {
-        ilcf->stats = ngx_http_idem_stats_named(&value[1]);
+        format = ngx_http_idem_conf_enum(ngx_http_idem_stats_formats,
+                                         &value[1]);
 
-        if (ilcf->stats == NGX_HTTP_IDEM_STATS_BY_ACCEPT) {
+        if (format == NGX_ERROR) {
             return ngx_http_idem_conf_invalid(cf, &value[1],
                              "it is \"prometheus\", \"json\" or \"html\", "
                              "or nothing: then it is what the client accepts");
         }
+
+        ilcf->stats = format;
     }
 
     if (ngx_http_idem_stats_csp() != NGX_OK) {
@@ -114,23 +117,6 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     clcf->handler = ngx_http_idem_stats_handler;
 
     return NGX_CONF_OK;
-}
-
-
-static ngx_uint_t
-ngx_http_idem_stats_named(ngx_str_t *name)
-{
-    ngx_conf_enum_t  *e;
-
-    for (e = ngx_http_idem_stats_formats; e->name.len; e++) {
-        if (e->name.len == name->len
-            && ngx_strncmp(e->name.data, name->data, name->len) == 0)
-        {
-            return e->value;
-        }
-    }
-
-    return NGX_HTTP_IDEM_STATS_BY_ACCEPT;
 }
 
 
@@ -227,10 +213,7 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
 
-    ngx_memzero(&t, sizeof(ngx_http_idem_text_t));
-
-    t.pool = r->pool;
-    t.last = &t.first;
+    ngx_http_idem_admin_text(r, &t);
 
     format = ngx_http_idem_stats_format(r, conf);
 
@@ -245,37 +228,17 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
     }
 
     if (format == NGX_HTTP_IDEM_STATS_JSON) {
-        ngx_str_set(&r->headers_out.content_type, "application/json");
         ngx_http_idem_stats_json(&t, mcf,
               ngx_http_arg(r, (u_char *) "history", 7, &value) == NGX_OK);
 
     } else {
-        ngx_str_set(&r->headers_out.content_type,
-                    "text/plain; version=0.0.4; charset=utf-8");
+        t.type = "text/plain; version=0.0.4; charset=utf-8";
         ngx_http_idem_stats_prometheus(&t, mcf);
     }
 
     ngx_http_idem_scan(mcf);
 
-    if (t.failed || t.buf == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    t.buf->last_buf = (r == r->main) ? 1 : 0;
-    t.buf->last_in_chain = 1;
-
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = NGX_HTTP_OK;
-    r->headers_out.content_length_n = t.len;
-
-    rc = ngx_http_send_header(r);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
-    return ngx_http_output_filter(r, t.first);
+    return ngx_http_idem_admin_send(r, NGX_HTTP_OK, &t);
 }
 
 
@@ -299,13 +262,8 @@ ngx_http_idem_stats_page(ngx_http_request_t *r)
     page.data = (u_char *) ngx_http_idem_stats_html;
     page.len = ngx_http_idem_stats_html_len;
 
-    ngx_str_set(&r->headers_out.content_type, "text/html; charset=utf-8");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
-    r->headers_out.status = NGX_HTTP_OK;
-    r->headers_out.content_length_n = page.len;
-
-    rc = ngx_http_send_header(r);
+    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
+                                    "text/html; charset=utf-8", page.len);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
@@ -319,8 +277,8 @@ static ngx_uint_t
 ngx_http_idem_stats_format(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_str_t   value;
-    ngx_uint_t  named;
+    ngx_int_t  format;
+    ngx_str_t  value;
 
     if (conf->stats == NGX_HTTP_IDEM_STATS_PROMETHEUS
         || conf->stats == NGX_HTTP_IDEM_STATS_JSON)
@@ -329,10 +287,10 @@ ngx_http_idem_stats_format(ngx_http_request_t *r,
     }
 
     if (ngx_http_arg(r, (u_char *) "format", 6, &value) == NGX_OK) {
-        named = ngx_http_idem_stats_named(&value);
+        format = ngx_http_idem_conf_enum(ngx_http_idem_stats_formats, &value);
 
-        if (named != NGX_HTTP_IDEM_STATS_BY_ACCEPT) {
-            return named;
+        if (format != NGX_ERROR) {
+            return format;
         }
     }
 

@@ -22,6 +22,7 @@
 
 
 typedef struct {
+    const char    *type;                        /* of its contents          */
     ngx_pool_t    *pool;
     ngx_chain_t   *first;
     ngx_chain_t  **last;

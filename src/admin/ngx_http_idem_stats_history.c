@@ -27,12 +27,10 @@
 static void ngx_http_idem_stats_tick(ngx_event_t *ev);
 static void ngx_http_idem_stats_row(ngx_http_idem_store_t *store,
     uint64_t now);
-static ngx_uint_t ngx_http_idem_stats_quantiles(ngx_atomic_t *before,
+static void ngx_http_idem_stats_quantiles(ngx_atomic_t *before,
     ngx_http_idem_histogram_t *h, ngx_atomic_uint_t *row);
 static void ngx_http_idem_stats_add(ngx_http_idem_histogram_t *to,
     ngx_http_idem_histogram_t *from);
-static void ngx_http_idem_stats_word(ngx_http_idem_text_t *t,
-    const char *name, u_char *word);
 static void ngx_http_idem_stats_rows(ngx_http_idem_text_t *t,
     ngx_http_idem_history_t *h);
 
@@ -167,8 +165,9 @@ ngx_http_idem_stats_row(ngx_http_idem_store_t *store, uint64_t now)
         }
     }
 
-    n += ngx_http_idem_stats_quantiles(h->before[0], &ops, &row[n]);
-    n += ngx_http_idem_stats_quantiles(h->before[1], &waits, &row[n]);
+    ngx_http_idem_stats_quantiles(h->before[0], &ops, &row[n]);
+    ngx_http_idem_stats_quantiles(h->before[1], &waits, &row[n + 3]);
+    n += 6;
 
     for (i = 0; i < NGX_HTTP_IDEM_OP_N; i++) {
         row[n] += m->operations[i][NGX_HTTP_IDEM_ERROR]
@@ -213,7 +212,7 @@ ngx_http_idem_stats_add(ngx_http_idem_histogram_t *to,
  * bucket.
  */
 
-static ngx_uint_t
+static void
 ngx_http_idem_stats_quantiles(ngx_atomic_t *before,
     ngx_http_idem_histogram_t *h, ngx_atomic_uint_t *row)
 {
@@ -254,8 +253,6 @@ ngx_http_idem_stats_quantiles(ngx_atomic_t *before,
                       / ((uint64_t) h->buckets[i] * 100);
         }
     }
-
-    return 3;
 }
 
 
@@ -274,14 +271,14 @@ ngx_http_idem_stats_lately(ngx_http_idem_text_t *t,
     if (h->outage.since) {
         ngx_http_idem_text(t, ",\"outage\":{\"since\":%uA",
                            h->outage.since / 1000);
-        ngx_http_idem_stats_word(t, "error", h->outage.error);
+        ngx_http_idem_admin_word(t, "error", (char *) h->outage.error);
         ngx_http_idem_text(t, "}");
 
     } else if (h->outage.last_to) {
         ngx_http_idem_text(t, ",\"last_outage\":{\"since\":%uA,\"until\":%uA",
                            h->outage.last_from / 1000,
                            h->outage.last_to / 1000);
-        ngx_http_idem_stats_word(t, "error", h->outage.error);
+        ngx_http_idem_admin_word(t, "error", (char *) h->outage.error);
         ngx_http_idem_text(t, "}");
     }
 
@@ -310,8 +307,8 @@ ngx_http_idem_stats_lately(ngx_http_idem_text_t *t,
                            i ? "," : "",
                            (size_t) NGX_HTTP_IDEM_HISTORY_ID, l->id,
                            l->since / 1000);
-        ngx_http_idem_stats_word(t, "group", l->group);
-        ngx_http_idem_stats_word(t, "host", l->host);
+        ngx_http_idem_admin_word(t, "group", (char *) l->group);
+        ngx_http_idem_admin_word(t, "host", (char *) l->host);
         ngx_http_idem_text(t, "}");
     }
 
@@ -320,19 +317,6 @@ ngx_http_idem_stats_lately(ngx_http_idem_text_t *t,
     if (history) {
         ngx_http_idem_stats_rows(t, h);
     }
-}
-
-
-static void
-ngx_http_idem_stats_word(ngx_http_idem_text_t *t, const char *name,
-    u_char *word)
-{
-    ngx_str_t  s;
-
-    s.data = word;
-    s.len = ngx_strlen(word);
-
-    ngx_http_idem_admin_string(t, name, &s);
 }
 
 

@@ -25,7 +25,7 @@
 
 static void ngx_http_idem_samples(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
-    ngx_str_t *labels);
+    ngx_http_idem_node_counters_t *node);
 static void ngx_http_idem_sample(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h,
     ngx_str_t *labels);
@@ -44,8 +44,6 @@ void
 ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf)
 {
-    u_char                         buf[NGX_HTTP_IDEM_LABELS_LEN];
-    ngx_str_t                      labels;
     ngx_uint_t                     i, n;
     ngx_http_idem_view_t          *v, nginx;
     ngx_http_idem_store_t        **store;
@@ -90,24 +88,18 @@ ngx_http_idem_stats_prometheus(ngx_http_idem_text_t *t,
             f->name, f->help, f->name, ngx_http_idem_type_names[f->type]);
 
         if (f->from == NGX_HTTP_IDEM_FROM_NGINX) {
-            labels.len = 0;
-            ngx_http_idem_samples(t, f, &nginx, &labels);
+            ngx_http_idem_samples(t, f, &nginx, NULL);
             continue;
         }
 
         for (i = 0; i < n; i++) {
-            labels.data = buf;
-            labels.len = ngx_snprintf(buf, sizeof(buf), "store=\"%*s\"",
-                                      v[i].metrics->len, v[i].metrics->name)
-                         - buf;
-
             if (f->from == NGX_HTTP_IDEM_FROM_NODE
                 || f->from == NGX_HTTP_IDEM_FROM_NODE_BREAKER)
             {
                 ngx_http_idem_sample_nodes(t, f, &v[i]);
 
             } else {
-                ngx_http_idem_samples(t, f, &v[i], &labels);
+                ngx_http_idem_samples(t, f, &v[i], NULL);
             }
         }
     }
@@ -120,8 +112,6 @@ static void
 ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v)
 {
-    u_char                          buf[NGX_HTTP_IDEM_LABELS_LEN];
-    ngx_str_t                       labels;
     ngx_uint_t                      slot;
     ngx_http_idem_node_counters_t  *node;
 
@@ -130,14 +120,7 @@ ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
         node = ngx_http_idem_view_node(v, slot);
 
         if (node) {
-            labels.data = buf;
-            labels.len = ngx_snprintf(buf, sizeof(buf),
-                                      "store=\"%*s\",node=\"%*s\"",
-                                      v->metrics->len, v->metrics->name,
-                                      node->len, node->name)
-                         - buf;
-
-            ngx_http_idem_samples(t, f, v, &labels);
+            ngx_http_idem_samples(t, f, v, node);
         }
     }
 }
@@ -146,7 +129,7 @@ ngx_http_idem_sample_nodes(ngx_http_idem_text_t *t,
 static void
 ngx_http_idem_samples(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
-    ngx_str_t *labels)
+    ngx_http_idem_node_counters_t *node)
 {
     u_char                     *p, *last, *end;
     u_char                      buf[NGX_HTTP_IDEM_LABELS_LEN];
@@ -166,7 +149,17 @@ ngx_http_idem_samples(ngx_http_idem_text_t *t,
 
     for ( /* void */ ; g <= NGX_HTTP_IDEM_ALL_GROUPS; g++) {
 
-        end = ngx_slprintf(buf, last, "%V", labels);
+        end = buf;
+
+        if (v->metrics) {
+            end = ngx_slprintf(end, last, "store=\"%*s\"", v->metrics->len,
+                               v->metrics->name);
+        }
+
+        if (node) {
+            end = ngx_slprintf(end, last, ",node=\"%*s\"", node->len,
+                               node->name);
+        }
 
         if (grouped) {
             if (g == NGX_HTTP_IDEM_ALL_GROUPS) {

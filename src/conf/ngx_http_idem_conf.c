@@ -23,8 +23,8 @@
 #define NGX_HTTP_IDEM_MAX_RESPONSE  (1024 * 1024)
 
 
-static char *ngx_http_idem_default_keys(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
+static ngx_array_t *ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text,
+    size_t size);
 static char *ngx_http_idem_default_values(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static char *ngx_http_idem_default_names(ngx_conf_t *cf,
@@ -33,8 +33,6 @@ static ngx_int_t ngx_http_idem_merge_group(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf);
 static ngx_uint_t ngx_http_idem_request_only(ngx_str_t *value);
-static void ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
-    ngx_http_idem_time_t *prev, ngx_msec_t value);
 static void ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
     ngx_http_idem_choice_t *prev, ngx_uint_t value);
 
@@ -109,16 +107,16 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->dedupe = NGX_CONF_UNSET_PTR;
     conf->activity = NGX_CONF_UNSET;
     conf->conflict_detail = NGX_CONF_UNSET_UINT;
-    conf->expired_grace.value = NGX_CONF_UNSET_MSEC;
+    conf->expired_grace.value = NGX_CONF_UNSET_UINT;
     conf->replay_json = NGX_CONF_UNSET_PTR;
     conf->compress = NGX_CONF_UNSET;
-    conf->ttl.value = NGX_CONF_UNSET_MSEC;
+    conf->ttl.value = NGX_CONF_UNSET_UINT;
     conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
-    conf->lease.value = NGX_CONF_UNSET_MSEC;
-    conf->wait.value = NGX_CONF_UNSET_MSEC;
+    conf->lease.value = NGX_CONF_UNSET_UINT;
+    conf->wait.value = NGX_CONF_UNSET_UINT;
     conf->max_waiters.value = NGX_CONF_UNSET_UINT;
-    conf->retry_after.value = NGX_CONF_UNSET_MSEC;
-    conf->max_response.value = NGX_CONF_UNSET_SIZE;
+    conf->retry_after.value = NGX_CONF_UNSET_UINT;
+    conf->max_response.value = NGX_CONF_UNSET_UINT;
     conf->keep_status = NGX_CONF_UNSET_PTR;
     conf->keep_json = NGX_CONF_UNSET_PTR;
     conf->on_store_error.value = NGX_CONF_UNSET_UINT;
@@ -204,51 +202,35 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                              &ngx_http_idem_canonical_default);
     ngx_conf_merge_uint_value(conf->conflict_detail, prev->conflict_detail,
                               NGX_HTTP_IDEM_JSON_DETAIL_OFF);
-    ngx_http_idem_merge_time(&conf->expired_grace, &prev->expired_grace, 0);
+    ngx_http_idem_merge_choice(&conf->expired_grace, &prev->expired_grace, 0);
     ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
 
     if (conf->compress == NGX_CONF_UNSET) {
-        conf->compress = prev->compress;
         conf->compress_min = prev->compress_min;
     }
 
-    if (conf->compress == NGX_CONF_UNSET) {
-        conf->compress = 0;
-    }
-
-    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
-        conf->dedupe = prev->dedupe;
-    }
-
-    if (conf->dedupe == NGX_CONF_UNSET_PTR) {
-        conf->dedupe = NULL;
-    }
-
+    ngx_conf_merge_value(conf->compress, prev->compress, 0);
+    ngx_conf_merge_ptr_value(conf->dedupe, prev->dedupe, NULL);
     ngx_conf_merge_value(conf->activity, prev->activity, 0);
 
-    ngx_http_idem_merge_time(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
+    ngx_http_idem_merge_choice(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
 
     if (conf->ttl_header_max == NGX_CONF_UNSET_MSEC) {
         conf->ttl_header = prev->ttl_header;
         conf->ttl_header_max = prev->ttl_header_max;
     }
 
-    ngx_http_idem_merge_time(&conf->lease, &prev->lease, NGX_HTTP_IDEM_LEASE);
-    ngx_http_idem_merge_time(&conf->wait, &prev->wait,
-                             NGX_HTTP_IDEM_WAIT_TIME);
+    ngx_http_idem_merge_choice(&conf->lease, &prev->lease,
+                               NGX_HTTP_IDEM_LEASE);
+    ngx_http_idem_merge_choice(&conf->wait, &prev->wait,
+                               NGX_HTTP_IDEM_WAIT_TIME);
     ngx_http_idem_merge_choice(&conf->max_waiters, &prev->max_waiters,
                                NGX_HTTP_IDEM_MAX_WAITERS);
-    ngx_http_idem_merge_time(&conf->retry_after, &prev->retry_after,
-                             NGX_HTTP_IDEM_RETRY_AFTER);
+    ngx_http_idem_merge_choice(&conf->retry_after, &prev->retry_after,
+                               NGX_HTTP_IDEM_RETRY_AFTER);
 
-    if (conf->max_response.value == NGX_CONF_UNSET_SIZE) {
-        conf->max_response = prev->max_response;
-    }
-
-    if (conf->max_response.value == NGX_CONF_UNSET_SIZE) {
-        conf->max_response.value = NGX_HTTP_IDEM_MAX_RESPONSE;
-    }
-
+    ngx_http_idem_merge_choice(&conf->max_response, &prev->max_response,
+                               NGX_HTTP_IDEM_MAX_RESPONSE);
     ngx_conf_merge_ptr_value(conf->keep_status, prev->keep_status, NULL);
 
     if (conf->keep_json == NGX_CONF_UNSET_PTR) {
@@ -306,14 +288,10 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     /* allocate defaults only where the module is enabled */
 
-    if (ngx_http_idem_default_keys(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK)
+    if (ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_body_options(cf, conf) != NGX_OK)
     {
-        return NGX_CONF_ERROR;
-    }
-
-    if (ngx_http_idem_body_options(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -370,22 +348,6 @@ ngx_http_idem_merge_group(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
 
 static void
-ngx_http_idem_merge_time(ngx_http_idem_time_t *conf,
-    ngx_http_idem_time_t *prev, ngx_msec_t value)
-{
-    if (conf->value == NGX_CONF_UNSET_MSEC && conf->complex == NULL) {
-        *conf = *prev;
-    }
-
-    /* also the default if a variable is empty or not a time */
-
-    if (conf->value == NGX_CONF_UNSET_MSEC) {
-        conf->value = value;
-    }
-}
-
-
-static void
 ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
     ngx_http_idem_choice_t *prev, ngx_uint_t value)
 {
@@ -393,7 +355,7 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
         *conf = *prev;
     }
 
-    /* also the default if a variable is empty or none of the choices */
+    /* also the default if a variable is empty or invalid */
 
     if (conf->value == NGX_CONF_UNSET_UINT) {
         conf->value = value;
@@ -401,97 +363,80 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
 }
 
 
-static char *
-ngx_http_idem_compile(ngx_conf_t *cf, ngx_array_t *values, char *text)
+/* an array of values, or of structures that begin with one */
+
+static ngx_array_t *
+ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text, size_t size)
 {
-    ngx_str_t               s;
+    ngx_array_t            *values;
     ngx_http_idem_value_t  *value;
 
-    s.data = (u_char *) text;
-    s.len = ngx_strlen(text);
+    values = NULL;
 
-    value = ngx_array_push(values);
-    if (value == NULL) {
-        return NGX_CONF_ERROR;
+    for ( /* void */ ; text->len; text++) {
+        value = ngx_http_idem_conf_add(cf, &values, size);
+
+        if (value == NULL
+            || ngx_http_idem_conf_compile(cf, text, value) != NGX_CONF_OK)
+        {
+            return NULL;
+        }
     }
 
-    return ngx_http_idem_conf_compile(cf, &s, value);
-}
-
-
-static char *
-ngx_http_idem_default_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    ngx_str_t                    name;
-    ngx_http_idem_key_source_t  *source;
-
-    if (conf->keys) {
-        return NGX_CONF_OK;
-    }
-
-    conf->keys = ngx_array_create(cf->pool, 1,
-                                  sizeof(ngx_http_idem_key_source_t));
-    if (conf->keys == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    source = ngx_array_push(conf->keys);
-    if (source == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    source->member = -1;
-
-    ngx_str_set(&name, "$http_idempotency_key");
-
-    return ngx_http_idem_conf_compile(cf, &name, &source->value);
+    return values;
 }
 
 
 static char *
 ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_array_t  *values;
+    ngx_array_t                 *values;
+    ngx_http_idem_key_source_t  *source;
+
+    static ngx_str_t  key[] = {
+        ngx_string("$http_idempotency_key"), ngx_null_string
+    };
+
+    static ngx_str_t  scope[] = {
+        ngx_string("$host"), ngx_null_string
+    };
+
+    static ngx_str_t  identity[] = {
+        ngx_string("$http_authorization"), ngx_string("$http_x_api_key"),
+#if (NGX_HTTP_SSL)
+        ngx_string("$ssl_client_fingerprint"),
+#endif
+        ngx_null_string
+    };
+
+    if (conf->keys == NULL) {
+        conf->keys = ngx_http_idem_compile(cf, key,
+                                           sizeof(ngx_http_idem_key_source_t));
+        if (conf->keys == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        source = conf->keys->elts;
+        source->member = -1;
+    }
 
     if (conf->scope == NULL) {
-        values = ngx_array_create(cf->pool, 1, sizeof(ngx_http_idem_value_t));
-
-        if (values == NULL
-            || ngx_http_idem_compile(cf, values, "$host")
-               != NGX_CONF_OK)
-        {
+        values = ngx_http_idem_compile(cf, scope,
+                                       sizeof(ngx_http_idem_value_t));
+        if (values == NULL) {
             return NGX_CONF_ERROR;
         }
 
         conf->scope = values->elts;
     }
 
-    if (conf->identity) {
-        return NGX_CONF_OK;
+    if (conf->identity == NULL) {
+        conf->identity = ngx_http_idem_compile(cf, identity,
+                                               sizeof(ngx_http_idem_value_t));
+        if (conf->identity == NULL) {
+            return NGX_CONF_ERROR;
+        }
     }
-
-    values = ngx_array_create(cf->pool, 3, sizeof(ngx_http_idem_value_t));
-
-    if (values == NULL
-        || ngx_http_idem_compile(cf, values, "$http_authorization")
-           != NGX_CONF_OK
-        || ngx_http_idem_compile(cf, values, "$http_x_api_key")
-           != NGX_CONF_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-#if (NGX_HTTP_SSL)
-
-    if (ngx_http_idem_compile(cf, values, "$ssl_client_fingerprint")
-        != NGX_CONF_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-#endif
-
-    conf->identity = values;
 
     return NGX_CONF_OK;
 }
@@ -504,58 +449,24 @@ ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
     static ngx_str_t  methods[] = {
         ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
-        ngx_string("DELETE")
+        ngx_string("DELETE"), ngx_null_string
     };
 
     if (conf->methods == NULL) {
-        conf->methods = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
-        if (conf->methods == NULL) {
-            return NGX_CONF_ERROR;
+        for (method = methods; method->len; method++) {
+            if (ngx_http_idem_conf_part(cf, &conf->methods, method)
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
+            }
         }
-
-        method = ngx_array_push_n(conf->methods, 4);
-        if (method == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        ngx_memcpy(method, methods, sizeof(methods));
     }
 
-    if (conf->keep_status) {
-        return NGX_CONF_OK;
-    }
-
-    conf->keep_status = ngx_pcalloc(cf->pool,
-                                    sizeof(ngx_http_idem_statuses_t));
     if (conf->keep_status == NULL) {
-        return NGX_CONF_ERROR;
+        conf->keep_status = ngx_http_idem_conf_statuses(cf, NULL, 0);
     }
 
-    ngx_http_idem_default_statuses(conf->keep_status);
-
-    return NGX_CONF_OK;
-}
-
-
-void
-ngx_http_idem_default_statuses(ngx_http_idem_statuses_t *statuses)
-{
-    ngx_uint_t  i, code;
-
-    /* of 2xx 3xx 4xx, statuses that may change on a retry */
-
-    static ngx_uint_t  released[] = {
-        401, 403, 407, 408, 409, 423, 425, 429, 0
-    };
-
-    for (code = 200; code < 500; code++) {
-        statuses->bits[code / 32] |= (uint32_t) 1 << (code % 32);
-    }
-
-    for (i = 0; released[i]; i++) {
-        code = released[i];
-        statuses->bits[code / 32] &= ~((uint32_t) 1 << (code % 32));
-    }
+    return conf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

@@ -39,35 +39,30 @@
 #define NGX_HTTP_IDEM_UNPROCESSABLE  422
 
 
-/* a time or a size that may differ by request */
-
-typedef struct {
-    ngx_http_complex_value_t        *complex;    /* NULL: a constant        */
-    ngx_msec_t                       value;
-} ngx_http_idem_time_t;
-
-
-typedef struct {
-    ngx_http_complex_value_t        *complex;
-    size_t                           value;
-} ngx_http_idem_size_t;
+typedef enum {
+    NGX_HTTP_IDEM_UNIT_NONE = 0,
+    NGX_HTTP_IDEM_UNIT_TIME,
+    NGX_HTTP_IDEM_UNIT_SIZE
+} ngx_http_idem_unit_e;
 
 
-/* what a directive may be: one of some names, or a number */
+/* what a directive may be: one of some names, a number, a time or a size */
 
 typedef struct {
     ngx_conf_enum_t                 *names;
-    ngx_int_t                        min;
+    ngx_int_t                        min;        /* of a time: in the
+                                                    configuration only      */
     ngx_int_t                        max;        /* 0: no numbers           */
     char                            *valid;      /* for error messages      */
+    ngx_http_idem_unit_e             unit;
 } ngx_http_idem_choices_t;
 
 
 /* one of these, which may differ by request */
 
 typedef struct {
-    ngx_http_complex_value_t        *complex;
-    ngx_uint_t                       value;
+    ngx_http_complex_value_t        *complex;    /* NULL: a constant        */
+    ngx_uint_t                       value;      /* or the default          */
     ngx_http_idem_choices_t         *choices;
 } ngx_http_idem_choice_t;
 
@@ -113,8 +108,8 @@ typedef struct {
                                                     request                 */
     ngx_str_t                 name;              /* "body", or "json:" and
                                                     the members             */
-    ngx_http_idem_time_t      window;
-    ngx_http_idem_time_t      linger;            /* after the response      */
+    ngx_http_idem_choice_t    window;
+    ngx_http_idem_choice_t    linger;            /* after the response      */
     ngx_array_t              *strip;             /* ngx_str_t: URL
                                                     arguments to ignore     */
     unsigned                  url:1;             /* the members are URLs    */
@@ -281,15 +276,15 @@ typedef struct {
     ngx_http_idem_json_options_t  json;
     ngx_http_idem_form_options_t  form;
 
-    ngx_http_idem_time_t          ttl;
+    ngx_http_idem_choice_t        ttl;
     ngx_str_t                     ttl_header;            /* '_' for '-'     */
     ngx_msec_t                    ttl_header_max;
-    ngx_http_idem_time_t          expired_grace;
-    ngx_http_idem_time_t          lease;
-    ngx_http_idem_time_t          wait;
+    ngx_http_idem_choice_t        expired_grace;
+    ngx_http_idem_choice_t        lease;
+    ngx_http_idem_choice_t        wait;
     ngx_http_idem_choice_t        max_waiters;
-    ngx_http_idem_time_t          retry_after;
-    ngx_http_idem_size_t          max_response;
+    ngx_http_idem_choice_t        retry_after;
+    ngx_http_idem_choice_t        max_response;
 
     ngx_http_idem_statuses_t     *keep_status;
     ngx_array_t                  *keep_json;             /* ..._keep_t      */
@@ -347,6 +342,7 @@ ngx_http_idem_store_t *ngx_http_idem_find_store(
 void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+ngx_int_t ngx_http_idem_own_array(ngx_conf_t *cf, ngx_array_t **array);
 char *ngx_http_idem_check_activity(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
@@ -366,8 +362,11 @@ char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
-ngx_uint_t ngx_http_idem_conf_next(u_char **pos, u_char *last,
-    ngx_str_t *name);
+ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
+    ngx_str_t *text);
+ngx_uint_t ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name);
+void *ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array,
+    size_t size);
 char *ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names,
     ngx_str_t *name);
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
@@ -386,8 +385,8 @@ char *ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_fingerprint(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
-char *ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-char *ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+ngx_int_t ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_choice_t *c);
 char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_on_off(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -413,9 +412,10 @@ char *ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+ngx_http_idem_statuses_t *ngx_http_idem_conf_statuses(ngx_conf_t *cf,
+    ngx_str_t *value, ngx_uint_t n);
 char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-void ngx_http_idem_default_statuses(ngx_http_idem_statuses_t *statuses);
 char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 /* ..._order.c, ..._pages.c */
@@ -450,21 +450,33 @@ void ngx_http_idem_value_body_read(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_value_too_early(ngx_http_request_t *r);
 ngx_table_elt_t *ngx_http_idem_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
-ngx_msec_t ngx_http_idem_time(ngx_http_request_t *r,
-    ngx_http_idem_time_t *t, const char *directive);
 ngx_uint_t ngx_http_idem_choice(ngx_http_request_t *r,
     ngx_http_idem_choice_t *c, const char *directive, ngx_uint_t failed);
 ngx_int_t ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices,
     ngx_str_t *value);
+ngx_int_t ngx_http_idem_conf_enum(ngx_conf_enum_t *e, ngx_str_t *value);
 ngx_int_t ngx_http_idem_switch(ngx_http_request_t *r,
     ngx_http_idem_value_t *value);
-size_t ngx_http_idem_size(ngx_http_request_t *r,
-    ngx_http_idem_size_t *s, const char *directive);
 
+extern ngx_http_idem_choices_t  ngx_http_idem_times;
+extern ngx_http_idem_choices_t  ngx_http_idem_positive_times;
+extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
+
+
+/* a time or a size: its default if it can't be evaluated */
+
+#define ngx_http_idem_time(r, t, directive)                                   \
+    ngx_http_idem_choice(r, t, directive, (t)->value)
+
+#define ngx_http_idem_size  ngx_http_idem_time
 
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \
      && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
+
+#define ngx_http_idem_conf_same(a, b)                                         \
+    ((a)->len == (b)->len                                                     \
+     && ngx_strncmp((a)->data, (b)->data, (b)->len) == 0)
 
 #define ngx_http_idem_status_kept(s, code)                                    \
     ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)

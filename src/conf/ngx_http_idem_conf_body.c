@@ -49,9 +49,9 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
+    ngx_int_t                   mode;
     ngx_str_t                  *value;
     ngx_uint_t                  i;
-    ngx_conf_enum_t            *e;
     ngx_http_idem_canonical_t  *canonical;
 
     if (ilcf->fingerprint != NGX_CONF_UNSET_PTR) {
@@ -66,21 +66,15 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ilcf->fingerprint = canonical;
     value = cf->args->elts;
 
-    for (e = ngx_http_idem_modes; e->name.len; e++) {
-        if (e->name.len == value[1].len
-            && ngx_strncmp(e->name.data, value[1].data, e->name.len) == 0)
-        {
-            break;
-        }
-    }
+    mode = ngx_http_idem_conf_enum(ngx_http_idem_modes, &value[1]);
 
-    if (e->name.len == 0) {
+    if (mode == NGX_ERROR) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
                              "it is \"raw\", \"json\", \"form\", "
                              "\"multipart\", \"auto\" or \"off\"");
     }
 
-    canonical->mode = e->value;
+    canonical->mode = mode;
 
     for (i = 2; i < cf->args->nelts; i++) {
 
@@ -118,26 +112,19 @@ static char *
 ngx_http_idem_conf_parts(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value)
 {
-    u_char      *p, *last;
-    ngx_str_t    name;
-    ngx_uint_t   include, pointer;
+    ngx_str_t   list, name;
+    ngx_uint_t  include, pointer;
 
-    include = (value->len > 8
-               && ngx_strncmp(value->data, "include=", 8) == 0);
+    include = ngx_http_idem_conf_option(value, "include=", &list);
 
-    if (!include
-        && (value->len <= 8 || ngx_strncmp(value->data, "exclude=", 8) != 0))
-    {
+    if (!include && !ngx_http_idem_conf_option(value, "exclude=", &list)) {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"exclude=<name>,...\", "
                              "\"include=/<pointer>,...\", "
                              "\"arrays=ordered\" or \"arrays=unordered\"");
     }
 
-    p = value->data + 8;
-    last = value->data + value->len;
-
-    while (ngx_http_idem_conf_next(&p, last, &name)) {
+    while (ngx_http_idem_conf_next(&list, &name)) {
 
         if (name.len == 0) {
             return ngx_http_idem_conf_invalid(cf, value,
@@ -183,51 +170,6 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
 }
 
 
-/* the next name of a list that is separated by commas; 0 after the last one */
-
-ngx_uint_t
-ngx_http_idem_conf_next(u_char **pos, u_char *last, ngx_str_t *name)
-{
-    u_char  *p;
-
-    if (*pos > last) {
-        return 0;
-    }
-
-    for (p = *pos; p < last && *p != ','; p++) { /* void */ }
-
-    name->data = *pos;
-    name->len = p - *pos;
-
-    *pos = p + 1;
-
-    return 1;
-}
-
-
-char *
-ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
-{
-    ngx_str_t  *s;
-
-    if (*names == NULL) {
-        *names = ngx_array_create(cf->pool, 8, sizeof(ngx_str_t));
-        if (*names == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    s = ngx_array_push(*names);
-    if (s == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    *s = *name;
-
-    return NGX_CONF_OK;
-}
-
-
 /* idempotency_replay_json <member> <value>, repeats */
 
 char *
@@ -238,22 +180,13 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_str_t                      *value;
     ngx_http_idem_replay_member_t  *member;
 
-    if (ilcf->replay_json == NGX_CONF_UNSET_PTR) {
-        ilcf->replay_json = ngx_array_create(cf->pool, 2,
-                               sizeof(ngx_http_idem_replay_member_t));
-        if (ilcf->replay_json == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
     value = cf->args->elts;
 
-    member = ngx_array_push(ilcf->replay_json);
+    member = ngx_http_idem_conf_add(cf, &ilcf->replay_json,
+                                    sizeof(ngx_http_idem_replay_member_t));
     if (member == NULL) {
         return NGX_CONF_ERROR;
     }
-
-    ngx_memzero(member, sizeof(ngx_http_idem_replay_member_t));
 
     member->member = value[1];
 
@@ -405,10 +338,7 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    s.data = value[2].data + 4;
-    s.len = value[2].len - 4;
-
-    n = (value[2].len > 4 && ngx_strncmp(value[2].data, "min=", 4) == 0)
+    n = ngx_http_idem_conf_option(&value[2], "min=", &s)
         ? ngx_parse_size(&s) : NGX_ERROR;
 
     if (n == NGX_ERROR) {
@@ -493,9 +423,7 @@ ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
     w = wanted->elts;
 
     for (i = 0; i < wanted->nelts; i++) {
-        if (w[i].len == name->len
-            && ngx_strncmp(w[i].data, name->data, name->len) == 0)
-        {
+        if (ngx_http_idem_conf_same(&w[i], name)) {
             return i;
         }
     }
@@ -516,35 +444,21 @@ ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
     ngx_str_t                    name;
     ngx_uint_t                   i;
-    ngx_array_t                 *keys;
     ngx_http_idem_key_source_t  *source;
 
-    /* a copy, since several locations may inherit the directive */
-
-    keys = ngx_array_create(cf->pool, conf->keys->nelts,
-                            sizeof(ngx_http_idem_key_source_t));
-    if (keys == NULL) {
+    if (ngx_http_idem_own_array(cf, &conf->keys) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    source = ngx_array_push_n(keys, conf->keys->nelts);
-    if (source == NULL) {
-        return NGX_ERROR;
-    }
+    source = conf->keys->elts;
 
-    ngx_memcpy(source, conf->keys->elts,
-               conf->keys->nelts * sizeof(ngx_http_idem_key_source_t));
-
-    conf->keys = keys;
-
-    for (i = 0; i < keys->nelts; i++) {
-
-        name = source[i].value.text;
+    for (i = 0; i < conf->keys->nelts; i++) {
 
         if (source[i].member < 0) {
             continue;
         }
 
+        name = source[i].value.text;
         name.data += sizeof("json:") - 1;
         name.len -= sizeof("json:") - 1;
 
@@ -564,30 +478,19 @@ ngx_http_idem_number_replay(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
     ngx_int_t                       n;
     ngx_uint_t                      i;
-    ngx_array_t                    *members;
     ngx_http_idem_replay_member_t  *member;
 
     if (conf->replay_json == NULL) {
         return NGX_OK;
     }
 
-    members = ngx_array_create(cf->pool, conf->replay_json->nelts,
-                               sizeof(ngx_http_idem_replay_member_t));
-    if (members == NULL) {
+    if (ngx_http_idem_own_array(cf, &conf->replay_json) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    member = ngx_array_push_n(members, conf->replay_json->nelts);
-    if (member == NULL) {
-        return NGX_ERROR;
-    }
+    member = conf->replay_json->elts;
 
-    ngx_memcpy(member, conf->replay_json->elts,
-               members->nelts * sizeof(ngx_http_idem_replay_member_t));
-
-    conf->replay_json = members;
-
-    for (i = 0; i < members->nelts; i++) {
+    for (i = 0; i < conf->replay_json->nelts; i++) {
 
         if (member[i].from.len == 0) {
             continue;
@@ -601,6 +504,27 @@ ngx_http_idem_number_replay(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         member[i].wanted = n;
         conf->replay_body = 1;
     }
+
+    return NGX_OK;
+}
+
+
+/* makes a copy, since several locations may inherit the directive */
+
+ngx_int_t
+ngx_http_idem_own_array(ngx_conf_t *cf, ngx_array_t **array)
+{
+    ngx_array_t  *copy;
+
+    copy = ngx_array_create(cf->pool, (*array)->nelts, (*array)->size);
+    if (copy == NULL) {
+        return NGX_ERROR;
+    }
+
+    copy->nelts = (*array)->nelts;
+    ngx_memcpy(copy->elts, (*array)->elts, copy->nelts * copy->size);
+
+    *array = copy;
 
     return NGX_OK;
 }

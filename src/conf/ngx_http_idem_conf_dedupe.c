@@ -24,9 +24,9 @@ static char *ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf,
 static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
-    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list);
 static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
-    ngx_str_t *value, const char *name, ngx_http_idem_time_t *t);
+    ngx_str_t *value, const char *name, ngx_http_idem_choice_t *t);
 
 
 /* idempotency_dedupe body | json:<member>,... window=<time> [when=...] */
@@ -56,20 +56,11 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    if (ilcf->dedupe == NGX_CONF_UNSET_PTR) {
-        ilcf->dedupe = ngx_array_create(cf->pool, 2,
-                                      sizeof(ngx_http_idem_dedupe_t));
-        if (ilcf->dedupe == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    dedupe = ngx_array_push(ilcf->dedupe);
+    dedupe = ngx_http_idem_conf_add(cf, &ilcf->dedupe,
+                                    sizeof(ngx_http_idem_dedupe_t));
     if (dedupe == NULL) {
         return NGX_CONF_ERROR;
     }
-
-    ngx_memzero(dedupe, sizeof(ngx_http_idem_dedupe_t));
 
     if (!ngx_http_idem_conf_is(&value[1], "body")
         && ngx_http_idem_conf_dedupe_members(cf, &value[1])
@@ -116,27 +107,21 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static char *
 ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
 {
-    u_char     *p, *last;
-    ngx_str_t   name;
+    ngx_str_t  list, name;
 
-    last = value->data + value->len;
-    p = value->data + sizeof("json:") - 1;
-
+    ngx_str_null(&list);
     name.len = 0;
 
-    if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
+    (void) ngx_http_idem_conf_option(value, "json:", &list);
 
-        while (ngx_http_idem_conf_next(&p, last, &name)) {
+    while (ngx_http_idem_conf_next(&list, &name)) {
 
-            if (name.len == 0) {
-                break;
-            }
+        if (name.len == 0) {
+            break;
+        }
 
-            if (ngx_http_idem_conf_member(cf, value, &name)
-                != NGX_CONF_OK)
-            {
-                return NGX_CONF_ERROR;
-            }
+        if (ngx_http_idem_conf_member(cf, value, &name) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -155,55 +140,42 @@ static char *
 ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
 {
+    ngx_str_t  list;
+
     if (ngx_http_idem_conf_is(value, "when=missing")) {
         dedupe->always = 0;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "when=always")) {
+    } else if (ngx_http_idem_conf_is(value, "when=always")) {
         dedupe->always = 1;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "action=replay")) {
+    } else if (ngx_http_idem_conf_is(value, "action=replay")) {
         dedupe->reject = 0;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "action=reject")) {
+    } else if (ngx_http_idem_conf_is(value, "action=reject")) {
         dedupe->reject = 1;
-        return NGX_CONF_OK;
-    }
 
-    if (ngx_http_idem_conf_is(value, "normalize=url")) {
+    } else if (ngx_http_idem_conf_is(value, "normalize=url")) {
         dedupe->url = 1;
-        return NGX_CONF_OK;
-    }
 
-    if (value->len > 6 && ngx_strncmp(value->data, "strip=", 6) == 0) {
-        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value);
-    }
+    } else if (ngx_http_idem_conf_option(value, "strip=", &list)) {
+        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &list);
 
-    if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
-                                       &dedupe->window)
-        == NGX_CONF_OK)
+    } else if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
+                                              &dedupe->window)
+               != NGX_CONF_OK
+               && ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
+                                                 &dedupe->linger)
+                  != NGX_CONF_OK)
     {
-        return NGX_CONF_OK;
-    }
-
-    if (ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
-                                       &dedupe->linger)
-        == NGX_CONF_OK)
-    {
-        return NGX_CONF_OK;
-    }
-
-    return ngx_http_idem_conf_invalid(cf, value,
+        return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"window=<time>\" or \"linger=<time>\" "
                              "with a time above 0, \"when=missing\" or "
                              "\"when=always\", \"action=replay\" or "
                              "\"action=reject\", \"normalize=url\", or "
                              "\"strip=<argument>,...\"");
+    }
+
+    return NGX_CONF_OK;
 }
 
 
@@ -211,41 +183,29 @@ ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
 
 static char *
 ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
-    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list)
 {
-    u_char     *p, *last, *star;
-    ngx_str_t  *name;
+    u_char     *last, *star;
+    ngx_str_t   name;
 
-    if (dedupe->strip == NULL) {
-        dedupe->strip = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
-        if (dedupe->strip == NULL) {
-            return NGX_CONF_ERROR;
-        }
-    }
+    while (ngx_http_idem_conf_next(list, &name)) {
+        last = name.data + name.len;
+        star = ngx_strlchr(name.data, last, '*');
 
-    last = value->data + value->len;
-
-    for (p = value->data + sizeof("strip=") - 1; p <= last; p++) {
-
-        name = ngx_array_push(dedupe->strip);
-        if (name == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        for (name->data = p; p < last && *p != ','; p++) { /* void */ }
-
-        name->len = p - name->data;
-
-        star = ngx_strlchr(name->data, p, '*');
-
-        if (name->len == 0 || star == name->data
-            || (star && star != p - 1)
-            || ngx_strlchr(name->data, p, '=')
-            || ngx_strlchr(name->data, p, '&'))
+        if (name.len == 0 || star == name.data
+            || (star && star != last - 1)
+            || ngx_strlchr(name.data, last, '=')
+            || ngx_strlchr(name.data, last, '&'))
         {
             return ngx_http_idem_conf_invalid(cf, value,
                              "it is names of arguments, or how they begin: "
                              "strip=fbclid,utm_*");
+        }
+
+        if (ngx_http_idem_conf_part(cf, &dedupe->strip, &name)
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -257,94 +217,53 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
 
 static char *
 ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
-    const char *name, ngx_http_idem_time_t *t)
+    const char *name, ngx_http_idem_choice_t *t)
 {
-    size_t     len;
-    ngx_int_t  n;
     ngx_str_t  s;
 
-    len = ngx_strlen(name);
-
-    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+    if (!ngx_http_idem_conf_option(value, name, &s)) {
         return NGX_CONF_ERROR;
     }
 
-    s.data = value->data + len;
-    s.len = value->len - len;
+    t->choices = &ngx_http_idem_positive_times;
 
-    if (ngx_http_script_variables_count(&s)) {
-        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (t->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        return ngx_http_idem_conf_complex(cf, &s, t->complex);
-    }
-
-    n = ngx_parse_time(&s, 0);
-
-    if (n == NGX_ERROR || n == 0) {
-        return NGX_CONF_ERROR;
-    }
-
-    t->value = (ngx_msec_t) n;
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_conf_choose(cf, &s, t) == NGX_OK ? NGX_CONF_OK
+                                                          : NGX_CONF_ERROR;
 }
 
 
 ngx_int_t
 ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    u_char                  *p, *last;
     ngx_int_t                n;
-    ngx_str_t                name;
+    ngx_str_t                list, name;
     ngx_uint_t               i, *index;
-    ngx_array_t             *rules;
     ngx_http_idem_dedupe_t  *dedupe;
 
     if (conf->dedupe == NULL) {
         return NGX_OK;
     }
 
-    rules = ngx_array_create(cf->pool, conf->dedupe->nelts,
-                             sizeof(ngx_http_idem_dedupe_t));
-    if (rules == NULL) {
+    if (ngx_http_idem_own_array(cf, &conf->dedupe) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    dedupe = ngx_array_push_n(rules, conf->dedupe->nelts);
-    if (dedupe == NULL) {
-        return NGX_ERROR;
-    }
+    dedupe = conf->dedupe->elts;
 
-    ngx_memcpy(dedupe, conf->dedupe->elts,
-               rules->nelts * sizeof(ngx_http_idem_dedupe_t));
+    for (i = 0; i < conf->dedupe->nelts; i++) {
 
-    conf->dedupe = rules;
-
-    for (i = 0; i < rules->nelts; i++) {
-
-        if (ngx_http_idem_conf_is(&dedupe[i].name, "body")) {
+        if (!ngx_http_idem_conf_option(&dedupe[i].name, "json:", &list)) {
             continue;
         }
 
-        dedupe[i].members = ngx_array_create(cf->pool, 2, sizeof(ngx_uint_t));
-        if (dedupe[i].members == NULL) {
-            return NGX_ERROR;
-        }
+        /* another location may have numbered its own copy */
 
-        p = dedupe[i].name.data + sizeof("json:") - 1;
-        last = dedupe[i].name.data + dedupe[i].name.len;
+        dedupe[i].members = NULL;
 
-        while (p < last) {
-            name.data = p;
-            p = ngx_strlchr(p, last, ',');
-            p = p ? p : last;
-            name.len = p++ - name.data;
-
+        while (ngx_http_idem_conf_next(&list, &name)) {
             n = ngx_http_idem_want(conf->wanted, &name);
-            index = ngx_array_push(dedupe[i].members);
+            index = ngx_http_idem_conf_add(cf, &dedupe[i].members,
+                                           sizeof(ngx_uint_t));
 
             if (n == NGX_ERROR || index == NULL) {
                 return NGX_ERROR;
@@ -429,10 +348,7 @@ ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     activity->size = (size_t) n;
 
-    s.data = value[2].data + 7;
-    s.len = value[2].len - 7;
-
-    n = (value[2].len > 7 && ngx_strncmp(value[2].data, "window=", 7) == 0)
+    n = ngx_http_idem_conf_option(&value[2], "window=", &s)
         ? ngx_parse_time(&s, 0) : NGX_ERROR;
 
     if (n == NGX_ERROR || n == 0) {

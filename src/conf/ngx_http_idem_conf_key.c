@@ -26,6 +26,15 @@ static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
 
 
+static ngx_conf_enum_t  ngx_http_idem_key_kinds[] = {
+    { ngx_string("token"), NGX_HTTP_IDEM_KEY_TOKEN },
+    { ngx_string("uuid"), NGX_HTTP_IDEM_KEY_UUID },
+    { ngx_string("uuid4"), NGX_HTTP_IDEM_KEY_UUID4 },
+    { ngx_string("string"), NGX_HTTP_IDEM_KEY_STRING },
+    { ngx_null_string, 0 }
+};
+
+
 /* idempotency_key <value> ... */
 
 char *
@@ -41,22 +50,15 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    ilcf->keys = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                                  sizeof(ngx_http_idem_key_source_t));
-    if (ilcf->keys == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        source = ngx_array_push(ilcf->keys);
+        source = ngx_http_idem_conf_add(cf, &ilcf->keys,
+                                        sizeof(ngx_http_idem_key_source_t));
         if (source == NULL) {
             return NGX_CONF_ERROR;
         }
-
-        ngx_memzero(source, sizeof(ngx_http_idem_key_source_t));
 
         name = value[i];
         source->member = -1;
@@ -211,6 +213,7 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
+    ngx_int_t                    kind;
     ngx_str_t                   *value;
     ngx_uint_t                   i;
     ngx_http_idem_key_format_t  *format;
@@ -231,23 +234,15 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_idem_conf_is(&value[1], "token")) {
-        format->kind = NGX_HTTP_IDEM_KEY_TOKEN;
+    kind = ngx_http_idem_conf_enum(ngx_http_idem_key_kinds, &value[1]);
 
-    } else if (ngx_http_idem_conf_is(&value[1], "uuid")) {
-        format->kind = NGX_HTTP_IDEM_KEY_UUID;
-
-    } else if (ngx_http_idem_conf_is(&value[1], "uuid4")) {
-        format->kind = NGX_HTTP_IDEM_KEY_UUID4;
-
-    } else if (ngx_http_idem_conf_is(&value[1], "string")) {
-        format->kind = NGX_HTTP_IDEM_KEY_STRING;
-
-    } else {
+    if (kind == NGX_ERROR) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
                              "it is \"token\", \"uuid\", \"uuid4\" or "
                              "\"string\"");
     }
+
+    format->kind = kind;
 
     for (i = 2; i < cf->args->nelts; i++) {
         if (ngx_http_idem_conf_key_option(cf, format, &value[i])
@@ -285,7 +280,9 @@ static char *
 ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value)
 {
-    ngx_int_t  n;
+    size_t     *limit;
+    ngx_int_t   n;
+    ngx_str_t   s;
 
     if (ngx_http_idem_conf_is(value, "quoted=optional")) {
         format->quoted_required = 0;
@@ -297,21 +294,15 @@ ngx_http_idem_conf_key_option(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    if (value->len > 4
-        && (ngx_strncmp(value->data, "min=", 4) == 0
-            || ngx_strncmp(value->data, "max=", 4) == 0))
-    {
-        n = ngx_atoi(value->data + 4, value->len - 4);
+    limit = ngx_http_idem_conf_option(value, "min=", &s) ? &format->min
+            : ngx_http_idem_conf_option(value, "max=", &s) ? &format->max
+            : NULL;
 
-        if (n > 0) {
-            if (value->data[1] == 'i') {
-                format->min = (size_t) n;
-            } else {
-                format->max = (size_t) n;
-            }
+    n = limit ? ngx_atoi(s.data, s.len) : NGX_ERROR;
 
-            return NGX_CONF_OK;
-        }
+    if (n > 0) {
+        *limit = (size_t) n;
+        return NGX_CONF_OK;
     }
 
     return ngx_http_idem_conf_invalid(cf, value,

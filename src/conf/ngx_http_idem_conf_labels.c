@@ -38,6 +38,14 @@ static const char  *ngx_http_idem_event_members[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_idem_details[] = {
+    { ngx_string("off"), NGX_HTTP_IDEM_JSON_DETAIL_OFF },
+    { ngx_string("paths"), NGX_HTTP_IDEM_JSON_DETAIL_PATHS },
+    { ngx_string("values"), NGX_HTTP_IDEM_JSON_DETAIL_VALUES },
+    { ngx_null_string, 0 }
+};
+
+
 /*
  * Records have labels if a directive sets one, and in a store that people read
  * by other means (PostgreSQL).  Events of a remote store need them, too: only
@@ -163,8 +171,8 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    u_char     *p, *last;
-    ngx_str_t  *value, name;
+    ngx_int_t   n;
+    ngx_str_t  *value, list, name;
 
     if (ilcf->conflict_detail != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
@@ -172,20 +180,14 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_idem_conf_is(&value[1], "off")) {
-        ilcf->conflict_detail = NGX_HTTP_IDEM_JSON_DETAIL_OFF;
+    n = ngx_http_idem_conf_enum(ngx_http_idem_details, &value[1]);
 
-    } else if (ngx_http_idem_conf_is(&value[1], "paths")) {
-        ilcf->conflict_detail = NGX_HTTP_IDEM_JSON_DETAIL_PATHS;
-
-    } else if (ngx_http_idem_conf_is(&value[1], "values")) {
-        ilcf->conflict_detail = NGX_HTTP_IDEM_JSON_DETAIL_VALUES;
-
-    } else {
+    if (n == NGX_ERROR) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
                              "it is \"off\" or \"paths\" or \"values\"");
     }
 
+    ilcf->conflict_detail = n;
     ilcf->redacted = NULL;
 
     if (cf->args->nelts == 2) {
@@ -193,17 +195,14 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (ilcf->conflict_detail != NGX_HTTP_IDEM_JSON_DETAIL_VALUES
-        || value[2].len <= 7 || ngx_strncmp(value[2].data, "redact=", 7) != 0)
+        || !ngx_http_idem_conf_option(&value[2], "redact=", &list))
     {
         return ngx_http_idem_conf_invalid(cf, &value[2],
                              "it is \"redact=<name or /pointer>,...\", with "
                              "\"values\"");
     }
 
-    p = value[2].data + 7;
-    last = value[2].data + value[2].len;
-
-    while (ngx_http_idem_conf_next(&p, last, &name)) {
+    while (ngx_http_idem_conf_next(&list, &name)) {
 
         if (name.len == 0) {
             return ngx_http_idem_conf_invalid(cf, &value[2],

@@ -23,8 +23,8 @@ static char *ngx_http_idem_conf_log_store(ngx_conf_t *cf,
 static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
-    ngx_http_idem_log_t *log, ngx_str_t *value);
-static ngx_int_t ngx_http_idem_fraction(u_char *p, u_char *last);
+    ngx_http_idem_log_t *log, ngx_str_t *value, ngx_str_t *list);
+
 
 
 /*
@@ -77,11 +77,10 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (value[1].len > 7 && ngx_strncmp(value[1].data, "syslog:", 7) == 0) {
         log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
-        if (log->syslog == NULL) {
-            return NGX_CONF_ERROR;
-        }
 
-        if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
+        if (log->syslog == NULL
+            || ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
 
@@ -160,17 +159,13 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value)
 {
     ngx_int_t   n;
+    ngx_str_t   s;
     ngx_uint_t  i;
 
-    if (value->len > 6 && ngx_strncmp(value->data, "level=", 6) == 0) {
+    if (ngx_http_idem_conf_option(value, "level=", &s)) {
 
         for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
-            if (value->len - 6 == ngx_http_idem_level_names[i].len
-                && ngx_strncmp(value->data + 6,
-                               ngx_http_idem_level_names[i].data,
-                               value->len - 6)
-                   == 0)
-            {
+            if (ngx_http_idem_conf_same(&ngx_http_idem_level_names[i], &s)) {
                 log->level = i;
                 return NGX_CONF_OK;
             }
@@ -181,14 +176,12 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
                              "or \"debug\"");
     }
 
-    if (value->len > 7 && ngx_strncmp(value->data, "sample=", 7) == 0) {
-        return ngx_http_idem_conf_sample(cf, log, value);
+    if (ngx_http_idem_conf_option(value, "sample=", &s)) {
+        return ngx_http_idem_conf_sample(cf, log, value, &s);
     }
 
-    if (log->send && value->len > 4
-        && ngx_strncmp(value->data, "max=", 4) == 0)
-    {
-        n = ngx_atoi(value->data + 4, value->len - 4);
+    if (log->send && ngx_http_idem_conf_option(value, "max=", &s)) {
+        n = ngx_atoi(s.data, s.len);
 
         if (n < 1) {
             return ngx_http_idem_conf_invalid(cf, value,
@@ -208,15 +201,15 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
 
 static char *
 ngx_http_idem_conf_sample(ngx_conf_t *cf,
-    ngx_http_idem_log_t *log, ngx_str_t *value)
+    ngx_http_idem_log_t *log, ngx_str_t *value, ngx_str_t *list)
 {
     u_char      *p, *last, *end;
     ngx_int_t    n;
     ngx_str_t   *name;
     ngx_uint_t   i, level;
 
-    p = value->data + 7;
-    last = value->data + value->len;
+    p = list->data;
+    last = list->data + list->len;
 
     while (p < last) {
 
@@ -237,9 +230,9 @@ ngx_http_idem_conf_sample(ngx_conf_t *cf,
             }
         }
 
-        n = ngx_http_idem_fraction(p, end);
+        n = ngx_atofp(p, end - p, 6);
 
-        if (n == NGX_ERROR) {
+        if (n == NGX_ERROR || n > NGX_HTTP_IDEM_SAMPLE_ALL) {
             return ngx_http_idem_conf_invalid(cf, value,
                              "a sample is 0 to 1, as sample=0.1, or "
                              "sample=info:0.1,warn:1");
@@ -251,19 +244,4 @@ ngx_http_idem_conf_sample(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_fraction(u_char *p, u_char *last)
-{
-    ngx_int_t  n;
-
-    n = ngx_atofp(p, last - p, 6);
-
-    if (n == NGX_ERROR || n > NGX_HTTP_IDEM_SAMPLE_ALL) {
-        return NGX_ERROR;
-    }
-
-    return n;
 }

@@ -116,9 +116,7 @@ ngx_http_idem_may_be_page(ngx_http_request_t *r)
     name = mcf->pages.elts;
 
     for (i = 0; i < mcf->pages.nelts; i++) {
-        if (name[i].len == clcf->name.len
-            && ngx_strncmp(name[i].data, clcf->name.data, name[i].len) == 0)
-        {
+        if (ngx_http_idem_conf_same(&name[i], &clcf->name)) {
             return 1;
         }
     }

@@ -54,7 +54,6 @@ static ngx_uint_t ngx_http_idem_same_servers(ngx_http_idem_main_conf_t *mcf,
 static ngx_uint_t ngx_http_idem_has_server(ngx_http_conf_addr_t *addr,
     ngx_http_core_srv_conf_t *cscf);
 static ngx_uint_t ngx_http_idem_reach(struct sockaddr *sa);
-static uint32_t ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf);
 static uint64_t ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text);
 
 
@@ -96,6 +95,9 @@ ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf, uint64_t outer)
 ngx_int_t
 ngx_http_idem_conf_server(ngx_conf_t *cf)
 {
+    uint64_t                    sum;
+    ngx_uint_t                  i;
+    ngx_http_server_name_t     *name;
     ngx_http_idem_server_t     *server;
     ngx_http_core_srv_conf_t   *cscf;
     ngx_http_idem_main_conf_t  *mcf;
@@ -112,8 +114,15 @@ ngx_http_idem_conf_server(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
+    sum = NGX_HTTP_IDEM_FNV;
+    name = cscf->server_names.elts;
+
+    for (i = 0; i < cscf->server_names.nelts; i++) {
+        sum = ngx_http_idem_server_text(sum, &name[i].name);
+    }
+
     server->cscf = cscf;
-    server->names = ngx_http_idem_server_names(cscf);
+    server->names = ngx_http_idem_server_fold(sum);
     server->addrs = 0;
     server->reach = NGX_HTTP_IDEM_REACH_UNIX;
 
@@ -266,24 +275,6 @@ ngx_http_idem_reach(struct sockaddr *sa)
         return ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24 == 127
                ? NGX_HTTP_IDEM_REACH_LOOPBACK : NGX_HTTP_IDEM_REACH_ANY;
     }
-}
-
-
-static uint32_t
-ngx_http_idem_server_names(ngx_http_core_srv_conf_t *cscf)
-{
-    uint64_t                 sum;
-    ngx_uint_t               i;
-    ngx_http_server_name_t  *name;
-
-    sum = NGX_HTTP_IDEM_FNV;
-    name = cscf->server_names.elts;
-
-    for (i = 0; i < cscf->server_names.nelts; i++) {
-        sum = ngx_http_idem_server_text(sum, &name[i].name);
-    }
-
-    return ngx_http_idem_server_fold(sum);
 }
 
 

@@ -220,9 +220,7 @@ ngx_http_idem_find_store(ngx_http_idem_main_conf_t *mcf, ngx_str_t *name)
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
-        if (store[i]->name.len == name->len
-            && ngx_strncmp(store[i]->name.data, name->data, name->len) == 0)
-        {
+        if (ngx_http_idem_conf_same(&store[i]->name, name)) {
             return store[i];
         }
     }
@@ -326,10 +324,7 @@ ngx_http_idem_find_log(ngx_http_idem_main_conf_t *mcf,
     {
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
 
-        if (log->send && log->name.len == store->name.len
-            && ngx_strncmp(log->name.data, store->name.data, log->name.len)
-               == 0)
-        {
+        if (log->send && ngx_http_idem_conf_same(&log->name, &store->name)) {
             return log;
         }
     }
@@ -415,14 +410,11 @@ ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    if (value[2].len <= 9 || ngx_strncmp(value[2].data, "fallback=", 9) != 0) {
+    if (!ngx_http_idem_conf_option(&value[2], "fallback=", &name)) {
         return ngx_http_idem_conf_invalid(cf, &value[2],
                               "it is \"idempotency <store> "
                               "[fallback=<store>]\"");
     }
-
-    name.data = value[2].data + 9;
-    name.len = value[2].len - 9;
 
     if (ngx_http_idem_conf_is(&name, "on")) {
         ngx_str_set(&name, "default");

@@ -21,8 +21,30 @@
 
 static ngx_uint_t ngx_http_idem_conf_is_name(ngx_str_t *value,
     ngx_uint_t method);
+static char *ngx_http_idem_conf_add_statuses(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *statuses, ngx_str_t *value, ngx_uint_t n);
 static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
     ngx_http_idem_statuses_t *statuses, ngx_str_t *value);
+
+
+ngx_http_idem_choices_t  ngx_http_idem_times = {
+    NULL, 0, 0,
+    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+};
+
+
+/* with a TTL or a lease of 0, retries would run again */
+
+ngx_http_idem_choices_t  ngx_http_idem_positive_times = {
+    NULL, 1, 0,
+    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+};
+
+
+ngx_http_idem_choices_t  ngx_http_idem_sizes = {
+    NULL, 0, 0,
+    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE
+};
 
 
 /* a list of method or header names */
@@ -32,20 +54,14 @@ ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_str_t    *value, *name;
-    ngx_uint_t    i, methods;
-    ngx_array_t **names;
+    ngx_str_t     *value;
+    ngx_uint_t     i, methods;
+    ngx_array_t  **names;
 
     names = (ngx_array_t **) (p + cmd->offset);
 
     if (*names != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
-    }
-
-    *names = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                              sizeof(ngx_str_t));
-    if (*names == NULL) {
-        return NGX_CONF_ERROR;
     }
 
     methods = (cmd->offset == offsetof(ngx_http_idem_loc_conf_t, methods));
@@ -59,12 +75,9 @@ ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                                  : "it is the name of a header");
         }
 
-        name = ngx_array_push(*names);
-        if (name == NULL) {
+        if (ngx_http_idem_conf_part(cf, names, &value[i]) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
-
-        *name = value[i];
     }
 
     return NGX_CONF_OK;
@@ -114,16 +127,11 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    *values = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                               sizeof(ngx_http_idem_value_t));
-    if (*values == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        compiled = ngx_array_push(*values);
+        compiled = ngx_http_idem_conf_add(cf, values,
+                                          sizeof(ngx_http_idem_value_t));
 
         if (compiled == NULL
             || ngx_http_idem_conf_compile(cf, &value[i], compiled)
@@ -206,7 +214,6 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_int_t                n;
     ngx_str_t               *value;
     ngx_http_idem_choice_t  *c;
 
@@ -220,70 +227,19 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_script_variables_count(&value[1])) {
-        c->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (c->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    switch (ngx_http_idem_conf_choose(cf, &value[1], c)) {
 
-        return ngx_http_idem_conf_complex(cf, &value[1], c->complex);
-    }
+    case NGX_OK:
+        break;
 
-    n = ngx_http_idem_choice_parse(c->choices, &value[1]);
-
-    if (n == NGX_ERROR) {
+    case NGX_DECLINED:
         return ngx_http_idem_conf_invalid(cf, &value[1], c->choices->valid);
+
+    default: /* NGX_ERROR */
+        return NGX_CONF_ERROR;
     }
 
-    c->value = (ngx_uint_t) n;
-
-    return NGX_CONF_OK;
-}
-
-
-/* a time, or variables that evaluate to a time */
-
-char *
-ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    char  *p = conf;
-
-    ngx_int_t              n;
-    ngx_str_t             *value;
-    ngx_http_idem_time_t  *t;
-
-    t = (ngx_http_idem_time_t *) (p + cmd->offset);
-
-    if (t->value != NGX_CONF_UNSET_MSEC || t->complex) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_http_script_variables_count(&value[1])) {
-        t->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (t->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        return ngx_http_idem_conf_complex(cf, &value[1], t->complex);
-    }
-
-    n = ngx_parse_time(&value[1], 0);
-
-    /* with a TTL or a lease of 0, retries would run again */
-
-    if (n == NGX_ERROR || (n == 0 && cmd->post)) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             cmd->post ? "it is a time above 0, as 24h or "
-                                         "30s or 500ms"
-                                       : "it is a time, as 24h or 30s or "
-                                         "500ms");
-    }
-
-    t->value = (ngx_msec_t) n;
-
-    if (t->value < NGX_HTTP_IDEM_LEASE_MIN
+    if (c->value < NGX_HTTP_IDEM_LEASE_MIN
         && ngx_http_idem_conf_is(&cmd->name, "idempotency_lease"))
     {
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
@@ -295,45 +251,32 @@ ngx_http_idem_conf_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-char *
-ngx_http_idem_conf_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+/* NGX_DECLINED: it is none of the choices */
+
+ngx_int_t
+ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_choice_t *c)
 {
-    char  *p = conf;
+    ngx_int_t  n;
 
-    ssize_t                n;
-    ngx_str_t             *value;
-    ngx_http_idem_size_t  *s;
+    if (ngx_http_script_variables_count(value)) {
+        c->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
 
-    s = (ngx_http_idem_size_t *) (p + cmd->offset);
-
-    if (s->value != NGX_CONF_UNSET_SIZE) {
-        return "is duplicate";
+        return c->complex
+               && ngx_http_idem_conf_complex(cf, value, c->complex)
+                  == NGX_CONF_OK
+               ? NGX_OK : NGX_ERROR;
     }
 
-    value = cf->args->elts;
+    n = ngx_http_idem_choice_parse(c->choices, value);
 
-    if (ngx_http_script_variables_count(&value[1])) {
-        s->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-        if (s->complex == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        /* the default if the variable is empty or not a size */
-        s->value = 1024 * 1024;
-
-        return ngx_http_idem_conf_complex(cf, &value[1], s->complex);
+    if (n == NGX_ERROR || (c->choices->unit && n < c->choices->min)) {
+        return NGX_DECLINED;
     }
 
-    n = ngx_parse_size(&value[1]);
+    c->value = (ngx_uint_t) n;
 
-    if (n == NGX_ERROR) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is a size, as 64k or 1m");
-    }
-
-    s->value = (size_t) n;
-
-    return NGX_CONF_OK;
+    return NGX_OK;
 }
 
 
@@ -407,15 +350,8 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is the name of a header");
     }
 
-    if (value[2].len <= 4 || ngx_strncmp(value[2].data, "max=", 4) != 0) {
-        return ngx_http_idem_conf_invalid(cf, &value[2],
-                             "it is \"max=<time>\", as max=7d");
-    }
-
-    s.data = value[2].data + 4;
-    s.len = value[2].len - 4;
-
-    n = ngx_parse_time(&s, 0);
+    n = ngx_http_idem_conf_option(&value[2], "max=", &s)
+        ? ngx_parse_time(&s, 0) : NGX_ERROR;
 
     if (n == NGX_ERROR || n == 0) {
         return ngx_http_idem_conf_invalid(cf, &value[2],
@@ -441,7 +377,7 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t   *value, *type;
+    ngx_str_t   *value;
     ngx_uint_t   i;
 
     if (ilcf->stream != NGX_CONF_UNSET_UINT) {
@@ -462,16 +398,6 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ilcf->stream = NGX_HTTP_IDEM_STREAM_TEE;
 
-    if (cf->args->nelts == 2) {
-        return NGX_CONF_OK;
-    }
-
-    ilcf->stream_types = ngx_array_create(cf->pool, cf->args->nelts - 2,
-                                          sizeof(ngx_str_t));
-    if (ilcf->stream_types == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     for (i = 2; i < cf->args->nelts; i++) {
 
         if (ngx_strlchr(value[i].data, value[i].data + value[i].len, '/')
@@ -481,12 +407,11 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                          "it is a media type, as application/x-ndjson");
         }
 
-        type = ngx_array_push(ilcf->stream_types);
-        if (type == NULL) {
+        if (ngx_http_idem_conf_part(cf, &ilcf->stream_types, &value[i])
+            != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
-
-        *type = value[i];
     }
 
     return NGX_CONF_OK;
@@ -500,49 +425,83 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t                 *value;
-    ngx_uint_t                 i, n, pass;
-    ngx_http_idem_statuses_t  *statuses;
+    ngx_str_t  *value;
 
     if (ilcf->keep_status != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
     }
 
-    statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
-    if (statuses == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    ilcf->keep_status = statuses;
-
     value = cf->args->elts;
 
-    /*
-     * add the kept statuses first, then remove those with "!", in any order;
-     * where there are only these, they are left out of the default
-     */
+    ilcf->keep_status = ngx_http_idem_conf_statuses(cf, &value[1],
+                                                    cf->args->nelts - 1);
 
-    n = 0;
+    return ilcf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/*
+ * The kept statuses.  Where there are none but those with "!", these are left
+ * out of the default.
+ */
+
+ngx_http_idem_statuses_t *
+ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
+{
+    ngx_uint_t                 i;
+    ngx_http_idem_statuses_t  *statuses;
+
+    /* without the statuses that may change on a retry */
+
+    static ngx_str_t  kept[] = {
+        ngx_string("2xx"), ngx_string("3xx"), ngx_string("4xx"),
+        ngx_string("!401"), ngx_string("!403"), ngx_string("!407"),
+        ngx_string("!408"), ngx_string("!409"), ngx_string("!423"),
+        ngx_string("!425"), ngx_string("!429")
+    };
+
+    statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
+    if (statuses == NULL) {
+        return NULL;
+    }
+
+    for (i = 0; i < n && value[i].data[0] == '!'; i++) { /* void */ }
+
+    if (i == n
+        && ngx_http_idem_conf_add_statuses(cf, statuses, kept,
+                                           sizeof(kept) / sizeof(kept[0]))
+           != NGX_CONF_OK)
+    {
+        return NULL;
+    }
+
+    if (ngx_http_idem_conf_add_statuses(cf, statuses, value, n)
+        != NGX_CONF_OK)
+    {
+        return NULL;
+    }
+
+    return statuses;
+}
+
+
+/* adds the kept statuses first, then removes those with "!", in any order */
+
+static char *
+ngx_http_idem_conf_add_statuses(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *statuses, ngx_str_t *value, ngx_uint_t n)
+{
+    ngx_uint_t  i, pass;
 
     for (pass = 0; pass < 2; pass++) {
+        for (i = 0; i < n; i++) {
 
-        if (pass == 1 && n == 0) {
-            ngx_http_idem_default_statuses(statuses);
-        }
-
-        for (i = 1; i < cf->args->nelts; i++) {
-
-            if ((value[i].data[0] == '!') != pass) {
-                continue;
-            }
-
-            if (ngx_http_idem_conf_status(cf, statuses, &value[i])
-                != NGX_CONF_OK)
+            if ((value[i].data[0] == '!') == pass
+                && ngx_http_idem_conf_status(cf, statuses, &value[i])
+                   != NGX_CONF_OK)
             {
                 return NGX_CONF_ERROR;
             }
-
-            n++;
         }
     }
 
@@ -568,9 +527,7 @@ ngx_http_idem_conf_status(ngx_conf_t *cf,
         first = 200;
         last = 999;
 
-    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
-               && p[1] == 'x' && p[2] == 'x')
-    {
+    } else if (p[0] >= '2' && p[0] <= '5' && ngx_strcmp(p + 1, "xx") == 0) {
         first = (p[0] - '0') * 100;
         last = first + 99;
 
@@ -613,4 +570,88 @@ ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
 
     return ngx_http_compile_complex_value(&ccv) == NGX_OK
            ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/* of "<name>=<text>", with "=" in the name: whether it is, and the text */
+
+ngx_uint_t
+ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
+{
+    size_t  len;
+
+    len = ngx_strlen(name);
+
+    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+        return 0;
+    }
+
+    text->data = value->data + len;
+    text->len = value->len - len;
+
+    return 1;
+}
+
+
+/* the next name of a list that is separated by commas; 0 after the last one */
+
+ngx_uint_t
+ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name)
+{
+    u_char  *p, *last;
+
+    if (list->data == NULL) {
+        return 0;
+    }
+
+    last = list->data + list->len;
+    p = ngx_strlchr(list->data, last, ',');
+
+    name->data = list->data;
+    name->len = (p ? p : last) - list->data;
+
+    list->data = p ? p + 1 : NULL;
+    list->len = p ? last - list->data : 0;
+
+    return 1;
+}
+
+
+/* adds a zeroed element to an array, which may be NULL or unset */
+
+void *
+ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array, size_t size)
+{
+    void  *element;
+
+    if (*array == NULL || *array == NGX_CONF_UNSET_PTR) {
+        *array = ngx_array_create(cf->pool, 4, size);
+        if (*array == NULL) {
+            return NULL;
+        }
+    }
+
+    element = ngx_array_push(*array);
+
+    if (element) {
+        ngx_memzero(element, size);
+    }
+
+    return element;
+}
+
+
+char *
+ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
+{
+    ngx_str_t  *s;
+
+    s = ngx_http_idem_conf_add(cf, names, sizeof(ngx_str_t));
+    if (s == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *s = *name;
+
+    return NGX_CONF_OK;
 }

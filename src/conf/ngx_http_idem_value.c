@@ -28,7 +28,7 @@
 static ngx_int_t ngx_http_idem_value_header(ngx_conf_t *cf,
     ngx_str_t *text, ngx_str_t *header);
 static ngx_int_t ngx_http_idem_values_resolve(ngx_conf_t *cf,
-    ngx_array_t *values, size_t size);
+    ngx_array_t *values);
 static ngx_int_t ngx_http_idem_value_resolve(ngx_conf_t *cf,
     ngx_http_idem_value_t *value);
 static ngx_http_variable_t *ngx_http_idem_value_defined(ngx_conf_t *cf,
@@ -137,15 +137,10 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 
     for (i = 0; i < mcf->locations.nelts; i++) {
 
-        if (ngx_http_idem_values_resolve(cf, conf[i]->keys,
-                                   sizeof(ngx_http_idem_key_source_t))
-            != NGX_OK
-            || ngx_http_idem_values_resolve(cf, conf[i]->bypass,
-                                   sizeof(ngx_http_idem_value_t))
-               != NGX_OK
-            || ngx_http_idem_values_resolve(cf, conf[i]->identity,
-                                   sizeof(ngx_http_idem_value_t))
-               != NGX_OK
+        if (ngx_http_idem_values_resolve(cf, conf[i]->keys) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->bypass) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->identity) != NGX_OK
+            || ngx_http_idem_values_resolve(cf, conf[i]->log_fields) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->scope) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->documentation)
                != NGX_OK
@@ -153,10 +148,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
             || ngx_http_idem_value_resolve(cf, conf[i]->required) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->dry_run) != NGX_OK
             || ngx_http_idem_value_resolve(cf, conf[i]->tenant) != NGX_OK
-            || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK
-            || ngx_http_idem_values_resolve(cf, conf[i]->log_fields,
-                                            sizeof(ngx_http_idem_log_field_t))
-               != NGX_OK)
+            || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -179,7 +171,7 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
 /* the elements have a value as their first member */
 
 static ngx_int_t
-ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values, size_t size)
+ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values)
 {
     u_char      *p;
     ngx_uint_t   i;
@@ -192,7 +184,7 @@ ngx_http_idem_values_resolve(ngx_conf_t *cf, ngx_array_t *values, size_t size)
 
     for (i = 0; i < values->nelts; i++) {
         if (ngx_http_idem_value_resolve(cf,
-                           (ngx_http_idem_value_t *) (p + i * size))
+                           (ngx_http_idem_value_t *) (p + i * values->size))
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -418,7 +410,9 @@ ngx_http_idem_value_joined(ngx_http_request_t *r, ngx_str_t *header,
 
     for (pass = 0; pass < 2; pass++) {
 
-        for (part = &r->headers_in.headers.part; part; part = part->next) {
+        part = &r->headers_in.headers.part;
+
+        do {
             h = part->elts;
 
             for (i = 0; i < part->nelts; i++) {
@@ -439,7 +433,10 @@ ngx_http_idem_value_joined(ngx_http_request_t *r, ngx_str_t *header,
 
                 p = ngx_cpymem(p, h[i].value.data, h[i].value.len);
             }
-        }
+
+            part = part->next;
+
+        } while (part);
 
         if (pass == 0) {
             p = ngx_pnalloc(r->pool, len);
@@ -479,10 +476,7 @@ ngx_http_idem_request_header(ngx_http_request_t *r, ngx_str_t *name,
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (h[i].key.len == name->len
-                && ngx_http_idem_is_header(&h[i], name)
-                && (*n)++ == 0)
-            {
+            if (ngx_http_idem_is_header(&h[i], name) && (*n)++ == 0) {
                 first = &h[i];
             }
         }
@@ -516,36 +510,6 @@ ngx_http_idem_is_header(ngx_table_elt_t *h, ngx_str_t *name)
 }
 
 
-ngx_msec_t
-ngx_http_idem_time(ngx_http_request_t *r,
-    ngx_http_idem_time_t *t, const char *directive)
-{
-    ngx_int_t  n;
-    ngx_str_t  value;
-
-    if (t->complex == NULL) {
-        return t->value;
-    }
-
-    if (ngx_http_complex_value(r, t->complex, &value) != NGX_OK
-        || value.len == 0)
-    {
-        return t->value;
-    }
-
-    n = ngx_parse_time(&value, 0);
-
-    if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", which is no time; "
-                      "its default is used", directive, &value);
-        return t->value;
-    }
-
-    return (ngx_msec_t) n;
-}
-
-
 /* "failed": the result if the value can't be evaluated */
 
 ngx_uint_t
@@ -554,6 +518,10 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
 {
     ngx_int_t  n;
     ngx_str_t  value;
+
+    static const char  *invalid[] = {
+        NULL, "which is no time", "which is no size"
+    };
 
     if (c->complex == NULL) {
         return c->value;
@@ -572,7 +540,9 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
     if (n == NGX_ERROR) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "\"%s\" evaluates to \"%V\", %s; its default is used",
-                      directive, &value, c->choices->valid);
+                      directive, &value,
+                      c->choices->unit ? invalid[c->choices->unit]
+                                       : c->choices->valid);
         return c->value;
     }
 
@@ -583,21 +553,46 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
 ngx_int_t
 ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
 {
-    ngx_int_t         n;
-    ngx_conf_enum_t  *e;
+    ngx_int_t  n;
 
-    for (e = choices->names; e && e->name.len; e++) {
-        if (e->name.len == value->len
-            && ngx_strncmp(e->name.data, value->data, value->len) == 0)
-        {
-            return (ngx_int_t) e->value;
-        }
+    switch (choices->unit) {
+
+    case NGX_HTTP_IDEM_UNIT_TIME:
+        return ngx_parse_time(value, 0);
+
+    case NGX_HTTP_IDEM_UNIT_SIZE:
+        return ngx_parse_size(value);
+
+    default:
+        break;
+    }
+
+    n = choices->names ? ngx_http_idem_conf_enum(choices->names, value)
+                       : NGX_ERROR;
+
+    if (n != NGX_ERROR) {
+        return n;
     }
 
     n = ngx_atoi(value->data, value->len);
 
     return (n >= choices->min && n <= choices->max && choices->max)
            ? n : NGX_ERROR;
+}
+
+
+/* the value of a name, or NGX_ERROR */
+
+ngx_int_t
+ngx_http_idem_conf_enum(ngx_conf_enum_t *e, ngx_str_t *value)
+{
+    for ( /* void */ ; e->name.len; e++) {
+        if (ngx_http_idem_conf_same(&e->name, value)) {
+            return (ngx_int_t) e->value;
+        }
+    }
+
+    return NGX_ERROR;
 }
 
 
@@ -618,34 +613,4 @@ ngx_http_idem_switch(ngx_http_request_t *r, ngx_http_idem_value_t *value)
 
     return s.len && !(s.len == 1 && s.data[0] == '0')
            && !ngx_http_idem_conf_is(&s, "off");
-}
-
-
-size_t
-ngx_http_idem_size(ngx_http_request_t *r,
-    ngx_http_idem_size_t *s, const char *directive)
-{
-    ssize_t    n;
-    ngx_str_t  value;
-
-    if (s->complex == NULL) {
-        return s->value;
-    }
-
-    if (ngx_http_complex_value(r, s->complex, &value) != NGX_OK
-        || value.len == 0)
-    {
-        return s->value;
-    }
-
-    n = ngx_parse_size(&value);
-
-    if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", which is no size; "
-                      "its default is used", directive, &value);
-        return s->value;
-    }
-
-    return (size_t) n;
 }

@@ -17,6 +17,7 @@
 #include <openssl/rand.h>
 
 #include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_history.h"
 
 
 /* limit of a string */
@@ -63,8 +64,6 @@ ngx_int_t
 ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
     ngx_http_idem_event_e event, ngx_str_t *store)
 {
-    ngx_time_t  *tp;
-
     line->log = log;
     line->level = ngx_http_idem_events[event].level;
 
@@ -81,8 +80,6 @@ ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
 
     line->last = line->buf + sizeof(line->buf) - 2;
 
-    tp = ngx_timeofday();
-
     ngx_http_idem_line_unique();
 
     line->p = ngx_slprintf(line->buf, line->last,
@@ -91,8 +88,7 @@ ngx_http_idem_line_start(ngx_http_idem_line_t *line, ngx_http_idem_log_t *log,
                            ngx_http_idem_line_base,
                            ngx_http_idem_line_count++);
 
-    ngx_http_idem_line_time(line, "timestamp",
-                            (uint64_t) tp->sec * 1000 + tp->msec);
+    ngx_http_idem_line_time(line, "timestamp", ngx_http_idem_history_now());
     ngx_http_idem_line_string(line, "level",
                               &ngx_http_idem_level_names[line->level]);
     ngx_http_idem_line_word(line, "component", "idempotency");

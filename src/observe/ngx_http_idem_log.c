@@ -62,7 +62,6 @@ typedef struct {
     size_t                  len;
     ngx_err_t               err;
     ngx_uint_t              dropped;            /* lines                    */
-    ngx_http_idem_log_t    *log;
 } ngx_http_idem_log_write_t;
 
 
@@ -451,10 +450,8 @@ ngx_http_idem_log_post(ngx_http_idem_log_t *log)
         return NGX_DECLINED;
     }
 
-    w->log = log;
     w->data = log->buf;
     w->len = log->len;
-    w->err = 0;
 
     log->task->handler = ngx_http_idem_log_thread;
     log->task->event.handler = ngx_http_idem_log_written;

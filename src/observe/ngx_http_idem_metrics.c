@@ -25,8 +25,7 @@ static ngx_int_t ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone,
     void *data);
 static ngx_uint_t ngx_http_idem_metrics_find_group(u_char *name, size_t len);
 static size_t ngx_http_idem_metrics_label(u_char *dst, ngx_str_t *name);
-static void ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h,
-    const uint64_t *bounds, uint64_t usec);
+
 
 
 /* upper bounds of the buckets, microseconds; a last bucket has all above */
@@ -277,55 +276,10 @@ ngx_http_idem_metrics_find_group(u_char *name, size_t len)
 
 
 void
-ngx_http_idem_metrics_request(ngx_http_idem_metrics_t *m, ngx_uint_t group,
-    ngx_uint_t status)
-{
-    (void) ngx_atomic_fetch_add(&m->requests[group][status], 1);
-}
-
-
-void
 ngx_http_idem_metrics_count(ngx_http_idem_metrics_t *m,
     ngx_http_idem_count_e what)
 {
     (void) ngx_atomic_fetch_add(&m->counts[what], 1);
-}
-
-
-void
-ngx_http_idem_metrics_operation(ngx_http_idem_metrics_t *m, ngx_uint_t kind,
-    ngx_uint_t result)
-{
-    (void) ngx_atomic_fetch_add(&m->operations[kind][result], 1);
-}
-
-
-void
-ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m, ngx_uint_t kind,
-    uint64_t usec)
-{
-    ngx_http_idem_metrics_observe(&m->operation[kind],
-                                  ngx_http_idem_metrics_bounds, usec);
-}
-
-
-void
-ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m, ngx_uint_t group,
-    ngx_http_idem_waited_e result, ngx_msec_t msec)
-{
-    ngx_http_idem_metrics_observe(&m->wait[group][result],
-                                  ngx_http_idem_metrics_bounds,
-                                  (uint64_t) msec * 1000);
-}
-
-
-void
-ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m, ngx_uint_t group,
-    ngx_msec_t msec)
-{
-    ngx_http_idem_metrics_observe(&m->lock_held[group],
-                                  ngx_http_idem_metrics_bounds,
-                                  (uint64_t) msec * 1000);
 }
 
 
@@ -343,24 +297,6 @@ ngx_http_idem_metrics_replay(ngx_http_idem_metrics_t *m,
 
 
 void
-ngx_http_idem_metrics_conflict(ngx_http_idem_metrics_t *m,
-    ngx_http_idem_conflict_e kind)
-{
-    (void) ngx_atomic_fetch_add(&m->conflicts[kind], 1);
-}
-
-
-void
-ngx_http_idem_metrics_duration(ngx_http_idem_metrics_t *m,
-    ngx_uint_t replayed, ngx_msec_t msec)
-{
-    ngx_http_idem_metrics_observe(&m->duration[replayed],
-                                  ngx_http_idem_metrics_bounds,
-                                  (uint64_t) msec * 1000);
-}
-
-
-void
 ngx_http_idem_metrics_dropped(ngx_uint_t n)
 {
     (void) ngx_atomic_fetch_add(&ngx_http_idem_metrics->events_dropped,
@@ -368,7 +304,7 @@ ngx_http_idem_metrics_dropped(ngx_uint_t n)
 }
 
 
-static void
+void
 ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h,
     const uint64_t *bounds, uint64_t usec)
 {

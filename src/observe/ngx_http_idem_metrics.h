@@ -147,24 +147,12 @@ ngx_uint_t ngx_http_idem_metrics_group(ngx_str_t *group);
 /* the name of a group in metrics and events */
 ngx_str_t ngx_http_idem_metrics_group_name(ngx_uint_t group);
 
-void ngx_http_idem_metrics_request(ngx_http_idem_metrics_t *m,
-    ngx_uint_t group, ngx_uint_t status);
 void ngx_http_idem_metrics_count(ngx_http_idem_metrics_t *m,
     ngx_http_idem_count_e what);
-void ngx_http_idem_metrics_operation(ngx_http_idem_metrics_t *m,
-    ngx_uint_t kind, ngx_uint_t result);
-void ngx_http_idem_metrics_latency(ngx_http_idem_metrics_t *m,
-    ngx_uint_t kind, uint64_t usec);
-void ngx_http_idem_metrics_wait(ngx_http_idem_metrics_t *m,
-    ngx_uint_t group, ngx_http_idem_waited_e result, ngx_msec_t msec);
-void ngx_http_idem_metrics_lock_held(ngx_http_idem_metrics_t *m,
-    ngx_uint_t group, ngx_msec_t msec);
 void ngx_http_idem_metrics_replay(ngx_http_idem_metrics_t *m,
     ngx_http_idem_layer_e layer, uint64_t age);
-void ngx_http_idem_metrics_conflict(ngx_http_idem_metrics_t *m,
-    ngx_http_idem_conflict_e kind);
-void ngx_http_idem_metrics_duration(ngx_http_idem_metrics_t *m,
-    ngx_uint_t replayed, ngx_msec_t msec);
+void ngx_http_idem_metrics_observe(ngx_http_idem_histogram_t *h,
+    const uint64_t *bounds, uint64_t usec);
 
 /* lines of the event log were lost */
 void ngx_http_idem_metrics_dropped(ngx_uint_t n);
@@ -177,6 +165,34 @@ ngx_http_idem_metrics_shared_t *ngx_http_idem_metrics_read(void);
 
 extern const uint64_t  ngx_http_idem_metrics_bounds[];            /* us */
 extern const uint64_t  ngx_http_idem_metrics_ages[];              /* us */
+
+
+#define ngx_http_idem_metrics_request(m, group, status)                       \
+    (void) ngx_atomic_fetch_add(&(m)->requests[group][status], 1)
+
+#define ngx_http_idem_metrics_operation(m, kind, result)                      \
+    (void) ngx_atomic_fetch_add(&(m)->operations[kind][result], 1)
+
+#define ngx_http_idem_metrics_conflict(m, kind)                               \
+    (void) ngx_atomic_fetch_add(&(m)->conflicts[kind], 1)
+
+#define ngx_http_idem_metrics_time(h, usec)                                   \
+    ngx_http_idem_metrics_observe(h, ngx_http_idem_metrics_bounds, usec)
+
+#define ngx_http_idem_metrics_latency(m, kind, usec)                          \
+    ngx_http_idem_metrics_time(&(m)->operation[kind], usec)
+
+#define ngx_http_idem_metrics_wait(m, group, result, msec)                    \
+    ngx_http_idem_metrics_time(&(m)->wait[group][result],                     \
+                               (uint64_t) (msec) * 1000)
+
+#define ngx_http_idem_metrics_lock_held(m, group, msec)                       \
+    ngx_http_idem_metrics_time(&(m)->lock_held[group],                        \
+                               (uint64_t) (msec) * 1000)
+
+#define ngx_http_idem_metrics_duration(m, replayed, msec)                     \
+    ngx_http_idem_metrics_time(&(m)->duration[replayed],                      \
+                               (uint64_t) (msec) * 1000)
 
 
 #endif /* _NGX_HTTP_IDEM_METRICS_H_INCLUDED_ */
