@@ -640,12 +640,7 @@ ngx_redis_init(ngx_redis_t *redis)
     ngx_queue_init(&redis->waiting);
     ngx_queue_init(&redis->later);
 
-    /* the calls in the queue have timers of their own */
-
-    redis->later_timer.handler = ngx_redis_later_handler;
-    redis->later_timer.data = redis;
-    redis->later_timer.log = ngx_cycle->log;
-    redis->later_timer.cancelable = 1;
+    ngx_redis_event_init(&redis->later_timer, ngx_redis_later_handler, redis);
 
     redis->topology = redis->cluster ? &ngx_redis_cluster
                       : redis->sentinels.nelts ? &ngx_redis_sentinel
@@ -666,10 +661,7 @@ ngx_redis_exit(ngx_redis_t *redis)
 
     redis->topology->exit(redis);
 
-    if (redis->later_timer.timer_set) {
-        ngx_del_timer(&redis->later_timer);
-    }
-
+    ngx_redis_event_stop(&redis->later_timer);
     ngx_redis_forget(&redis->waiting);
     ngx_redis_forget(&redis->later);
 

@@ -60,34 +60,61 @@ ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     ngx_queue_init(&conn->covered);
     ngx_queue_init(&conn->bulks);
 
-    conn->flush.handler = ngx_redis_flush_handler;
-    conn->flush.data = conn;
-    conn->flush.log = ngx_cycle->log;
+    ngx_redis_event_init(&conn->flush, ngx_redis_flush_handler, conn);
+    ngx_redis_event_init(&conn->timer, ngx_redis_timer_handler, conn);
+    ngx_redis_event_init(&conn->probe, ngx_redis_probe_handler, conn);
+}
 
-    /* the calls have timers of their own */
 
-    conn->timer.handler = ngx_redis_timer_handler;
-    conn->timer.data = conn;
-    conn->timer.log = ngx_cycle->log;
-    conn->timer.cancelable = 1;
+/* the calls have timers of their own, so no timer of the client keeps a worker
+   from exiting */
 
-    conn->probe.handler = ngx_redis_probe_handler;
-    conn->probe.data = conn;
-    conn->probe.log = ngx_cycle->log;
-    conn->probe.cancelable = 1;
+void
+ngx_redis_event_init(ngx_event_t *ev, ngx_event_handler_pt handler, void *data)
+{
+    ev->handler = handler;
+    ev->data = data;
+    ev->log = ngx_cycle->log;
+    ev->cancelable = 1;
+}
+
+
+void
+ngx_redis_event_stop(ngx_event_t *ev)
+{
+    if (ev->timer_set) {
+        ngx_del_timer(ev);
+    }
+
+    if (ev->posted) {
+        ngx_delete_posted_event(ev);
+    }
+}
+
+
+void
+ngx_redis_event_within(ngx_event_t *ev, ngx_msec_t delay)
+{
+    if (ev->timer_set) {
+
+        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
+            <= (ngx_msec_int_t) delay)
+        {
+            return;
+        }
+
+        ngx_del_timer(ev);
+    }
+
+    ngx_add_timer(ev, delay);
 }
 
 
 void
 ngx_redis_flush(ngx_redis_conn_t *conn)
 {
-    if (conn->state == NGX_REDIS_BACKOFF
-        && !ngx_queue_empty(&conn->unsent)
-        && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
-           > NGX_REDIS_BACKOFF_QUEUED)
-    {
-        ngx_del_timer(&conn->timer);
-        ngx_add_timer(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
+    if (conn->state == NGX_REDIS_BACKOFF && !ngx_queue_empty(&conn->unsent)) {
+        ngx_redis_event_within(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
     }
 
     ngx_post_event(&conn->flush, &ngx_posted_events);
@@ -101,24 +128,13 @@ ngx_redis_flush_handler(ngx_event_t *ev)
 
     conn = ev->data;
 
-    switch (conn->state) {
-
-    case NGX_REDIS_CLOSED:
-
-        if (conn->node
-            && (conn->subscriber || !ngx_queue_empty(&conn->unsent)))
-        {
-            ngx_redis_connect(conn);
-        }
-
-        return;
-
-    case NGX_REDIS_READY:
+    if (conn->state == NGX_REDIS_READY) {
         ngx_redis_send(conn);
-        return;
 
-    default:
-        return;
+    } else if (conn->state == NGX_REDIS_CLOSED && conn->node
+               && (conn->subscriber || !ngx_queue_empty(&conn->unsent)))
+    {
+        ngx_redis_connect(conn);
     }
 }
 
@@ -325,14 +341,8 @@ ngx_redis_close(ngx_redis_conn_t *conn)
 
     ngx_redis_probe_stop(conn);
 
-    if (conn->timer.timer_set) {
-        ngx_del_timer(&conn->timer);
-    }
-
-    if (conn->flush.posted) {
-        ngx_delete_posted_event(&conn->flush);
-    }
-
+    ngx_redis_event_stop(&conn->timer);
+    ngx_redis_event_stop(&conn->flush);
     ngx_redis_bulk_close(conn);
 
     if (conn->reader) {

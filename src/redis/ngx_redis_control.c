@@ -68,18 +68,11 @@ ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_query_t *query)
     ngx_redis_conn_init(&control->conn, redis, NULL);
     control->conn.owner = &ngx_redis_control_owner;
 
-    control->timer.handler = ngx_redis_control_handler;
-    control->timer.data = redis;
-    control->timer.log = ngx_cycle->log;
-    control->timer.cancelable = 1;
-
     control->last = ngx_current_msec - NGX_REDIS_INTERVAL;
     control->wanted = 1;
 
-    redis->silence.handler = ngx_redis_control_silence;
-    redis->silence.data = redis;
-    redis->silence.log = ngx_cycle->log;
-    redis->silence.cancelable = 1;
+    ngx_redis_event_init(&control->timer, ngx_redis_control_handler, redis);
+    ngx_redis_event_init(&redis->silence, ngx_redis_control_silence, redis);
 
     ngx_post_event(&control->timer, &ngx_posted_events);
 }
@@ -92,18 +85,8 @@ ngx_redis_control_exit(ngx_redis_t *redis)
 
     control = &redis->control;
 
-    if (control->timer.timer_set) {
-        ngx_del_timer(&control->timer);
-    }
-
-    if (control->timer.posted) {
-        ngx_delete_posted_event(&control->timer);
-    }
-
-    if (redis->silence.timer_set) {
-        ngx_del_timer(&redis->silence);
-    }
-
+    ngx_redis_event_stop(&control->timer);
+    ngx_redis_event_stop(&redis->silence);
     ngx_redis_close(&control->conn);
     ngx_redis_requeue(&control->conn);
 }
@@ -525,16 +508,5 @@ ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
 
     delay += ngx_random() % (delay / 4 + 1);
 
-    if (ev->timer_set) {
-
-        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
-            <= (ngx_msec_int_t) delay)
-        {
-            return;
-        }
-
-        ngx_del_timer(ev);
-    }
-
-    ngx_add_timer(ev, delay);
+    ngx_redis_event_within(ev, delay);
 }

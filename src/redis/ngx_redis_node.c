@@ -190,9 +190,7 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
         node->conns[i].waits = (i >= node->nconns);
     }
 
-    node->destroy.handler = ngx_redis_node_destroy;
-    node->destroy.data = node;
-    node->destroy.log = ngx_cycle->log;
+    ngx_redis_event_init(&node->destroy, ngx_redis_node_destroy, node);
 
     if (redis->hooks->node(node) != NGX_OK) {
         goto failed;
@@ -413,10 +411,7 @@ ngx_redis_nodes_exit(ngx_redis_t *redis)
         q = ngx_queue_head(&redis->retired);
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        if (node->destroy.posted) {
-            ngx_delete_posted_event(&node->destroy);
-        }
-
+        ngx_redis_event_stop(&node->destroy);
         ngx_redis_node_destroy(&node->destroy);
     }
 }

@@ -243,9 +243,7 @@ ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
 
     conn->awaiting = 0;
 
-    if (conn->timer.timer_set) {
-        ngx_del_timer(&conn->timer);
-    }
+    ngx_redis_event_stop(&conn->timer);
 
     if (conn->wrote) {
         ngx_queue_add(&conn->held, &conn->covered);

@@ -133,9 +133,7 @@ ngx_redis_resolve_exit(ngx_redis_node_t *node)
         node->resolving = NULL;
     }
 
-    if (node->resolve_timer.timer_set) {
-        ngx_del_timer(&node->resolve_timer);
-    }
+    ngx_redis_event_stop(&node->resolve_timer);
 }
 
 
@@ -294,27 +292,8 @@ ngx_redis_has_addr(ngx_redis_node_t *node, struct sockaddr *sockaddr,
 static void
 ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay)
 {
-    ngx_event_t  *ev;
-
-    ev = &node->resolve_timer;
-
-    if (ev->timer_set) {
-
-        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
-            <= (ngx_msec_int_t) delay)
-        {
-            return;
-        }
-
-        ngx_del_timer(ev);
-    }
-
-    ev->handler = ngx_redis_resolve_timer;
-    ev->data = node;
-    ev->log = ngx_cycle->log;
-    ev->cancelable = 1;
-
-    ngx_add_timer(ev, delay);
+    ngx_redis_event_init(&node->resolve_timer, ngx_redis_resolve_timer, node);
+    ngx_redis_event_within(&node->resolve_timer, delay);
 }
 
 

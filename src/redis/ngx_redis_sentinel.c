@@ -121,9 +121,7 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
         }
     }
 
-    redis->renewed.handler = ngx_redis_sentinel_renewed;
-    redis->renewed.data = redis;
-    redis->renewed.log = ngx_cycle->log;
+    ngx_redis_event_init(&redis->renewed, ngx_redis_sentinel_renewed, redis);
 
     /* the master in shared memory may be outdated: query the sentinels
        first */
@@ -154,13 +152,8 @@ ngx_redis_sentinel_exit(ngx_redis_t *redis)
         ngx_redis_events_exit(ngx_queue_data(q, ngx_redis_node_t, queue));
     }
 
-    if (redis->renewed.posted) {
-        ngx_delete_posted_event(&redis->renewed);
-    }
-
-    if (redis->promoting.timer_set) {
-        ngx_del_timer(&redis->promoting);
-    }
+    ngx_redis_event_stop(&redis->renewed);
+    ngx_redis_event_stop(&redis->promoting);
 
     redis->master = NULL;
 }
@@ -539,9 +532,7 @@ ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
                   "%V: the master \"%V\" is at %V",
                   &redis->label, &redis->master_name, &node->name);
 
-    if (redis->promoting.timer_set) {
-        ngx_del_timer(&redis->promoting);
-    }
+    ngx_redis_event_stop(&redis->promoting);
 
     old = redis->master;
 

@@ -82,12 +82,8 @@ ngx_redis_events_init(ngx_redis_node_t *sentinel)
 
     sentinel->events = conn;
 
-    sentinel->events_timer.handler =
-                                   ngx_redis_events_connect;
-    sentinel->events_timer.data = conn;
-    sentinel->events_timer.log = ngx_cycle->log;
-    sentinel->events_timer.cancelable = 1;
-
+    ngx_redis_event_init(&sentinel->events_timer, ngx_redis_events_connect,
+                         conn);
     ngx_post_event(&sentinel->events_timer, &ngx_posted_events);
 
     return NGX_OK;
@@ -101,14 +97,7 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
         return;
     }
 
-    if (sentinel->events_timer.timer_set) {
-        ngx_del_timer(&sentinel->events_timer);
-    }
-
-    if (sentinel->events_timer.posted) {
-        ngx_delete_posted_event(&sentinel->events_timer);
-    }
-
+    ngx_redis_event_stop(&sentinel->events_timer);
     ngx_redis_close(sentinel->events);
     ngx_redis_requeue(sentinel->events);
 }
@@ -220,11 +209,7 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
                   "about to be replaced", &redis->label,
                   &redis->master_name, &master->name);
 
-    redis->promoting.handler = ngx_redis_events_promoted;
-    redis->promoting.data = redis;
-    redis->promoting.log = ngx_cycle->log;
-    redis->promoting.cancelable = 1;
-
+    ngx_redis_event_init(&redis->promoting, ngx_redis_events_promoted, redis);
     ngx_add_timer(&redis->promoting, NGX_REDIS_PROMOTING);
 }
 
