@@ -74,16 +74,11 @@ ngx_redis_node_t *
 ngx_redis_node_after(ngx_redis_t *redis, ngx_str_t *name, ngx_uint_t same)
 {
     ngx_int_t          rc;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node, *best;
 
     best = NULL;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
 
         if (!node->owner || node->retired) {
             continue;
@@ -268,7 +263,7 @@ ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
     if (call->type) {
         redis = call->redis;
 
-        if (reply->type == REDIS_REPLY_ERROR
+        if (reply->type == REDIS_REPLY_ERROR && redis->topology->refused
             && redis->topology->refused(call, reply) == NGX_OK)
         {
             return;
@@ -389,9 +384,9 @@ ngx_redis_call_again(ngx_redis_call_t *call)
 
 
 /*
- * Sends a call again after a pause.  If the call times out meanwhile, the
- * error of the server is the reason.  All pauses have the same length, so the
- * queue is ordered by time.
+ * Sends a call again after a pause, unless it was cancelled.  If the call
+ * times out meanwhile, the error of the server is the reason.  All pauses have
+ * the same length, so the queue is ordered by time.
  */
 
 void
@@ -399,6 +394,11 @@ ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply)
 {
     u_char       *p;
     ngx_redis_t  *redis;
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+        return;
+    }
 
     redis = call->redis;
 
@@ -659,8 +659,7 @@ ngx_redis_exit(ngx_redis_t *redis)
         return;
     }
 
-    redis->topology->exit(redis);
-
+    ngx_redis_control_exit(redis);
     ngx_redis_event_stop(&redis->later_timer);
     ngx_redis_forget(&redis->waiting);
     ngx_redis_forget(&redis->later);

@@ -468,7 +468,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
         return;
     }
 
-    conn->redis->topology->failed(conn);
+    ngx_redis_control_want(conn->redis);
 
     /* the topology may have moved their keys */
 

@@ -36,6 +36,8 @@ static void ngx_redis_control_silence(ngx_event_t *ev);
 static void ngx_redis_control_handler(ngx_event_t *ev);
 static void ngx_redis_control_next(ngx_redis_t *redis);
 static void ngx_redis_control_ready(ngx_redis_conn_t *conn);
+static ngx_int_t ngx_redis_control_send(ngx_redis_conn_t *conn,
+    const ngx_str_t *question, ngx_redis_reply_pt handler);
 static void ngx_redis_control_lost(ngx_redis_conn_t *conn);
 static void ngx_redis_control_first(ngx_redis_call_t *call,
     redisReply *reply);
@@ -85,14 +87,21 @@ ngx_redis_control_exit(ngx_redis_t *redis)
 
     control = &redis->control;
 
+    if (control->query == NULL) {
+        return;
+    }
+
     ngx_redis_event_stop(&control->timer);
     ngx_redis_event_stop(&redis->silence);
+    ngx_redis_event_stop(&redis->renewed);
+    ngx_redis_event_stop(&redis->promoting);
     ngx_redis_close(&control->conn);
     ngx_redis_requeue(&control->conn);
 }
 
 
-/* requests a round; one that is in progress is not enough */
+/* requests a round, if there are servers to query; one that is in progress is
+   not enough */
 
 void
 ngx_redis_control_want(ngx_redis_t *redis)
@@ -104,12 +113,11 @@ ngx_redis_control_want(ngx_redis_t *redis)
 
     control->wanted = 1;
 
-    if (control->asking) {
+    if (control->asking || control->query == NULL) {
         return;
     }
 
-    left = (ngx_msec_int_t) (control->last
-                             + NGX_REDIS_INTERVAL
+    left = (ngx_msec_int_t) (control->last + NGX_REDIS_INTERVAL
                              - ngx_current_msec);
 
     if (control->first) {
@@ -149,19 +157,13 @@ static void
 ngx_redis_control_silence(ngx_event_t *ev)
 {
     ngx_uint_t         waits;
-    ngx_queue_t       *q;
     ngx_redis_t       *redis;
     ngx_redis_node_t  *node;
 
     redis = ev->data;
     waits = 0;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (ngx_redis_node_silent(node, &waits)) {
             ngx_redis_control_want(redis);
         }
@@ -294,42 +296,43 @@ ngx_redis_control_next(ngx_redis_t *redis)
 static void
 ngx_redis_control_ready(ngx_redis_conn_t *conn)
 {
-    ngx_str_t     args[3];
-    ngx_uint_t    n;
-    ngx_redis_t  *redis;
+    const ngx_redis_query_t  *query;
 
-    redis = conn->redis;
+    query = conn->redis->control.query;
 
-    if (!redis->control.asking) {
+    if (!conn->redis->control.asking) {
         return;
     }
 
-    if (redis->control.query->first_question) {
-        n = redis->control.query->first_question(redis, args);
-
-        if (ngx_redis_ask(conn,
-                           ngx_redis_control_first, args, n)
+    if ((query->first_answer
+         && ngx_redis_control_send(conn, query->first_question,
+                                   ngx_redis_control_first)
             != NGX_OK)
-        {
-            goto failed;
-        }
-    }
-
-    n = redis->control.query->question(redis, args);
-
-    if (ngx_redis_ask(conn,
-                           ngx_redis_control_reply, args, n)
-        != NGX_OK)
+        || ngx_redis_control_send(conn, query->question,
+                                  ngx_redis_control_reply)
+           != NGX_OK)
     {
-        goto failed;
+        ngx_redis_drop(conn, "no memory");
+        return;
     }
 
     ngx_redis_flush(conn);
-    return;
+}
 
-failed:
 
-    ngx_redis_drop(conn, "no memory");
+/* sentinels are asked about a master */
+
+static ngx_int_t
+ngx_redis_control_send(ngx_redis_conn_t *conn, const ngx_str_t *question,
+    ngx_redis_reply_pt handler)
+{
+    ngx_str_t  args[3];
+
+    args[0] = question[0];
+    args[1] = question[1];
+    args[2] = conn->redis->master_name;
+
+    return ngx_redis_ask(conn, handler, args, args[2].len ? 3 : 2);
 }
 
 

@@ -47,20 +47,12 @@
 
 
 static ngx_int_t ngx_redis_sentinel_init(ngx_redis_t *redis);
-static void ngx_redis_sentinel_exit(ngx_redis_t *redis);
 static ngx_redis_node_t *ngx_redis_sentinel_node(ngx_redis_t *redis,
     ngx_str_t *key);
-static ngx_redis_node_t *ngx_redis_sentinel_listen(ngx_redis_t *redis,
-    ngx_redis_node_t *except);
-static void ngx_redis_sentinel_failed(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_sentinel_refused(ngx_redis_call_t *call,
     redisReply *reply);
 static ngx_redis_node_t *ngx_redis_sentinel_next(ngx_redis_t *redis);
-static ngx_uint_t ngx_redis_sentinel_first(ngx_redis_t *redis,
-    ngx_str_t *args);
-static void ngx_redis_sentinel_before(ngx_redis_t *redis, redisReply *reply);
-static ngx_uint_t ngx_redis_sentinel_question(ngx_redis_t *redis,
-    ngx_str_t *args);
+static void ngx_redis_sentinel_epoch(ngx_redis_t *redis, redisReply *reply);
 static ngx_int_t ngx_redis_sentinel_answer(ngx_redis_t *redis,
     ngx_redis_node_t *asked, redisReply *reply);
 static ngx_int_t ngx_redis_sentinel_believed(ngx_redis_t *redis,
@@ -79,20 +71,23 @@ static ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master,
 
 const ngx_redis_topology_t  ngx_redis_sentinel = {
     ngx_redis_sentinel_init,
-    ngx_redis_sentinel_exit,
     ngx_redis_sentinel_node,
-    ngx_redis_sentinel_listen,
-    ngx_redis_sentinel_failed,
+    NULL,
     ngx_redis_sentinel_refused
 };
 
 
+/*
+ * The epoch is queried first.  The answer contains an address as well, but it
+ * lags behind get-master-addr-by-name in the sentinel that leads a failover.
+ */
+
 static const ngx_redis_query_t  ngx_redis_sentinel_query = {
     "which server is the master",
     ngx_redis_sentinel_next,
-    ngx_redis_sentinel_first,
-    ngx_redis_sentinel_before,
-    ngx_redis_sentinel_question,
+    { ngx_string("SENTINEL"), ngx_string("master") },
+    ngx_redis_sentinel_epoch,
+    { ngx_string("SENTINEL"), ngx_string("get-master-addr-by-name") },
     ngx_redis_sentinel_answer,
     ngx_redis_sentinel_pause
 };
@@ -134,31 +129,6 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
 }
 
 
-static void
-ngx_redis_sentinel_exit(ngx_redis_t *redis)
-{
-    ngx_queue_t  *q;
-
-    if (redis->control.query == NULL) {
-        return;
-    }
-
-    ngx_redis_control_exit(redis);
-
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        ngx_redis_events_exit(ngx_queue_data(q, ngx_redis_node_t, queue));
-    }
-
-    ngx_redis_event_stop(&redis->renewed);
-    ngx_redis_event_stop(&redis->promoting);
-
-    redis->master = NULL;
-}
-
-
 static ngx_redis_node_t *
 ngx_redis_sentinel_node(ngx_redis_t *redis, ngx_str_t *key)
 {
@@ -183,20 +153,6 @@ ngx_redis_sentinel_node(ngx_redis_t *redis, ngx_str_t *key)
     ngx_redis_control_listen(redis);
 
     return redis->master;
-}
-
-
-static ngx_redis_node_t *
-ngx_redis_sentinel_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
-{
-    return redis->master;
-}
-
-
-static void
-ngx_redis_sentinel_failed(ngx_redis_conn_t *conn)
-{
-    ngx_redis_control_want(conn->redis);
 }
 
 
@@ -226,12 +182,7 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
 
     /* after a pause, since the same server may become the master again */
 
-    if (call->data == NULL) {
-        ngx_redis_call_free(call);
-
-    } else {
-        ngx_redis_call_later(call, reply);
-    }
+    ngx_redis_call_later(call, reply);
 
     if (redis->master == NULL) {
         ngx_redis_node_retire(node);
@@ -252,17 +203,11 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
 static ngx_redis_node_t *
 ngx_redis_sentinel_next(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node, *last;
 
     last = NULL;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (node->sentinel && node->last_round != redis->control.round) {
 
             if (redis->control.urgent) {
@@ -277,39 +222,10 @@ ngx_redis_sentinel_next(ngx_redis_t *redis)
 }
 
 
-/*
- * Queries the epoch.  The answer contains an address as well, but it lags
- * behind get-master-addr-by-name in the sentinel that leads a failover.
- */
-
-static ngx_uint_t
-ngx_redis_sentinel_first(ngx_redis_t *redis, ngx_str_t *args)
-{
-    redis->vote.epoch = NGX_REDIS_NO_EPOCH;
-
-    ngx_str_set(&args[0], "SENTINEL");
-    ngx_str_set(&args[1], "master");
-    args[2] = redis->master_name;
-
-    return 3;
-}
-
-
 static void
-ngx_redis_sentinel_before(ngx_redis_t *redis, redisReply *reply)
+ngx_redis_sentinel_epoch(ngx_redis_t *redis, redisReply *reply)
 {
     redis->vote.epoch = ngx_redis_config_epoch(reply);
-}
-
-
-static ngx_uint_t
-ngx_redis_sentinel_question(ngx_redis_t *redis, ngx_str_t *args)
-{
-    ngx_str_set(&args[0], "SENTINEL");
-    ngx_str_set(&args[1], "get-master-addr-by-name");
-    args[2] = redis->master_name;
-
-    return 3;
 }
 
 

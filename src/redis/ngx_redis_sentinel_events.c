@@ -108,15 +108,9 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
 void
 ngx_redis_events_check(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (node->events) {
             ngx_redis_check(node->events);
         }

@@ -75,7 +75,8 @@ ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
     ngx_redis_node_t  *node;
 
     conn = &redis->subscriber;
-    node = redis->topology->listen(redis, except);
+    node = redis->topology->listen ? redis->topology->listen(redis, except)
+                                   : redis->master;
 
     if (node == conn->node) {
         return;

@@ -37,23 +37,17 @@
 struct ngx_redis_topology_s {
 
     ngx_int_t           (*init)(ngx_redis_t *redis);
-    void                (*exit)(ngx_redis_t *redis);
 
     /* the node of a key; NULL: not known yet, its calls are queued */
     ngx_redis_node_t   *(*node)(ngx_redis_t *redis, ngx_str_t *key);
 
-    /* the node for the subscriber, preferably not "except"; NULL: none yet */
+    /* optional: the node for the subscriber, preferably not "except"; NULL:
+       none yet.  By default it is the master */
     ngx_redis_node_t   *(*listen)(ngx_redis_t *redis,
                                   ngx_redis_node_t *except);
 
-    /*
-     * A connection broke or could not be established; its calls are in
-     * conn->unsent.  The topology must not change before the caller is done.
-     */
-    void                (*failed)(ngx_redis_conn_t *conn);
-
-    /* a call got an error.  NGX_DECLINED: the error is its reply; NGX_OK: the
-       call was moved or freed */
+    /* optional: a call got an error.  NGX_DECLINED: the error is its reply;
+       NGX_OK: the call was moved or freed */
     ngx_int_t           (*refused)(ngx_redis_call_t *call, redisReply *reply);
 };
 
@@ -69,10 +63,10 @@ struct ngx_redis_query_s {
 
     /* an optional query that is sent before "question", and its reply, which
        may be an error */
-    ngx_uint_t          (*first_question)(ngx_redis_t *redis, ngx_str_t *args);
+    ngx_str_t           first_question[2];
     void                (*first_answer)(ngx_redis_t *redis, redisReply *reply);
 
-    ngx_uint_t          (*question)(ngx_redis_t *redis, ngx_str_t *args);
+    ngx_str_t           question[2];
 
     /* NGX_DECLINED: query the next node */
     ngx_int_t           (*answer)(ngx_redis_t *redis,
@@ -159,6 +153,11 @@ ngx_redis_node_t *ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host,
     in_port_t port);
 ngx_redis_node_t *ngx_redis_node_seed(ngx_redis_t *redis,
     ngx_redis_addr_t *addr);
+
+/* the nodes of the topology, one after the other */
+ngx_redis_node_t *ngx_redis_first(ngx_redis_t *redis);
+ngx_redis_node_t *ngx_redis_next(ngx_redis_node_t *node);
+
 ngx_uint_t ngx_redis_node_silent(ngx_redis_node_t *node, ngx_uint_t *waits);
 ngx_uint_t ngx_redis_node_failing(ngx_redis_node_t *node);
 
