@@ -558,6 +558,7 @@ void ngx_redis_forget(ngx_queue_t *calls);
 /* the number of calls that wait for a connection or for a retry */
 ngx_uint_t ngx_redis_queued(ngx_redis_t *redis);
 void ngx_redis_requeue(ngx_redis_conn_t *conn);
+void ngx_redis_append(ngx_queue_t *to, ngx_queue_t *calls);
 void ngx_redis_reroute(ngx_queue_t *calls);
 ngx_int_t ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
     ngx_str_t *args, ngx_uint_t n);

@@ -32,6 +32,7 @@
 
 
 static ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
+static void ngx_redis_enqueue(ngx_redis_call_t *call);
 static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
 static void ngx_redis_later_handler(ngx_event_t *ev);
 
@@ -168,14 +169,7 @@ ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call)
         return NGX_ERROR;
     }
 
-    if (call->conn == NULL) {
-        ngx_queue_insert_tail(&redis->waiting, &call->queue);
-        return NGX_OK;
-    }
-
-    ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
-
-    ngx_redis_flush(call->conn);
+    ngx_redis_enqueue(call);
 
     return NGX_OK;
 }
@@ -339,19 +333,31 @@ ngx_redis_call_unsent(ngx_redis_call_t *call)
 }
 
 
-/* sends a call again on "conn", after all others */
+/* sends a call again on "conn", after all others; NULL: when its node is
+   known */
 
 void
 ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
 {
     ngx_redis_call_unsent(call);
+    ngx_queue_remove(&call->queue);
 
     call->conn = conn;
+    ngx_redis_enqueue(call);
+}
 
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&conn->unsent, &call->queue);
 
-    ngx_redis_flush(conn);
+static void
+ngx_redis_enqueue(ngx_redis_call_t *call)
+{
+    if (call->conn == NULL) {
+        ngx_queue_insert_tail(&call->redis->waiting, &call->queue);
+        return;
+    }
+
+    ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
+
+    ngx_redis_flush(call->conn);
 }
 
 
@@ -360,26 +366,10 @@ ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
 void
 ngx_redis_call_again(ngx_redis_call_t *call)
 {
-    ngx_redis_t       *redis;
-    ngx_redis_conn_t  *conn;
-
     call->asking = 0;
     call->early = 0;
 
-    redis = call->redis;
-    conn = ngx_redis_route(call);
-
-    if (conn) {
-        ngx_redis_call_to(call, conn);
-        return;
-    }
-
-    ngx_redis_call_unsent(call);
-
-    call->conn = NULL;
-
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&redis->waiting, &call->queue);
+    ngx_redis_call_to(call, ngx_redis_route(call));
 }
 
 
@@ -514,19 +504,23 @@ ngx_redis_forget(ngx_queue_t *calls)
 void
 ngx_redis_requeue(ngx_redis_conn_t *conn)
 {
-    ngx_queue_t       *q;
+    ngx_queue_t       *q, *next;
     ngx_redis_call_t  *call;
+
+    /* the replies of these calls came earlier, but not that of WAIT */
+
+    ngx_redis_append(&conn->held, &conn->covered);
+    ngx_redis_append(&conn->held, &conn->early);
+
+    ngx_redis_append(&conn->held, &conn->sent);
+    ngx_redis_append(&conn->held, &conn->unsent);
+    ngx_redis_append(&conn->unsent, &conn->held);
 
     for (q = ngx_queue_head(&conn->unsent);
          q != ngx_queue_sentinel(&conn->unsent);
-         q = ngx_queue_next(q))
+         q = next)
     {
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
-        call->asking = 0;
-    }
-
-    while (!ngx_queue_empty(&conn->sent)) {
-        q = ngx_queue_last(&conn->sent);
+        next = ngx_queue_next(q);
         call = ngx_queue_data(q, ngx_redis_call_t, queue);
 
         if (call->data == NULL) {
@@ -537,29 +531,17 @@ ngx_redis_requeue(ngx_redis_conn_t *conn)
         ngx_redis_call_unsent(call);
 
         call->asking = 0;
-
-        ngx_queue_remove(q);
-        ngx_queue_insert_head(&conn->unsent, q);
     }
+}
 
-    /* the replies of these calls came earlier, but not that of WAIT */
 
-    ngx_queue_add(&conn->held, &conn->covered);
-    ngx_queue_init(&conn->covered);
-    ngx_queue_add(&conn->held, &conn->early);
-    ngx_queue_init(&conn->early);
+/* moves all calls of a queue to the end of another one */
 
-    while (!ngx_queue_empty(&conn->held)) {
-        q = ngx_queue_last(&conn->held);
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
-
-        ngx_redis_call_unsent(call);
-
-        call->asking = 0;
-
-        ngx_queue_remove(q);
-        ngx_queue_insert_head(&conn->unsent, q);
-    }
+void
+ngx_redis_append(ngx_queue_t *to, ngx_queue_t *calls)
+{
+    ngx_queue_add(to, calls);
+    ngx_queue_init(calls);
 }
 
 
@@ -665,6 +647,5 @@ ngx_redis_exit(ngx_redis_t *redis)
     ngx_redis_forget(&redis->later);
 
     ngx_redis_close(&redis->subscriber);
-    ngx_redis_requeue(&redis->subscriber);
     ngx_redis_nodes_exit(redis);
 }

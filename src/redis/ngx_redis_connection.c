@@ -327,7 +327,7 @@ ngx_redis_works(ngx_redis_conn_t *conn)
 }
 
 
-/* closes the connection; its calls stay in their queues */
+/* closes the connection; its calls are queued again */
 
 void
 ngx_redis_close(ngx_redis_conn_t *conn)
@@ -357,6 +357,8 @@ ngx_redis_close(ngx_redis_conn_t *conn)
         ngx_free(conn->out.start);
         ngx_memzero(&conn->out, sizeof(ngx_buf_t));
     }
+
+    ngx_redis_requeue(conn);
 
     c = conn->connection;
 
@@ -445,7 +447,6 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     }
 
     ngx_redis_close(conn);
-    ngx_redis_requeue(conn);
 
     if (conn->owner) {
         conn->owner->lost(conn);

@@ -96,7 +96,6 @@ ngx_redis_control_exit(ngx_redis_t *redis)
     ngx_redis_event_stop(&redis->renewed);
     ngx_redis_event_stop(&redis->promoting);
     ngx_redis_close(&control->conn);
-    ngx_redis_requeue(&control->conn);
 }
 
 
@@ -189,7 +188,6 @@ ngx_redis_control_leave(ngx_redis_node_t *node)
     }
 
     ngx_redis_close(&control->conn);
-    ngx_redis_requeue(&control->conn);
 
     control->conn.node = NULL;
 
@@ -285,7 +283,6 @@ ngx_redis_control_next(ngx_redis_t *redis)
     }
 
     ngx_redis_close(conn);
-    ngx_redis_requeue(conn);
 
     conn->node = node;
 

@@ -320,7 +320,6 @@ ngx_redis_node_vacate(ngx_redis_node_t *node)
         used |= (conn->state != NGX_REDIS_CLOSED);
 
         ngx_redis_close(conn);
-        ngx_redis_requeue(conn);
 
         conn->failures = 0;
         conn->failure_logged = 0;
@@ -398,7 +397,6 @@ ngx_redis_nodes_exit(ngx_redis_t *redis)
             conn = &node->conns[i];
 
             ngx_redis_close(conn);
-            ngx_redis_requeue(conn);
             ngx_redis_forget(&conn->unsent);
         }
 

@@ -86,8 +86,7 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
 
     /* the early calls were executed before any call of this batch */
 
-    ngx_queue_add(&conn->covered, &conn->early);
-    ngx_queue_init(&conn->early);
+    ngx_redis_append(&conn->covered, &conn->early);
 
     return NGX_OK;
 }
@@ -245,16 +244,10 @@ ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
 
     ngx_redis_event_stop(&conn->timer);
 
-    if (conn->wrote) {
-        ngx_queue_add(&conn->held, &conn->covered);
+    /* if no write preceded this WAIT, it does not cover the early calls: they
+       wait for the next one */
 
-    } else {
-        /* no write preceded this WAIT, so it does not cover the early calls:
-           they wait for the next one */
-        ngx_queue_add(&conn->early, &conn->covered);
-    }
-
-    ngx_queue_init(&conn->covered);
+    ngx_redis_append(conn->wrote ? &conn->held : &conn->early, &conn->covered);
 
     while (!ngx_queue_empty(&conn->held)) {
         q = ngx_queue_head(&conn->held);

@@ -99,7 +99,6 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
 
     ngx_redis_event_stop(&sentinel->events_timer);
     ngx_redis_close(sentinel->events);
-    ngx_redis_requeue(sentinel->events);
 }
 
 

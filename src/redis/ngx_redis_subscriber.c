@@ -84,7 +84,6 @@ ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
 
     if (conn->state != NGX_REDIS_BACKOFF) {
         ngx_redis_close(conn);
-        ngx_redis_requeue(conn);
     }
 
     conn->node = node;
