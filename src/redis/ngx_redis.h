@@ -79,7 +79,8 @@ typedef struct ngx_redis_topology_s  ngx_redis_topology_t;
 typedef struct ngx_redis_query_s     ngx_redis_query_t;
 
 
-typedef void (*ngx_redis_reply_pt)(ngx_redis_call_t *call, redisReply *reply);
+/* handles the reply to a command of the client's own */
+typedef void (*ngx_redis_reply_pt)(ngx_redis_conn_t *conn, redisReply *reply);
 
 
 /* the result of a call at a node, for metrics */
@@ -128,6 +129,9 @@ typedef struct {
     /* appends the command to call->conn->out */
     ngx_int_t  (*encode)(ngx_redis_call_t *call);
 
+    /* frees the call, or sends it again */
+    void       (*replied)(ngx_redis_call_t *call, redisReply *reply);
+
     /* an impatient call fails because its server can't be reached; if "error"
        is NULL, the worker is exiting and the call is about to be freed */
     void       (*failed)(ngx_redis_call_t *call, const char *error);
@@ -167,8 +171,9 @@ struct ngx_redis_call_s {
     ngx_redis_t                 *redis;
     ngx_redis_conn_t            *conn;               /* NULL: not routed
                                                         yet                 */
-    const ngx_redis_call_type_t *type;
-    ngx_redis_reply_pt           handler;
+    const ngx_redis_call_type_t *type;               /* NULL: the client's
+                                                        own                 */
+    ngx_redis_reply_pt           handler;            /* then; or NULL       */
     /* the user's data; NULL: the call was cancelled, or is the client's
        own */
     void                        *data;
@@ -247,7 +252,6 @@ struct ngx_redis_conn_s {
     /* timer: the next additional connect attempt */
     ngx_event_t                  probe;
     ngx_connection_t            *probes[NGX_REDIS_PROBES];
-    ngx_uint_t                   setup;              /* outstanding replies */
     ngx_uint_t                   failures;           /* failed attempts in
                                                         a row               */
     ngx_msec_t                   last_read;          /* time of the last
@@ -518,7 +522,7 @@ ngx_redis_conn_t *ngx_redis_conn_of(ngx_redis_node_t *node,
     ngx_redis_call_t *call);
 
 /*
- * Sends a call whose type, handler, data, key and order_key are set.
+ * Sends a call whose type, data, key and order_key are set.
  * NGX_ERROR: its server is down, and ngx_redis_call_error() says why; the call
  * still belongs to the user.
  */
@@ -552,7 +556,6 @@ void ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn);
 void ngx_redis_call_again(ngx_redis_call_t *call);
 void ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply);
 ngx_uint_t ngx_redis_transient(redisReply *reply);
-ngx_int_t ngx_redis_call_asking(ngx_redis_call_t *call);
 void ngx_redis_forget(ngx_queue_t *calls);
 
 /* the number of calls that wait for a connection or for a retry */
@@ -563,7 +566,6 @@ void ngx_redis_reroute(ngx_queue_t *calls);
 ngx_int_t ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
     ngx_str_t *args, ngx_uint_t n);
 void ngx_redis_suspect_loss(ngx_redis_conn_t *conn, ngx_uint_t now);
-void ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply);
 
 /* ..._replicas.c */
 
@@ -606,8 +608,9 @@ void ngx_redis_connect(ngx_redis_conn_t *conn);
 void ngx_redis_connect_handler(ngx_event_t *ev);
 ngx_err_t ngx_redis_connect_error(ngx_connection_t *c);
 
-/* the socket is connected */
+/* the socket is connected; all replies of the setup came */
 void ngx_redis_connected(ngx_redis_conn_t *conn);
+void ngx_redis_ready(ngx_redis_conn_t *conn);
 
 /* ..._probe.c */
 

@@ -34,6 +34,7 @@
 static ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
 static void ngx_redis_enqueue(ngx_redis_call_t *call);
 static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
+static void ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply);
 static void ngx_redis_later_handler(ngx_event_t *ev);
 
 
@@ -254,24 +255,51 @@ ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
 {
     ngx_redis_t  *redis;
 
-    if (call->type) {
-        redis = call->redis;
-
-        if (reply->type == REDIS_REPLY_ERROR && redis->topology->refused
-            && redis->topology->refused(call, reply) == NGX_OK)
-        {
-            return;
-        }
-
-        redis->hooks->count(call->conn->node, NGX_REDIS_NODE_ANSWERED);
-
-        if (call->data == NULL) {
-            ngx_redis_call_free(call);
-            return;
-        }
+    if (call->type == NULL) {
+        ngx_redis_own_replied(call, reply);
+        return;
     }
 
-    call->handler(call, reply);
+    redis = call->redis;
+
+    if (reply->type == REDIS_REPLY_ERROR && redis->topology->refused
+        && redis->topology->refused(call, reply) == NGX_OK)
+    {
+        return;
+    }
+
+    redis->hooks->count(call->conn->node, NGX_REDIS_NODE_ANSWERED);
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+        return;
+    }
+
+    call->type->replied(call, reply);
+}
+
+
+/* a command of the client's own; after the last one of the setup, the
+   connection is ready */
+
+static void
+ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_redis_conn_t    *conn;
+    ngx_redis_reply_pt   handler;
+
+    conn = call->conn;
+    handler = call->handler;
+
+    ngx_redis_call_free(call);
+
+    if (handler) {
+        handler(conn, reply);
+    }
+
+    if (conn->state == NGX_REDIS_SETUP && ngx_queue_empty(&conn->sent)) {
+        ngx_redis_ready(conn);
+    }
 }
 
 
@@ -435,24 +463,6 @@ ngx_redis_transient(redisReply *reply)
 }
 
 
-/* lets an importing node serve the next command, and only that one */
-
-ngx_int_t
-ngx_redis_call_asking(ngx_redis_call_t *call)
-{
-    ngx_str_t  asking = ngx_string("ASKING");
-
-    return ngx_redis_ask(call->conn, ngx_redis_ignored, &asking, 1);
-}
-
-
-void
-ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply)
-{
-    ngx_redis_call_free(call);
-}
-
-
 static void
 ngx_redis_later_handler(ngx_event_t *ev)
 {
@@ -568,7 +578,7 @@ ngx_redis_reroute(ngx_queue_t *calls)
 
 
 /* sends a command of the client's own; it is not repeated if the connection
-   breaks */
+   breaks.  Without a handler, its reply is ignored */
 
 ngx_int_t
 ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,

@@ -231,6 +231,8 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
     ngx_queue_t       *q;
     ngx_redis_call_t  *call;
 
+    static ngx_str_t   asking = ngx_string("ASKING");
+
     if (conn->waits) {
 
         if (conn->awaiting) {
@@ -245,8 +247,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         return NGX_OK;
     }
 
-    max = conn->waits ? NGX_REDIS_BATCH_SIZE
-                        : NGX_REDIS_OUT_SIZE;
+    max = conn->waits ? NGX_REDIS_BATCH_SIZE : NGX_REDIS_OUT_SIZE;
 
     while (!ngx_queue_empty(&conn->unsent)
            && conn->out.last - conn->out.pos + (ssize_t) conn->bulk < max)
@@ -254,13 +255,12 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         q = ngx_queue_head(&conn->unsent);
         call = ngx_queue_data(q, ngx_redis_call_t, queue);
 
-        if (call->asking
-            && ngx_redis_call_asking(call) != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+        /* ASKING lets an importing node serve the next command, and only that
+           one */
 
-        if (call->type->encode(call) != NGX_OK) {
+        if ((call->asking && ngx_redis_ask(conn, NULL, &asking, 1) != NGX_OK)
+            || call->type->encode(call) != NGX_OK)
+        {
             return NGX_ERROR;
         }
 
@@ -336,7 +336,6 @@ ngx_redis_close(ngx_redis_conn_t *conn)
     ngx_connection_t  *c;
 
     conn->state = NGX_REDIS_CLOSED;
-    conn->setup = 0;
     conn->awaiting = 0;
 
     ngx_redis_probe_stop(conn);

@@ -39,9 +39,9 @@ static void ngx_redis_control_ready(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_control_send(ngx_redis_conn_t *conn,
     const ngx_str_t *question, ngx_redis_reply_pt handler);
 static void ngx_redis_control_lost(ngx_redis_conn_t *conn);
-static void ngx_redis_control_first(ngx_redis_call_t *call,
+static void ngx_redis_control_first(ngx_redis_conn_t *conn,
     redisReply *reply);
-static void ngx_redis_control_reply(ngx_redis_call_t *call,
+static void ngx_redis_control_reply(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_redis_control_done(ngx_redis_t *redis,
     ngx_redis_node_t *node);
@@ -334,16 +334,10 @@ ngx_redis_control_send(ngx_redis_conn_t *conn, const ngx_str_t *question,
 
 
 static void
-ngx_redis_control_first(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_control_first(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    ngx_redis_t  *redis;
-
-    redis = call->conn->redis;
-
-    ngx_redis_call_free(call);
-
-    if (redis->control.asking) {
-        redis->control.query->first_answer(redis, reply);
+    if (conn->redis->control.asking) {
+        conn->redis->control.query->first_answer(conn->redis, reply);
     }
 }
 
@@ -366,20 +360,16 @@ ngx_redis_control_lost(ngx_redis_conn_t *conn)
 
 
 static void
-ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_control_reply(ngx_redis_conn_t *conn, redisReply *reply)
 {
     u_char               *p;
     ngx_redis_t          *redis;
-    ngx_redis_conn_t     *conn;
     ngx_redis_node_t     *node;
     ngx_redis_control_t  *control;
 
-    conn = call->conn;
     node = conn->node;
     redis = conn->redis;
     control = &redis->control;
-
-    ngx_redis_call_free(call);
 
     if (!control->asking) {
         return;

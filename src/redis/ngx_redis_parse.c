@@ -390,40 +390,49 @@ ngx_redis_master_addr(redisReply *reply, ngx_str_t *host, in_port_t *port)
 }
 
 
-/*
- * The epoch in the reply to SENTINEL MASTER, which is a list of names and
- * values; NGX_REDIS_NO_EPOCH if there is none.
- */
+/* the epoch in the reply to SENTINEL MASTER; NGX_REDIS_NO_EPOCH if there is
+   none */
 
 int64_t
 ngx_redis_config_epoch(redisReply *reply)
 {
-    off_t        n;
-    ngx_uint_t   i;
-    redisReply  *name, *value;
+    off_t      n;
+    ngx_str_t  epoch;
+
+    ngx_redis_value(reply, "config-epoch", &epoch);
+
+    n = ngx_atoof(epoch.data, epoch.len);
+
+    return (n == NGX_ERROR) ? NGX_REDIS_NO_EPOCH : n;
+}
+
+
+/* the value of a name in a list of names and values; empty: there is none */
+
+void
+ngx_redis_value(redisReply *reply, const char *name, ngx_str_t *value)
+{
+    ngx_uint_t    i;
+    redisReply  **pair;
+
+    ngx_str_null(value);
 
     if (reply->type != REDIS_REPLY_ARRAY) {
-        return NGX_REDIS_NO_EPOCH;
+        return;
     }
 
     for (i = 0; i + 1 < (ngx_uint_t) reply->elements; i += 2) {
-        name = reply->element[i];
-        value = reply->element[i + 1];
+        pair = &reply->element[i];
 
-        if (name->type != REDIS_REPLY_STRING
-            || value->type != REDIS_REPLY_STRING
-            || name->len != sizeof("config-epoch") - 1
-            || ngx_strncmp(name->str, "config-epoch", name->len) != 0)
+        if (pair[0]->type == REDIS_REPLY_STRING
+            && pair[1]->type == REDIS_REPLY_STRING
+            && ngx_strcmp(pair[0]->str, name) == 0)
         {
-            continue;
+            value->data = (u_char *) pair[1]->str;
+            value->len = (size_t) pair[1]->len;
+            return;
         }
-
-        n = ngx_atoof((u_char *) value->str, (size_t) value->len);
-
-        return (n == NGX_ERROR) ? NGX_REDIS_NO_EPOCH : n;
     }
-
-    return NGX_REDIS_NO_EPOCH;
 }
 
 

@@ -51,7 +51,7 @@
 static void ngx_redis_replicas_early(ngx_redis_call_t *call);
 static void ngx_redis_replicas_hold(ngx_redis_call_t *call);
 static void ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n);
-static void ngx_redis_replicas_replied(ngx_redis_call_t *call,
+static void ngx_redis_replicas_replied(ngx_redis_conn_t *conn,
     redisReply *reply);
 static ngx_uint_t ngx_redis_replicas_demoted(redisReply *reply);
 
@@ -73,10 +73,7 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
     args[2].len = ngx_sprintf(time, "%M", conn->redis->replicas_timeout)
                   - time;
 
-    if (ngx_redis_ask(conn,
-                        ngx_redis_replicas_replied, args, 3)
-        != NGX_OK)
-    {
+    if (ngx_redis_ask(conn, ngx_redis_replicas_replied, args, 3) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -223,20 +220,15 @@ ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n)
 
 
 static void
-ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_replicas_replied(ngx_redis_conn_t *conn, redisReply *reply)
 {
     ngx_queue_t       *q;
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    ngx_redis_call_t  *call;
 
     if (reply->type != REDIS_REPLY_INTEGER
         && reply->type != REDIS_REPLY_ERROR)
     {
-        ngx_redis_drop(conn,
-                                 "a reply does not fit its command");
+        ngx_redis_drop(conn, "a reply does not fit its command");
         return;
     }
 

@@ -206,7 +206,7 @@ ngx_redis_publish(ngx_redis_call_t *call, ngx_str_t *text)
 
     /* if the message is lost, the waiters find out by polling */
 
-    if (ngx_redis_ask(conn, ngx_redis_ignored, args, 3) == NGX_OK) {
+    if (ngx_redis_ask(conn, NULL, args, 3) == NGX_OK) {
         ngx_redis_flush(conn);
     }
 }

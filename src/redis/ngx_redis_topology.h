@@ -141,6 +141,7 @@ ngx_int_t ngx_redis_slots_check(redisReply *reply);
 ngx_int_t ngx_redis_master_addr(redisReply *reply, ngx_str_t *host,
     in_port_t *port);
 int64_t ngx_redis_config_epoch(redisReply *reply);
+void ngx_redis_value(redisReply *reply, const char *name, ngx_str_t *value);
 ngx_int_t ngx_redis_switched(ngx_str_t *text, ngx_str_t *name,
     ngx_str_t *host, in_port_t *port);
 ngx_int_t ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name,

@@ -68,6 +68,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
 
 static const ngx_redis_call_type_t  ngx_http_idem_redis_call_type = {
     ngx_http_idem_redis_command_encode,
+    ngx_http_idem_redis_replied,
     ngx_http_idem_redis_failed,
     ngx_http_idem_redis_replicated,
     ngx_http_idem_redis_extend
@@ -102,7 +103,6 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     ngx_memzero(call, sizeof(ngx_http_idem_redis_call_t));
 
     call->call.type = &ngx_http_idem_redis_call_type;
-    call->call.handler = ngx_http_idem_redis_replied;
     call->call.data = op;
     call->call.key.data = call->key;
     call->call.key.len = (op->kind > NGX_HTTP_IDEM_OP_LIST)

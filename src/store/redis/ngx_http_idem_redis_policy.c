@@ -23,9 +23,9 @@
 #include "ngx_http_idem_policy_lua.h"
 
 
-static void ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call,
+static void ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn,
     redisReply *reply);
-static void ngx_http_idem_redis_policy_config(ngx_redis_call_t *call,
+static void ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
     ngx_str_t *policy);
@@ -51,15 +51,10 @@ ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
 
 
 static void
-ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char            *p, *last;
-    ngx_str_t          args[3], policy;
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    u_char     *p, *last;
+    ngx_str_t   args[3], policy;
 
     if (reply->type != REDIS_REPLY_STRING) {
         return;
@@ -76,8 +71,7 @@ ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
         ngx_str_set(&args[1], "GET");
         ngx_str_set(&args[2], "maxmemory-policy");
 
-        if (ngx_redis_ask(conn,
-                            ngx_http_idem_redis_policy_config, args, 3)
+        if (ngx_redis_ask(conn, ngx_http_idem_redis_policy_config, args, 3)
             == NGX_OK)
         {
             ngx_redis_flush(conn);
@@ -105,14 +99,9 @@ ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
 
 
 static void
-ngx_http_idem_redis_policy_config(ngx_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    ngx_str_t          policy;
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    ngx_str_t  policy;
 
     if (ngx_redis_field(reply, 1, &policy) == NGX_OK) {
         ngx_http_idem_redis_policy(conn->node, &policy);
