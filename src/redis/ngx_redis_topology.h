@@ -142,10 +142,18 @@ ngx_int_t ngx_redis_master_addr(redisReply *reply, ngx_str_t *host,
     in_port_t *port);
 int64_t ngx_redis_config_epoch(redisReply *reply);
 void ngx_redis_value(redisReply *reply, const char *name, ngx_str_t *value);
-ngx_int_t ngx_redis_switched(ngx_str_t *text, ngx_str_t *name,
+ngx_int_t ngx_redis_event(ngx_str_t *text, const char *form, ngx_str_t *name,
     ngx_str_t *host, in_port_t *port);
-ngx_int_t ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name,
-    ngx_str_t *host, in_port_t *port);
+
+/* +switch-master: "<name> <host> <port> <host> <port>" with the addresses of
+   the old and of the new master */
+#define ngx_redis_switched(text, name, host, port)                            \
+    ngx_redis_event(text, "n..hp", name, host, port)
+
+/* +failover-state-wait-promotion: "slave <name> <host> <port> @ <name> <host>
+   <port>" with the addresses of the replica and of the master */
+#define ngx_redis_promoting(text, name, host, port)                           \
+    ngx_redis_event(text, ".....nhp", name, host, port)
 
 /* ..._node.c */
 
