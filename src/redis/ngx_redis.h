@@ -485,7 +485,6 @@ void ngx_redis_exit(ngx_redis_t *redis);
 
 redisReader *ngx_redis_reader(size_t elements);
 u_char *ngx_redis_reserve(ngx_redis_conn_t *conn, size_t size);
-u_char *ngx_redis_put_count(u_char *p, ngx_uint_t n);
 u_char *ngx_redis_put(u_char *p, const void *data, size_t len);
 u_char *ngx_redis_put_number(u_char *p, uint64_t n);
 u_char *ngx_redis_put_line(u_char *p, u_char type, uint64_t n);
@@ -605,6 +604,8 @@ void ngx_redis_read_handler(ngx_event_t *rev);
 /* ..._setup.c */
 
 void ngx_redis_connect(ngx_redis_conn_t *conn);
+ngx_int_t ngx_redis_attempt(ngx_redis_conn_t *conn,
+    ngx_event_handler_pt handler, ngx_connection_t **c);
 void ngx_redis_connect_handler(ngx_event_t *ev);
 ngx_err_t ngx_redis_connect_error(ngx_connection_t *c);
 
@@ -630,8 +631,6 @@ uint16_t ngx_redis_crc16(u_char *p, u_char *last);
 ngx_str_t *ngx_redis_node_label(ngx_redis_node_t *node);
 
 /* ..._subscriber.c */
-
-void ngx_redis_subscriber_init(ngx_redis_t *redis);
 
 /* adds or removes a user of the subscriber */
 void ngx_redis_listen_enter(ngx_redis_t *redis);

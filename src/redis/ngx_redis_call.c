@@ -410,7 +410,6 @@ ngx_redis_call_again(ngx_redis_call_t *call)
 void
 ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply)
 {
-    u_char       *p;
     ngx_redis_t  *redis;
 
     if (call->data == NULL) {
@@ -420,10 +419,8 @@ ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply)
 
     redis = call->redis;
 
-    p = ngx_redis_error_text(redis->error,
-                             redis->error + NGX_REDIS_ERROR_LEN - 1, reply);
-    *p = '\0';
-
+    (void) ngx_redis_error_text(redis->error,
+                                redis->error + NGX_REDIS_ERROR_LEN, reply);
     ngx_redis_call_unsent(call);
 
     call->asking = 0;
@@ -452,9 +449,7 @@ ngx_redis_transient(redisReply *reply)
     };
 
     for (word = words; *word; word++) {
-        if ((size_t) reply->len >= ngx_strlen(*word)
-            && ngx_strncmp(reply->str, *word, ngx_strlen(*word)) == 0)
-        {
+        if (ngx_strncmp(reply->str, *word, ngx_strlen(*word)) == 0) {
             return 1;
         }
     }
@@ -605,7 +600,7 @@ ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
         return NGX_ERROR;
     }
 
-    p = ngx_redis_put_count(p, n);
+    p = ngx_redis_put_line(p, '*', n);
 
     for (i = 0; i < n; i++) {
         p = ngx_redis_put(p, args[i].data, args[i].len);
@@ -638,7 +633,9 @@ ngx_redis_init(ngx_redis_t *redis)
                       : redis->sentinels.nelts ? &ngx_redis_sentinel
                       : &ngx_redis_single;
 
-    ngx_redis_subscriber_init(redis);
+    ngx_redis_conn_init(&redis->subscriber, redis, NULL);
+    redis->subscriber.subscriber = 1;
+    redis->subscriber.channel = &redis->channel;
 
     return redis->topology->init(redis);
 }

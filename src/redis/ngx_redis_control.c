@@ -362,7 +362,6 @@ ngx_redis_control_lost(ngx_redis_conn_t *conn)
 static void
 ngx_redis_control_reply(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char               *p;
     ngx_redis_t          *redis;
     ngx_redis_node_t     *node;
     ngx_redis_control_t  *control;
@@ -376,10 +375,8 @@ ngx_redis_control_reply(ngx_redis_conn_t *conn, redisReply *reply)
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_redis_error_text(conn->error,
-                                 conn->error + NGX_REDIS_ERROR_LEN - 1,
-                                 reply);
-        *p = '\0';
+        (void) ngx_redis_error_text(conn->error,
+                                    conn->error + NGX_REDIS_ERROR_LEN, reply);
 
     } else {
 

@@ -161,11 +161,11 @@ ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
     p = (u_char *) reply->str;
     last = p + reply->len;
 
-    if (last - p >= 6 && ngx_strncmp(p, "MOVED ", 6) == 0) {
+    if (ngx_strncmp(p, "MOVED ", 6) == 0) {
         to->ask = 0;
         p += 6;
 
-    } else if (last - p >= 4 && ngx_strncmp(p, "ASK ", 4) == 0) {
+    } else if (ngx_strncmp(p, "ASK ", 4) == 0) {
         to->ask = 1;
         p += 4;
 

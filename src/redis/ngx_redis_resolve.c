@@ -48,11 +48,8 @@ static ngx_uint_t ngx_redis_has_addr(ngx_redis_node_t *node,
     struct sockaddr *sockaddr, socklen_t socklen);
 static void ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay);
 static void ngx_redis_resolve_timer(ngx_event_t *ev);
-static void ngx_redis_each(ngx_redis_node_t *node,
-    void (*handler)(ngx_redis_conn_t *conn));
-static void ngx_redis_resume_connect(ngx_redis_conn_t *conn);
-static void ngx_redis_fail_connect(ngx_redis_conn_t *conn);
-static void ngx_redis_drop_outdated(ngx_redis_conn_t *conn);
+static void ngx_redis_resolved_all(ngx_redis_node_t *node);
+static void ngx_redis_resolved_conn(ngx_redis_conn_t *conn);
 
 
 /*
@@ -171,11 +168,7 @@ ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
     ngx_resolve_name_done(ctx);
     node->resolving = NULL;
 
-    ngx_redis_each(node, ngx_redis_drop_outdated);
-
-    ngx_redis_each(node,
-                   node->naddrs ? ngx_redis_resume_connect
-                                : ngx_redis_fail_connect);
+    ngx_redis_resolved_all(node);
 }
 
 
@@ -307,8 +300,7 @@ ngx_redis_resolve_timer(ngx_event_t *ev)
 /* all connections to a node, including the dedicated ones */
 
 static void
-ngx_redis_each(ngx_redis_node_t *node,
-    void (*handler)(ngx_redis_conn_t *conn))
+ngx_redis_resolved_all(ngx_redis_node_t *node)
 {
     ngx_uint_t         i;
     ngx_redis_t       *redis;
@@ -317,7 +309,7 @@ ngx_redis_each(ngx_redis_node_t *node,
     redis = node->redis;
 
     for (i = 0; i < node->total; i++) {
-        handler(&node->conns[i]);
+        ngx_redis_resolved_conn(&node->conns[i]);
     }
 
     more[0] = &redis->subscriber;
@@ -326,50 +318,43 @@ ngx_redis_each(ngx_redis_node_t *node,
 
     for (i = 0; i < 3; i++) {
         if (more[i] && more[i]->node == node) {
-            handler(more[i]);
+            ngx_redis_resolved_conn(more[i]);
         }
     }
 }
 
 
+/*
+ * Drops a connection to an address that the name does not have any more, and
+ * continues one that waits for the addresses.  A name never loses its last
+ * address, so a node has connections of one kind only.
+ */
+
 static void
-ngx_redis_resume_connect(ngx_redis_conn_t *conn)
+ngx_redis_resolved_conn(ngx_redis_conn_t *conn)
 {
-    if (conn->state == NGX_REDIS_CONNECTING
-        && conn->connection == NULL)
-    {
-        if (conn->timer.timer_set) {
-            ngx_del_timer(&conn->timer);
+    if (conn->connection) {
+
+        if (!ngx_redis_has_addr(conn->node, &conn->sockaddr.sockaddr,
+                                conn->socklen))
+        {
+            ngx_redis_drop(conn, "its name has other addresses now");
         }
 
-        ngx_redis_connect(conn);
+        return;
     }
-}
 
-
-static void
-ngx_redis_fail_connect(ngx_redis_conn_t *conn)
-{
-    if (conn->state == NGX_REDIS_CONNECTING
-        && conn->connection == NULL)
-    {
-        ngx_redis_drop(conn,
-                                 "its name could not be resolved");
+    if (conn->state != NGX_REDIS_CONNECTING) {
+        return;
     }
-}
 
-
-static void
-ngx_redis_drop_outdated(ngx_redis_conn_t *conn)
-{
-    if (conn->connection
-        && !ngx_redis_has_addr(conn->node,
-                                         &conn->sockaddr.sockaddr,
-                                         conn->socklen))
-    {
-        ngx_redis_drop(conn,
-                                 "its name has other addresses now");
+    if (conn->node->naddrs == 0) {
+        ngx_redis_drop(conn, "its name could not be resolved");
+        return;
     }
+
+    ngx_redis_event_stop(&conn->timer);
+    ngx_redis_connect(conn);
 }
 
 

@@ -65,8 +65,6 @@ static void ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host,
 static void ngx_redis_sentinel_renewed(ngx_event_t *ev);
 static ngx_int_t ngx_redis_sentinel_newest(ngx_redis_t *redis,
     ngx_str_t *host, in_port_t port, int64_t epoch, ngx_uint_t force);
-static ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master,
-    ngx_str_t *host, in_port_t port);
 
 
 const ngx_redis_topology_t  ngx_redis_sentinel = {
@@ -233,7 +231,7 @@ static ngx_int_t
 ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
     redisReply *reply)
 {
-    u_char            *error;
+    u_char            *error, *last;
     in_port_t          port;
     ngx_int_t          rc;
     ngx_str_t          host;
@@ -241,13 +239,14 @@ ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
 
     ngx_redis_events_check(redis);
 
+    master = redis->master;
+    error = redis->control.conn.error;
+    last = error + NGX_REDIS_ERROR_LEN - 1;
+
     rc = ngx_redis_master_addr(reply, &host, &port);
 
     if (rc != NGX_OK) {
-        error = redis->control.conn.error;
-
-        (void) ngx_slprintf(error,
-                            error + NGX_REDIS_ERROR_LEN - 1,
+        (void) ngx_slprintf(error, last,
                             rc == NGX_DECLINED
                                 ? "the sentinel at %V has no master named "
                                   "\"%V\"%Z"
@@ -257,31 +256,19 @@ ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
         return NGX_DECLINED;
     }
 
-    if (ngx_redis_sentinel_believed(redis, &host, port)
-        != NGX_OK)
-    {
-        error = redis->control.conn.error;
-
-        (void) ngx_slprintf(error, error
-                            + NGX_REDIS_ERROR_LEN - 1,
+    if (ngx_redis_sentinel_believed(redis, &host, port) != NGX_OK) {
+        (void) ngx_slprintf(error, last,
                             "the sentinels do not agree, that at %V says "
                             "%V:%d%Z", &asked->name, &host, (int) port);
         return NGX_DECLINED;
     }
 
-    master = redis->master;
-
     if (ngx_redis_sentinel_is(master, &host, port)) {
 
         /* the current master is not working: ask the other sentinels */
 
-        if (ngx_redis_node_failing(master)
-            && ngx_redis_sentinel_next(redis))
-        {
-            error = redis->control.conn.error;
-
-            (void) ngx_slprintf(error, error
-                                + NGX_REDIS_ERROR_LEN - 1,
+        if (ngx_redis_node_failing(master) && ngx_redis_sentinel_next(redis)) {
+            (void) ngx_slprintf(error, last,
                                 "the master that it names, %V, does not "
                                 "work%Z", &master->name);
             return NGX_DECLINED;
@@ -312,16 +299,13 @@ ngx_redis_sentinel_believed(ngx_redis_t *redis, ngx_str_t *host,
     epoch = redis->vote.epoch;
     master = redis->master;
 
-    if (ngx_redis_sentinel_newest(redis, host, port, epoch, 0)
-        == NGX_OK)
-    {
+    if (ngx_redis_sentinel_newest(redis, host, port, epoch, 0) == NGX_OK) {
         return NGX_OK;
     }
 
     if (!ngx_redis_sentinel_most(redis, host, port)
         && (epoch != NGX_REDIS_NO_EPOCH
-            || redis->newest->epoch
-               != NGX_REDIS_NO_EPOCH
+            || redis->newest->epoch != NGX_REDIS_NO_EPOCH
             || (master && !ngx_redis_node_failing(master))))
     {
         return NGX_DECLINED;
@@ -384,7 +368,7 @@ ngx_redis_sentinel_newest(ngx_redis_t *redis, ngx_str_t *host, in_port_t port,
 }
 
 
-static ngx_uint_t
+ngx_uint_t
 ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
     in_port_t port)
 {
@@ -511,15 +495,12 @@ ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
         return;
     }
 
-    if (redis->newest->epoch
-        != NGX_REDIS_NO_EPOCH)
-    {
+    if (redis->newest->epoch != NGX_REDIS_NO_EPOCH) {
         ngx_redis_control_ask(sentinel);
         return;
     }
 
-    if (ngx_redis_sentinel_newest(redis, host, port,
-                                       NGX_REDIS_NO_EPOCH, 1)
+    if (ngx_redis_sentinel_newest(redis, host, port, NGX_REDIS_NO_EPOCH, 1)
         == NGX_OK)
     {
         ngx_redis_sentinel_adopt(redis, host, port);

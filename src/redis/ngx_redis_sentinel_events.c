@@ -165,8 +165,7 @@ ngx_redis_events_message(ngx_redis_conn_t *conn, redisReply *reply)
         return NGX_OK;
     }
 
-    if (ngx_redis_switched(&text, &conn->redis->master_name,
-                                     &host, &port)
+    if (ngx_redis_switched(&text, &conn->redis->master_name, &host, &port)
         == NGX_OK)
     {
         ngx_redis_sentinel_told(conn->node, &host, port);
@@ -187,12 +186,9 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
 
     /* a late event of a master that is not in use any more is ignored */
 
-    if (ngx_redis_promoting(text, &redis->master_name, &host,
-                                      &port)
-        != NGX_OK
-        || master == NULL || redis->promoting.timer_set
-        || master->port != port || master->host.len != host.len
-        || ngx_strncmp(master->host.data, host.data, host.len) != 0)
+    if (ngx_redis_promoting(text, &redis->master_name, &host, &port) != NGX_OK
+        || redis->promoting.timer_set
+        || !ngx_redis_sentinel_is(master, &host, port))
     {
         return;
     }

@@ -49,11 +49,10 @@ static void ngx_redis_subscribed(ngx_redis_conn_t *conn, redisReply *reply);
 void
 ngx_redis_connect(ngx_redis_conn_t *conn)
 {
-    ngx_int_t              rc;
-    ngx_addr_t            *addr;
-    ngx_connection_t      *c;
-    ngx_peer_connection_t  pc;
-    ngx_redis_node_t      *node;
+    ngx_int_t          rc;
+    ngx_addr_t        *addr;
+    ngx_connection_t  *c;
+    ngx_redis_node_t  *node;
 
     node = conn->node;
 
@@ -80,32 +79,16 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
     conn->socklen = addr->socklen;
     ngx_memcpy(&conn->sockaddr, addr->sockaddr, addr->socklen);
 
-    ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
+    rc = ngx_redis_attempt(conn, ngx_redis_connect_handler, &c);
 
-    pc.sockaddr = addr->sockaddr;
-    pc.socklen = addr->socklen;
-    pc.name = &addr->name;
-    pc.get = ngx_event_get_peer;
-    pc.log = ngx_cycle->log;
-    pc.log_error = NGX_ERROR_INFO;
-
-    rc = ngx_event_connect_peer(&pc);
-
-    if (rc != NGX_OK && rc != NGX_AGAIN) {
+    if (rc == NGX_ERROR) {
         ngx_redis_drop(conn, "the connection is refused");
         return;
     }
 
-    c = pc.connection;
-
     conn->connection = c;
 
-    c->data = conn;
-    c->read->handler = ngx_redis_connect_handler;
-    c->write->handler = ngx_redis_connect_handler;
-
-    conn->reader = ngx_redis_reader(
-                       conn->owner ? NGX_REDIS_SLOTS : 0);
+    conn->reader = ngx_redis_reader(conn->owner ? NGX_REDIS_SLOTS : 0);
     c->pool = ngx_create_pool(NGX_REDIS_POOL_SIZE, ngx_cycle->log);
 
     if (conn->reader == NULL || c->pool == NULL) {
@@ -121,6 +104,40 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
     }
 
     ngx_redis_probe(conn);
+}
+
+
+/* starts to connect; NGX_OK: connected already, NGX_AGAIN, NGX_ERROR */
+
+ngx_int_t
+ngx_redis_attempt(ngx_redis_conn_t *conn, ngx_event_handler_pt handler,
+    ngx_connection_t **c)
+{
+    ngx_int_t              rc;
+    ngx_peer_connection_t  pc;
+
+    ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
+
+    pc.sockaddr = &conn->sockaddr.sockaddr;
+    pc.socklen = conn->socklen;
+    pc.name = ngx_redis_node_label(conn->node);
+    pc.get = ngx_event_get_peer;
+    pc.log = ngx_cycle->log;
+    pc.log_error = NGX_ERROR_INFO;
+
+    rc = ngx_event_connect_peer(&pc);
+
+    if (rc != NGX_OK && rc != NGX_AGAIN) {
+        return NGX_ERROR;
+    }
+
+    *c = pc.connection;
+
+    (*c)->data = conn;
+    (*c)->read->handler = handler;
+    (*c)->write->handler = handler;
+
+    return rc;
 }
 
 
@@ -460,15 +477,13 @@ static ngx_int_t
 ngx_redis_accepted(ngx_redis_conn_t *conn, redisReply *reply,
     const char *what)
 {
-    u_char  *p;
-    u_char   text[128];
+    u_char  text[128];
 
     if (reply->type != REDIS_REPLY_ERROR) {
         return NGX_OK;
     }
 
-    p = ngx_redis_error_text(text, text + sizeof(text) - 1, reply);
-    *p = '\0';
+    (void) ngx_redis_error_text(text, text + sizeof(text), reply);
 
     ngx_redis_drop(conn, "%s is refused: %s", what, text);
 

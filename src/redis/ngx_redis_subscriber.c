@@ -25,15 +25,6 @@
 
 
 void
-ngx_redis_subscriber_init(ngx_redis_t *redis)
-{
-    ngx_redis_conn_init(&redis->subscriber, redis, NULL);
-    redis->subscriber.subscriber = 1;
-    redis->subscriber.channel = &redis->channel;
-}
-
-
-void
 ngx_redis_listen_enter(ngx_redis_t *redis)
 {
     ngx_redis_conn_t  *conn;
@@ -119,8 +110,7 @@ ngx_redis_check(ngx_redis_conn_t *conn)
         if (ngx_current_msec - conn->last_read
             > NGX_REDIS_QUIET + redis->timeout)
         {
-            ngx_redis_drop(conn, "the subscriber hears "
-                                     "nothing");
+            ngx_redis_drop(conn, "the subscriber hears nothing");
         }
 
         return;
@@ -149,10 +139,8 @@ ngx_redis_is_checked(ngx_redis_conn_t *conn, redisReply *reply)
         return 0;
     }
 
-    ngx_redis_call_free(
-                        ngx_queue_data(ngx_queue_head(&conn->sent),
-                                       ngx_redis_call_t,
-                                       queue));
+    ngx_redis_call_free(ngx_queue_data(ngx_queue_head(&conn->sent),
+                                       ngx_redis_call_t, queue));
     return 1;
 }
 

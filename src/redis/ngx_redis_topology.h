@@ -110,6 +110,10 @@ extern const ngx_redis_topology_t  ngx_redis_cluster;
 
 extern const ngx_redis_topology_t  ngx_redis_sentinel;
 
+/* whether this is the address of the master; NULL: there is none */
+ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
+    in_port_t port);
+
 /* a sentinel published the address of the new master */
 void ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
     in_port_t port);

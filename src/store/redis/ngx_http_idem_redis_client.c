@@ -157,7 +157,7 @@ static void
 ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
 {
     u_char                 *p;
-    u_char                  why[128];
+    u_char                  why[128 + 1];
     ngx_uint_t              level;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_redis_t  *redis;

@@ -457,7 +457,7 @@ ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
 
     list = (n == NGX_HTTP_IDEM_OP_LIST);
 
-    p = ngx_redis_put_count(p, (list ? 3 : 4) + script->args);
+    p = ngx_redis_put_line(p, '*', (list ? 3 : 4) + script->args);
 
     /*
      * The script is sent as a whole until a reply proves that the server has

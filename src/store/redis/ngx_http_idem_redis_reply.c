@@ -616,7 +616,7 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 
     op->error = (char *) p;
 
-    last = p + sizeof(text) - 1;
+    last = p + sizeof(text);
 
     p = ngx_slprintf(p, last, "%s",
         ngx_redis_error_is(reply, "WRONGTYPE")
@@ -634,8 +634,7 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
             ? "the server is of a cluster, and there is no \"cluster on\": "
         : "");
 
-    p = ngx_redis_error_text(p, last, reply);
-    *p = '\0';
+    (void) ngx_redis_error_text(p, last, reply);
 
     if (ngx_redis_error_is(reply, "WRONGTYPE")) {
         op->bad_record = 1;
