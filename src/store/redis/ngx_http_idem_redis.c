@@ -94,13 +94,11 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     op->result = NGX_HTTP_IDEM_ERROR;
     op->state_data = NULL;
 
-    call = ngx_alloc(sizeof(ngx_http_idem_redis_call_t), ngx_cycle->log);
+    call = ngx_calloc(sizeof(ngx_http_idem_redis_call_t), ngx_cycle->log);
     if (call == NULL) {
         op->error = "no memory for a call";
         return NGX_ERROR;
     }
-
-    ngx_memzero(call, sizeof(ngx_http_idem_redis_call_t));
 
     call->call.type = &ngx_http_idem_redis_call_type;
     call->call.data = op;
@@ -245,7 +243,7 @@ static void
 ngx_http_idem_redis_timeout(ngx_event_t *ev)
 {
     const char          *error;
-    ngx_uint_t           silent;
+    ngx_uint_t           silent, over;
     ngx_redis_t         *client;
     ngx_redis_call_t    *call;
     ngx_redis_conn_t    *conn;
@@ -257,29 +255,25 @@ ngx_http_idem_redis_timeout(ngx_event_t *ev)
     conn = call->conn;
 
     silent = ngx_redis_call_silent(call);
+    over = (ngx_http_idem_remote_over(op) == NGX_OK);
 
-    if (ngx_http_idem_remote_over(op) != NGX_OK) {
+    if (over) {
+        error = ngx_redis_call_error(call);
 
-        if (silent) {
-            ngx_redis_drop(conn, "no reply within %M ms", client->timeout);
+        if (call->sent || error[0] == '\0') {
+            error = "no reply in time";
         }
 
-        return;
+        ngx_http_idem_redis_fail(op, error);
     }
-
-    error = ngx_redis_call_error(call);
-
-    if (call->sent || error[0] == '\0') {
-        error = "no reply in time";
-    }
-
-    ngx_http_idem_redis_fail(op, error);
 
     if (silent) {
         ngx_redis_drop(conn, "no reply within %M ms", client->timeout);
     }
 
-    ngx_http_idem_remote_complete(op);
+    if (over) {
+        ngx_http_idem_remote_complete(op);
+    }
 }
 
 

@@ -31,11 +31,6 @@ static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
     ngx_str_t *policy);
 
 
-#define ngx_http_idem_redis_reply_is(reply, word)                             \
-    ((size_t) (reply)->len == sizeof(word) - 1                                \
-     && ngx_strncmp((reply)->str, word, sizeof(word) - 1) == 0)
-
-
 void
 ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
 {
@@ -63,8 +58,8 @@ ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn, redisReply *reply)
     /* Redis before 7.0 can't tell; the default user usually has all
        permissions */
 
-    if (ngx_http_idem_redis_reply_is(reply, "config")
-        || (ngx_http_idem_redis_reply_is(reply, "unknown")
+    if (ngx_strcmp(reply->str, "config") == 0
+        || (ngx_strcmp(reply->str, "unknown") == 0
             && conn->redis->user.len == 0))
     {
         ngx_str_set(&args[0], "CONFIG");

@@ -60,8 +60,6 @@ static ngx_int_t ngx_http_idem_redis_native_found(
     ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
 static ngx_int_t ngx_http_idem_redis_native_written(
     ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
-static ngx_int_t ngx_http_idem_redis_native_released(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_native_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_refused(
@@ -74,8 +72,6 @@ static void ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
     redisReply *record, int64_t life);
 static const char *ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
     redisReply *value);
-static ngx_int_t ngx_http_idem_redis_keep_part(ngx_pool_t *pool,
-    ngx_str_t *part);
 static void ngx_http_idem_redis_refused(ngx_http_idem_op_t *op,
     redisReply *reply);
 
@@ -85,6 +81,7 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     redisReply *reply)
 {
     u_char               code;
+    ngx_int_t            rc;
     ngx_str_t            head;
     redisReply          *first;
     ngx_http_idem_op_t  *op;
@@ -92,7 +89,14 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     op = call->call.data;
 
     if (call->native) {
-        return ngx_http_idem_redis_native_result(call, reply);
+        rc = ngx_http_idem_redis_native_result(call, reply);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+
+        call->script = 1;
+        return NGX_AGAIN;
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
@@ -119,8 +123,7 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     code = head.data[NGX_HTTP_IDEM_REDIS_AT_CODE];
 
     call->call.conn->flags |= ngx_http_idem_redis_has(
-                                  call->upgrade ? NGX_HTTP_IDEM_REDIS_UPGRADE
-                                                : (ngx_uint_t) op->kind);
+                                         ngx_http_idem_redis_script_of(call));
 
     switch (op->kind) {
 
@@ -180,6 +183,8 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
 }
 
 
+/* NGX_DECLINED: a script has to decide */
+
 static ngx_int_t
 ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
     redisReply *reply)
@@ -194,23 +199,36 @@ ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
-        return ngx_http_idem_redis_native_released(call, reply);
+
+        /* the number of keys that DELIFEQ or DELEX has deleted */
+
+        if (reply->type != REDIS_REPLY_INTEGER) {
+            return NGX_ERROR;
+        }
+
+        /* the record is gone, is marked by a waiter, or has another holder */
+
+        if (reply->integer != 1) {
+            return NGX_DECLINED;
+        }
+
+        op->result = NGX_HTTP_IDEM_OK;
+        return NGX_OK;
     }
 
     if (reply->type == REDIS_REPLY_NIL) {
 
         /* there was no record */
 
-        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-            op->result = NGX_HTTP_IDEM_ACQUIRED;
-            op->abandoned = 0;
-            op->expired = 0;
-
-            return NGX_OK;
+        if (op->kind != NGX_HTTP_IDEM_OP_BEGIN) {
+            return NGX_DECLINED;
         }
 
-        call->script = 1;
-        return NGX_AGAIN;
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+        op->abandoned = 0;
+        op->expired = 0;
+
+        return NGX_OK;
     }
 
     if (reply->type != REDIS_REPLY_STRING) {
@@ -255,9 +273,7 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
            undone */
 
         call->call.tries--;
-        call->script = 1;
-
-        return NGX_AGAIN;
+        return NGX_DECLINED;
     }
 
     ngx_http_idem_redis_found(op, reply, life);
@@ -298,38 +314,10 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
         call->call.to_free = record->data;
         reply->str = NULL;
 
-    } else {
-        call->script = 1;
+        return NGX_AGAIN;
     }
 
-    return NGX_AGAIN;
-}
-
-
-/* the number of keys that DELIFEQ or DELEX has deleted */
-
-static ngx_int_t
-ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
-    redisReply *reply)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = call->call.data;
-
-    if (reply->type != REDIS_REPLY_INTEGER) {
-        return NGX_ERROR;
-    }
-
-    if (reply->integer == 1) {
-        op->result = NGX_HTTP_IDEM_OK;
-        return NGX_OK;
-    }
-
-    /* the record is gone, is marked by a waiter, or has another holder */
-
-    call->script = 1;
-
-    return NGX_AGAIN;
+    return NGX_DECLINED;
 }
 
 
@@ -347,8 +335,6 @@ ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
 
     op = call->call.data;
 
-    call->script = 1;
-
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
         call->call.tries--;
         call->upgrade = ngx_redis_error_is(reply, "WRONGTYPE");
@@ -360,7 +346,7 @@ ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
         call->call.conn->flags |= ngx_http_idem_redis_not(op->kind);
     }
 
-    return NGX_AGAIN;
+    return NGX_DECLINED;
 }
 
 
@@ -494,9 +480,10 @@ ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op, u_char *p,
 
     details->data = p + sizeof(uint64_t);
     details->len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
+    details->data = ngx_pstrdup(op->pool, details);
 
-    if (ngx_http_idem_redis_keep_part(op->pool, details) != NGX_OK) {
-        ngx_str_null(details);
+    if (details->data == NULL) {
+        details->len = 0;
     }
 
     return NGX_OK;
@@ -545,12 +532,11 @@ ngx_http_idem_redis_keep(ngx_http_idem_op_t *op, redisReply *value)
     found = &op->found;
 
     if (value->len < NGX_HTTP_IDEM_REDIS_TAKE) {
-        return (ngx_http_idem_redis_keep_part(op->pool,
-                                              &found->details)
-                != NGX_OK
-                || ngx_http_idem_redis_keep_part(op->pool, &found->response)
-                   != NGX_OK)
-               ? "there is no memory for its response" : NULL;
+        found->details.data = ngx_pstrdup(op->pool, &found->details);
+        found->response.data = ngx_pstrdup(op->pool, &found->response);
+
+        return (found->details.data && found->response.data)
+               ? NULL : "there is no memory for its response";
     }
 
     cln = ngx_pool_cleanup_add(op->pool, 0);
@@ -565,27 +551,6 @@ ngx_http_idem_redis_keep(ngx_http_idem_op_t *op, redisReply *value)
     value->len = 0;
 
     return NULL;
-}
-
-
-static ngx_int_t
-ngx_http_idem_redis_keep_part(ngx_pool_t *pool, ngx_str_t *part)
-{
-    u_char  *p;
-
-    if (part->len == 0) {
-        return NGX_OK;
-    }
-
-    p = ngx_pnalloc(pool, part->len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(p, part->data, part->len);
-    part->data = p;
-
-    return NGX_OK;
 }
 
 
