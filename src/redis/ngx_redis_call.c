@@ -303,8 +303,6 @@ ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply)
 }
 
 
-/* fails the impatient calls */
-
 void
 ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error)
 {

@@ -100,7 +100,7 @@ ngx_redis_control_exit(ngx_redis_t *redis)
 
 
 /* requests a round, if there are servers to query; one that is in progress is
-   not enough */
+   not enough.  If there is a node to query first, it starts without a delay */
 
 void
 ngx_redis_control_want(ngx_redis_t *redis)
@@ -124,17 +124,6 @@ ngx_redis_control_want(ngx_redis_t *redis)
     }
 
     ngx_redis_control_plan(redis, left > 0 ? left : 0);
-}
-
-
-/* requests a round that queries this node first, without a delay */
-
-void
-ngx_redis_control_ask(ngx_redis_node_t *node)
-{
-    node->redis->control.first = node;
-
-    ngx_redis_control_want(node->redis);
 }
 
 

@@ -290,8 +290,6 @@ ngx_redis_node_failing(ngx_redis_node_t *node)
 }
 
 
-/* the address in use, for the log */
-
 ngx_str_t *
 ngx_redis_node_label(ngx_redis_node_t *node)
 {
@@ -400,8 +398,7 @@ ngx_redis_nodes_exit(ngx_redis_t *redis)
             ngx_redis_forget(&conn->unsent);
         }
 
-        ngx_queue_remove(q);
-        ngx_queue_insert_tail(&redis->retired, q);
+        ngx_redis_node_destroy(&node->destroy);
     }
 
     while (!ngx_queue_empty(&redis->retired)) {

@@ -48,12 +48,9 @@
 #define NGX_REDIS_REPLICAS_TRIES    5
 
 
-static void ngx_redis_replicas_early(ngx_redis_call_t *call);
-static void ngx_redis_replicas_hold(ngx_redis_call_t *call);
 static void ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n);
 static void ngx_redis_replicas_replied(ngx_redis_conn_t *conn,
     redisReply *reply);
-static ngx_uint_t ngx_redis_replicas_demoted(redisReply *reply);
 
 
 /* sends the WAIT of a batch */
@@ -126,36 +123,37 @@ ngx_redis_replicas_hurry(ngx_redis_conn_t *conn)
 }
 
 
-/* the master has executed the call; it now waits for the replicas */
+/* the master has executed the call; it now waits for the replicas, and its
+   timeout starts again */
 
 ngx_int_t
 ngx_redis_replicate(ngx_redis_call_t *call)
 {
-    if (call->conn->waits) {
-        ngx_redis_replicas_hold(call);
-        return NGX_OK;
-    }
-
-    if (call->early) {
-        ngx_redis_replicas_early(call);
-        return NGX_OK;
-    }
-
-    return NGX_DECLINED;
-}
-
-
-/* an early call was executed; the next WAIT will cover it */
-
-static void
-ngx_redis_replicas_early(ngx_redis_call_t *call)
-{
     ngx_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    if (conn->waits) {
+        conn->wrote = 1;
+
+        ngx_queue_remove(&call->queue);
+        ngx_queue_insert_tail(&conn->held, &call->queue);
+
+        ngx_redis_replicas_time(call, 1);
+
+        return NGX_OK;
+    }
+
+    if (!call->early) {
+        return NGX_DECLINED;
+    }
+
+    /* the next WAIT will cover it */
 
     ngx_redis_call_unsent(call);
 
     call->early = 0;
-    conn = ngx_redis_conn_of(call->conn->node, call);
+    conn = ngx_redis_conn_of(conn->node, call);
     call->conn = conn;
 
     ngx_queue_remove(&call->queue);
@@ -166,6 +164,8 @@ ngx_redis_replicas_early(ngx_redis_call_t *call)
     ngx_redis_replicas_time(call, 2);
 
     ngx_redis_flush(conn);
+
+    return NGX_OK;
 }
 
 
@@ -187,23 +187,6 @@ ngx_redis_replicas_cover(ngx_redis_conn_t *conn)
 }
 
 
-/* holds a call until the reply to WAIT; its timeout starts again */
-
-static void
-ngx_redis_replicas_hold(ngx_redis_call_t *call)
-{
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-    conn->wrote = 1;
-
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&conn->held, &call->queue);
-
-    ngx_redis_replicas_time(call, 1);
-}
-
-
 /* the timeout of "n" WAITs, and the time the server needs to reply */
 
 static void
@@ -222,7 +205,7 @@ ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n)
 static void
 ngx_redis_replicas_replied(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    ngx_queue_t       *q;
+    ngx_uint_t         demoted;
     ngx_redis_call_t  *call;
 
     if (reply->type != REDIS_REPLY_INTEGER
@@ -241,13 +224,16 @@ ngx_redis_replicas_replied(ngx_redis_conn_t *conn, redisReply *reply)
 
     ngx_redis_append(conn->wrote ? &conn->held : &conn->early, &conn->covered);
 
-    while (!ngx_queue_empty(&conn->held)) {
-        q = ngx_queue_head(&conn->held);
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+    /* the server is not the master any more, so the write may be lost */
 
-        if (ngx_redis_replicas_demoted(reply)
-            && call->tries < NGX_REDIS_REPLICAS_TRIES)
-        {
+    demoted = ngx_redis_error_is(reply, "UNBLOCKED")
+              || ngx_redis_error_is(reply, "replica instances");
+
+    while (!ngx_queue_empty(&conn->held)) {
+        call = ngx_queue_data(ngx_queue_head(&conn->held), ngx_redis_call_t,
+                              queue);
+
+        if (demoted && call->tries < NGX_REDIS_REPLICAS_TRIES) {
             ngx_redis_call_again(call);
             continue;
         }
@@ -260,14 +246,4 @@ ngx_redis_replicas_replied(ngx_redis_conn_t *conn, redisReply *reply)
     if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->early)) {
         ngx_redis_flush(conn);
     }
-}
-
-
-/* the server is not the master any more, so the write may be lost */
-
-static ngx_uint_t
-ngx_redis_replicas_demoted(redisReply *reply)
-{
-    return ngx_redis_error_is(reply, "UNBLOCKED")
-           || ngx_redis_error_is(reply, "replica instances");
 }

@@ -496,7 +496,8 @@ ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
     }
 
     if (redis->newest->epoch != NGX_REDIS_NO_EPOCH) {
-        ngx_redis_control_ask(sentinel);
+        redis->control.first = sentinel;
+        ngx_redis_control_want(redis);
         return;
     }
 

@@ -378,14 +378,10 @@ ngx_redis_setup_ask(ngx_redis_conn_t *conn)
                                     : &redis->password;
 
     if (password->len) {
-        n = 0;
-        ngx_str_set(&args[n], "AUTH");
-        n++;
+        ngx_str_set(&args[0], "AUTH");
+        args[1] = *user;
 
-        if (user->len) {
-            args[n++] = *user;
-        }
-
+        n = user->len ? 2 : 1;
         args[n++] = *password;
 
         if (ngx_redis_ask(conn, ngx_redis_authenticated, args, n) != NGX_OK) {

@@ -130,7 +130,6 @@ void ngx_redis_control_init(ngx_redis_t *redis,
     const ngx_redis_query_t *query);
 void ngx_redis_control_exit(ngx_redis_t *redis);
 void ngx_redis_control_want(ngx_redis_t *redis);
-void ngx_redis_control_ask(ngx_redis_node_t *node);
 void ngx_redis_control_listen(ngx_redis_t *redis);
 void ngx_redis_control_leave(ngx_redis_node_t *node);
 

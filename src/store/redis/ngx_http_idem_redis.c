@@ -224,8 +224,6 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 }
 
 
-/* a commit or a release is done */
-
 void
 ngx_http_idem_redis_committed(ngx_http_idem_op_t *op)
 {

@@ -325,15 +325,16 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
 static u_char *
 ngx_http_idem_redis_put_release(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    if (call->call.conn->valkey) {
-        p = ngx_http_idem_redis_put_text(p, "*3" CRLF
-                                            "$7" CRLF "DELIFEQ" CRLF);
-        p = ngx_redis_put(p, call->key, call->call.key.len);
+    ngx_uint_t  valkey;
 
-    } else {
-        p = ngx_http_idem_redis_put_text(p, "*4" CRLF
-                                            "$5" CRLF "DELEX" CRLF);
-        p = ngx_redis_put(p, call->key, call->call.key.len);
+    valkey = call->call.conn->valkey;
+
+    p = valkey
+        ? ngx_http_idem_redis_put_text(p, "*3" CRLF "$7" CRLF "DELIFEQ" CRLF)
+        : ngx_http_idem_redis_put_text(p, "*4" CRLF "$5" CRLF "DELEX" CRLF);
+    p = ngx_redis_put(p, call->key, call->call.key.len);
+
+    if (!valkey) {
         p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
     }
 
