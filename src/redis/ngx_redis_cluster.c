@@ -145,11 +145,11 @@ ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
         }
     }
 
-    if (found) {
-        return found;
+    if (found == NULL && except && except->owner && !except->retired) {
+        return except;
     }
 
-    return (except && except->owner && !except->retired) ? except : NULL;
+    return found;
 }
 
 

@@ -198,24 +198,18 @@ ngx_redis_control_handler(ngx_event_t *ev)
     redis = ev->data;
     control = &redis->control;
 
-    if (control->asking) {
+    if (!control->asking) {
+        control->asking = 1;
+        control->urgent = control->wanted;
+        control->wanted = 0;
+        control->last = ngx_current_msec;
+        control->round++;
 
-        if (control->conn.connection) {
-            ngx_redis_drop(&control->conn,
-                                     "no answer in time");
-            /* the lost() callback has posted this event again */
-            return;
-        }
-
-        ngx_redis_control_next(redis);
+    } else if (control->conn.connection) {
+        ngx_redis_drop(&control->conn, "no answer in time");
+        /* the lost() callback has posted this event again */
         return;
     }
-
-    control->asking = 1;
-    control->urgent = control->wanted;
-    control->wanted = 0;
-    control->last = ngx_current_msec;
-    control->round++;
 
     ngx_redis_control_next(redis);
 }

@@ -44,11 +44,10 @@ ngx_redis_slot(u_char *key, size_t len)
 
     last = key + len;
 
-    for (p = key; p < last && *p != '{'; p++) { /* void */ }
+    p = ngx_strlchr(key, last, '{');
+    q = p ? ngx_strlchr(p, last, '}') : NULL;
 
-    for (q = p; q < last && *q != '}'; q++) { /* void */ }
-
-    if (q < last && q > p + 1) {
+    if (q && q > p + 1) {
         key = p + 1;
         last = q;
     }

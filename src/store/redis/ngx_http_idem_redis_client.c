@@ -182,8 +182,7 @@ ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_cpymem(why, "WAIT is refused: ",
-                       sizeof("WAIT is refused: ") - 1);
+        p = ngx_sprintf(why, "WAIT is refused: ");
         p = ngx_redis_error_text(p, why + sizeof(why), reply);
 
     } else {

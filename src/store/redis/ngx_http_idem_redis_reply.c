@@ -35,7 +35,6 @@
 #define NGX_HTTP_IDEM_REDIS_AT_CODE   4
 #define NGX_HTTP_IDEM_REDIS_AT_MORE   5
 
-#define NGX_HTTP_IDEM_REDIS_LOST      '0'
 #define NGX_HTTP_IDEM_REDIS_DONE      '1'
 #define NGX_HTTP_IDEM_REDIS_FOUND     '2'           /* begin                */
 #define NGX_HTTP_IDEM_REDIS_GONE      '3'           /* begin                */

@@ -25,7 +25,6 @@
 
 
 #define NGX_HTTP_IDEM_REDIS_TRAIL_ID    41          /* "<ms>-<n>"           */
-#define NGX_HTTP_IDEM_REDIS_TRAIL_NAME  "events"
 
 
 static u_char *ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name,
@@ -39,13 +38,7 @@ static ngx_int_t ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op,
 size_t
 ngx_http_idem_redis_trail_key(ngx_http_idem_redis_t *redis, u_char *key)
 {
-    u_char  *p;
-
-    p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
-    p = ngx_cpymem(p, NGX_HTTP_IDEM_REDIS_TRAIL_NAME,
-                   sizeof(NGX_HTTP_IDEM_REDIS_TRAIL_NAME) - 1);
-
-    return p - key;
+    return ngx_sprintf(key, "%Vevents", &redis->prefix) - key;
 }
 
 
