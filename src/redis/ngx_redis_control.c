@@ -39,8 +39,6 @@ static void ngx_redis_control_ready(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_control_send(ngx_redis_conn_t *conn,
     const ngx_str_t *question, ngx_redis_reply_pt handler);
 static void ngx_redis_control_lost(ngx_redis_conn_t *conn);
-static void ngx_redis_control_first(ngx_redis_conn_t *conn,
-    redisReply *reply);
 static void ngx_redis_control_reply(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_redis_control_done(ngx_redis_t *redis,
@@ -286,7 +284,7 @@ ngx_redis_control_ready(ngx_redis_conn_t *conn)
 
     if ((query->first_answer
          && ngx_redis_control_send(conn, query->first_question,
-                                   ngx_redis_control_first)
+                                   query->first_answer)
             != NGX_OK)
         || ngx_redis_control_send(conn, query->question,
                                   ngx_redis_control_reply)
@@ -313,15 +311,6 @@ ngx_redis_control_send(ngx_redis_conn_t *conn, const ngx_str_t *question,
     args[2] = conn->redis->master_name;
 
     return ngx_redis_ask(conn, handler, args, args[2].len ? 3 : 2);
-}
-
-
-static void
-ngx_redis_control_first(ngx_redis_conn_t *conn, redisReply *reply)
-{
-    if (conn->redis->control.asking) {
-        conn->redis->control.query->first_answer(conn->redis, reply);
-    }
 }
 
 

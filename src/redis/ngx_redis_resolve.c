@@ -48,7 +48,6 @@ static ngx_uint_t ngx_redis_has_addr(ngx_redis_node_t *node,
     struct sockaddr *sockaddr, socklen_t socklen);
 static void ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay);
 static void ngx_redis_resolve_timer(ngx_event_t *ev);
-static void ngx_redis_resolved_all(ngx_redis_node_t *node);
 static void ngx_redis_resolved_conn(ngx_redis_conn_t *conn);
 
 
@@ -137,7 +136,8 @@ ngx_redis_resolve_exit(ngx_redis_node_t *node)
 static void
 ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
 {
-    ngx_uint_t         level;
+    ngx_uint_t         i, level;
+    ngx_redis_conn_t  *more[3];
     ngx_redis_node_t  *node;
 
     node = ctx->data;
@@ -168,7 +168,21 @@ ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
     ngx_resolve_name_done(ctx);
     node->resolving = NULL;
 
-    ngx_redis_resolved_all(node);
+    for (i = 0; i < node->total; i++) {
+        ngx_redis_resolved_conn(&node->conns[i]);
+    }
+
+    /* the dedicated connections, which may be to this node */
+
+    more[0] = &node->redis->subscriber;
+    more[1] = &node->redis->control.conn;
+    more[2] = node->events;
+
+    for (i = 0; i < 3; i++) {
+        if (more[i] && more[i]->node == node) {
+            ngx_redis_resolved_conn(more[i]);
+        }
+    }
 }
 
 
@@ -294,33 +308,6 @@ static void
 ngx_redis_resolve_timer(ngx_event_t *ev)
 {
     (void) ngx_redis_resolve(ev->data);
-}
-
-
-/* all connections to a node, including the dedicated ones */
-
-static void
-ngx_redis_resolved_all(ngx_redis_node_t *node)
-{
-    ngx_uint_t         i;
-    ngx_redis_t       *redis;
-    ngx_redis_conn_t  *more[3];
-
-    redis = node->redis;
-
-    for (i = 0; i < node->total; i++) {
-        ngx_redis_resolved_conn(&node->conns[i]);
-    }
-
-    more[0] = &redis->subscriber;
-    more[1] = &redis->control.conn;
-    more[2] = node->events;
-
-    for (i = 0; i < 3; i++) {
-        if (more[i] && more[i]->node == node) {
-            ngx_redis_resolved_conn(more[i]);
-        }
-    }
 }
 
 

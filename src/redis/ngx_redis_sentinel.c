@@ -52,7 +52,8 @@ static ngx_redis_node_t *ngx_redis_sentinel_node(ngx_redis_t *redis,
 static ngx_int_t ngx_redis_sentinel_refused(ngx_redis_call_t *call,
     redisReply *reply);
 static ngx_redis_node_t *ngx_redis_sentinel_next(ngx_redis_t *redis);
-static void ngx_redis_sentinel_epoch(ngx_redis_t *redis, redisReply *reply);
+static void ngx_redis_sentinel_epoch(ngx_redis_conn_t *conn,
+    redisReply *reply);
 static ngx_int_t ngx_redis_sentinel_answer(ngx_redis_t *redis,
     ngx_redis_node_t *asked, redisReply *reply);
 static ngx_int_t ngx_redis_sentinel_believed(ngx_redis_t *redis,
@@ -221,9 +222,9 @@ ngx_redis_sentinel_next(ngx_redis_t *redis)
 
 
 static void
-ngx_redis_sentinel_epoch(ngx_redis_t *redis, redisReply *reply)
+ngx_redis_sentinel_epoch(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    redis->vote.epoch = ngx_redis_config_epoch(reply);
+    conn->redis->vote.epoch = ngx_redis_config_epoch(reply);
 }
 
 

@@ -61,10 +61,10 @@ struct ngx_redis_query_s {
        than redis->control.round; NULL: all were queried */
     ngx_redis_node_t   *(*next)(ngx_redis_t *redis);
 
-    /* an optional query that is sent before "question", and its reply, which
-       may be an error */
+    /* an optional query that is sent before "question", and the handler of its
+       reply, which may be an error */
     ngx_str_t           first_question[2];
-    void                (*first_answer)(ngx_redis_t *redis, redisReply *reply);
+    ngx_redis_reply_pt  first_answer;
 
     ngx_str_t           question[2];
 

@@ -79,16 +79,13 @@ ngx_http_idem_redis_list_node(ngx_http_idem_redis_t *redis,
 
     op = call->call.data;
 
-    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->list_node,
-                                         &scan))
+    if (op->list->cursor.len
+        && !ngx_http_idem_redis_list_cursor(&op->list->cursor,
+                                            &call->list_node, &scan))
     {
-        if (op->list->cursor.len) {
-            op->error = "the cursor is not one of this store";
-            op->bad_record = 1;
-            return NGX_ERROR;
-        }
-
-        call->list_node.len = 0;
+        op->error = "the cursor is not one of this store";
+        op->bad_record = 1;
+        return NGX_ERROR;
     }
 
     if (redis->client.cluster) {
