@@ -63,6 +63,8 @@ static ngx_int_t ngx_http_idem_redis_native_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_script_result(
+    ngx_http_idem_redis_call_t *call, u_char code, u_char *p, u_char *last);
 static ngx_int_t ngx_http_idem_redis_script_begun(
     ngx_http_idem_redis_call_t *call, ngx_str_t *head, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op,
@@ -79,7 +81,6 @@ ngx_int_t
 ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     redisReply *reply)
 {
-    u_char               code;
     ngx_int_t            rc;
     ngx_str_t            head;
     redisReply          *first;
@@ -119,37 +120,48 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     head.data = (u_char *) first->str;
     head.len = (size_t) first->len;
 
-    code = head.data[NGX_HTTP_IDEM_REDIS_AT_CODE];
-
     call->call.conn->flags |= ngx_http_idem_redis_has(
                                          ngx_http_idem_redis_script_of(call));
 
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
         return ngx_http_idem_redis_script_begun(call, &head, reply);
+    }
+
+    return ngx_http_idem_redis_script_result(call,
+                             head.data[NGX_HTTP_IDEM_REDIS_AT_CODE],
+                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
+                             head.data + head.len);
+}
+
+
+/* "p" is after the code of the reply */
+
+static ngx_int_t
+ngx_http_idem_redis_script_result(ngx_http_idem_redis_call_t *call,
+    u_char code, u_char *p, u_char *last)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
+
+    switch (op->kind) {
 
     case NGX_HTTP_IDEM_OP_GET:
     case NGX_HTTP_IDEM_OP_REMOVE:
     case NGX_HTTP_IDEM_OP_LIST:
-        return ngx_http_idem_redis_admin_result(call, code,
-                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
-                             head.data + head.len);
+        return ngx_http_idem_redis_admin_result(call, code, p, last);
 
     case NGX_HTTP_IDEM_OP_LOG:
     case NGX_HTTP_IDEM_OP_EVENTS:
-        return ngx_http_idem_redis_trail_result(call, code,
-                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
-                             head.data + head.len);
+        return ngx_http_idem_redis_trail_result(call, code, p, last);
 
     case NGX_HTTP_IDEM_OP_WATCH:
 
-        if (head.len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8) {
+        if (last - p != 8) {
             return NGX_ERROR;
         }
 
-        op->found.left = (ngx_msec_t) ngx_http_idem_get64(
-                               head.data + NGX_HTTP_IDEM_REDIS_AT_MORE);
+        op->found.left = (ngx_msec_t) ngx_http_idem_get64(p);
         op->result = NGX_HTTP_IDEM_OK;
         return NGX_OK;
 
