@@ -263,10 +263,10 @@ struct ngx_redis_conn_s {
     ngx_uint_t                   flags;              /* the user's; cleared
                                                         on connect          */
     const ngx_redis_owner_t     *owner;
-    ngx_str_t                   *channel;            /* of a subscriber     */
+    ngx_str_t                   *channel;            /* NULL: it is not a
+                                                        subscriber          */
     ngx_str_t                   *second_channel;     /* or NULL             */
     u_char                       error[NGX_REDIS_ERROR_LEN];
-    unsigned                     subscriber:1;
     /* a connection for calls that need WAIT */
     unsigned                     waits:1;
     unsigned                     awaiting:1;         /* a WAIT has no reply */

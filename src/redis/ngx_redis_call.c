@@ -632,7 +632,6 @@ ngx_redis_init(ngx_redis_t *redis)
                       : &ngx_redis_single;
 
     ngx_redis_conn_init(&redis->subscriber, redis, NULL);
-    redis->subscriber.subscriber = 1;
     redis->subscriber.channel = &redis->channel;
 
     return redis->topology->init(redis);

@@ -165,9 +165,7 @@ ngx_redis_cluster_refused(ngx_redis_call_t *call, redisReply *reply)
         return ngx_redis_cluster_redirected(call, reply, &to);
     }
 
-    if (rc == NGX_ERROR
-        || !ngx_redis_transient(reply))
-    {
+    if (rc == NGX_ERROR || !ngx_redis_transient(reply)) {
         return NGX_DECLINED;
     }
 

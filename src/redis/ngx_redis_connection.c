@@ -132,7 +132,7 @@ ngx_redis_flush_handler(ngx_event_t *ev)
         ngx_redis_send(conn);
 
     } else if (conn->state == NGX_REDIS_CLOSED && conn->node
-               && (conn->subscriber || !ngx_queue_empty(&conn->unsent)))
+               && (conn->channel || !ngx_queue_empty(&conn->unsent)))
     {
         ngx_redis_connect(conn);
     }
@@ -272,11 +272,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         ngx_queue_insert_tail(&conn->sent, q);
     }
 
-    if (conn->waits) {
-        return ngx_redis_replicas_ask(conn);
-    }
-
-    return NGX_OK;
+    return conn->waits ? ngx_redis_replicas_ask(conn) : NGX_OK;
 }
 
 
@@ -290,7 +286,7 @@ ngx_redis_idle(ngx_redis_conn_t *conn)
         && ngx_queue_empty(&conn->sent)
         && ngx_queue_empty(&conn->unsent)
         && ngx_queue_empty(&conn->early)
-        && (!conn->subscriber || conn->owner
+        && (conn->channel == NULL || conn->owner
             || conn->redis->listeners == 0);
 }
 
@@ -413,7 +409,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     /* a server may close an idle connection; it is reopened when needed */
 
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
-             || (conn->subscriber && conn->redis->listeners);
+             || (conn->channel && conn->redis->listeners);
 
     level = (conn->failure_logged || conn->owner
              || (conn->answered && !needed))
@@ -459,7 +455,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
         ngx_redis_flush(conn);
     }
 
-    if (conn->subscriber) {
+    if (conn->channel) {
 
         if (conn->failures) {
             ngx_redis_listen(conn->redis, node);
@@ -529,7 +525,7 @@ ngx_redis_timer_handler(ngx_event_t *ev)
 
     if (conn->node
         && (!ngx_queue_empty(&conn->unsent)
-            || (conn->subscriber && conn->redis->listeners)))
+            || (conn->channel && conn->redis->listeners)))
     {
         ngx_redis_connect(conn);
     }

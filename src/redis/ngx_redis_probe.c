@@ -44,7 +44,7 @@ ngx_redis_probe(ngx_redis_conn_t *conn)
     /* other connections carry no commits, so they need not be back this
        fast */
 
-    if (conn->owner || conn->subscriber) {
+    if (conn->owner || conn->channel) {
         return;
     }
 

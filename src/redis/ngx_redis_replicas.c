@@ -37,7 +37,6 @@
 #include "ngx_redis.h"
 
 
-
 /* Redis checks the timeout of a WAIT ten times a second */
 #define NGX_REDIS_REPLICAS_MARGIN   300
 

@@ -408,13 +408,8 @@ ngx_redis_sentinel_most(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
 static ngx_msec_t
 ngx_redis_sentinel_pause(ngx_redis_t *redis)
 {
-    if (redis->master
-        && !ngx_redis_node_failing(redis->master))
-    {
-        return NGX_REDIS_POLL;
-    }
-
-    return NGX_REDIS_INTERVAL;
+    return (redis->master && !ngx_redis_node_failing(redis->master))
+           ? NGX_REDIS_POLL : NGX_REDIS_INTERVAL;
 }
 
 

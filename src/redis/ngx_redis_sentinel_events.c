@@ -76,7 +76,6 @@ ngx_redis_events_init(ngx_redis_node_t *sentinel)
     ngx_redis_conn_init(conn, sentinel->redis, sentinel);
 
     conn->owner = &ngx_redis_events_owner;
-    conn->subscriber = 1;
     conn->channel = &ngx_redis_events_channel;
     conn->second_channel = &ngx_redis_events_second;
 

@@ -389,7 +389,7 @@ ngx_redis_setup_ask(ngx_redis_conn_t *conn)
         }
     }
 
-    if (conn->subscriber) {
+    if (conn->channel) {
         ngx_str_set(&args[0], "SUBSCRIBE");
         args[1] = *conn->channel;
 
@@ -571,7 +571,7 @@ ngx_redis_ready(ngx_redis_conn_t *conn)
             return;
         }
 
-    } else if (conn->subscriber) {
+    } else if (conn->channel) {
         ngx_redis_works(conn);
 
         redis->hooks->listening(redis);
