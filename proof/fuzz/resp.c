@@ -47,6 +47,21 @@ ngx_pnalloc(ngx_pool_t *pool, size_t size)
 }
 
 
+u_char *
+ngx_pstrdup(ngx_pool_t *pool, ngx_str_t *src)
+{
+    u_char  *dst;
+
+    dst = ngx_pnalloc(pool, src->len);
+
+    if (dst) {
+        ngx_memcpy(dst, src->data, src->len);
+    }
+
+    return dst;
+}
+
+
 /* what it is told to clean is freed with the blocks */
 
 ngx_pool_cleanup_t *

@@ -79,7 +79,8 @@ typedef struct ngx_redis_topology_s  ngx_redis_topology_t;
 typedef struct ngx_redis_query_s     ngx_redis_query_t;
 
 
-typedef void (*ngx_redis_reply_pt)(ngx_redis_call_t *call, redisReply *reply);
+/* handles the reply to a command of the client's own */
+typedef void (*ngx_redis_reply_pt)(ngx_redis_conn_t *conn, redisReply *reply);
 
 
 /* the result of a call at a node, for metrics */
@@ -128,6 +129,9 @@ typedef struct {
     /* appends the command to call->conn->out */
     ngx_int_t  (*encode)(ngx_redis_call_t *call);
 
+    /* frees the call, or sends it again */
+    void       (*replied)(ngx_redis_call_t *call, redisReply *reply);
+
     /* an impatient call fails because its server can't be reached; if "error"
        is NULL, the worker is exiting and the call is about to be freed */
     void       (*failed)(ngx_redis_call_t *call, const char *error);
@@ -167,8 +171,9 @@ struct ngx_redis_call_s {
     ngx_redis_t                 *redis;
     ngx_redis_conn_t            *conn;               /* NULL: not routed
                                                         yet                 */
-    const ngx_redis_call_type_t *type;
-    ngx_redis_reply_pt           handler;
+    const ngx_redis_call_type_t *type;               /* NULL: the client's
+                                                        own                 */
+    ngx_redis_reply_pt           handler;            /* then; or NULL       */
     /* the user's data; NULL: the call was cancelled, or is the client's
        own */
     void                        *data;
@@ -247,7 +252,6 @@ struct ngx_redis_conn_s {
     /* timer: the next additional connect attempt */
     ngx_event_t                  probe;
     ngx_connection_t            *probes[NGX_REDIS_PROBES];
-    ngx_uint_t                   setup;              /* outstanding replies */
     ngx_uint_t                   failures;           /* failed attempts in
                                                         a row               */
     ngx_msec_t                   last_read;          /* time of the last
@@ -259,10 +263,10 @@ struct ngx_redis_conn_s {
     ngx_uint_t                   flags;              /* the user's; cleared
                                                         on connect          */
     const ngx_redis_owner_t     *owner;
-    ngx_str_t                   *channel;            /* of a subscriber     */
+    ngx_str_t                   *channel;            /* NULL: it is not a
+                                                        subscriber          */
     ngx_str_t                   *second_channel;     /* or NULL             */
     u_char                       error[NGX_REDIS_ERROR_LEN];
-    unsigned                     subscriber:1;
     /* a connection for calls that need WAIT */
     unsigned                     waits:1;
     unsigned                     awaiting:1;         /* a WAIT has no reply */
@@ -481,7 +485,6 @@ void ngx_redis_exit(ngx_redis_t *redis);
 
 redisReader *ngx_redis_reader(size_t elements);
 u_char *ngx_redis_reserve(ngx_redis_conn_t *conn, size_t size);
-u_char *ngx_redis_put_count(u_char *p, ngx_uint_t n);
 u_char *ngx_redis_put(u_char *p, const void *data, size_t len);
 u_char *ngx_redis_put_number(u_char *p, uint64_t n);
 u_char *ngx_redis_put_line(u_char *p, u_char type, uint64_t n);
@@ -518,7 +521,7 @@ ngx_redis_conn_t *ngx_redis_conn_of(ngx_redis_node_t *node,
     ngx_redis_call_t *call);
 
 /*
- * Sends a call whose type, handler, data, key and order_key are set.
+ * Sends a call whose type, data, key and order_key are set.
  * NGX_ERROR: its server is down, and ngx_redis_call_error() says why; the call
  * still belongs to the user.
  */
@@ -552,17 +555,16 @@ void ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn);
 void ngx_redis_call_again(ngx_redis_call_t *call);
 void ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply);
 ngx_uint_t ngx_redis_transient(redisReply *reply);
-ngx_int_t ngx_redis_call_asking(ngx_redis_call_t *call);
 void ngx_redis_forget(ngx_queue_t *calls);
 
 /* the number of calls that wait for a connection or for a retry */
 ngx_uint_t ngx_redis_queued(ngx_redis_t *redis);
 void ngx_redis_requeue(ngx_redis_conn_t *conn);
+void ngx_redis_append(ngx_queue_t *to, ngx_queue_t *calls);
 void ngx_redis_reroute(ngx_queue_t *calls);
 ngx_int_t ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
     ngx_str_t *args, ngx_uint_t n);
 void ngx_redis_suspect_loss(ngx_redis_conn_t *conn, ngx_uint_t now);
-void ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply);
 
 /* ..._replicas.c */
 
@@ -577,6 +579,13 @@ void ngx_redis_replicas_hurry(ngx_redis_conn_t *conn);
 void ngx_redis_replicas_cover(ngx_redis_conn_t *conn);
 
 /* ..._connection.c */
+
+void ngx_redis_event_init(ngx_event_t *ev, ngx_event_handler_pt handler,
+    void *data);
+void ngx_redis_event_stop(ngx_event_t *ev);
+
+/* sets a timer, or moves it if it would expire later than after "delay" */
+void ngx_redis_event_within(ngx_event_t *ev, ngx_msec_t delay);
 
 void ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     ngx_redis_node_t *node);
@@ -595,11 +604,14 @@ void ngx_redis_read_handler(ngx_event_t *rev);
 /* ..._setup.c */
 
 void ngx_redis_connect(ngx_redis_conn_t *conn);
+ngx_int_t ngx_redis_attempt(ngx_redis_conn_t *conn,
+    ngx_event_handler_pt handler, ngx_connection_t **c);
 void ngx_redis_connect_handler(ngx_event_t *ev);
 ngx_err_t ngx_redis_connect_error(ngx_connection_t *c);
 
-/* the socket is connected */
+/* the socket is connected; all replies of the setup came */
 void ngx_redis_connected(ngx_redis_conn_t *conn);
+void ngx_redis_ready(ngx_redis_conn_t *conn);
 
 /* ..._probe.c */
 
@@ -619,8 +631,6 @@ uint16_t ngx_redis_crc16(u_char *p, u_char *last);
 ngx_str_t *ngx_redis_node_label(ngx_redis_node_t *node);
 
 /* ..._subscriber.c */
-
-void ngx_redis_subscriber_init(ngx_redis_t *redis);
 
 /* adds or removes a user of the subscriber */
 void ngx_redis_listen_enter(ngx_redis_t *redis);

@@ -86,12 +86,10 @@ ngx_redis_bulk(ngx_redis_call_t *call)
         return NGX_OK;
     }
 
-    bulk = ngx_alloc(sizeof(ngx_redis_bulk_t), ngx_cycle->log);
+    bulk = ngx_calloc(sizeof(ngx_redis_bulk_t), ngx_cycle->log);
     if (bulk == NULL) {
         return NGX_ERROR;
     }
-
-    ngx_memzero(bulk, sizeof(ngx_redis_bulk_t));
 
     bulk->call = call;
     call->bulk = bulk;

@@ -32,7 +32,9 @@
 
 
 static ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
+static void ngx_redis_enqueue(ngx_redis_call_t *call);
 static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
+static void ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply);
 static void ngx_redis_later_handler(ngx_event_t *ev);
 
 
@@ -74,16 +76,11 @@ ngx_redis_node_t *
 ngx_redis_node_after(ngx_redis_t *redis, ngx_str_t *name, ngx_uint_t same)
 {
     ngx_int_t          rc;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node, *best;
 
     best = NULL;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
 
         if (!node->owner || node->retired) {
             continue;
@@ -173,14 +170,7 @@ ngx_redis_call(ngx_redis_t *redis, ngx_redis_call_t *call)
         return NGX_ERROR;
     }
 
-    if (call->conn == NULL) {
-        ngx_queue_insert_tail(&redis->waiting, &call->queue);
-        return NGX_OK;
-    }
-
-    ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
-
-    ngx_redis_flush(call->conn);
+    ngx_redis_enqueue(call);
 
     return NGX_OK;
 }
@@ -265,28 +255,53 @@ ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
 {
     ngx_redis_t  *redis;
 
-    if (call->type) {
-        redis = call->redis;
-
-        if (reply->type == REDIS_REPLY_ERROR
-            && redis->topology->refused(call, reply) == NGX_OK)
-        {
-            return;
-        }
-
-        redis->hooks->count(call->conn->node, NGX_REDIS_NODE_ANSWERED);
-
-        if (call->data == NULL) {
-            ngx_redis_call_free(call);
-            return;
-        }
+    if (call->type == NULL) {
+        ngx_redis_own_replied(call, reply);
+        return;
     }
 
-    call->handler(call, reply);
+    redis = call->redis;
+
+    if (reply->type == REDIS_REPLY_ERROR && redis->topology->refused
+        && redis->topology->refused(call, reply) == NGX_OK)
+    {
+        return;
+    }
+
+    redis->hooks->count(call->conn->node, NGX_REDIS_NODE_ANSWERED);
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+        return;
+    }
+
+    call->type->replied(call, reply);
 }
 
 
-/* fails the impatient calls */
+/* a command of the client's own; after the last one of the setup, the
+   connection is ready */
+
+static void
+ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_redis_conn_t    *conn;
+    ngx_redis_reply_pt   handler;
+
+    conn = call->conn;
+    handler = call->handler;
+
+    ngx_redis_call_free(call);
+
+    if (handler) {
+        handler(conn, reply);
+    }
+
+    if (conn->state == NGX_REDIS_SETUP && ngx_queue_empty(&conn->sent)) {
+        ngx_redis_ready(conn);
+    }
+}
+
 
 void
 ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error)
@@ -344,19 +359,31 @@ ngx_redis_call_unsent(ngx_redis_call_t *call)
 }
 
 
-/* sends a call again on "conn", after all others */
+/* sends a call again on "conn", after all others; NULL: when its node is
+   known */
 
 void
 ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
 {
     ngx_redis_call_unsent(call);
+    ngx_queue_remove(&call->queue);
 
     call->conn = conn;
+    ngx_redis_enqueue(call);
+}
 
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&conn->unsent, &call->queue);
 
-    ngx_redis_flush(conn);
+static void
+ngx_redis_enqueue(ngx_redis_call_t *call)
+{
+    if (call->conn == NULL) {
+        ngx_queue_insert_tail(&call->redis->waiting, &call->queue);
+        return;
+    }
+
+    ngx_queue_insert_tail(&call->conn->unsent, &call->queue);
+
+    ngx_redis_flush(call->conn);
 }
 
 
@@ -365,47 +392,33 @@ ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn)
 void
 ngx_redis_call_again(ngx_redis_call_t *call)
 {
-    ngx_redis_t       *redis;
-    ngx_redis_conn_t  *conn;
-
     call->asking = 0;
     call->early = 0;
 
-    redis = call->redis;
-    conn = ngx_redis_route(call);
-
-    if (conn) {
-        ngx_redis_call_to(call, conn);
-        return;
-    }
-
-    ngx_redis_call_unsent(call);
-
-    call->conn = NULL;
-
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&redis->waiting, &call->queue);
+    ngx_redis_call_to(call, ngx_redis_route(call));
 }
 
 
 /*
- * Sends a call again after a pause.  If the call times out meanwhile, the
- * error of the server is the reason.  All pauses have the same length, so the
- * queue is ordered by time.
+ * Sends a call again after a pause, unless it was cancelled.  If the call
+ * times out meanwhile, the error of the server is the reason.  All pauses have
+ * the same length, so the queue is ordered by time.
  */
 
 void
 ngx_redis_call_later(ngx_redis_call_t *call, redisReply *reply)
 {
-    u_char       *p;
     ngx_redis_t  *redis;
+
+    if (call->data == NULL) {
+        ngx_redis_call_free(call);
+        return;
+    }
 
     redis = call->redis;
 
-    p = ngx_redis_error_text(redis->error,
-                             redis->error + NGX_REDIS_ERROR_LEN - 1, reply);
-    *p = '\0';
-
+    (void) ngx_redis_error_text(redis->error,
+                                redis->error + NGX_REDIS_ERROR_LEN, reply);
     ngx_redis_call_unsent(call);
 
     call->asking = 0;
@@ -434,32 +447,12 @@ ngx_redis_transient(redisReply *reply)
     };
 
     for (word = words; *word; word++) {
-        if ((size_t) reply->len >= ngx_strlen(*word)
-            && ngx_strncmp(reply->str, *word, ngx_strlen(*word)) == 0)
-        {
+        if (ngx_strncmp(reply->str, *word, ngx_strlen(*word)) == 0) {
             return 1;
         }
     }
 
     return ngx_redis_error_is(reply, "READONLY ");
-}
-
-
-/* lets an importing node serve the next command, and only that one */
-
-ngx_int_t
-ngx_redis_call_asking(ngx_redis_call_t *call)
-{
-    ngx_str_t  asking = ngx_string("ASKING");
-
-    return ngx_redis_ask(call->conn, ngx_redis_ignored, &asking, 1);
-}
-
-
-void
-ngx_redis_ignored(ngx_redis_call_t *call, redisReply *reply)
-{
-    ngx_redis_call_free(call);
 }
 
 
@@ -514,19 +507,23 @@ ngx_redis_forget(ngx_queue_t *calls)
 void
 ngx_redis_requeue(ngx_redis_conn_t *conn)
 {
-    ngx_queue_t       *q;
+    ngx_queue_t       *q, *next;
     ngx_redis_call_t  *call;
+
+    /* the replies of these calls came earlier, but not that of WAIT */
+
+    ngx_redis_append(&conn->held, &conn->covered);
+    ngx_redis_append(&conn->held, &conn->early);
+
+    ngx_redis_append(&conn->held, &conn->sent);
+    ngx_redis_append(&conn->held, &conn->unsent);
+    ngx_redis_append(&conn->unsent, &conn->held);
 
     for (q = ngx_queue_head(&conn->unsent);
          q != ngx_queue_sentinel(&conn->unsent);
-         q = ngx_queue_next(q))
+         q = next)
     {
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
-        call->asking = 0;
-    }
-
-    while (!ngx_queue_empty(&conn->sent)) {
-        q = ngx_queue_last(&conn->sent);
+        next = ngx_queue_next(q);
         call = ngx_queue_data(q, ngx_redis_call_t, queue);
 
         if (call->data == NULL) {
@@ -537,29 +534,17 @@ ngx_redis_requeue(ngx_redis_conn_t *conn)
         ngx_redis_call_unsent(call);
 
         call->asking = 0;
-
-        ngx_queue_remove(q);
-        ngx_queue_insert_head(&conn->unsent, q);
     }
+}
 
-    /* the replies of these calls came earlier, but not that of WAIT */
 
-    ngx_queue_add(&conn->held, &conn->covered);
-    ngx_queue_init(&conn->covered);
-    ngx_queue_add(&conn->held, &conn->early);
-    ngx_queue_init(&conn->early);
+/* moves all calls of a queue to the end of another one */
 
-    while (!ngx_queue_empty(&conn->held)) {
-        q = ngx_queue_last(&conn->held);
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
-
-        ngx_redis_call_unsent(call);
-
-        call->asking = 0;
-
-        ngx_queue_remove(q);
-        ngx_queue_insert_head(&conn->unsent, q);
-    }
+void
+ngx_redis_append(ngx_queue_t *to, ngx_queue_t *calls)
+{
+    ngx_queue_add(to, calls);
+    ngx_queue_init(calls);
 }
 
 
@@ -586,7 +571,7 @@ ngx_redis_reroute(ngx_queue_t *calls)
 
 
 /* sends a command of the client's own; it is not repeated if the connection
-   breaks */
+   breaks.  Without a handler, its reply is ignored */
 
 ngx_int_t
 ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
@@ -613,7 +598,7 @@ ngx_redis_ask(ngx_redis_conn_t *conn, ngx_redis_reply_pt handler,
         return NGX_ERROR;
     }
 
-    p = ngx_redis_put_count(p, n);
+    p = ngx_redis_put_line(p, '*', n);
 
     for (i = 0; i < n; i++) {
         p = ngx_redis_put(p, args[i].data, args[i].len);
@@ -640,18 +625,14 @@ ngx_redis_init(ngx_redis_t *redis)
     ngx_queue_init(&redis->waiting);
     ngx_queue_init(&redis->later);
 
-    /* the calls in the queue have timers of their own */
-
-    redis->later_timer.handler = ngx_redis_later_handler;
-    redis->later_timer.data = redis;
-    redis->later_timer.log = ngx_cycle->log;
-    redis->later_timer.cancelable = 1;
+    ngx_redis_event_init(&redis->later_timer, ngx_redis_later_handler, redis);
 
     redis->topology = redis->cluster ? &ngx_redis_cluster
                       : redis->sentinels.nelts ? &ngx_redis_sentinel
                       : &ngx_redis_single;
 
-    ngx_redis_subscriber_init(redis);
+    ngx_redis_conn_init(&redis->subscriber, redis, NULL);
+    redis->subscriber.channel = &redis->channel;
 
     return redis->topology->init(redis);
 }
@@ -664,16 +645,11 @@ ngx_redis_exit(ngx_redis_t *redis)
         return;
     }
 
-    redis->topology->exit(redis);
-
-    if (redis->later_timer.timer_set) {
-        ngx_del_timer(&redis->later_timer);
-    }
-
+    ngx_redis_control_exit(redis);
+    ngx_redis_event_stop(&redis->later_timer);
     ngx_redis_forget(&redis->waiting);
     ngx_redis_forget(&redis->later);
 
     ngx_redis_close(&redis->subscriber);
-    ngx_redis_requeue(&redis->subscriber);
     ngx_redis_nodes_exit(redis);
 }

@@ -41,12 +41,10 @@
 
 
 static ngx_int_t ngx_redis_cluster_init(ngx_redis_t *redis);
-static void ngx_redis_cluster_exit(ngx_redis_t *redis);
 static ngx_redis_node_t *ngx_redis_cluster_node(ngx_redis_t *redis,
     ngx_str_t *key);
 static ngx_redis_node_t *ngx_redis_cluster_listen(ngx_redis_t *redis,
     ngx_redis_node_t *except);
-static void ngx_redis_cluster_failed(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_cluster_refused(ngx_redis_call_t *call,
     redisReply *reply);
 static ngx_int_t ngx_redis_cluster_redirected(ngx_redis_call_t *call,
@@ -54,8 +52,6 @@ static ngx_int_t ngx_redis_cluster_redirected(ngx_redis_call_t *call,
 static void ngx_redis_cluster_host(ngx_redis_conn_t *conn, ngx_str_t *host,
     u_char *text);
 static ngx_redis_node_t *ngx_redis_cluster_next(ngx_redis_t *redis);
-static ngx_uint_t ngx_redis_cluster_question(ngx_redis_t *redis,
-    ngx_str_t *args);
 static ngx_int_t ngx_redis_cluster_answer(ngx_redis_t *redis,
     ngx_redis_node_t *asked, redisReply *reply);
 static ngx_msec_t ngx_redis_cluster_pause(ngx_redis_t *redis);
@@ -66,10 +62,8 @@ static void ngx_redis_cluster_sweep(ngx_redis_t *redis);
 
 const ngx_redis_topology_t  ngx_redis_cluster = {
     ngx_redis_cluster_init,
-    ngx_redis_cluster_exit,
     ngx_redis_cluster_node,
     ngx_redis_cluster_listen,
-    ngx_redis_cluster_failed,
     ngx_redis_cluster_refused
 };
 
@@ -77,9 +71,9 @@ const ngx_redis_topology_t  ngx_redis_cluster = {
 static const ngx_redis_query_t  ngx_redis_cluster_query = {
     "the slots of the cluster",
     ngx_redis_cluster_next,
+    { ngx_null_string, ngx_null_string },
     NULL,
-    NULL,
-    ngx_redis_cluster_question,
+    { ngx_string("CLUSTER"), ngx_string("SLOTS") },
     ngx_redis_cluster_answer,
     ngx_redis_cluster_pause
 };
@@ -111,19 +105,6 @@ ngx_redis_cluster_init(ngx_redis_t *redis)
 }
 
 
-static void
-ngx_redis_cluster_exit(ngx_redis_t *redis)
-{
-    if (redis->control.query == NULL) {
-        return;
-    }
-
-    ngx_redis_control_exit(redis);
-
-    ngx_memzero(redis->slots, NGX_REDIS_SLOTS * sizeof(ngx_redis_node_t *));
-}
-
-
 static ngx_redis_node_t *
 ngx_redis_cluster_node(ngx_redis_t *redis, ngx_str_t *key)
 {
@@ -148,7 +129,6 @@ static ngx_redis_node_t *
 ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
 {
     ngx_uint_t         n;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node, *found;
 
     /* the choice is random, so that workers use different nodes */
@@ -156,12 +136,7 @@ ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
     n = 0;
     found = NULL;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (node->owner && node != except
             && !ngx_redis_node_failing(node)
             && ngx_random() % ++n == 0)
@@ -170,18 +145,11 @@ ngx_redis_cluster_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
         }
     }
 
-    if (found) {
-        return found;
+    if (found == NULL && except && except->owner && !except->retired) {
+        return except;
     }
 
-    return (except && except->owner && !except->retired) ? except : NULL;
-}
-
-
-static void
-ngx_redis_cluster_failed(ngx_redis_conn_t *conn)
-{
-    ngx_redis_control_want(conn->redis);
+    return found;
 }
 
 
@@ -197,9 +165,7 @@ ngx_redis_cluster_refused(ngx_redis_call_t *call, redisReply *reply)
         return ngx_redis_cluster_redirected(call, reply, &to);
     }
 
-    if (rc == NGX_ERROR
-        || !ngx_redis_transient(reply))
-    {
+    if (rc == NGX_ERROR || !ngx_redis_transient(reply)) {
         return NGX_DECLINED;
     }
 
@@ -208,13 +174,7 @@ ngx_redis_cluster_refused(ngx_redis_call_t *call, redisReply *reply)
     call->conn->node->refused = ngx_current_msec | 1;
 
     ngx_redis_control_want(call->conn->redis);
-
-    if (call->data == NULL) {
-        ngx_redis_call_free(call);
-
-    } else {
-        ngx_redis_call_later(call, reply);
-    }
+    ngx_redis_call_later(call, reply);
 
     return NGX_OK;
 }
@@ -316,17 +276,12 @@ static ngx_redis_node_t *
 ngx_redis_cluster_next(ngx_redis_t *redis)
 {
     ngx_uint_t         n, last;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node, *found[3];
 
     n = 0;
     ngx_memzero(found, sizeof(found));
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
 
         if (node->last_round == redis->control.round) {
             continue;
@@ -355,16 +310,6 @@ ngx_redis_cluster_next(ngx_redis_t *redis)
 }
 
 
-static ngx_uint_t
-ngx_redis_cluster_question(ngx_redis_t *redis, ngx_str_t *args)
-{
-    ngx_str_set(&args[0], "CLUSTER");
-    ngx_str_set(&args[1], "SLOTS");
-
-    return 2;
-}
-
-
 static ngx_int_t
 ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
     redisReply *reply)
@@ -372,7 +317,6 @@ ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
     u_char             text[NGX_SOCKADDR_STRLEN];
     ngx_str_t          host;
     ngx_uint_t         i;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node;
 
     if (ngx_redis_slots_check(reply) != NGX_OK) {
@@ -389,12 +333,7 @@ ngx_redis_cluster_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
     ngx_redis_cluster_map(redis, reply, &host);
     ngx_redis_cluster_sweep(redis);
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         for (i = 0; i < node->total; i++) {
             ngx_redis_reroute(&node->conns[i].unsent);
         }
@@ -430,16 +369,10 @@ ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply, ngx_str_t *host)
     in_port_t          port;
     ngx_str_t          name;
     ngx_uint_t         i, n, slot;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node;
     ngx_redis_range_t  range;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         node->member = 0;
         node->owner = 0;
     }
@@ -451,14 +384,11 @@ ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply, ngx_str_t *host)
 
         for (n = 0; n < range.members; n++) {
 
-            if (ngx_redis_member(&range, n, &name, &port)
-                != NGX_OK)
-            {
+            if (ngx_redis_member(&range, n, &name, &port) != NGX_OK) {
                 continue;
             }
 
-            node = ngx_redis_node_get(redis,
-                                              name.len ? &name : host, port);
+            node = ngx_redis_node_get(redis, name.len ? &name : host, port);
             if (node == NULL) {
                 continue;
             }
@@ -484,15 +414,10 @@ ngx_redis_cluster_map(ngx_redis_t *redis, redisReply *reply, ngx_str_t *host)
 static void
 ngx_redis_cluster_sweep(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q, *next;
-    ngx_redis_node_t  *node;
+    ngx_redis_node_t  *node, *next;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = next)
-    {
-        next = ngx_queue_next(q);
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
+    for (node = ngx_redis_first(redis); node; node = next) {
+        next = ngx_redis_next(node);
 
         if (node->importing
             && ngx_current_msec - node->importing
@@ -522,19 +447,13 @@ ngx_redis_cluster_sweep(ngx_redis_t *redis)
 static ngx_msec_t
 ngx_redis_cluster_pause(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node;
 
     if (redis->lost) {
         return NGX_REDIS_INTERVAL;
     }
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (node->owner && ngx_redis_node_failing(node)) {
             return NGX_REDIS_INTERVAL;
         }

@@ -60,12 +60,9 @@ ngx_redis_reader(size_t elements)
 
     if (ngx_redis_functions.freeObject == NULL) {
         ngx_redis_functions = *reader->fn;
-        ngx_redis_functions.createString =
-                                            ngx_redis_string;
-        ngx_redis_functions.createArray =
-                                             ngx_redis_array;
-        ngx_redis_functions.createInteger =
-                                           ngx_redis_integer;
+        ngx_redis_functions.createString = ngx_redis_string;
+        ngx_redis_functions.createArray = ngx_redis_array;
+        ngx_redis_functions.createInteger = ngx_redis_integer;
     }
 
     reader->fn = &ngx_redis_functions;
@@ -85,29 +82,24 @@ ngx_redis_reader(size_t elements)
 static void *
 ngx_redis_string(const redisReadTask *task, char *data, size_t len)
 {
+    char        *str;
     redisReply  *reply;
+
+    str = malloc(len + 1);
+    if (str == NULL) {
+        return NULL;
+    }
 
     reply = ngx_redis_object(task);
     if (reply == NULL) {
+        free(str);
         return NULL;
     }
 
-    reply->str = malloc(len + 1);
+    ngx_memcpy(str, data, len);
+    str[len] = '\0';
 
-    if (reply->str == NULL) {
-
-        /* unlink it from its array, or hiredis would free it again */
-
-        if (task->parent) {
-            ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
-        }
-
-        free(reply);
-        return NULL;
-    }
-
-    ngx_memcpy(reply->str, data, len);
-    reply->str[len] = '\0';
+    reply->str = str;
     reply->len = len;
 
     return reply;
@@ -117,7 +109,7 @@ ngx_redis_string(const redisReadTask *task, char *data, size_t len)
 static void *
 ngx_redis_array(const redisReadTask *task, ngx_redis_elements_t n)
 {
-    redisReply  *reply;
+    redisReply  *reply, **element;
 
     if ((size_t) n > NGX_REDIS_ELEMENTS
         && (task->parent || (size_t) n > (uintptr_t) task->privdata))
@@ -125,25 +117,24 @@ ngx_redis_array(const redisReadTask *task, ngx_redis_elements_t n)
         return NULL;
     }
 
-    reply = ngx_redis_object(task);
-
-    if (reply == NULL || n <= 0) {
-        return reply;
+    if (n <= 0) {
+        return ngx_redis_object(task);
     }
 
-    reply->element = malloc(n * sizeof(redisReply *));
-
-    if (reply->element == NULL) {
-
-        if (task->parent) {
-            ((redisReply *) task->parent->obj)->element[task->idx] = NULL;
-        }
-
-        free(reply);
+    element = malloc(n * sizeof(redisReply *));
+    if (element == NULL) {
         return NULL;
     }
 
-    ngx_memzero(reply->element, n * sizeof(redisReply *));
+    reply = ngx_redis_object(task);
+    if (reply == NULL) {
+        free(element);
+        return NULL;
+    }
+
+    ngx_memzero(element, n * sizeof(redisReply *));
+
+    reply->element = element;
     reply->elements = n;
 
     return reply;
@@ -164,6 +155,8 @@ ngx_redis_integer(const redisReadTask *task, long long n)
     return reply;
 }
 
+
+/* hiredis frees a reply with its array, so nothing may fail after this */
 
 static void *
 ngx_redis_object(const redisReadTask *task)
@@ -232,13 +225,6 @@ ngx_redis_reserve(ngx_redis_conn_t *conn, size_t size)
     b->last = b->start + len;
 
     return b->last;
-}
-
-
-u_char *
-ngx_redis_put_count(u_char *p, ngx_uint_t n)
-{
-    return ngx_redis_put_line(p, '*', n);
 }
 
 
@@ -338,7 +324,8 @@ ngx_redis_put_chain(u_char *p, ngx_chain_t *in, size_t size)
 }
 
 
-/* an error reply for the log; unprintable bytes are replaced */
+/* an error reply for the log, which ends before "last" and with a NUL;
+   unprintable bytes are replaced */
 
 u_char *
 ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
@@ -346,10 +333,12 @@ ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
     size_t  i;
     u_char  ch;
 
-    for (i = 0; i < (size_t) reply->len && p < last; i++) {
+    for (i = 0; i < (size_t) reply->len && p < last - 1; i++) {
         ch = (u_char) reply->str[i];
         *p++ = (ch < 0x20 || ch > 0x7e) ? '?' : ch;
     }
+
+    *p = '\0';
 
     return p;
 }

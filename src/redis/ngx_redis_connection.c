@@ -60,34 +60,61 @@ ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     ngx_queue_init(&conn->covered);
     ngx_queue_init(&conn->bulks);
 
-    conn->flush.handler = ngx_redis_flush_handler;
-    conn->flush.data = conn;
-    conn->flush.log = ngx_cycle->log;
+    ngx_redis_event_init(&conn->flush, ngx_redis_flush_handler, conn);
+    ngx_redis_event_init(&conn->timer, ngx_redis_timer_handler, conn);
+    ngx_redis_event_init(&conn->probe, ngx_redis_probe_handler, conn);
+}
 
-    /* the calls have timers of their own */
 
-    conn->timer.handler = ngx_redis_timer_handler;
-    conn->timer.data = conn;
-    conn->timer.log = ngx_cycle->log;
-    conn->timer.cancelable = 1;
+/* the calls have timers of their own, so no timer of the client keeps a worker
+   from exiting */
 
-    conn->probe.handler = ngx_redis_probe_handler;
-    conn->probe.data = conn;
-    conn->probe.log = ngx_cycle->log;
-    conn->probe.cancelable = 1;
+void
+ngx_redis_event_init(ngx_event_t *ev, ngx_event_handler_pt handler, void *data)
+{
+    ev->handler = handler;
+    ev->data = data;
+    ev->log = ngx_cycle->log;
+    ev->cancelable = 1;
+}
+
+
+void
+ngx_redis_event_stop(ngx_event_t *ev)
+{
+    if (ev->timer_set) {
+        ngx_del_timer(ev);
+    }
+
+    if (ev->posted) {
+        ngx_delete_posted_event(ev);
+    }
+}
+
+
+void
+ngx_redis_event_within(ngx_event_t *ev, ngx_msec_t delay)
+{
+    if (ev->timer_set) {
+
+        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
+            <= (ngx_msec_int_t) delay)
+        {
+            return;
+        }
+
+        ngx_del_timer(ev);
+    }
+
+    ngx_add_timer(ev, delay);
 }
 
 
 void
 ngx_redis_flush(ngx_redis_conn_t *conn)
 {
-    if (conn->state == NGX_REDIS_BACKOFF
-        && !ngx_queue_empty(&conn->unsent)
-        && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
-           > NGX_REDIS_BACKOFF_QUEUED)
-    {
-        ngx_del_timer(&conn->timer);
-        ngx_add_timer(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
+    if (conn->state == NGX_REDIS_BACKOFF && !ngx_queue_empty(&conn->unsent)) {
+        ngx_redis_event_within(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
     }
 
     ngx_post_event(&conn->flush, &ngx_posted_events);
@@ -101,24 +128,13 @@ ngx_redis_flush_handler(ngx_event_t *ev)
 
     conn = ev->data;
 
-    switch (conn->state) {
-
-    case NGX_REDIS_CLOSED:
-
-        if (conn->node
-            && (conn->subscriber || !ngx_queue_empty(&conn->unsent)))
-        {
-            ngx_redis_connect(conn);
-        }
-
-        return;
-
-    case NGX_REDIS_READY:
+    if (conn->state == NGX_REDIS_READY) {
         ngx_redis_send(conn);
-        return;
 
-    default:
-        return;
+    } else if (conn->state == NGX_REDIS_CLOSED && conn->node
+               && (conn->channel || !ngx_queue_empty(&conn->unsent)))
+    {
+        ngx_redis_connect(conn);
     }
 }
 
@@ -215,6 +231,8 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
     ngx_queue_t       *q;
     ngx_redis_call_t  *call;
 
+    static ngx_str_t   asking = ngx_string("ASKING");
+
     if (conn->waits) {
 
         if (conn->awaiting) {
@@ -229,8 +247,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         return NGX_OK;
     }
 
-    max = conn->waits ? NGX_REDIS_BATCH_SIZE
-                        : NGX_REDIS_OUT_SIZE;
+    max = conn->waits ? NGX_REDIS_BATCH_SIZE : NGX_REDIS_OUT_SIZE;
 
     while (!ngx_queue_empty(&conn->unsent)
            && conn->out.last - conn->out.pos + (ssize_t) conn->bulk < max)
@@ -238,13 +255,12 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         q = ngx_queue_head(&conn->unsent);
         call = ngx_queue_data(q, ngx_redis_call_t, queue);
 
-        if (call->asking
-            && ngx_redis_call_asking(call) != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+        /* ASKING lets an importing node serve the next command, and only that
+           one */
 
-        if (call->type->encode(call) != NGX_OK) {
+        if ((call->asking && ngx_redis_ask(conn, NULL, &asking, 1) != NGX_OK)
+            || call->type->encode(call) != NGX_OK)
+        {
             return NGX_ERROR;
         }
 
@@ -256,11 +272,7 @@ ngx_redis_encode(ngx_redis_conn_t *conn)
         ngx_queue_insert_tail(&conn->sent, q);
     }
 
-    if (conn->waits) {
-        return ngx_redis_replicas_ask(conn);
-    }
-
-    return NGX_OK;
+    return conn->waits ? ngx_redis_replicas_ask(conn) : NGX_OK;
 }
 
 
@@ -274,7 +286,7 @@ ngx_redis_idle(ngx_redis_conn_t *conn)
         && ngx_queue_empty(&conn->sent)
         && ngx_queue_empty(&conn->unsent)
         && ngx_queue_empty(&conn->early)
-        && (!conn->subscriber || conn->owner
+        && (conn->channel == NULL || conn->owner
             || conn->redis->listeners == 0);
 }
 
@@ -311,7 +323,7 @@ ngx_redis_works(ngx_redis_conn_t *conn)
 }
 
 
-/* closes the connection; its calls stay in their queues */
+/* closes the connection; its calls are queued again */
 
 void
 ngx_redis_close(ngx_redis_conn_t *conn)
@@ -320,19 +332,12 @@ ngx_redis_close(ngx_redis_conn_t *conn)
     ngx_connection_t  *c;
 
     conn->state = NGX_REDIS_CLOSED;
-    conn->setup = 0;
     conn->awaiting = 0;
 
     ngx_redis_probe_stop(conn);
 
-    if (conn->timer.timer_set) {
-        ngx_del_timer(&conn->timer);
-    }
-
-    if (conn->flush.posted) {
-        ngx_delete_posted_event(&conn->flush);
-    }
-
+    ngx_redis_event_stop(&conn->timer);
+    ngx_redis_event_stop(&conn->flush);
     ngx_redis_bulk_close(conn);
 
     if (conn->reader) {
@@ -347,6 +352,8 @@ ngx_redis_close(ngx_redis_conn_t *conn)
         ngx_free(conn->out.start);
         ngx_memzero(&conn->out, sizeof(ngx_buf_t));
     }
+
+    ngx_redis_requeue(conn);
 
     c = conn->connection;
 
@@ -402,7 +409,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     /* a server may close an idle connection; it is reopened when needed */
 
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
-             || (conn->subscriber && conn->redis->listeners);
+             || (conn->channel && conn->redis->listeners);
 
     level = (conn->failure_logged || conn->owner
              || (conn->answered && !needed))
@@ -435,7 +442,6 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     }
 
     ngx_redis_close(conn);
-    ngx_redis_requeue(conn);
 
     if (conn->owner) {
         conn->owner->lost(conn);
@@ -449,7 +455,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
         ngx_redis_flush(conn);
     }
 
-    if (conn->subscriber) {
+    if (conn->channel) {
 
         if (conn->failures) {
             ngx_redis_listen(conn->redis, node);
@@ -458,7 +464,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
         return;
     }
 
-    conn->redis->topology->failed(conn);
+    ngx_redis_control_want(conn->redis);
 
     /* the topology may have moved their keys */
 
@@ -519,7 +525,7 @@ ngx_redis_timer_handler(ngx_event_t *ev)
 
     if (conn->node
         && (!ngx_queue_empty(&conn->unsent)
-            || (conn->subscriber && conn->redis->listeners)))
+            || (conn->channel && conn->redis->listeners)))
     {
         ngx_redis_connect(conn);
     }

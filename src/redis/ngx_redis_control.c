@@ -36,10 +36,10 @@ static void ngx_redis_control_silence(ngx_event_t *ev);
 static void ngx_redis_control_handler(ngx_event_t *ev);
 static void ngx_redis_control_next(ngx_redis_t *redis);
 static void ngx_redis_control_ready(ngx_redis_conn_t *conn);
+static ngx_int_t ngx_redis_control_send(ngx_redis_conn_t *conn,
+    const ngx_str_t *question, ngx_redis_reply_pt handler);
 static void ngx_redis_control_lost(ngx_redis_conn_t *conn);
-static void ngx_redis_control_first(ngx_redis_call_t *call,
-    redisReply *reply);
-static void ngx_redis_control_reply(ngx_redis_call_t *call,
+static void ngx_redis_control_reply(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_redis_control_done(ngx_redis_t *redis,
     ngx_redis_node_t *node);
@@ -68,18 +68,11 @@ ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_query_t *query)
     ngx_redis_conn_init(&control->conn, redis, NULL);
     control->conn.owner = &ngx_redis_control_owner;
 
-    control->timer.handler = ngx_redis_control_handler;
-    control->timer.data = redis;
-    control->timer.log = ngx_cycle->log;
-    control->timer.cancelable = 1;
-
     control->last = ngx_current_msec - NGX_REDIS_INTERVAL;
     control->wanted = 1;
 
-    redis->silence.handler = ngx_redis_control_silence;
-    redis->silence.data = redis;
-    redis->silence.log = ngx_cycle->log;
-    redis->silence.cancelable = 1;
+    ngx_redis_event_init(&control->timer, ngx_redis_control_handler, redis);
+    ngx_redis_event_init(&redis->silence, ngx_redis_control_silence, redis);
 
     ngx_post_event(&control->timer, &ngx_posted_events);
 }
@@ -92,24 +85,20 @@ ngx_redis_control_exit(ngx_redis_t *redis)
 
     control = &redis->control;
 
-    if (control->timer.timer_set) {
-        ngx_del_timer(&control->timer);
+    if (control->query == NULL) {
+        return;
     }
 
-    if (control->timer.posted) {
-        ngx_delete_posted_event(&control->timer);
-    }
-
-    if (redis->silence.timer_set) {
-        ngx_del_timer(&redis->silence);
-    }
-
+    ngx_redis_event_stop(&control->timer);
+    ngx_redis_event_stop(&redis->silence);
+    ngx_redis_event_stop(&redis->renewed);
+    ngx_redis_event_stop(&redis->promoting);
     ngx_redis_close(&control->conn);
-    ngx_redis_requeue(&control->conn);
 }
 
 
-/* requests a round; one that is in progress is not enough */
+/* requests a round, if there are servers to query; one that is in progress is
+   not enough.  If there is a node to query first, it starts without a delay */
 
 void
 ngx_redis_control_want(ngx_redis_t *redis)
@@ -121,12 +110,11 @@ ngx_redis_control_want(ngx_redis_t *redis)
 
     control->wanted = 1;
 
-    if (control->asking) {
+    if (control->asking || control->query == NULL) {
         return;
     }
 
-    left = (ngx_msec_int_t) (control->last
-                             + NGX_REDIS_INTERVAL
+    left = (ngx_msec_int_t) (control->last + NGX_REDIS_INTERVAL
                              - ngx_current_msec);
 
     if (control->first) {
@@ -134,17 +122,6 @@ ngx_redis_control_want(ngx_redis_t *redis)
     }
 
     ngx_redis_control_plan(redis, left > 0 ? left : 0);
-}
-
-
-/* requests a round that queries this node first, without a delay */
-
-void
-ngx_redis_control_ask(ngx_redis_node_t *node)
-{
-    node->redis->control.first = node;
-
-    ngx_redis_control_want(node->redis);
 }
 
 
@@ -166,19 +143,13 @@ static void
 ngx_redis_control_silence(ngx_event_t *ev)
 {
     ngx_uint_t         waits;
-    ngx_queue_t       *q;
     ngx_redis_t       *redis;
     ngx_redis_node_t  *node;
 
     redis = ev->data;
     waits = 0;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (ngx_redis_node_silent(node, &waits)) {
             ngx_redis_control_want(redis);
         }
@@ -204,7 +175,6 @@ ngx_redis_control_leave(ngx_redis_node_t *node)
     }
 
     ngx_redis_close(&control->conn);
-    ngx_redis_requeue(&control->conn);
 
     control->conn.node = NULL;
 
@@ -226,24 +196,18 @@ ngx_redis_control_handler(ngx_event_t *ev)
     redis = ev->data;
     control = &redis->control;
 
-    if (control->asking) {
+    if (!control->asking) {
+        control->asking = 1;
+        control->urgent = control->wanted;
+        control->wanted = 0;
+        control->last = ngx_current_msec;
+        control->round++;
 
-        if (control->conn.connection) {
-            ngx_redis_drop(&control->conn,
-                                     "no answer in time");
-            /* the lost() callback has posted this event again */
-            return;
-        }
-
-        ngx_redis_control_next(redis);
+    } else if (control->conn.connection) {
+        ngx_redis_drop(&control->conn, "no answer in time");
+        /* the lost() callback has posted this event again */
         return;
     }
-
-    control->asking = 1;
-    control->urgent = control->wanted;
-    control->wanted = 0;
-    control->last = ngx_current_msec;
-    control->round++;
 
     ngx_redis_control_next(redis);
 }
@@ -300,7 +264,6 @@ ngx_redis_control_next(ngx_redis_t *redis)
     }
 
     ngx_redis_close(conn);
-    ngx_redis_requeue(conn);
 
     conn->node = node;
 
@@ -311,57 +274,43 @@ ngx_redis_control_next(ngx_redis_t *redis)
 static void
 ngx_redis_control_ready(ngx_redis_conn_t *conn)
 {
-    ngx_str_t     args[3];
-    ngx_uint_t    n;
-    ngx_redis_t  *redis;
+    const ngx_redis_query_t  *query;
 
-    redis = conn->redis;
+    query = conn->redis->control.query;
 
-    if (!redis->control.asking) {
+    if (!conn->redis->control.asking) {
         return;
     }
 
-    if (redis->control.query->first_question) {
-        n = redis->control.query->first_question(redis, args);
-
-        if (ngx_redis_ask(conn,
-                           ngx_redis_control_first, args, n)
+    if ((query->first_answer
+         && ngx_redis_control_send(conn, query->first_question,
+                                   query->first_answer)
             != NGX_OK)
-        {
-            goto failed;
-        }
-    }
-
-    n = redis->control.query->question(redis, args);
-
-    if (ngx_redis_ask(conn,
-                           ngx_redis_control_reply, args, n)
-        != NGX_OK)
+        || ngx_redis_control_send(conn, query->question,
+                                  ngx_redis_control_reply)
+           != NGX_OK)
     {
-        goto failed;
+        ngx_redis_drop(conn, "no memory");
+        return;
     }
 
     ngx_redis_flush(conn);
-    return;
-
-failed:
-
-    ngx_redis_drop(conn, "no memory");
 }
 
 
-static void
-ngx_redis_control_first(ngx_redis_call_t *call, redisReply *reply)
+/* sentinels are asked about a master */
+
+static ngx_int_t
+ngx_redis_control_send(ngx_redis_conn_t *conn, const ngx_str_t *question,
+    ngx_redis_reply_pt handler)
 {
-    ngx_redis_t  *redis;
+    ngx_str_t  args[3];
 
-    redis = call->conn->redis;
+    args[0] = question[0];
+    args[1] = question[1];
+    args[2] = conn->redis->master_name;
 
-    ngx_redis_call_free(call);
-
-    if (redis->control.asking) {
-        redis->control.query->first_answer(redis, reply);
-    }
+    return ngx_redis_ask(conn, handler, args, args[2].len ? 3 : 2);
 }
 
 
@@ -383,30 +332,23 @@ ngx_redis_control_lost(ngx_redis_conn_t *conn)
 
 
 static void
-ngx_redis_control_reply(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_control_reply(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char               *p;
     ngx_redis_t          *redis;
-    ngx_redis_conn_t     *conn;
     ngx_redis_node_t     *node;
     ngx_redis_control_t  *control;
 
-    conn = call->conn;
     node = conn->node;
     redis = conn->redis;
     control = &redis->control;
-
-    ngx_redis_call_free(call);
 
     if (!control->asking) {
         return;
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_redis_error_text(conn->error,
-                                 conn->error + NGX_REDIS_ERROR_LEN - 1,
-                                 reply);
-        *p = '\0';
+        (void) ngx_redis_error_text(conn->error,
+                                    conn->error + NGX_REDIS_ERROR_LEN, reply);
 
     } else {
 
@@ -525,16 +467,5 @@ ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
 
     delay += ngx_random() % (delay / 4 + 1);
 
-    if (ev->timer_set) {
-
-        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
-            <= (ngx_msec_int_t) delay)
-        {
-            return;
-        }
-
-        ngx_del_timer(ev);
-    }
-
-    ngx_add_timer(ev, delay);
+    ngx_redis_event_within(ev, delay);
 }

@@ -29,18 +29,17 @@
 
 static ngx_redis_node_t *ngx_redis_node_create(ngx_redis_t *redis,
     ngx_str_t *name, ngx_str_t *host, in_port_t port);
-static ngx_redis_node_t *ngx_redis_node_find(ngx_redis_t *redis,
-    ngx_str_t *name);
+static ngx_redis_node_t *ngx_redis_node_at(ngx_redis_t *redis,
+    ngx_queue_t *q);
 static void ngx_redis_node_destroy(ngx_event_t *ev);
 
 
 ngx_redis_node_t *
 ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
 {
-    u_char                       text[NGX_MAXHOSTNAMELEN
-                                             + sizeof("[]:65535")];
-    ngx_str_t                    name;
-    ngx_addr_t                  *addr;
+    u_char             text[NGX_MAXHOSTNAMELEN + sizeof("[]:65535")];
+    ngx_str_t          name;
+    ngx_addr_t        *addr;
     ngx_redis_node_t  *node;
 
     name.data = text;
@@ -51,10 +50,12 @@ ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
                             host, (ngx_uint_t) port)
                - text;
 
-    node = ngx_redis_node_find(redis, &name);
-
-    if (node) {
-        return node;
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
+        if (node->name.len == name.len
+            && ngx_strncmp(node->name.data, text, name.len) == 0)
+        {
+            return node;
+        }
     }
 
     node = ngx_redis_node_create(redis, &name, host, port);
@@ -167,12 +168,10 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
     /* the resolver may modify the name */
 
     node->lookup.len = host->len;
-    node->lookup.data = ngx_pnalloc(pool, host->len + 1);
+    node->lookup.data = ngx_pstrdup(pool, &node->host);
     if (node->lookup.data == NULL) {
         goto failed;
     }
-
-    ngx_memcpy(node->lookup.data, p, host->len + 1);
 
     /* with "replicas", the calls that need WAIT have as many connections
        again */
@@ -190,9 +189,7 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
         node->conns[i].waits = (i >= node->nconns);
     }
 
-    node->destroy.handler = ngx_redis_node_destroy;
-    node->destroy.data = node;
-    node->destroy.log = ngx_cycle->log;
+    ngx_redis_event_init(&node->destroy, ngx_redis_node_destroy, node);
 
     if (redis->hooks->node(node) != NGX_OK) {
         goto failed;
@@ -210,26 +207,25 @@ failed:
 }
 
 
-static ngx_redis_node_t *
-ngx_redis_node_find(ngx_redis_t *redis, ngx_str_t *name)
+ngx_redis_node_t *
+ngx_redis_first(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q;
-    ngx_redis_node_t  *node;
+    return ngx_redis_node_at(redis, ngx_queue_head(&redis->nodes));
+}
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        if (node->name.len == name->len
-            && ngx_strncmp(node->name.data, name->data, name->len) == 0)
-        {
-            return node;
-        }
-    }
+ngx_redis_node_t *
+ngx_redis_next(ngx_redis_node_t *node)
+{
+    return ngx_redis_node_at(node->redis, ngx_queue_next(&node->queue));
+}
 
-    return NULL;
+
+static ngx_redis_node_t *
+ngx_redis_node_at(ngx_redis_t *redis, ngx_queue_t *q)
+{
+    return (q == ngx_queue_sentinel(&redis->nodes))
+           ? NULL : ngx_queue_data(q, ngx_redis_node_t, queue);
 }
 
 
@@ -294,8 +290,6 @@ ngx_redis_node_failing(ngx_redis_node_t *node)
 }
 
 
-/* the address in use, for the log */
-
 ngx_str_t *
 ngx_redis_node_label(ngx_redis_node_t *node)
 {
@@ -324,7 +318,6 @@ ngx_redis_node_vacate(ngx_redis_node_t *node)
         used |= (conn->state != NGX_REDIS_CLOSED);
 
         ngx_redis_close(conn);
-        ngx_redis_requeue(conn);
 
         conn->failures = 0;
         conn->failure_logged = 0;
@@ -396,28 +389,31 @@ ngx_redis_nodes_exit(ngx_redis_t *redis)
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
         ngx_redis_resolve_exit(node);
+        ngx_redis_events_exit(node);
 
         for (i = 0; i < node->total; i++) {
             conn = &node->conns[i];
 
             ngx_redis_close(conn);
-            ngx_redis_requeue(conn);
             ngx_redis_forget(&conn->unsent);
         }
 
-        ngx_queue_remove(q);
-        ngx_queue_insert_tail(&redis->retired, q);
+        ngx_redis_node_destroy(&node->destroy);
     }
 
     while (!ngx_queue_empty(&redis->retired)) {
         q = ngx_queue_head(&redis->retired);
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        if (node->destroy.posted) {
-            ngx_delete_posted_event(&node->destroy);
-        }
-
+        ngx_redis_event_stop(&node->destroy);
         ngx_redis_node_destroy(&node->destroy);
+    }
+
+    redis->master = NULL;
+
+    if (redis->slots) {
+        ngx_memzero(redis->slots,
+                    NGX_REDIS_SLOTS * sizeof(ngx_redis_node_t *));
     }
 }
 
@@ -445,17 +441,11 @@ ngx_uint_t
 ngx_redis_queued(ngx_redis_t *redis)
 {
     ngx_uint_t         i, n;
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node;
 
     n = ngx_redis_count(&redis->waiting) + ngx_redis_count(&redis->later);
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         for (i = 0; i < node->total; i++) {
             n += ngx_redis_count(&node->conns[i].unsent);
         }

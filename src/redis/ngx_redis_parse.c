@@ -27,12 +27,9 @@
 #define NGX_REDIS_CRC       0x1021
 
 
-static ngx_int_t ngx_redis_words(ngx_str_t *text, ngx_str_t *word,
-    ngx_uint_t n);
-static ngx_int_t ngx_redis_named(ngx_str_t *of, ngx_str_t *name,
-    ngx_str_t *addr, ngx_str_t *host, in_port_t *port);
-static ngx_int_t ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max);
 static ngx_int_t ngx_redis_host(ngx_str_t *host);
+static ngx_int_t ngx_redis_addr(u_char *digits, size_t len, in_port_t *port,
+    ngx_str_t *host);
 
 
 /*
@@ -47,17 +44,15 @@ ngx_redis_slot(u_char *key, size_t len)
 
     last = key + len;
 
-    for (p = key; p < last && *p != '{'; p++) { /* void */ }
+    p = ngx_strlchr(key, last, '{');
+    q = p ? ngx_strlchr(p, last, '}') : NULL;
 
-    for (q = p; q < last && *q != '}'; q++) { /* void */ }
-
-    if (q < last && q > p + 1) {
+    if (q && q > p + 1) {
         key = p + 1;
         last = q;
     }
 
-    return ngx_redis_crc16(key, last)
-           % NGX_REDIS_SLOTS;
+    return ngx_redis_crc16(key, last) % NGX_REDIS_SLOTS;
 }
 
 
@@ -74,10 +69,8 @@ ngx_redis_crc16(u_char *p, u_char *last)
             crc = (uint16_t) (i << 8);
 
             for (n = 0; n < 8; n++) {
-                crc = (uint16_t) ((crc & 0x8000)
-                                  ? (crc << 1)
-                                    ^ NGX_REDIS_CRC
-                                  : crc << 1);
+                crc = (uint16_t) ((crc & 0x8000) ? (crc << 1) ^ NGX_REDIS_CRC
+                                                 : crc << 1);
             }
 
             table[i] = crc;
@@ -89,33 +82,6 @@ ngx_redis_crc16(u_char *p, u_char *last)
     }
 
     return crc;
-}
-
-
-/* a number up to "max", or NGX_ERROR */
-
-static ngx_int_t
-ngx_redis_digits(u_char *p, u_char *last, ngx_uint_t max)
-{
-    ngx_uint_t  n;
-
-    if (p == last) {
-        return NGX_ERROR;
-    }
-
-    for (n = 0; p < last; p++) {
-        if (*p < '0' || *p > '9') {
-            return NGX_ERROR;
-        }
-
-        n = n * 10 + (*p - '0');
-
-        if (n > max) {
-            return NGX_ERROR;
-        }
-    }
-
-    return (ngx_int_t) n;
 }
 
 
@@ -157,6 +123,25 @@ ngx_redis_host(ngx_str_t *host)
 }
 
 
+/* checks a host, and a port in decimal digits */
+
+static ngx_int_t
+ngx_redis_addr(u_char *digits, size_t len, in_port_t *port, ngx_str_t *host)
+{
+    ngx_int_t  n;
+
+    n = ngx_atoi(digits, len);
+
+    if (n <= 0 || n > 65535) {
+        return NGX_ERROR;
+    }
+
+    *port = (in_port_t) n;
+
+    return ngx_redis_host(host);
+}
+
+
 /*
  * "MOVED <slot> <host>:<port>" or "ASK ...".  NGX_DECLINED: another error;
  * NGX_ERROR: an invalid redirect
@@ -175,11 +160,11 @@ ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
     p = (u_char *) reply->str;
     last = p + reply->len;
 
-    if (last - p >= 6 && ngx_strncmp(p, "MOVED ", 6) == 0) {
+    if (ngx_strncmp(p, "MOVED ", 6) == 0) {
         to->ask = 0;
         p += 6;
 
-    } else if (last - p >= 4 && ngx_strncmp(p, "ASK ", 4) == 0) {
+    } else if (ngx_strncmp(p, "ASK ", 4) == 0) {
         to->ask = 1;
         p += 4;
 
@@ -189,9 +174,9 @@ ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
 
     for (space = p; space < last && *space != ' '; space++) { /* void */ }
 
-    n = ngx_redis_digits(p, space, NGX_REDIS_SLOTS - 1);
+    n = ngx_atoi(p, space - p);
 
-    if (n == NGX_ERROR || space == last) {
+    if (n == NGX_ERROR || n >= NGX_REDIS_SLOTS || space == last) {
         return NGX_ERROR;
     }
 
@@ -207,17 +192,10 @@ ngx_redis_redirect(redisReply *reply, ngx_redis_redirect_t *to)
         return NGX_ERROR;
     }
 
-    n = ngx_redis_digits(colon, last, 65535);
-
-    if (n == NGX_ERROR || n == 0) {
-        return NGX_ERROR;
-    }
-
-    to->port = (in_port_t) n;
     to->host.data = p;
     to->host.len = colon - 1 - p;
 
-    return ngx_redis_host(&to->host);
+    return ngx_redis_addr(colon, last - colon, &to->port, &to->host);
 }
 
 
@@ -332,9 +310,7 @@ ngx_redis_slots_check(redisReply *reply)
         }
 
         for (n = 0; n < range.members; n++) {
-            if (ngx_redis_member(&range, n, &host, &port)
-                == NGX_ERROR)
-            {
+            if (ngx_redis_member(&range, n, &host, &port) == NGX_ERROR) {
                 return NGX_ERROR;
             }
         }
@@ -352,7 +328,6 @@ ngx_redis_slots_check(redisReply *reply)
 ngx_int_t
 ngx_redis_master_addr(redisReply *reply, ngx_str_t *host, in_port_t *port)
 {
-    ngx_int_t    n;
     redisReply  *r;
 
     if (reply->type == REDIS_REPLY_NIL) {
@@ -366,160 +341,123 @@ ngx_redis_master_addr(redisReply *reply, ngx_str_t *host, in_port_t *port)
         return NGX_ERROR;
     }
 
-    r = reply->element[1];
-
-    n = ngx_redis_digits((u_char *) r->str, (u_char *) r->str + r->len,
-                         65535);
-
-    if (n == NGX_ERROR || n == 0) {
-        return NGX_ERROR;
-    }
-
-    *port = (in_port_t) n;
-
     host->data = (u_char *) reply->element[0]->str;
     host->len = (size_t) reply->element[0]->len;
 
-    if (host->len == 0 || ngx_redis_host(host) != NGX_OK
-        || host->len == 0)
+    r = reply->element[1];
+
+    if (ngx_redis_addr((u_char *) r->str, (size_t) r->len, port, host)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return NGX_OK;
+    return host->len ? NGX_OK : NGX_ERROR;
 }
 
 
-/*
- * The epoch in the reply to SENTINEL MASTER, which is a list of names and
- * values; NGX_REDIS_NO_EPOCH if there is none.
- */
+/* the epoch in the reply to SENTINEL MASTER; NGX_REDIS_NO_EPOCH if there is
+   none */
 
 int64_t
 ngx_redis_config_epoch(redisReply *reply)
 {
-    off_t        n;
-    ngx_uint_t   i;
-    redisReply  *name, *value;
+    off_t      n;
+    ngx_str_t  epoch;
+
+    ngx_redis_value(reply, "config-epoch", &epoch);
+
+    n = ngx_atoof(epoch.data, epoch.len);
+
+    return (n == NGX_ERROR) ? NGX_REDIS_NO_EPOCH : n;
+}
+
+
+/* the value of a name in a list of names and values; empty: there is none */
+
+void
+ngx_redis_value(redisReply *reply, const char *name, ngx_str_t *value)
+{
+    ngx_uint_t    i;
+    redisReply  **pair;
+
+    ngx_str_null(value);
 
     if (reply->type != REDIS_REPLY_ARRAY) {
-        return NGX_REDIS_NO_EPOCH;
+        return;
     }
 
     for (i = 0; i + 1 < (ngx_uint_t) reply->elements; i += 2) {
-        name = reply->element[i];
-        value = reply->element[i + 1];
+        pair = &reply->element[i];
 
-        if (name->type != REDIS_REPLY_STRING
-            || value->type != REDIS_REPLY_STRING
-            || name->len != sizeof("config-epoch") - 1
-            || ngx_strncmp(name->str, "config-epoch", name->len) != 0)
+        if (pair[0]->type == REDIS_REPLY_STRING
+            && pair[1]->type == REDIS_REPLY_STRING
+            && ngx_strcmp(pair[0]->str, name) == 0)
         {
-            continue;
+            value->data = (u_char *) pair[1]->str;
+            value->len = (size_t) pair[1]->len;
+            return;
         }
-
-        n = ngx_atoof((u_char *) value->str, (size_t) value->len);
-
-        return (n == NGX_ERROR) ? NGX_REDIS_NO_EPOCH : n;
     }
-
-    return NGX_REDIS_NO_EPOCH;
 }
 
 
 /*
- * +switch-master: "<name> <host> <port> <host> <port>" with the addresses of
- * the old and of the new master.  NGX_DECLINED: it is about another master
+ * An event of a sentinel is words that are separated by single spaces.  "form"
+ * has a letter for each: n is the name of a master, h and p are an address.
+ * NGX_DECLINED: it is about another master
  */
 
 ngx_int_t
-ngx_redis_switched(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
-    in_port_t *port)
+ngx_redis_event(ngx_str_t *text, const char *form, ngx_str_t *name,
+    ngx_str_t *host, in_port_t *port)
 {
-    ngx_str_t  word[5];
+    u_char     *p, *last;
+    ngx_str_t   word, of, digits;
 
-    if (ngx_redis_words(text, word, 5) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_redis_named(&word[0], name, &word[3], host, port);
-}
-
-
-/*
- * +failover-state-wait-promotion: "slave <name> <host> <port> @ <name> <host>
- * <port>" with the addresses of the replica and of the master
- */
-
-ngx_int_t
-ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name, ngx_str_t *host,
-    in_port_t *port)
-{
-    ngx_str_t  word[8];
-
-    if (ngx_redis_words(text, word, 8) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_redis_named(&word[5], name, &word[6], host, port);
-}
-
-
-/* splits the text into "n" words separated by single spaces */
-
-static ngx_int_t
-ngx_redis_words(ngx_str_t *text, ngx_str_t *word, ngx_uint_t n)
-{
-    u_char     *p, *last, *start;
-    ngx_uint_t  i;
+    ngx_str_null(&of);
+    ngx_str_null(&digits);
 
     p = text->data;
     last = p + text->len;
 
-    for (i = 0; i < n; i++) {
+    for ( /* void */ ; *form; form++) {
 
-        for (start = p; p < last && *p != ' '; p++) { /* void */ }
+        for (word.data = p; p < last && *p != ' '; p++) { /* void */ }
 
-        word[i].data = start;
-        word[i].len = p - start;
+        word.len = p - word.data;
 
-        if (word[i].len == 0 || (p == last) != (i == n - 1)) {
+        if (word.len == 0 || (p == last) != (form[1] == '\0')) {
             return NGX_ERROR;
+        }
+
+        switch (*form) {
+
+        case 'n':
+            of = word;
+            break;
+
+        case 'h':
+            *host = word;
+            break;
+
+        case 'p':
+            digits = word;
+            break;
         }
 
         p++;
     }
 
-    return NGX_OK;
-}
-
-
-/* parses the address in addr[0] and addr[1], if "of" is the name of our
-   master */
-
-static ngx_int_t
-ngx_redis_named(ngx_str_t *of, ngx_str_t *name, ngx_str_t *addr,
-    ngx_str_t *host, in_port_t *port)
-{
-    ngx_int_t  n;
-
-    if (of->len != name->len
-        || ngx_strncmp(of->data, name->data, name->len) != 0)
+    if (of.len != name->len
+        || ngx_strncmp(of.data, name->data, name->len) != 0)
     {
         return NGX_DECLINED;
     }
 
-    n = ngx_redis_digits(addr[1].data, addr[1].data + addr[1].len, 65535);
-
-    if (n == NGX_ERROR || n == 0
-        || ngx_redis_host(&addr[0]) != NGX_OK
-        || addr[0].len == 0)
-    {
+    if (ngx_redis_addr(digits.data, digits.len, port, host) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    *host = addr[0];
-    *port = (in_port_t) n;
-
-    return NGX_OK;
+    return host->len ? NGX_OK : NGX_ERROR;
 }

@@ -44,7 +44,7 @@ ngx_redis_probe(ngx_redis_conn_t *conn)
     /* other connections carry no commits, so they need not be back this
        fast */
 
-    if (conn->owner || conn->subscriber) {
+    if (conn->owner || conn->channel) {
         return;
     }
 
@@ -57,9 +57,7 @@ ngx_redis_probe_stop(ngx_redis_conn_t *conn)
 {
     ngx_uint_t  i;
 
-    if (conn->probe.timer_set) {
-        ngx_del_timer(&conn->probe);
-    }
+    ngx_redis_event_stop(&conn->probe);
 
     for (i = 0; i < NGX_REDIS_PROBES; i++) {
         if (conn->probes[i]) {
@@ -73,37 +71,21 @@ ngx_redis_probe_stop(ngx_redis_conn_t *conn)
 void
 ngx_redis_probe_handler(ngx_event_t *ev)
 {
-    ngx_int_t              rc;
-    ngx_uint_t             last;
-    ngx_connection_t      *c;
-    ngx_peer_connection_t  pc;
-    ngx_redis_conn_t      *conn;
+    ngx_int_t          rc;
+    ngx_uint_t         last;
+    ngx_connection_t  *c;
+    ngx_redis_conn_t  *conn;
 
     conn = ev->data;
     last = NGX_REDIS_PROBES - 1;
 
     ngx_add_timer(ev, NGX_REDIS_PROBE);
 
-    ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
+    rc = ngx_redis_attempt(conn, ngx_redis_probe_answer, &c);
 
-    pc.sockaddr = &conn->sockaddr.sockaddr;
-    pc.socklen = conn->socklen;
-    pc.name = ngx_redis_node_label(conn->node);
-    pc.get = ngx_event_get_peer;
-    pc.log = ngx_cycle->log;
-    pc.log_error = NGX_ERROR_INFO;
-
-    rc = ngx_event_connect_peer(&pc);
-
-    if (rc != NGX_OK && rc != NGX_AGAIN) {
+    if (rc == NGX_ERROR) {
         return;
     }
-
-    c = pc.connection;
-
-    c->data = conn;
-    c->read->handler = ngx_redis_probe_answer;
-    c->write->handler = ngx_redis_probe_answer;
 
     if (conn->probes[last]) {
         ngx_close_connection(conn->probes[last]);

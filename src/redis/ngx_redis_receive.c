@@ -181,7 +181,7 @@ ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply)
 
     c = conn->connection;
 
-    if (conn->subscriber && conn->state == NGX_REDIS_READY) {
+    if (conn->channel && conn->state == NGX_REDIS_READY) {
         rc = conn->owner ? conn->owner->message(conn, reply)
                          : ngx_redis_message(conn, reply);
 

@@ -37,7 +37,6 @@
 #include "ngx_redis.h"
 
 
-
 /* Redis checks the timeout of a WAIT ten times a second */
 #define NGX_REDIS_REPLICAS_MARGIN   300
 
@@ -48,12 +47,9 @@
 #define NGX_REDIS_REPLICAS_TRIES    5
 
 
-static void ngx_redis_replicas_early(ngx_redis_call_t *call);
-static void ngx_redis_replicas_hold(ngx_redis_call_t *call);
 static void ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n);
-static void ngx_redis_replicas_replied(ngx_redis_call_t *call,
+static void ngx_redis_replicas_replied(ngx_redis_conn_t *conn,
     redisReply *reply);
-static ngx_uint_t ngx_redis_replicas_demoted(redisReply *reply);
 
 
 /* sends the WAIT of a batch */
@@ -73,10 +69,7 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
     args[2].len = ngx_sprintf(time, "%M", conn->redis->replicas_timeout)
                   - time;
 
-    if (ngx_redis_ask(conn,
-                        ngx_redis_replicas_replied, args, 3)
-        != NGX_OK)
-    {
+    if (ngx_redis_ask(conn, ngx_redis_replicas_replied, args, 3) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -86,8 +79,7 @@ ngx_redis_replicas_ask(ngx_redis_conn_t *conn)
 
     /* the early calls were executed before any call of this batch */
 
-    ngx_queue_add(&conn->covered, &conn->early);
-    ngx_queue_init(&conn->early);
+    ngx_redis_append(&conn->covered, &conn->early);
 
     return NGX_OK;
 }
@@ -130,36 +122,37 @@ ngx_redis_replicas_hurry(ngx_redis_conn_t *conn)
 }
 
 
-/* the master has executed the call; it now waits for the replicas */
+/* the master has executed the call; it now waits for the replicas, and its
+   timeout starts again */
 
 ngx_int_t
 ngx_redis_replicate(ngx_redis_call_t *call)
 {
-    if (call->conn->waits) {
-        ngx_redis_replicas_hold(call);
-        return NGX_OK;
-    }
-
-    if (call->early) {
-        ngx_redis_replicas_early(call);
-        return NGX_OK;
-    }
-
-    return NGX_DECLINED;
-}
-
-
-/* an early call was executed; the next WAIT will cover it */
-
-static void
-ngx_redis_replicas_early(ngx_redis_call_t *call)
-{
     ngx_redis_conn_t  *conn;
+
+    conn = call->conn;
+
+    if (conn->waits) {
+        conn->wrote = 1;
+
+        ngx_queue_remove(&call->queue);
+        ngx_queue_insert_tail(&conn->held, &call->queue);
+
+        ngx_redis_replicas_time(call, 1);
+
+        return NGX_OK;
+    }
+
+    if (!call->early) {
+        return NGX_DECLINED;
+    }
+
+    /* the next WAIT will cover it */
 
     ngx_redis_call_unsent(call);
 
     call->early = 0;
-    conn = ngx_redis_conn_of(call->conn->node, call);
+    conn = ngx_redis_conn_of(conn->node, call);
     call->conn = conn;
 
     ngx_queue_remove(&call->queue);
@@ -170,6 +163,8 @@ ngx_redis_replicas_early(ngx_redis_call_t *call)
     ngx_redis_replicas_time(call, 2);
 
     ngx_redis_flush(conn);
+
+    return NGX_OK;
 }
 
 
@@ -191,23 +186,6 @@ ngx_redis_replicas_cover(ngx_redis_conn_t *conn)
 }
 
 
-/* holds a call until the reply to WAIT; its timeout starts again */
-
-static void
-ngx_redis_replicas_hold(ngx_redis_call_t *call)
-{
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-    conn->wrote = 1;
-
-    ngx_queue_remove(&call->queue);
-    ngx_queue_insert_tail(&conn->held, &call->queue);
-
-    ngx_redis_replicas_time(call, 1);
-}
-
-
 /* the timeout of "n" WAITs, and the time the server needs to reply */
 
 static void
@@ -224,47 +202,37 @@ ngx_redis_replicas_time(ngx_redis_call_t *call, ngx_uint_t n)
 
 
 static void
-ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_replicas_replied(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    ngx_queue_t       *q;
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    ngx_uint_t         demoted;
+    ngx_redis_call_t  *call;
 
     if (reply->type != REDIS_REPLY_INTEGER
         && reply->type != REDIS_REPLY_ERROR)
     {
-        ngx_redis_drop(conn,
-                                 "a reply does not fit its command");
+        ngx_redis_drop(conn, "a reply does not fit its command");
         return;
     }
 
     conn->awaiting = 0;
 
-    if (conn->timer.timer_set) {
-        ngx_del_timer(&conn->timer);
-    }
+    ngx_redis_event_stop(&conn->timer);
 
-    if (conn->wrote) {
-        ngx_queue_add(&conn->held, &conn->covered);
+    /* if no write preceded this WAIT, it does not cover the early calls: they
+       wait for the next one */
 
-    } else {
-        /* no write preceded this WAIT, so it does not cover the early calls:
-           they wait for the next one */
-        ngx_queue_add(&conn->early, &conn->covered);
-    }
+    ngx_redis_append(conn->wrote ? &conn->held : &conn->early, &conn->covered);
 
-    ngx_queue_init(&conn->covered);
+    /* the server is not the master any more, so the write may be lost */
+
+    demoted = ngx_redis_error_is(reply, "UNBLOCKED")
+              || ngx_redis_error_is(reply, "replica instances");
 
     while (!ngx_queue_empty(&conn->held)) {
-        q = ngx_queue_head(&conn->held);
-        call = ngx_queue_data(q, ngx_redis_call_t, queue);
+        call = ngx_queue_data(ngx_queue_head(&conn->held), ngx_redis_call_t,
+                              queue);
 
-        if (ngx_redis_replicas_demoted(reply)
-            && call->tries < NGX_REDIS_REPLICAS_TRIES)
-        {
+        if (demoted && call->tries < NGX_REDIS_REPLICAS_TRIES) {
             ngx_redis_call_again(call);
             continue;
         }
@@ -277,14 +245,4 @@ ngx_redis_replicas_replied(ngx_redis_call_t *call, redisReply *reply)
     if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->early)) {
         ngx_redis_flush(conn);
     }
-}
-
-
-/* the server is not the master any more, so the write may be lost */
-
-static ngx_uint_t
-ngx_redis_replicas_demoted(redisReply *reply)
-{
-    return ngx_redis_error_is(reply, "UNBLOCKED")
-           || ngx_redis_error_is(reply, "replica instances");
 }

@@ -48,11 +48,7 @@ static ngx_uint_t ngx_redis_has_addr(ngx_redis_node_t *node,
     struct sockaddr *sockaddr, socklen_t socklen);
 static void ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay);
 static void ngx_redis_resolve_timer(ngx_event_t *ev);
-static void ngx_redis_each(ngx_redis_node_t *node,
-    void (*handler)(ngx_redis_conn_t *conn));
-static void ngx_redis_resume_connect(ngx_redis_conn_t *conn);
-static void ngx_redis_fail_connect(ngx_redis_conn_t *conn);
-static void ngx_redis_drop_outdated(ngx_redis_conn_t *conn);
+static void ngx_redis_resolved_conn(ngx_redis_conn_t *conn);
 
 
 /*
@@ -133,16 +129,15 @@ ngx_redis_resolve_exit(ngx_redis_node_t *node)
         node->resolving = NULL;
     }
 
-    if (node->resolve_timer.timer_set) {
-        ngx_del_timer(&node->resolve_timer);
-    }
+    ngx_redis_event_stop(&node->resolve_timer);
 }
 
 
 static void
 ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
 {
-    ngx_uint_t         level;
+    ngx_uint_t         i, level;
+    ngx_redis_conn_t  *more[3];
     ngx_redis_node_t  *node;
 
     node = ctx->data;
@@ -173,11 +168,21 @@ ngx_redis_resolve_handler(ngx_resolver_ctx_t *ctx)
     ngx_resolve_name_done(ctx);
     node->resolving = NULL;
 
-    ngx_redis_each(node, ngx_redis_drop_outdated);
+    for (i = 0; i < node->total; i++) {
+        ngx_redis_resolved_conn(&node->conns[i]);
+    }
 
-    ngx_redis_each(node,
-                   node->naddrs ? ngx_redis_resume_connect
-                                : ngx_redis_fail_connect);
+    /* the dedicated connections, which may be to this node */
+
+    more[0] = &node->redis->subscriber;
+    more[1] = &node->redis->control.conn;
+    more[2] = node->events;
+
+    for (i = 0; i < 3; i++) {
+        if (more[i] && more[i]->node == node) {
+            ngx_redis_resolved_conn(more[i]);
+        }
+    }
 }
 
 
@@ -294,27 +299,8 @@ ngx_redis_has_addr(ngx_redis_node_t *node, struct sockaddr *sockaddr,
 static void
 ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay)
 {
-    ngx_event_t  *ev;
-
-    ev = &node->resolve_timer;
-
-    if (ev->timer_set) {
-
-        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
-            <= (ngx_msec_int_t) delay)
-        {
-            return;
-        }
-
-        ngx_del_timer(ev);
-    }
-
-    ev->handler = ngx_redis_resolve_timer;
-    ev->data = node;
-    ev->log = ngx_cycle->log;
-    ev->cancelable = 1;
-
-    ngx_add_timer(ev, delay);
+    ngx_redis_event_init(&node->resolve_timer, ngx_redis_resolve_timer, node);
+    ngx_redis_event_within(&node->resolve_timer, delay);
 }
 
 
@@ -325,72 +311,37 @@ ngx_redis_resolve_timer(ngx_event_t *ev)
 }
 
 
-/* all connections to a node, including the dedicated ones */
+/*
+ * Drops a connection to an address that the name does not have any more, and
+ * continues one that waits for the addresses.  A name never loses its last
+ * address, so a node has connections of one kind only.
+ */
 
 static void
-ngx_redis_each(ngx_redis_node_t *node,
-    void (*handler)(ngx_redis_conn_t *conn))
+ngx_redis_resolved_conn(ngx_redis_conn_t *conn)
 {
-    ngx_uint_t         i;
-    ngx_redis_t       *redis;
-    ngx_redis_conn_t  *more[3];
+    if (conn->connection) {
 
-    redis = node->redis;
-
-    for (i = 0; i < node->total; i++) {
-        handler(&node->conns[i]);
-    }
-
-    more[0] = &redis->subscriber;
-    more[1] = &redis->control.conn;
-    more[2] = node->events;
-
-    for (i = 0; i < 3; i++) {
-        if (more[i] && more[i]->node == node) {
-            handler(more[i]);
-        }
-    }
-}
-
-
-static void
-ngx_redis_resume_connect(ngx_redis_conn_t *conn)
-{
-    if (conn->state == NGX_REDIS_CONNECTING
-        && conn->connection == NULL)
-    {
-        if (conn->timer.timer_set) {
-            ngx_del_timer(&conn->timer);
+        if (!ngx_redis_has_addr(conn->node, &conn->sockaddr.sockaddr,
+                                conn->socklen))
+        {
+            ngx_redis_drop(conn, "its name has other addresses now");
         }
 
-        ngx_redis_connect(conn);
+        return;
     }
-}
 
-
-static void
-ngx_redis_fail_connect(ngx_redis_conn_t *conn)
-{
-    if (conn->state == NGX_REDIS_CONNECTING
-        && conn->connection == NULL)
-    {
-        ngx_redis_drop(conn,
-                                 "its name could not be resolved");
+    if (conn->state != NGX_REDIS_CONNECTING) {
+        return;
     }
-}
 
-
-static void
-ngx_redis_drop_outdated(ngx_redis_conn_t *conn)
-{
-    if (conn->connection
-        && !ngx_redis_has_addr(conn->node,
-                                         &conn->sockaddr.sockaddr,
-                                         conn->socklen))
-    {
-        ngx_redis_drop(conn,
-                                 "its name has other addresses now");
+    if (conn->node->naddrs == 0) {
+        ngx_redis_drop(conn, "its name could not be resolved");
+        return;
     }
+
+    ngx_redis_event_stop(&conn->timer);
+    ngx_redis_connect(conn);
 }
 
 

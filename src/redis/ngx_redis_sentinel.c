@@ -47,20 +47,13 @@
 
 
 static ngx_int_t ngx_redis_sentinel_init(ngx_redis_t *redis);
-static void ngx_redis_sentinel_exit(ngx_redis_t *redis);
 static ngx_redis_node_t *ngx_redis_sentinel_node(ngx_redis_t *redis,
     ngx_str_t *key);
-static ngx_redis_node_t *ngx_redis_sentinel_listen(ngx_redis_t *redis,
-    ngx_redis_node_t *except);
-static void ngx_redis_sentinel_failed(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_sentinel_refused(ngx_redis_call_t *call,
     redisReply *reply);
 static ngx_redis_node_t *ngx_redis_sentinel_next(ngx_redis_t *redis);
-static ngx_uint_t ngx_redis_sentinel_first(ngx_redis_t *redis,
-    ngx_str_t *args);
-static void ngx_redis_sentinel_before(ngx_redis_t *redis, redisReply *reply);
-static ngx_uint_t ngx_redis_sentinel_question(ngx_redis_t *redis,
-    ngx_str_t *args);
+static void ngx_redis_sentinel_epoch(ngx_redis_conn_t *conn,
+    redisReply *reply);
 static ngx_int_t ngx_redis_sentinel_answer(ngx_redis_t *redis,
     ngx_redis_node_t *asked, redisReply *reply);
 static ngx_int_t ngx_redis_sentinel_believed(ngx_redis_t *redis,
@@ -73,26 +66,27 @@ static void ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host,
 static void ngx_redis_sentinel_renewed(ngx_event_t *ev);
 static ngx_int_t ngx_redis_sentinel_newest(ngx_redis_t *redis,
     ngx_str_t *host, in_port_t port, int64_t epoch, ngx_uint_t force);
-static ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master,
-    ngx_str_t *host, in_port_t port);
 
 
 const ngx_redis_topology_t  ngx_redis_sentinel = {
     ngx_redis_sentinel_init,
-    ngx_redis_sentinel_exit,
     ngx_redis_sentinel_node,
-    ngx_redis_sentinel_listen,
-    ngx_redis_sentinel_failed,
+    NULL,
     ngx_redis_sentinel_refused
 };
 
 
+/*
+ * The epoch is queried first.  The answer contains an address as well, but it
+ * lags behind get-master-addr-by-name in the sentinel that leads a failover.
+ */
+
 static const ngx_redis_query_t  ngx_redis_sentinel_query = {
     "which server is the master",
     ngx_redis_sentinel_next,
-    ngx_redis_sentinel_first,
-    ngx_redis_sentinel_before,
-    ngx_redis_sentinel_question,
+    { ngx_string("SENTINEL"), ngx_string("master") },
+    ngx_redis_sentinel_epoch,
+    { ngx_string("SENTINEL"), ngx_string("get-master-addr-by-name") },
     ngx_redis_sentinel_answer,
     ngx_redis_sentinel_pause
 };
@@ -121,9 +115,7 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
         }
     }
 
-    redis->renewed.handler = ngx_redis_sentinel_renewed;
-    redis->renewed.data = redis;
-    redis->renewed.log = ngx_cycle->log;
+    ngx_redis_event_init(&redis->renewed, ngx_redis_sentinel_renewed, redis);
 
     /* the master in shared memory may be outdated: query the sentinels
        first */
@@ -133,36 +125,6 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
     ngx_redis_control_init(redis, &ngx_redis_sentinel_query);
 
     return NGX_OK;
-}
-
-
-static void
-ngx_redis_sentinel_exit(ngx_redis_t *redis)
-{
-    ngx_queue_t  *q;
-
-    if (redis->control.query == NULL) {
-        return;
-    }
-
-    ngx_redis_control_exit(redis);
-
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        ngx_redis_events_exit(ngx_queue_data(q, ngx_redis_node_t, queue));
-    }
-
-    if (redis->renewed.posted) {
-        ngx_delete_posted_event(&redis->renewed);
-    }
-
-    if (redis->promoting.timer_set) {
-        ngx_del_timer(&redis->promoting);
-    }
-
-    redis->master = NULL;
 }
 
 
@@ -193,20 +155,6 @@ ngx_redis_sentinel_node(ngx_redis_t *redis, ngx_str_t *key)
 }
 
 
-static ngx_redis_node_t *
-ngx_redis_sentinel_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
-{
-    return redis->master;
-}
-
-
-static void
-ngx_redis_sentinel_failed(ngx_redis_conn_t *conn)
-{
-    ngx_redis_control_want(conn->redis);
-}
-
-
 static ngx_int_t
 ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
 {
@@ -233,12 +181,7 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
 
     /* after a pause, since the same server may become the master again */
 
-    if (call->data == NULL) {
-        ngx_redis_call_free(call);
-
-    } else {
-        ngx_redis_call_later(call, reply);
-    }
+    ngx_redis_call_later(call, reply);
 
     if (redis->master == NULL) {
         ngx_redis_node_retire(node);
@@ -259,17 +202,11 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
 static ngx_redis_node_t *
 ngx_redis_sentinel_next(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node, *last;
 
     last = NULL;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (node->sentinel && node->last_round != redis->control.round) {
 
             if (redis->control.urgent) {
@@ -284,39 +221,10 @@ ngx_redis_sentinel_next(ngx_redis_t *redis)
 }
 
 
-/*
- * Queries the epoch.  The answer contains an address as well, but it lags
- * behind get-master-addr-by-name in the sentinel that leads a failover.
- */
-
-static ngx_uint_t
-ngx_redis_sentinel_first(ngx_redis_t *redis, ngx_str_t *args)
-{
-    redis->vote.epoch = NGX_REDIS_NO_EPOCH;
-
-    ngx_str_set(&args[0], "SENTINEL");
-    ngx_str_set(&args[1], "master");
-    args[2] = redis->master_name;
-
-    return 3;
-}
-
-
 static void
-ngx_redis_sentinel_before(ngx_redis_t *redis, redisReply *reply)
+ngx_redis_sentinel_epoch(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    redis->vote.epoch = ngx_redis_config_epoch(reply);
-}
-
-
-static ngx_uint_t
-ngx_redis_sentinel_question(ngx_redis_t *redis, ngx_str_t *args)
-{
-    ngx_str_set(&args[0], "SENTINEL");
-    ngx_str_set(&args[1], "get-master-addr-by-name");
-    args[2] = redis->master_name;
-
-    return 3;
+    conn->redis->vote.epoch = ngx_redis_config_epoch(reply);
 }
 
 
@@ -324,7 +232,7 @@ static ngx_int_t
 ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
     redisReply *reply)
 {
-    u_char            *error;
+    u_char            *error, *last;
     in_port_t          port;
     ngx_int_t          rc;
     ngx_str_t          host;
@@ -332,13 +240,14 @@ ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
 
     ngx_redis_events_check(redis);
 
+    master = redis->master;
+    error = redis->control.conn.error;
+    last = error + NGX_REDIS_ERROR_LEN - 1;
+
     rc = ngx_redis_master_addr(reply, &host, &port);
 
     if (rc != NGX_OK) {
-        error = redis->control.conn.error;
-
-        (void) ngx_slprintf(error,
-                            error + NGX_REDIS_ERROR_LEN - 1,
+        (void) ngx_slprintf(error, last,
                             rc == NGX_DECLINED
                                 ? "the sentinel at %V has no master named "
                                   "\"%V\"%Z"
@@ -348,31 +257,19 @@ ngx_redis_sentinel_answer(ngx_redis_t *redis, ngx_redis_node_t *asked,
         return NGX_DECLINED;
     }
 
-    if (ngx_redis_sentinel_believed(redis, &host, port)
-        != NGX_OK)
-    {
-        error = redis->control.conn.error;
-
-        (void) ngx_slprintf(error, error
-                            + NGX_REDIS_ERROR_LEN - 1,
+    if (ngx_redis_sentinel_believed(redis, &host, port) != NGX_OK) {
+        (void) ngx_slprintf(error, last,
                             "the sentinels do not agree, that at %V says "
                             "%V:%d%Z", &asked->name, &host, (int) port);
         return NGX_DECLINED;
     }
 
-    master = redis->master;
-
     if (ngx_redis_sentinel_is(master, &host, port)) {
 
         /* the current master is not working: ask the other sentinels */
 
-        if (ngx_redis_node_failing(master)
-            && ngx_redis_sentinel_next(redis))
-        {
-            error = redis->control.conn.error;
-
-            (void) ngx_slprintf(error, error
-                                + NGX_REDIS_ERROR_LEN - 1,
+        if (ngx_redis_node_failing(master) && ngx_redis_sentinel_next(redis)) {
+            (void) ngx_slprintf(error, last,
                                 "the master that it names, %V, does not "
                                 "work%Z", &master->name);
             return NGX_DECLINED;
@@ -403,16 +300,13 @@ ngx_redis_sentinel_believed(ngx_redis_t *redis, ngx_str_t *host,
     epoch = redis->vote.epoch;
     master = redis->master;
 
-    if (ngx_redis_sentinel_newest(redis, host, port, epoch, 0)
-        == NGX_OK)
-    {
+    if (ngx_redis_sentinel_newest(redis, host, port, epoch, 0) == NGX_OK) {
         return NGX_OK;
     }
 
     if (!ngx_redis_sentinel_most(redis, host, port)
         && (epoch != NGX_REDIS_NO_EPOCH
-            || redis->newest->epoch
-               != NGX_REDIS_NO_EPOCH
+            || redis->newest->epoch != NGX_REDIS_NO_EPOCH
             || (master && !ngx_redis_node_failing(master))))
     {
         return NGX_DECLINED;
@@ -475,7 +369,7 @@ ngx_redis_sentinel_newest(ngx_redis_t *redis, ngx_str_t *host, in_port_t port,
 }
 
 
-static ngx_uint_t
+ngx_uint_t
 ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
     in_port_t port)
 {
@@ -514,13 +408,8 @@ ngx_redis_sentinel_most(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
 static ngx_msec_t
 ngx_redis_sentinel_pause(ngx_redis_t *redis)
 {
-    if (redis->master
-        && !ngx_redis_node_failing(redis->master))
-    {
-        return NGX_REDIS_POLL;
-    }
-
-    return NGX_REDIS_INTERVAL;
+    return (redis->master && !ngx_redis_node_failing(redis->master))
+           ? NGX_REDIS_POLL : NGX_REDIS_INTERVAL;
 }
 
 
@@ -539,9 +428,7 @@ ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
                   "%V: the master \"%V\" is at %V",
                   &redis->label, &redis->master_name, &node->name);
 
-    if (redis->promoting.timer_set) {
-        ngx_del_timer(&redis->promoting);
-    }
+    ngx_redis_event_stop(&redis->promoting);
 
     old = redis->master;
 
@@ -604,15 +491,13 @@ ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
         return;
     }
 
-    if (redis->newest->epoch
-        != NGX_REDIS_NO_EPOCH)
-    {
-        ngx_redis_control_ask(sentinel);
+    if (redis->newest->epoch != NGX_REDIS_NO_EPOCH) {
+        redis->control.first = sentinel;
+        ngx_redis_control_want(redis);
         return;
     }
 
-    if (ngx_redis_sentinel_newest(redis, host, port,
-                                       NGX_REDIS_NO_EPOCH, 1)
+    if (ngx_redis_sentinel_newest(redis, host, port, NGX_REDIS_NO_EPOCH, 1)
         == NGX_OK)
     {
         ngx_redis_sentinel_adopt(redis, host, port);

@@ -76,18 +76,13 @@ ngx_redis_events_init(ngx_redis_node_t *sentinel)
     ngx_redis_conn_init(conn, sentinel->redis, sentinel);
 
     conn->owner = &ngx_redis_events_owner;
-    conn->subscriber = 1;
     conn->channel = &ngx_redis_events_channel;
     conn->second_channel = &ngx_redis_events_second;
 
     sentinel->events = conn;
 
-    sentinel->events_timer.handler =
-                                   ngx_redis_events_connect;
-    sentinel->events_timer.data = conn;
-    sentinel->events_timer.log = ngx_cycle->log;
-    sentinel->events_timer.cancelable = 1;
-
+    ngx_redis_event_init(&sentinel->events_timer, ngx_redis_events_connect,
+                         conn);
     ngx_post_event(&sentinel->events_timer, &ngx_posted_events);
 
     return NGX_OK;
@@ -101,16 +96,8 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
         return;
     }
 
-    if (sentinel->events_timer.timer_set) {
-        ngx_del_timer(&sentinel->events_timer);
-    }
-
-    if (sentinel->events_timer.posted) {
-        ngx_delete_posted_event(&sentinel->events_timer);
-    }
-
+    ngx_redis_event_stop(&sentinel->events_timer);
     ngx_redis_close(sentinel->events);
-    ngx_redis_requeue(sentinel->events);
 }
 
 
@@ -119,15 +106,9 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
 void
 ngx_redis_events_check(ngx_redis_t *redis)
 {
-    ngx_queue_t       *q;
     ngx_redis_node_t  *node;
 
-    for (q = ngx_queue_head(&redis->nodes);
-         q != ngx_queue_sentinel(&redis->nodes);
-         q = ngx_queue_next(q))
-    {
-        node = ngx_queue_data(q, ngx_redis_node_t, queue);
-
+    for (node = ngx_redis_first(redis); node; node = ngx_redis_next(node)) {
         if (node->events) {
             ngx_redis_check(node->events);
         }
@@ -183,8 +164,7 @@ ngx_redis_events_message(ngx_redis_conn_t *conn, redisReply *reply)
         return NGX_OK;
     }
 
-    if (ngx_redis_switched(&text, &conn->redis->master_name,
-                                     &host, &port)
+    if (ngx_redis_switched(&text, &conn->redis->master_name, &host, &port)
         == NGX_OK)
     {
         ngx_redis_sentinel_told(conn->node, &host, port);
@@ -205,12 +185,9 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
 
     /* a late event of a master that is not in use any more is ignored */
 
-    if (ngx_redis_promoting(text, &redis->master_name, &host,
-                                      &port)
-        != NGX_OK
-        || master == NULL || redis->promoting.timer_set
-        || master->port != port || master->host.len != host.len
-        || ngx_strncmp(master->host.data, host.data, host.len) != 0)
+    if (ngx_redis_promoting(text, &redis->master_name, &host, &port) != NGX_OK
+        || redis->promoting.timer_set
+        || !ngx_redis_sentinel_is(master, &host, port))
     {
         return;
     }
@@ -220,11 +197,7 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
                   "about to be replaced", &redis->label,
                   &redis->master_name, &master->name);
 
-    redis->promoting.handler = ngx_redis_events_promoted;
-    redis->promoting.data = redis;
-    redis->promoting.log = ngx_cycle->log;
-    redis->promoting.cancelable = 1;
-
+    ngx_redis_event_init(&redis->promoting, ngx_redis_events_promoted, redis);
     ngx_add_timer(&redis->promoting, NGX_REDIS_PROMOTING);
 }
 

@@ -35,28 +35,24 @@ static void ngx_redis_handshake_handler(ngx_connection_t *c);
 static ngx_int_t ngx_redis_is_address(ngx_str_t *name);
 #endif
 static void ngx_redis_setup(ngx_redis_conn_t *conn);
-static void ngx_redis_authenticated(ngx_redis_call_t *call,
+static ngx_int_t ngx_redis_setup_ask(ngx_redis_conn_t *conn);
+static void ngx_redis_authenticated(ngx_redis_conn_t *conn,
     redisReply *reply);
-static ngx_redis_conn_t *ngx_redis_setup_step(ngx_redis_call_t *call,
+static ngx_int_t ngx_redis_accepted(ngx_redis_conn_t *conn,
     redisReply *reply, const char *what);
-static void ngx_redis_selected(ngx_redis_call_t *call, redisReply *reply);
-static void ngx_redis_hello(ngx_redis_call_t *call, redisReply *reply);
-static void ngx_redis_role(ngx_redis_call_t *call, redisReply *reply);
-static void ngx_redis_subscribed_also(ngx_redis_call_t *call,
-    redisReply *reply);
-static void ngx_redis_subscribed(ngx_redis_call_t *call, redisReply *reply);
-static void ngx_redis_setup_done(ngx_redis_conn_t *conn);
-static void ngx_redis_ready(ngx_redis_conn_t *conn);
+static void ngx_redis_selected(ngx_redis_conn_t *conn, redisReply *reply);
+static void ngx_redis_hello(ngx_redis_conn_t *conn, redisReply *reply);
+static void ngx_redis_role(ngx_redis_conn_t *conn, redisReply *reply);
+static void ngx_redis_subscribed(ngx_redis_conn_t *conn, redisReply *reply);
 
 
 void
 ngx_redis_connect(ngx_redis_conn_t *conn)
 {
-    ngx_int_t              rc;
-    ngx_addr_t            *addr;
-    ngx_connection_t      *c;
-    ngx_peer_connection_t  pc;
-    ngx_redis_node_t      *node;
+    ngx_int_t          rc;
+    ngx_addr_t        *addr;
+    ngx_connection_t  *c;
+    ngx_redis_node_t  *node;
 
     node = conn->node;
 
@@ -83,32 +79,16 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
     conn->socklen = addr->socklen;
     ngx_memcpy(&conn->sockaddr, addr->sockaddr, addr->socklen);
 
-    ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
+    rc = ngx_redis_attempt(conn, ngx_redis_connect_handler, &c);
 
-    pc.sockaddr = addr->sockaddr;
-    pc.socklen = addr->socklen;
-    pc.name = &addr->name;
-    pc.get = ngx_event_get_peer;
-    pc.log = ngx_cycle->log;
-    pc.log_error = NGX_ERROR_INFO;
-
-    rc = ngx_event_connect_peer(&pc);
-
-    if (rc != NGX_OK && rc != NGX_AGAIN) {
+    if (rc == NGX_ERROR) {
         ngx_redis_drop(conn, "the connection is refused");
         return;
     }
 
-    c = pc.connection;
-
     conn->connection = c;
 
-    c->data = conn;
-    c->read->handler = ngx_redis_connect_handler;
-    c->write->handler = ngx_redis_connect_handler;
-
-    conn->reader = ngx_redis_reader(
-                       conn->owner ? NGX_REDIS_SLOTS : 0);
+    conn->reader = ngx_redis_reader(conn->owner ? NGX_REDIS_SLOTS : 0);
     c->pool = ngx_create_pool(NGX_REDIS_POOL_SIZE, ngx_cycle->log);
 
     if (conn->reader == NULL || c->pool == NULL) {
@@ -124,6 +104,40 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
     }
 
     ngx_redis_probe(conn);
+}
+
+
+/* starts to connect; NGX_OK: connected already, NGX_AGAIN, NGX_ERROR */
+
+ngx_int_t
+ngx_redis_attempt(ngx_redis_conn_t *conn, ngx_event_handler_pt handler,
+    ngx_connection_t **c)
+{
+    ngx_int_t              rc;
+    ngx_peer_connection_t  pc;
+
+    ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
+
+    pc.sockaddr = &conn->sockaddr.sockaddr;
+    pc.socklen = conn->socklen;
+    pc.name = ngx_redis_node_label(conn->node);
+    pc.get = ngx_event_get_peer;
+    pc.log = ngx_cycle->log;
+    pc.log_error = NGX_ERROR_INFO;
+
+    rc = ngx_event_connect_peer(&pc);
+
+    if (rc != NGX_OK && rc != NGX_AGAIN) {
+        return NGX_ERROR;
+    }
+
+    *c = pc.connection;
+
+    (*c)->data = conn;
+    (*c)->read->handler = handler;
+    (*c)->write->handler = handler;
+
+    return rc;
 }
 
 
@@ -316,14 +330,9 @@ ngx_redis_is_address(ngx_str_t *name)
 static void
 ngx_redis_setup(ngx_redis_conn_t *conn)
 {
-    u_char             db[NGX_INT_T_LEN];
-    ngx_uint_t         n;
-    ngx_str_t          args[3], *user, *password;
     ngx_connection_t  *c;
-    ngx_redis_t       *redis;
 
     c = conn->connection;
-    redis = conn->redis;
 
     c->read->handler = ngx_redis_read_handler;
     c->write->handler = ngx_redis_write_handler;
@@ -334,232 +343,178 @@ ngx_redis_setup(ngx_redis_conn_t *conn)
     c->error = 0;
 
     conn->state = NGX_REDIS_SETUP;
-    conn->setup = 0;
+
+    if (ngx_redis_setup_ask(conn) != NGX_OK) {
+        ngx_redis_drop(conn, "no memory");
+        return;
+    }
+
+    if (ngx_queue_empty(&conn->sent)) {
+        ngx_redis_ready(conn);
+        return;
+    }
+
+    if (ngx_handle_read_event(c->read, 0) != NGX_OK) {
+        ngx_redis_drop(conn, "no memory");
+        return;
+    }
+
+    ngx_redis_send(conn);
+}
+
+
+static ngx_int_t
+ngx_redis_setup_ask(ngx_redis_conn_t *conn)
+{
+    u_char        db[NGX_INT_T_LEN];
+    ngx_uint_t    n;
+    ngx_str_t     args[3], *user, *password;
+    ngx_redis_t  *redis;
+
+    redis = conn->redis;
 
     user = conn->node->sentinel ? &redis->sentinel_user : &redis->user;
     password = conn->node->sentinel ? &redis->sentinel_password
                                     : &redis->password;
 
     if (password->len) {
-        n = 0;
-        ngx_str_set(&args[n], "AUTH");
-        n++;
+        ngx_str_set(&args[0], "AUTH");
+        args[1] = *user;
 
-        if (user->len) {
-            args[n++] = *user;
-        }
-
+        n = user->len ? 2 : 1;
         args[n++] = *password;
 
-        if (ngx_redis_ask(conn,
-                           ngx_redis_authenticated, args, n)
-            != NGX_OK)
-        {
-            goto failed;
+        if (ngx_redis_ask(conn, ngx_redis_authenticated, args, n) != NGX_OK) {
+            return NGX_ERROR;
         }
-
-        conn->setup++;
     }
 
-    if (conn->subscriber) {
+    if (conn->channel) {
         ngx_str_set(&args[0], "SUBSCRIBE");
         args[1] = *conn->channel;
 
-        if (ngx_redis_ask(conn,
-                              ngx_redis_subscribed, args, 2)
-            != NGX_OK)
-        {
-            goto failed;
+        if (ngx_redis_ask(conn, ngx_redis_subscribed, args, 2) != NGX_OK) {
+            return NGX_ERROR;
         }
 
-        conn->setup++;
-
-        if (conn->second_channel) {
-            args[1] = *conn->second_channel;
-
-            if (ngx_redis_ask(conn,
-                         ngx_redis_subscribed_also, args, 2)
-                != NGX_OK)
-            {
-                goto failed;
-            }
-
-            conn->setup++;
+        if (conn->second_channel == NULL) {
+            return NGX_OK;
         }
 
-    } else if (redis->db && !conn->owner) {
+        /* an error is ignored: if the user may not use the channel, it does
+           without */
+
+        args[1] = *conn->second_channel;
+
+        return ngx_redis_ask(conn, NULL, args, 2);
+    }
+
+    if (conn->owner) {
+        return NGX_OK;
+    }
+
+    if (redis->db) {
         ngx_str_set(&args[0], "SELECT");
         args[1].data = db;
         args[1].len = ngx_sprintf(db, "%i", redis->db) - db;
 
-        if (ngx_redis_ask(conn,
-                                ngx_redis_selected, args, 2)
-            != NGX_OK)
-        {
-            goto failed;
+        if (ngx_redis_ask(conn, ngx_redis_selected, args, 2) != NGX_OK) {
+            return NGX_ERROR;
         }
-
-        conn->setup++;
     }
 
-    if (!conn->owner && !conn->subscriber) {
+    /* HELLO needs no ACL permission */
 
-        /* HELLO needs no ACL permission */
+    ngx_str_set(&args[0], "HELLO");
+    ngx_str_set(&args[1], "2");
 
-        ngx_str_set(&args[0], "HELLO");
-        ngx_str_set(&args[1], "2");
-
-        if (ngx_redis_ask(conn,
-                                   ngx_redis_hello, args, 2)
-            != NGX_OK)
-        {
-            goto failed;
-        }
-
-        conn->setup++;
+    if (ngx_redis_ask(conn, ngx_redis_hello, args, 2) != NGX_OK) {
+        return NGX_ERROR;
     }
 
-    if (redis->sentinels.nelts && !conn->owner && !conn->subscriber) {
-        ngx_str_set(&args[0], "ROLE");
-
-        if (ngx_redis_ask(conn,
-                                    ngx_redis_role, args, 1)
-            != NGX_OK)
-        {
-            goto failed;
-        }
-
-        conn->setup++;
+    if (redis->sentinels.nelts == 0) {
+        return NGX_OK;
     }
 
-    if (conn->setup == 0) {
-        ngx_redis_ready(conn);
-        return;
-    }
+    ngx_str_set(&args[0], "ROLE");
 
-    if (ngx_handle_read_event(c->read, 0) != NGX_OK) {
-        goto failed;
-    }
-
-    ngx_redis_send(conn);
-    return;
-
-failed:
-
-    ngx_redis_drop(conn, "no memory");
+    return ngx_redis_ask(conn, ngx_redis_role, args, 1);
 }
 
 
 static void
-ngx_redis_authenticated(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_authenticated(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char            *p, code[16];
-    ngx_redis_conn_t  *conn;
+    u_char  *p, code[16];
 
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
-
-    if (reply->type == REDIS_REPLY_ERROR) {
-
-        /* the rest of the error may quote the arguments */
-
-        for (p = code; p < code + sizeof(code) - 1; p++) {
-            *p = (u_char) reply->str[p - code];
-
-            if (*p < 'A' || *p > 'Z') {
-                break;
-            }
-        }
-
-        *p = '\0';
-
-        ngx_redis_drop(conn,
-                                 "authentication failed (%s)", code);
+    if (reply->type != REDIS_REPLY_ERROR) {
         return;
     }
 
-    ngx_redis_setup_done(conn);
+    /* the rest of the error may quote the arguments */
+
+    for (p = code; p < code + sizeof(code) - 1; p++) {
+        *p = (u_char) reply->str[p - code];
+
+        if (*p < 'A' || *p > 'Z') {
+            break;
+        }
+    }
+
+    *p = '\0';
+
+    ngx_redis_drop(conn, "authentication failed (%s)", code);
 }
 
 
-/* frees the call and returns its connection; NULL: the command was refused
-   and the connection was dropped */
+/* NGX_DECLINED: the command was refused, and the connection was dropped */
 
-static ngx_redis_conn_t *
-ngx_redis_setup_step(ngx_redis_call_t *call, redisReply *reply,
+static ngx_int_t
+ngx_redis_accepted(ngx_redis_conn_t *conn, redisReply *reply,
     const char *what)
 {
-    u_char            *p;
-    u_char             text[128];
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    u_char  text[128];
 
     if (reply->type != REDIS_REPLY_ERROR) {
-        return conn;
+        return NGX_OK;
     }
 
-    p = ngx_redis_error_text(text, text + sizeof(text) - 1, reply);
-    *p = '\0';
+    (void) ngx_redis_error_text(text, text + sizeof(text), reply);
 
     ngx_redis_drop(conn, "%s is refused: %s", what, text);
 
-    return NULL;
+    return NGX_DECLINED;
 }
 
 
 static void
-ngx_redis_selected(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_selected(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char             what[sizeof("db ") + NGX_INT_T_LEN];
-    ngx_redis_conn_t  *conn;
+    u_char  what[sizeof("db ") + NGX_INT_T_LEN];
 
-    (void) ngx_sprintf(what, "db %i%Z", call->conn->redis->db);
+    (void) ngx_sprintf(what, "db %i%Z", conn->redis->db);
+    (void) ngx_redis_accepted(conn, reply, (char *) what);
+}
 
-    conn = ngx_redis_setup_step(call, reply, (char *) what);
 
-    if (conn) {
-        ngx_redis_setup_done(conn);
-    }
+static void
+ngx_redis_subscribed(ngx_redis_conn_t *conn, redisReply *reply)
+{
+    (void) ngx_redis_accepted(conn, reply, "SUBSCRIBE");
 }
 
 
 /* the kind of server and its version; 0 if the server does not report it */
 
 static void
-ngx_redis_hello(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_hello(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char            *p, *last;
-    ngx_str_t          name, value, server, version;
-    ngx_uint_t         i, major, minor;
-    ngx_redis_conn_t  *conn;
+    u_char      *p, *last;
+    ngx_str_t    server, version;
+    ngx_uint_t   major, minor;
 
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
-
-    ngx_str_null(&server);
-    ngx_str_null(&version);
-
-    for (i = 0;
-         ngx_redis_field(reply, i, &name) == NGX_OK;
-         i += 2)
-    {
-        if (ngx_redis_field(reply, i + 1, &value) != NGX_OK) {
-            continue;
-        }
-
-        if (name.len == 6 && ngx_strncmp(name.data, "server", 6) == 0) {
-            server = value;
-
-        } else if (name.len == 7 && ngx_strncmp(name.data, "version", 7) == 0)
-        {
-            version = value;
-        }
-    }
+    ngx_redis_value(reply, "server", &server);
+    ngx_redis_value(reply, "version", &version);
 
     major = 0;
     minor = 0;
@@ -576,22 +531,17 @@ ngx_redis_hello(ngx_redis_call_t *call, redisReply *reply)
     conn->valkey = (server.len == 6
                     && ngx_strncmp(server.data, "valkey", 6) == 0);
     conn->version = ngx_redis_version(major, minor);
-
-    ngx_redis_setup_done(conn);
 }
 
 
 /* sentinels may report a server that is not the master any more */
 
 static void
-ngx_redis_role(ngx_redis_call_t *call, redisReply *reply)
+ngx_redis_role(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    ngx_str_t          role;
-    ngx_redis_conn_t  *conn;
+    ngx_str_t  role;
 
-    conn = ngx_redis_setup_step(call, reply, "ROLE");
-
-    if (conn == NULL) {
+    if (ngx_redis_accepted(conn, reply, "ROLE") != NGX_OK) {
         return;
     }
 
@@ -599,51 +549,11 @@ ngx_redis_role(ngx_redis_call_t *call, redisReply *reply)
         || role.len != 6 || ngx_strncmp(role.data, "master", 6) != 0)
     {
         ngx_redis_drop(conn, "it is not a master");
-        return;
-    }
-
-    ngx_redis_setup_done(conn);
-}
-
-
-static void
-ngx_redis_subscribed(ngx_redis_call_t *call, redisReply *reply)
-{
-    ngx_redis_conn_t  *conn;
-
-    conn = ngx_redis_setup_step(call, reply, "SUBSCRIBE");
-
-    if (conn) {
-        ngx_redis_setup_done(conn);
     }
 }
 
 
-/* an error is ignored: if the user may not use the channel, it does
-   without */
-
-static void
-ngx_redis_subscribed_also(ngx_redis_call_t *call, redisReply *reply)
-{
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
-    ngx_redis_setup_done(conn);
-}
-
-
-static void
-ngx_redis_setup_done(ngx_redis_conn_t *conn)
-{
-    if (--conn->setup == 0) {
-        ngx_redis_ready(conn);
-    }
-}
-
-
-static void
+void
 ngx_redis_ready(ngx_redis_conn_t *conn)
 {
     ngx_redis_t  *redis;
@@ -661,7 +571,7 @@ ngx_redis_ready(ngx_redis_conn_t *conn)
             return;
         }
 
-    } else if (conn->subscriber) {
+    } else if (conn->channel) {
         ngx_redis_works(conn);
 
         redis->hooks->listening(redis);

@@ -20,46 +20,24 @@
 
 
 static ngx_int_t ngx_redis_single_init(ngx_redis_t *redis);
-static void ngx_redis_single_exit(ngx_redis_t *redis);
 static ngx_redis_node_t *ngx_redis_single_node(ngx_redis_t *redis,
     ngx_str_t *key);
-static ngx_redis_node_t *ngx_redis_single_listen(ngx_redis_t *redis,
-    ngx_redis_node_t *except);
-static void ngx_redis_single_failed(ngx_redis_conn_t *conn);
-static ngx_int_t ngx_redis_single_refused(ngx_redis_call_t *call,
-    redisReply *reply);
 
 
 const ngx_redis_topology_t  ngx_redis_single = {
     ngx_redis_single_init,
-    ngx_redis_single_exit,
     ngx_redis_single_node,
-    ngx_redis_single_listen,
-    ngx_redis_single_failed,
-    ngx_redis_single_refused
+    NULL,
+    NULL
 };
 
 
 static ngx_int_t
 ngx_redis_single_init(ngx_redis_t *redis)
 {
-    ngx_redis_node_t  *node;
+    redis->master = ngx_redis_node_seed(redis, redis->servers.elts);
 
-    node = ngx_redis_node_seed(redis, redis->servers.elts);
-    if (node == NULL) {
-        return NGX_ERROR;
-    }
-
-    redis->master = node;
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_redis_single_exit(ngx_redis_t *redis)
-{
-    redis->master = NULL;
+    return redis->master ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -67,25 +45,4 @@ static ngx_redis_node_t *
 ngx_redis_single_node(ngx_redis_t *redis, ngx_str_t *key)
 {
     return redis->master;
-}
-
-
-static ngx_redis_node_t *
-ngx_redis_single_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
-{
-    return redis->master;
-}
-
-
-static void
-ngx_redis_single_failed(ngx_redis_conn_t *conn)
-{
-    /* there is no other node */
-}
-
-
-static ngx_int_t
-ngx_redis_single_refused(ngx_redis_call_t *call, redisReply *reply)
-{
-    return NGX_DECLINED;
 }

@@ -25,15 +25,6 @@
 
 
 void
-ngx_redis_subscriber_init(ngx_redis_t *redis)
-{
-    ngx_redis_conn_init(&redis->subscriber, redis, NULL);
-    redis->subscriber.subscriber = 1;
-    redis->subscriber.channel = &redis->channel;
-}
-
-
-void
 ngx_redis_listen_enter(ngx_redis_t *redis)
 {
     ngx_redis_conn_t  *conn;
@@ -75,7 +66,8 @@ ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
     ngx_redis_node_t  *node;
 
     conn = &redis->subscriber;
-    node = redis->topology->listen(redis, except);
+    node = redis->topology->listen ? redis->topology->listen(redis, except)
+                                   : redis->master;
 
     if (node == conn->node) {
         return;
@@ -83,7 +75,6 @@ ngx_redis_listen(ngx_redis_t *redis, ngx_redis_node_t *except)
 
     if (conn->state != NGX_REDIS_BACKOFF) {
         ngx_redis_close(conn);
-        ngx_redis_requeue(conn);
     }
 
     conn->node = node;
@@ -119,8 +110,7 @@ ngx_redis_check(ngx_redis_conn_t *conn)
         if (ngx_current_msec - conn->last_read
             > NGX_REDIS_QUIET + redis->timeout)
         {
-            ngx_redis_drop(conn, "the subscriber hears "
-                                     "nothing");
+            ngx_redis_drop(conn, "the subscriber hears nothing");
         }
 
         return;
@@ -149,10 +139,8 @@ ngx_redis_is_checked(ngx_redis_conn_t *conn, redisReply *reply)
         return 0;
     }
 
-    ngx_redis_call_free(
-                        ngx_queue_data(ngx_queue_head(&conn->sent),
-                                       ngx_redis_call_t,
-                                       queue));
+    ngx_redis_call_free(ngx_queue_data(ngx_queue_head(&conn->sent),
+                                       ngx_redis_call_t, queue));
     return 1;
 }
 
@@ -206,7 +194,7 @@ ngx_redis_publish(ngx_redis_call_t *call, ngx_str_t *text)
 
     /* if the message is lost, the waiters find out by polling */
 
-    if (ngx_redis_ask(conn, ngx_redis_ignored, args, 3) == NGX_OK) {
+    if (ngx_redis_ask(conn, NULL, args, 3) == NGX_OK) {
         ngx_redis_flush(conn);
     }
 }

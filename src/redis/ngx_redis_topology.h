@@ -37,23 +37,17 @@
 struct ngx_redis_topology_s {
 
     ngx_int_t           (*init)(ngx_redis_t *redis);
-    void                (*exit)(ngx_redis_t *redis);
 
     /* the node of a key; NULL: not known yet, its calls are queued */
     ngx_redis_node_t   *(*node)(ngx_redis_t *redis, ngx_str_t *key);
 
-    /* the node for the subscriber, preferably not "except"; NULL: none yet */
+    /* optional: the node for the subscriber, preferably not "except"; NULL:
+       none yet.  By default it is the master */
     ngx_redis_node_t   *(*listen)(ngx_redis_t *redis,
                                   ngx_redis_node_t *except);
 
-    /*
-     * A connection broke or could not be established; its calls are in
-     * conn->unsent.  The topology must not change before the caller is done.
-     */
-    void                (*failed)(ngx_redis_conn_t *conn);
-
-    /* a call got an error.  NGX_DECLINED: the error is its reply; NGX_OK: the
-       call was moved or freed */
+    /* optional: a call got an error.  NGX_DECLINED: the error is its reply;
+       NGX_OK: the call was moved or freed */
     ngx_int_t           (*refused)(ngx_redis_call_t *call, redisReply *reply);
 };
 
@@ -67,12 +61,12 @@ struct ngx_redis_query_s {
        than redis->control.round; NULL: all were queried */
     ngx_redis_node_t   *(*next)(ngx_redis_t *redis);
 
-    /* an optional query that is sent before "question", and its reply, which
-       may be an error */
-    ngx_uint_t          (*first_question)(ngx_redis_t *redis, ngx_str_t *args);
-    void                (*first_answer)(ngx_redis_t *redis, redisReply *reply);
+    /* an optional query that is sent before "question", and the handler of its
+       reply, which may be an error */
+    ngx_str_t           first_question[2];
+    ngx_redis_reply_pt  first_answer;
 
-    ngx_uint_t          (*question)(ngx_redis_t *redis, ngx_str_t *args);
+    ngx_str_t           question[2];
 
     /* NGX_DECLINED: query the next node */
     ngx_int_t           (*answer)(ngx_redis_t *redis,
@@ -116,6 +110,10 @@ extern const ngx_redis_topology_t  ngx_redis_cluster;
 
 extern const ngx_redis_topology_t  ngx_redis_sentinel;
 
+/* whether this is the address of the master; NULL: there is none */
+ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
+    in_port_t port);
+
 /* a sentinel published the address of the new master */
 void ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
     in_port_t port);
@@ -132,7 +130,6 @@ void ngx_redis_control_init(ngx_redis_t *redis,
     const ngx_redis_query_t *query);
 void ngx_redis_control_exit(ngx_redis_t *redis);
 void ngx_redis_control_want(ngx_redis_t *redis);
-void ngx_redis_control_ask(ngx_redis_node_t *node);
 void ngx_redis_control_listen(ngx_redis_t *redis);
 void ngx_redis_control_leave(ngx_redis_node_t *node);
 
@@ -147,10 +144,19 @@ ngx_int_t ngx_redis_slots_check(redisReply *reply);
 ngx_int_t ngx_redis_master_addr(redisReply *reply, ngx_str_t *host,
     in_port_t *port);
 int64_t ngx_redis_config_epoch(redisReply *reply);
-ngx_int_t ngx_redis_switched(ngx_str_t *text, ngx_str_t *name,
+void ngx_redis_value(redisReply *reply, const char *name, ngx_str_t *value);
+ngx_int_t ngx_redis_event(ngx_str_t *text, const char *form, ngx_str_t *name,
     ngx_str_t *host, in_port_t *port);
-ngx_int_t ngx_redis_promoting(ngx_str_t *text, ngx_str_t *name,
-    ngx_str_t *host, in_port_t *port);
+
+/* +switch-master: "<name> <host> <port> <host> <port>" with the addresses of
+   the old and of the new master */
+#define ngx_redis_switched(text, name, host, port)                            \
+    ngx_redis_event(text, "n..hp", name, host, port)
+
+/* +failover-state-wait-promotion: "slave <name> <host> <port> @ <name> <host>
+   <port>" with the addresses of the replica and of the master */
+#define ngx_redis_promoting(text, name, host, port)                           \
+    ngx_redis_event(text, ".....nhp", name, host, port)
 
 /* ..._node.c */
 
@@ -159,6 +165,11 @@ ngx_redis_node_t *ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host,
     in_port_t port);
 ngx_redis_node_t *ngx_redis_node_seed(ngx_redis_t *redis,
     ngx_redis_addr_t *addr);
+
+/* the nodes of the topology, one after the other */
+ngx_redis_node_t *ngx_redis_first(ngx_redis_t *redis);
+ngx_redis_node_t *ngx_redis_next(ngx_redis_node_t *node);
+
 ngx_uint_t ngx_redis_node_silent(ngx_redis_node_t *node, ngx_uint_t *waits);
 ngx_uint_t ngx_redis_node_failing(ngx_redis_node_t *node);
 

@@ -362,6 +362,13 @@ ngx_atoof(u_char *line, size_t n)
 }
 
 
+ngx_int_t
+ngx_atoi(u_char *line, size_t n)
+{
+    return (ngx_int_t) ngx_atoof(line, n);
+}
+
+
 static void
 test_epochs(void)
 {

@@ -68,6 +68,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
 
 static const ngx_redis_call_type_t  ngx_http_idem_redis_call_type = {
     ngx_http_idem_redis_command_encode,
+    ngx_http_idem_redis_replied,
     ngx_http_idem_redis_failed,
     ngx_http_idem_redis_replicated,
     ngx_http_idem_redis_extend
@@ -93,16 +94,13 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     op->result = NGX_HTTP_IDEM_ERROR;
     op->state_data = NULL;
 
-    call = ngx_alloc(sizeof(ngx_http_idem_redis_call_t), ngx_cycle->log);
+    call = ngx_calloc(sizeof(ngx_http_idem_redis_call_t), ngx_cycle->log);
     if (call == NULL) {
         op->error = "no memory for a call";
         return NGX_ERROR;
     }
 
-    ngx_memzero(call, sizeof(ngx_http_idem_redis_call_t));
-
     call->call.type = &ngx_http_idem_redis_call_type;
-    call->call.handler = ngx_http_idem_redis_replied;
     call->call.data = op;
     call->call.key.data = call->key;
     call->call.key.len = (op->kind > NGX_HTTP_IDEM_OP_LIST)
@@ -226,8 +224,6 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 }
 
 
-/* a commit or a release is done */
-
 void
 ngx_http_idem_redis_committed(ngx_http_idem_op_t *op)
 {
@@ -245,7 +241,7 @@ static void
 ngx_http_idem_redis_timeout(ngx_event_t *ev)
 {
     const char          *error;
-    ngx_uint_t           silent;
+    ngx_uint_t           silent, over;
     ngx_redis_t         *client;
     ngx_redis_call_t    *call;
     ngx_redis_conn_t    *conn;
@@ -257,29 +253,25 @@ ngx_http_idem_redis_timeout(ngx_event_t *ev)
     conn = call->conn;
 
     silent = ngx_redis_call_silent(call);
+    over = (ngx_http_idem_remote_over(op) == NGX_OK);
 
-    if (ngx_http_idem_remote_over(op) != NGX_OK) {
+    if (over) {
+        error = ngx_redis_call_error(call);
 
-        if (silent) {
-            ngx_redis_drop(conn, "no reply within %M ms", client->timeout);
+        if (call->sent || error[0] == '\0') {
+            error = "no reply in time";
         }
 
-        return;
+        ngx_http_idem_redis_fail(op, error);
     }
-
-    error = ngx_redis_call_error(call);
-
-    if (call->sent || error[0] == '\0') {
-        error = "no reply in time";
-    }
-
-    ngx_http_idem_redis_fail(op, error);
 
     if (silent) {
         ngx_redis_drop(conn, "no reply within %M ms", client->timeout);
     }
 
-    ngx_http_idem_remote_complete(op);
+    if (over) {
+        ngx_http_idem_remote_complete(op);
+    }
 }
 
 

@@ -144,9 +144,7 @@ char *ngx_http_idem_redis_init_conf(ngx_conf_t *cf,
 
 /* ..._redis_conf_servers.c */
 
-char *ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_idem_redis_set_servers(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
@@ -226,7 +224,7 @@ const char *ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
  * the response.  record_free() is true for a lock that was released for a
  * waiter.
  */
-const char *ngx_http_idem_redis_record_peek(ngx_str_t *head,
+ngx_int_t ngx_http_idem_redis_record_peek(ngx_str_t *head,
     ngx_http_idem_found_t *found, uint64_t *grace);
 ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
 
@@ -273,6 +271,11 @@ void ngx_http_idem_redis_wait(ngx_http_idem_op_t *op);
 void ngx_http_idem_redis_wake_all(ngx_redis_t *client);
 void ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key);
 
+
+/* the index of the script of a call */
+#define ngx_http_idem_redis_script_of(c)                                      \
+    ((c)->upgrade ? NGX_HTTP_IDEM_REDIS_UPGRADE                               \
+                  : (ngx_uint_t) ((ngx_http_idem_op_t *) (c)->call.data)->kind)
 
 /* operations on one record are executed in order */
 #define ngx_http_idem_redis_order_key(id)  ((id)[NGX_HTTP_IDEM_ID_LEN - 1])

@@ -27,7 +27,7 @@
 
 
 /* COUNT of SCAN: a slice takes the server some hundred microseconds */
-#define NGX_HTTP_IDEM_REDIS_SLICE     "100"
+#define NGX_HTTP_IDEM_REDIS_SLICE     100
 
 /* the first bytes of a record: its fields, the start of its details, and the
    status */
@@ -66,9 +66,6 @@ static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
 
 #define ngx_http_idem_redis_op(c)  ((ngx_http_idem_op_t *) (c)->call.data)
 
-#define ngx_http_idem_redis_put_word(p, word)                                 \
-    ngx_redis_put(p, word, sizeof(word) - 1)
-
 
 /* only a cluster has several servers; otherwise any key leads to the
    server */
@@ -82,16 +79,13 @@ ngx_http_idem_redis_list_node(ngx_http_idem_redis_t *redis,
 
     op = call->call.data;
 
-    if (!ngx_http_idem_redis_list_cursor(&op->list->cursor, &call->list_node,
-                                         &scan))
+    if (op->list->cursor.len
+        && !ngx_http_idem_redis_list_cursor(&op->list->cursor,
+                                            &call->list_node, &scan))
     {
-        if (op->list->cursor.len) {
-            op->error = "the cursor is not one of this store";
-            op->bad_record = 1;
-            return NGX_ERROR;
-        }
-
-        call->list_node.len = 0;
+        op->error = "the cursor is not one of this store";
+        op->bad_record = 1;
+        return NGX_ERROR;
     }
 
     if (redis->client.cluster) {
@@ -184,8 +178,8 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 static u_char *
 ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    u_char                 *q, pattern[
-                                     2 * NGX_HTTP_IDEM_REDIS_PREFIX_MAX + 1];
+    u_char                 *q;
+    u_char                  pattern[2 * NGX_HTTP_IDEM_REDIS_PREFIX_MAX + 1];
     size_t                  i;
     ngx_str_t               name, scan;
     ngx_http_idem_redis_t  *redis;
@@ -218,7 +212,7 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 
     p = ngx_redis_put(p, scan.data, scan.len);
     p = ngx_redis_put(p, pattern, q - pattern);
-    p = ngx_http_idem_redis_put_word(p, NGX_HTTP_IDEM_REDIS_SLICE);
+    p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_SLICE);
     p = ngx_redis_put_number(p, redis->prefix.len + 2 * NGX_HTTP_IDEM_ID_LEN);
 
     return ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
@@ -308,7 +302,7 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
         return NGX_ERROR;
     }
 
-    scan.len = ((size_t) p[0] << 8) + p[1];
+    scan.len = ngx_http_idem_get16(p);
     scan.data = p + 2;
 
     if ((size_t) (last - scan.data) < scan.len + 16 || scan.len > 20) {
@@ -343,7 +337,7 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
         life = (int64_t) ngx_http_idem_get64(p);
         size = ngx_http_idem_get32(p + 8);
 
-        head.len = ((size_t) p[12] << 8) + p[13];
+        head.len = ngx_http_idem_get16(p + 12);
         head.data = p + 14;
 
         if ((size_t) (last - head.data) < head.len) {
@@ -371,8 +365,8 @@ static ngx_int_t
 ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
     ngx_str_t *scan)
 {
-    u_char                      *p;
-    ngx_str_t                   *cursor;
+    u_char            *p;
+    ngx_str_t         *cursor;
     ngx_redis_node_t  *node;
 
     cursor = &ngx_http_idem_redis_op(call)->list->cursor;
@@ -419,8 +413,8 @@ ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
 
     p = head->data;
 
-    if (head->len < NGX_HTTP_IDEM_REDIS_RECORD_LEN || life < 0
-        || ngx_http_idem_redis_record_peek(head, &found, &grace) != NULL)
+    if (life < 0
+        || ngx_http_idem_redis_record_peek(head, &found, &grace) != NGX_OK)
     {
         return NGX_ABORT;
     }

@@ -157,7 +157,7 @@ static void
 ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
 {
     u_char                 *p;
-    u_char                  why[128];
+    u_char                  why[128 + 1];
     ngx_uint_t              level;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_redis_t  *redis;
@@ -182,8 +182,7 @@ ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        p = ngx_cpymem(why, "WAIT is refused: ",
-                       sizeof("WAIT is refused: ") - 1);
+        p = ngx_sprintf(why, "WAIT is refused: ");
         p = ngx_redis_error_text(p, why + sizeof(why), reply);
 
     } else {

@@ -77,14 +77,12 @@ static ngx_uint_t ngx_http_idem_redis_is_native(
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_native(u_char *p,
     ngx_http_idem_redis_call_t *call);
-static u_char *ngx_http_idem_redis_put_begin(u_char *p,
-    ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_release(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_script(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_eval(u_char *p,
-    ngx_http_idem_redis_call_t *call, ngx_uint_t n);
+    ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_lock(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
@@ -97,43 +95,24 @@ static u_char *ngx_http_idem_redis_put_outcome(u_char *p,
     ngx_cpymem(p, text, sizeof(text) - 1)
 
 
+#define ngx_http_idem_redis_lua(name, args)                                   \
+    { ngx_http_idem_##name##_lua, &ngx_http_idem_##name##_lua_len, args, "" }
+
+
 /* in the order of ngx_http_idem_op_e; at OP_N the upgrade of a record */
 
-static ngx_http_idem_redis_script_t
-    ngx_http_idem_redis_scripts[] =
-{
-    { ngx_http_idem_begin_lua,
-      &ngx_http_idem_begin_lua_len, 6, "" },
-
-    { ngx_http_idem_renew_lua,
-      &ngx_http_idem_renew_lua_len, 3, "" },
-
-    { ngx_http_idem_commit_lua,
-      &ngx_http_idem_commit_lua_len, 4, "" },
-
-    { ngx_http_idem_release_lua,
-      &ngx_http_idem_release_lua_len, 3, "" },
-
-    { ngx_http_idem_watch_lua,
-      &ngx_http_idem_watch_lua_len, 1, "" },
-
-    { ngx_http_idem_upgrade_lua,
-      &ngx_http_idem_upgrade_lua_len, 2, "" },
-
-    { ngx_http_idem_get_lua,
-      &ngx_http_idem_get_lua_len, 2, "" },
-
-    { ngx_http_idem_remove_lua,
-      &ngx_http_idem_remove_lua_len, 6, "" },
-
-    { ngx_http_idem_list_lua,
-      &ngx_http_idem_list_lua_len, 6, "" },
-
-    { ngx_http_idem_log_lua,
-      &ngx_http_idem_log_lua_len, 3, "" },
-
-    { ngx_http_idem_events_lua,
-      &ngx_http_idem_events_lua_len, 7, "" }
+static ngx_http_idem_redis_script_t  ngx_http_idem_redis_scripts[] = {
+    ngx_http_idem_redis_lua(begin, 6),
+    ngx_http_idem_redis_lua(renew, 3),
+    ngx_http_idem_redis_lua(commit, 4),
+    ngx_http_idem_redis_lua(release, 3),
+    ngx_http_idem_redis_lua(watch, 1),
+    ngx_http_idem_redis_lua(upgrade, 2),
+    ngx_http_idem_redis_lua(get, 2),
+    ngx_http_idem_redis_lua(remove, 6),
+    ngx_http_idem_redis_lua(list, 6),
+    ngx_http_idem_redis_lua(log, 3),
+    ngx_http_idem_redis_lua(events, 7)
 };
 
 
@@ -172,9 +151,7 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 
     op = c->data;
     call = (ngx_http_idem_redis_call_t *) c;
-    script = &ngx_http_idem_redis_scripts[call->upgrade
-                                          ? NGX_HTTP_IDEM_REDIS_UPGRADE
-                                          : (ngx_uint_t) op->kind];
+    script = &ngx_http_idem_redis_scripts[ngx_http_idem_redis_script_of(call)];
 
     /* enough for all forms: some contain the key and the lock twice */
 
@@ -303,48 +280,17 @@ static u_char *
 ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     uint64_t             life, grace;
+    ngx_uint_t           begin;
     ngx_http_idem_op_t  *op;
 
     op = call->call.data;
-
-    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        return ngx_http_idem_redis_put_begin(p, call);
-    }
+    begin = (op->kind == NGX_HTTP_IDEM_OP_BEGIN);
 
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
         return ngx_http_idem_redis_put_release(p, call);
     }
 
-    life = ngx_http_idem_redis_record_life(op, &grace);
-
-    p = ngx_http_idem_redis_put_text(p, "*8" CRLF "$3" CRLF "SET" CRLF);
-    p = ngx_redis_put(p, call->key, call->call.key.len);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_RENEW) {
-        p = ngx_http_idem_redis_put_lock(p, call);
-
-    } else {
-        p = ngx_http_idem_redis_put_outcome(p, call);
-    }
-
-    p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
-    p = ngx_http_idem_redis_put_lock(p, call);
-    p = ngx_http_idem_redis_put_text(p, "$3" CRLF "GET" CRLF
-                                        "$2" CRLF "PX" CRLF);
-
-    return ngx_redis_put_number(p, life);
-}
-
-
-static u_char *
-ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
-{
-    uint64_t             life, grace;
-    ngx_http_idem_op_t  *op;
-
-    op = call->call.data;
-
-    if (op->grace || op->need_left) {
+    if (begin && (op->grace || op->need_left)) {
         p = ngx_http_idem_redis_put_text(p, "*2" CRLF "$4" CRLF "PTTL" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
 
@@ -353,11 +299,23 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
 
     life = ngx_http_idem_redis_record_life(op, &grace);
 
-    p = ngx_http_idem_redis_put_text(p, "*7" CRLF "$3" CRLF "SET" CRLF);
+    p = ngx_redis_put_line(p, '*', begin ? 7 : 8);
+    p = ngx_http_idem_redis_put_text(p, "$3" CRLF "SET" CRLF);
     p = ngx_redis_put(p, call->key, call->call.key.len);
-    p = ngx_http_idem_redis_put_lock(p, call);
-    p = ngx_http_idem_redis_put_text(p, "$2" CRLF "NX" CRLF
-                                        "$3" CRLF "GET" CRLF
+
+    p = (op->kind == NGX_HTTP_IDEM_OP_COMMIT)
+        ? ngx_http_idem_redis_put_outcome(p, call)
+        : ngx_http_idem_redis_put_lock(p, call);
+
+    if (begin) {
+        p = ngx_http_idem_redis_put_text(p, "$2" CRLF "NX" CRLF);
+
+    } else {
+        p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
+        p = ngx_http_idem_redis_put_lock(p, call);
+    }
+
+    p = ngx_http_idem_redis_put_text(p, "$3" CRLF "GET" CRLF
                                         "$2" CRLF "PX" CRLF);
 
     return ngx_redis_put_number(p, life);
@@ -367,15 +325,16 @@ ngx_http_idem_redis_put_begin(u_char *p, ngx_http_idem_redis_call_t *call)
 static u_char *
 ngx_http_idem_redis_put_release(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    if (call->call.conn->valkey) {
-        p = ngx_http_idem_redis_put_text(p, "*3" CRLF
-                                            "$7" CRLF "DELIFEQ" CRLF);
-        p = ngx_redis_put(p, call->key, call->call.key.len);
+    ngx_uint_t  valkey;
 
-    } else {
-        p = ngx_http_idem_redis_put_text(p, "*4" CRLF
-                                            "$5" CRLF "DELEX" CRLF);
-        p = ngx_redis_put(p, call->key, call->call.key.len);
+    valkey = call->call.conn->valkey;
+
+    p = valkey
+        ? ngx_http_idem_redis_put_text(p, "*3" CRLF "$7" CRLF "DELIFEQ" CRLF)
+        : ngx_http_idem_redis_put_text(p, "*4" CRLF "$5" CRLF "DELEX" CRLF);
+    p = ngx_redis_put(p, call->key, call->call.key.len);
+
+    if (!valkey) {
         p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
     }
 
@@ -393,14 +352,11 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
     op = call->call.data;
     channel = &call->call.redis->channel;
 
-    if (call->upgrade) {
-        p = ngx_http_idem_redis_put_eval(p, call,
-                                         NGX_HTTP_IDEM_REDIS_UPGRADE);
-        return ngx_redis_put_number(p,
-                                              op->may_wait || op->is_waiter);
-    }
+    p = ngx_http_idem_redis_put_eval(p, call);
 
-    p = ngx_http_idem_redis_put_eval(p, call, op->kind);
+    if (call->upgrade) {
+        return ngx_redis_put_number(p, op->may_wait || op->is_waiter);
+    }
 
     if (op->kind > NGX_HTTP_IDEM_OP_LIST) {
         return ngx_http_idem_redis_put_trail(p, call);
@@ -447,17 +403,17 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
 /* the script, its key, and the tag */
 
 static u_char *
-ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call,
-    ngx_uint_t n)
+ngx_http_idem_redis_put_eval(u_char *p, ngx_http_idem_redis_call_t *call)
 {
-    ngx_uint_t                     list;
+    ngx_uint_t                     n, list;
     ngx_http_idem_redis_script_t  *script;
 
+    n = ngx_http_idem_redis_script_of(call);
     script = &ngx_http_idem_redis_scripts[n];
 
     list = (n == NGX_HTTP_IDEM_OP_LIST);
 
-    p = ngx_redis_put_count(p, (list ? 3 : 4) + script->args);
+    p = ngx_redis_put_line(p, '*', (list ? 3 : 4) + script->args);
 
     /*
      * The script is sent as a whole until a reply proves that the server has
@@ -525,9 +481,8 @@ ngx_http_idem_redis_put_outcome(u_char *p, ngx_http_idem_redis_call_t *call)
         ngx_http_idem_redis_record_details(&call->expected, &details);
     }
 
-    p = ngx_redis_put_line(p, '$',
-                                        NGX_HTTP_IDEM_REDIS_RECORD_LEN
-                                        + details.len + size);
+    p = ngx_redis_put_line(p, '$', NGX_HTTP_IDEM_REDIS_RECORD_LEN
+                                   + details.len + size);
 
     p = ngx_http_idem_redis_record_outcome(p, op, &details, size);
     p = ngx_cpymem(p, details.data, details.len);

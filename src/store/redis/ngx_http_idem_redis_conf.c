@@ -54,7 +54,7 @@ static ngx_conf_post_t  ngx_http_idem_redis_prefix = {
 ngx_http_idem_store_command_t  ngx_http_idem_redis_commands[] = {
 
     { { ngx_string("server"), NGX_CONF_1MORE,
-        ngx_http_idem_redis_set_server, 0,
+        ngx_http_idem_redis_set_servers, 0,
         offsetof(ngx_http_idem_redis_t, client.servers), NULL },
       "<host>:<port> or unix:<path>, for example 127.0.0.1:6379" },
 
@@ -103,7 +103,7 @@ ngx_http_idem_store_command_t  ngx_http_idem_redis_commands[] = {
       NGX_HTTP_IDEM_RIGHT_FLAG },
 
     { { ngx_string("sentinel"), NGX_CONF_1MORE,
-        ngx_http_idem_redis_set_sentinel, 0,
+        ngx_http_idem_redis_set_servers, 0,
         offsetof(ngx_http_idem_redis_t, client.sentinels), NULL },
       "\"sentinel <host>:<port> ... master=<name>\"" },
 

@@ -30,59 +30,39 @@
 
 
 static char *ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs,
-    ngx_str_t *value, in_port_t port, const char *what);
+    ngx_str_t *value, in_port_t port, ngx_str_t *directive);
 static const char *ngx_http_idem_redis_check_servers(
     ngx_http_idem_redis_t *redis);
 static char *ngx_http_idem_redis_check_names(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, const char *directive, ngx_array_t *addrs);
 
 
-/* server <address> ... */
+/* server <address> ...; sentinel <address> ... master=<name> */
 
 char *
-ngx_http_idem_redis_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_idem_redis_t  *redis = conf;
-
-    ngx_str_t   *value;
-    ngx_uint_t   i;
-
-    value = cf->args->elts;
-
-    for (i = 1; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_redis_add(cf, &redis->client.servers, &value[i],
-                                    NGX_HTTP_IDEM_REDIS_PORT, "server")
-            != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-/* sentinel <address> ... master=<name> */
-
-char *
-ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_command_t *cmd,
+ngx_http_idem_redis_set_servers(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf)
 {
     ngx_http_idem_redis_t  *redis = conf;
 
-    ngx_str_t   *value, name;
-    ngx_uint_t   i;
+    ngx_str_t    *value, name;
+    in_port_t     port;
+    ngx_uint_t    i;
+    ngx_array_t  *addrs;
 
     value = cf->args->elts;
+    addrs = (ngx_array_t *) ((char *) conf + cmd->offset);
+
+    port = (addrs == &redis->client.servers)
+           ? NGX_HTTP_IDEM_REDIS_PORT : NGX_HTTP_IDEM_REDIS_SENTINEL_PORT;
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        if (ngx_strncmp(value[i].data, "master=", 7) != 0) {
-
-            if (ngx_http_idem_redis_add(cf, &redis->client.sentinels,
-                                        &value[i],
-                                        NGX_HTTP_IDEM_REDIS_SENTINEL_PORT,
-                                        "sentinel")
+        if (addrs == &redis->client.servers
+            || ngx_strncmp(value[i].data, "master=", 7) != 0)
+        {
+            if (ngx_http_idem_redis_add(cf, addrs, &value[i], port,
+                                        &cmd->name)
                 != NGX_CONF_OK)
             {
                 return NGX_CONF_ERROR;
@@ -118,7 +98,7 @@ ngx_http_idem_redis_set_sentinel(ngx_conf_t *cf, ngx_command_t *cmd,
 
 static char *
 ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs, ngx_str_t *value,
-    in_port_t port, const char *what)
+    in_port_t port, ngx_str_t *directive)
 {
     ngx_url_t         *u;
     ngx_redis_addr_t  *addr;
@@ -141,8 +121,8 @@ ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs, ngx_str_t *value,
 
     if (ngx_parse_url(cf->pool, u) != NGX_OK || u->uri.len) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid %s \"%V\"%s%s: it is <host>:<port>%s, for "
-                           "example 127.0.0.1:%d", what, value,
+                           "invalid %V \"%V\"%s%s: it is <host>:<port>%s, for "
+                           "example 127.0.0.1:%d", directive, value,
                            u->err ? ", " : "", u->err ? u->err : "",
                            port == NGX_HTTP_IDEM_REDIS_PORT
                                ? " or unix:<path>" : "", (int) port);

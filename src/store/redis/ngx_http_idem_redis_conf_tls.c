@@ -24,9 +24,11 @@
 char *
 ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 {
-    const char  *wrong;
-
-    wrong = NULL;
+#if (NGX_SSL)
+    u_char              *name;
+    ngx_ssl_t           *ssl;
+    ngx_pool_cleanup_t  *cln;
+#endif
 
     ngx_conf_init_value(redis->client.sentinel_tls, redis->client.tls);
 
@@ -38,8 +40,9 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
             || redis->client.tls_certificate.len
             || redis->client.tls_certificate_key.len)
         {
-            wrong = "has \"tls_...\" directives without \"tls on\"";
-            goto invalid;
+            return ngx_http_idem_store_wrong(cf, redis->store,
+                                             "has \"tls_...\" directives "
+                                             "without \"tls on\"");
         }
 
         return NGX_CONF_OK;
@@ -50,9 +53,10 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     if ((redis->client.tls_certificate.len == 0)
         != (redis->client.tls_certificate_key.len == 0))
     {
-        wrong = "has one of \"tls_certificate\" and \"tls_certificate_key\" "
-                "without the other";
-        goto invalid;
+        return ngx_http_idem_store_wrong(cf, redis->store,
+                                         "has one of \"tls_certificate\" and "
+                                         "\"tls_certificate_key\" without the "
+                                         "other");
     }
 
     /* without tls_name, a certificate is checked for the host of its
@@ -63,16 +67,13 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
         && ((ngx_redis_addr_t *) redis->client.servers.elts)->url
            .family == AF_UNIX)
     {
-        wrong = "has TLS on a unix socket: it needs a \"tls_name\" to check, "
-                "or \"tls_verify off\"";
-        goto invalid;
+        return ngx_http_idem_store_wrong(cf, redis->store,
+                                         "has TLS on a unix socket: it needs "
+                                         "a \"tls_name\" to check, or "
+                                         "\"tls_verify off\"");
     }
 
 #if (NGX_SSL)
-    {
-    u_char              *name;
-    ngx_ssl_t           *ssl;
-    ngx_pool_cleanup_t  *cln;
 
     /* OpenSSL needs a NUL-terminated string */
 
@@ -120,9 +121,9 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
         if (redis->client.tls_trusted_certificate.len == 0) {
 
             if (SSL_CTX_set_default_verify_paths(ssl->ctx) == 0) {
-                wrong = "needs \"tls_trusted_certificate\": the system's own "
-                        "certificates can't be loaded";
-                goto invalid;
+                return ngx_http_idem_store_wrong(cf, redis->store,
+                            "needs \"tls_trusted_certificate\": the system's "
+                            "own certificates can't be loaded");
             }
 
         } else if (ngx_ssl_trusted_certificate(cf, ssl,
@@ -135,17 +136,14 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     }
 
     redis->client.ssl = ssl;
-    }
 
     return NGX_CONF_OK;
 
 #else
 
-    wrong = "has \"tls on\", and this nginx was built without TLS";
+    return ngx_http_idem_store_wrong(cf, redis->store,
+                                     "has \"tls on\", and this nginx was "
+                                     "built without TLS");
 
 #endif
-
-invalid:
-
-    return ngx_http_idem_store_wrong(cf, redis->store, wrong);
 }

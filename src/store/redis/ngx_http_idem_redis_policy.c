@@ -23,17 +23,12 @@
 #include "ngx_http_idem_policy_lua.h"
 
 
-static void ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call,
+static void ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn,
     redisReply *reply);
-static void ngx_http_idem_redis_policy_config(ngx_redis_call_t *call,
+static void ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
     ngx_str_t *policy);
-
-
-#define ngx_http_idem_redis_reply_is(reply, word)                             \
-    ((size_t) (reply)->len == sizeof(word) - 1                                \
-     && ngx_strncmp((reply)->str, word, sizeof(word) - 1) == 0)
 
 
 void
@@ -51,15 +46,10 @@ ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
 
 
 static void
-ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char            *p, *last;
-    ngx_str_t          args[3], policy;
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    u_char     *p, *last;
+    ngx_str_t   args[3], policy;
 
     if (reply->type != REDIS_REPLY_STRING) {
         return;
@@ -68,16 +58,15 @@ ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
     /* Redis before 7.0 can't tell; the default user usually has all
        permissions */
 
-    if (ngx_http_idem_redis_reply_is(reply, "config")
-        || (ngx_http_idem_redis_reply_is(reply, "unknown")
+    if (ngx_strcmp(reply->str, "config") == 0
+        || (ngx_strcmp(reply->str, "unknown") == 0
             && conn->redis->user.len == 0))
     {
         ngx_str_set(&args[0], "CONFIG");
         ngx_str_set(&args[1], "GET");
         ngx_str_set(&args[2], "maxmemory-policy");
 
-        if (ngx_redis_ask(conn,
-                            ngx_http_idem_redis_policy_config, args, 3)
+        if (ngx_redis_ask(conn, ngx_http_idem_redis_policy_config, args, 3)
             == NGX_OK)
         {
             ngx_redis_flush(conn);
@@ -105,14 +94,9 @@ ngx_http_idem_redis_policy_rights(ngx_redis_call_t *call, redisReply *reply)
 
 
 static void
-ngx_http_idem_redis_policy_config(ngx_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    ngx_str_t          policy;
-    ngx_redis_conn_t  *conn;
-
-    conn = call->conn;
-
-    ngx_redis_call_free(call);
+    ngx_str_t  policy;
 
     if (ngx_redis_field(reply, 1, &policy) == NGX_OK) {
         ngx_http_idem_redis_policy(conn->node, &policy);

@@ -63,6 +63,7 @@
 static u_char *ngx_http_idem_redis_record_head(u_char *p,
     ngx_http_idem_op_t *op, ngx_uint_t state, ngx_uint_t reason,
     uint64_t grace);
+static const char *ngx_http_idem_redis_record_form(ngx_str_t *record);
 static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
 static const char *ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op,
     ngx_str_t *record);
@@ -325,7 +326,7 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
 
 /* the fields of a record except for the response and the time that is left */
 
-const char *
+ngx_int_t
 ngx_http_idem_redis_record_peek(ngx_str_t *head,
     ngx_http_idem_found_t *found, uint64_t *grace)
 {
@@ -335,18 +336,14 @@ ngx_http_idem_redis_record_peek(ngx_str_t *head,
 
     ngx_memzero(found, sizeof(ngx_http_idem_found_t));
 
-    if (p[0] != 'i' || p[1] != 'd'
-        || p[NGX_HTTP_IDEM_REDIS_AT_VERSION] + 1
-           < NGX_HTTP_IDEM_REDIS_VERSION
-        || p[NGX_HTTP_IDEM_REDIS_AT_VERSION]
-           > NGX_HTTP_IDEM_REDIS_VERSION + 1
+    if (ngx_http_idem_redis_record_form(head)
         || ngx_http_idem_claim_decode(p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
                                       NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
            != NGX_OK
         || p[NGX_HTTP_IDEM_REDIS_AT_STATE] < NGX_HTTP_IDEM_IN_PROGRESS
         || p[NGX_HTTP_IDEM_REDIS_AT_STATE] > NGX_HTTP_IDEM_UNUSABLE)
     {
-        return "it is not one of ours";
+        return NGX_ERROR;
     }
 
     found->state = p[NGX_HTTP_IDEM_REDIS_AT_STATE];
@@ -356,7 +353,7 @@ ngx_http_idem_redis_record_peek(ngx_str_t *head,
 
     *grace = ngx_http_idem_redis_record_grace(head);
 
-    return NULL;
+    return NGX_OK;
 }
 
 
@@ -377,20 +374,20 @@ static const char *
 ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
 {
     u_char                 *p;
-    ngx_uint_t              reason;
+    ngx_uint_t              state, reason;
     ngx_http_idem_found_t  *found;
 
     p = record->data;
     found = &op->found;
+    state = p[NGX_HTTP_IDEM_REDIS_AT_STATE];
+    reason = NGX_HTTP_IDEM_REASON_NONE;
 
     if (ngx_http_idem_redis_record_other(op, record)) {
         return "it is another one's";
     }
 
-    if (ngx_http_idem_claim_decode(
-                                     p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
-                                     NGX_HTTP_IDEM_CLAIM_LEN,
-                                     &found->claim)
+    if (ngx_http_idem_claim_decode(p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
+                                   NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
         != NGX_OK)
     {
         return "its claim is corrupt";
@@ -402,12 +399,10 @@ ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
     found->response.len = ngx_http_idem_get32(
                                 p + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
 
-    switch (p[NGX_HTTP_IDEM_REDIS_AT_STATE]) {
+    switch (state) {
 
     case NGX_HTTP_IDEM_IN_PROGRESS:
-
-        found->state = NGX_HTTP_IDEM_IN_PROGRESS;
-        return NULL;
+        break;
 
     case NGX_HTTP_IDEM_UNUSABLE:
 
@@ -419,9 +414,7 @@ ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
             return "its reason is corrupt";
         }
 
-        found->state = NGX_HTTP_IDEM_UNUSABLE;
-        found->reason = (ngx_http_idem_reason_e) reason;
-        return NULL;
+        break;
 
     case NGX_HTTP_IDEM_COMPLETED:
 
@@ -429,22 +422,25 @@ ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
             return "its response is missing";
         }
 
-        found->state = NGX_HTTP_IDEM_COMPLETED;
-        return NULL;
+        break;
 
     default:
         return "its state is corrupt";
     }
+
+    found->state = state;
+    found->reason = (ngx_http_idem_reason_e) reason;
+
+    return NULL;
 }
 
 
-/* whether the value is a complete record of a version that can be read */
+/* whether the value begins as a record of a version that can be read */
 
 static const char *
-ngx_http_idem_redis_record_check(ngx_str_t *record)
+ngx_http_idem_redis_record_form(ngx_str_t *record)
 {
-    u_char   *p, version;
-    uint64_t  size;
+    u_char  *p, version;
 
     p = record->data;
 
@@ -466,10 +462,29 @@ ngx_http_idem_redis_record_check(ngx_str_t *record)
         return "it is cut off";
     }
 
-    size = (uint64_t) ngx_http_idem_get32(p
-                                    + NGX_HTTP_IDEM_REDIS_AT_DETAILS)
-           + ngx_http_idem_get32(p
-                                   + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
+    return NULL;
+}
+
+
+/* whether it is complete, too */
+
+static const char *
+ngx_http_idem_redis_record_check(ngx_str_t *record)
+{
+    u_char      *p;
+    uint64_t     size;
+    const char  *wrong;
+
+    wrong = ngx_http_idem_redis_record_form(record);
+
+    if (wrong) {
+        return wrong;
+    }
+
+    p = record->data;
+
+    size = (uint64_t) ngx_http_idem_get32(p + NGX_HTTP_IDEM_REDIS_AT_DETAILS)
+           + ngx_http_idem_get32(p + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
 
     if (size != record->len - NGX_HTTP_IDEM_REDIS_RECORD_LEN) {
         return "its response is cut off";

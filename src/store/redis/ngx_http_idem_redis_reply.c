@@ -35,7 +35,6 @@
 #define NGX_HTTP_IDEM_REDIS_AT_CODE   4
 #define NGX_HTTP_IDEM_REDIS_AT_MORE   5
 
-#define NGX_HTTP_IDEM_REDIS_LOST      '0'
 #define NGX_HTTP_IDEM_REDIS_DONE      '1'
 #define NGX_HTTP_IDEM_REDIS_FOUND     '2'           /* begin                */
 #define NGX_HTTP_IDEM_REDIS_GONE      '3'           /* begin                */
@@ -60,12 +59,12 @@ static ngx_int_t ngx_http_idem_redis_native_found(
     ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
 static ngx_int_t ngx_http_idem_redis_native_written(
     ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
-static ngx_int_t ngx_http_idem_redis_native_released(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_native_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
+static ngx_int_t ngx_http_idem_redis_script_result(
+    ngx_http_idem_redis_call_t *call, u_char code, u_char *p, u_char *last);
 static ngx_int_t ngx_http_idem_redis_script_begun(
     ngx_http_idem_redis_call_t *call, ngx_str_t *head, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op,
@@ -74,8 +73,6 @@ static void ngx_http_idem_redis_found(ngx_http_idem_op_t *op,
     redisReply *record, int64_t life);
 static const char *ngx_http_idem_redis_keep(ngx_http_idem_op_t *op,
     redisReply *value);
-static ngx_int_t ngx_http_idem_redis_keep_part(ngx_pool_t *pool,
-    ngx_str_t *part);
 static void ngx_http_idem_redis_refused(ngx_http_idem_op_t *op,
     redisReply *reply);
 
@@ -84,7 +81,7 @@ ngx_int_t
 ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     redisReply *reply)
 {
-    u_char               code;
+    ngx_int_t            rc;
     ngx_str_t            head;
     redisReply          *first;
     ngx_http_idem_op_t  *op;
@@ -92,7 +89,14 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     op = call->call.data;
 
     if (call->native) {
-        return ngx_http_idem_redis_native_result(call, reply);
+        rc = ngx_http_idem_redis_native_result(call, reply);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+
+        call->script = 1;
+        return NGX_AGAIN;
     }
 
     if (reply->type == REDIS_REPLY_ERROR) {
@@ -116,38 +120,48 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
     head.data = (u_char *) first->str;
     head.len = (size_t) first->len;
 
-    code = head.data[NGX_HTTP_IDEM_REDIS_AT_CODE];
-
     call->call.conn->flags |= ngx_http_idem_redis_has(
-                                  call->upgrade ? NGX_HTTP_IDEM_REDIS_UPGRADE
-                                                : (ngx_uint_t) op->kind);
+                                         ngx_http_idem_redis_script_of(call));
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        return ngx_http_idem_redis_script_begun(call, &head, reply);
+    }
+
+    return ngx_http_idem_redis_script_result(call,
+                             head.data[NGX_HTTP_IDEM_REDIS_AT_CODE],
+                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
+                             head.data + head.len);
+}
+
+
+/* "p" is after the code of the reply */
+
+static ngx_int_t
+ngx_http_idem_redis_script_result(ngx_http_idem_redis_call_t *call,
+    u_char code, u_char *p, u_char *last)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = call->call.data;
 
     switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
-        return ngx_http_idem_redis_script_begun(call, &head, reply);
 
     case NGX_HTTP_IDEM_OP_GET:
     case NGX_HTTP_IDEM_OP_REMOVE:
     case NGX_HTTP_IDEM_OP_LIST:
-        return ngx_http_idem_redis_admin_result(call, code,
-                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
-                             head.data + head.len);
+        return ngx_http_idem_redis_admin_result(call, code, p, last);
 
     case NGX_HTTP_IDEM_OP_LOG:
     case NGX_HTTP_IDEM_OP_EVENTS:
-        return ngx_http_idem_redis_trail_result(call, code,
-                             head.data + NGX_HTTP_IDEM_REDIS_AT_MORE,
-                             head.data + head.len);
+        return ngx_http_idem_redis_trail_result(call, code, p, last);
 
     case NGX_HTTP_IDEM_OP_WATCH:
 
-        if (head.len != NGX_HTTP_IDEM_REDIS_AT_MORE + 8) {
+        if (last - p != 8) {
             return NGX_ERROR;
         }
 
-        op->found.left = (ngx_msec_t) ngx_http_idem_get64(
-                               head.data + NGX_HTTP_IDEM_REDIS_AT_MORE);
+        op->found.left = (ngx_msec_t) ngx_http_idem_get64(p);
         op->result = NGX_HTTP_IDEM_OK;
         return NGX_OK;
 
@@ -180,6 +194,8 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
 }
 
 
+/* NGX_DECLINED: a script has to decide */
+
 static ngx_int_t
 ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
     redisReply *reply)
@@ -194,23 +210,36 @@ ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
-        return ngx_http_idem_redis_native_released(call, reply);
+
+        /* the number of keys that DELIFEQ or DELEX has deleted */
+
+        if (reply->type != REDIS_REPLY_INTEGER) {
+            return NGX_ERROR;
+        }
+
+        /* the record is gone, is marked by a waiter, or has another holder */
+
+        if (reply->integer != 1) {
+            return NGX_DECLINED;
+        }
+
+        op->result = NGX_HTTP_IDEM_OK;
+        return NGX_OK;
     }
 
     if (reply->type == REDIS_REPLY_NIL) {
 
         /* there was no record */
 
-        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-            op->result = NGX_HTTP_IDEM_ACQUIRED;
-            op->abandoned = 0;
-            op->expired = 0;
-
-            return NGX_OK;
+        if (op->kind != NGX_HTTP_IDEM_OP_BEGIN) {
+            return NGX_DECLINED;
         }
 
-        call->script = 1;
-        return NGX_AGAIN;
+        op->result = NGX_HTTP_IDEM_ACQUIRED;
+        op->abandoned = 0;
+        op->expired = 0;
+
+        return NGX_OK;
     }
 
     if (reply->type != REDIS_REPLY_STRING) {
@@ -255,9 +284,7 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
            undone */
 
         call->call.tries--;
-        call->script = 1;
-
-        return NGX_AGAIN;
+        return NGX_DECLINED;
     }
 
     ngx_http_idem_redis_found(op, reply, life);
@@ -298,38 +325,10 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
         call->call.to_free = record->data;
         reply->str = NULL;
 
-    } else {
-        call->script = 1;
+        return NGX_AGAIN;
     }
 
-    return NGX_AGAIN;
-}
-
-
-/* the number of keys that DELIFEQ or DELEX has deleted */
-
-static ngx_int_t
-ngx_http_idem_redis_native_released(ngx_http_idem_redis_call_t *call,
-    redisReply *reply)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = call->call.data;
-
-    if (reply->type != REDIS_REPLY_INTEGER) {
-        return NGX_ERROR;
-    }
-
-    if (reply->integer == 1) {
-        op->result = NGX_HTTP_IDEM_OK;
-        return NGX_OK;
-    }
-
-    /* the record is gone, is marked by a waiter, or has another holder */
-
-    call->script = 1;
-
-    return NGX_AGAIN;
+    return NGX_DECLINED;
 }
 
 
@@ -347,8 +346,6 @@ ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
 
     op = call->call.data;
 
-    call->script = 1;
-
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
         call->call.tries--;
         call->upgrade = ngx_redis_error_is(reply, "WRONGTYPE");
@@ -360,7 +357,7 @@ ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
         call->call.conn->flags |= ngx_http_idem_redis_not(op->kind);
     }
 
-    return NGX_AGAIN;
+    return NGX_DECLINED;
 }
 
 
@@ -494,9 +491,10 @@ ngx_http_idem_redis_script_before(ngx_http_idem_op_t *op, u_char *p,
 
     details->data = p + sizeof(uint64_t);
     details->len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
+    details->data = ngx_pstrdup(op->pool, details);
 
-    if (ngx_http_idem_redis_keep_part(op->pool, details) != NGX_OK) {
-        ngx_str_null(details);
+    if (details->data == NULL) {
+        details->len = 0;
     }
 
     return NGX_OK;
@@ -545,12 +543,11 @@ ngx_http_idem_redis_keep(ngx_http_idem_op_t *op, redisReply *value)
     found = &op->found;
 
     if (value->len < NGX_HTTP_IDEM_REDIS_TAKE) {
-        return (ngx_http_idem_redis_keep_part(op->pool,
-                                              &found->details)
-                != NGX_OK
-                || ngx_http_idem_redis_keep_part(op->pool, &found->response)
-                   != NGX_OK)
-               ? "there is no memory for its response" : NULL;
+        found->details.data = ngx_pstrdup(op->pool, &found->details);
+        found->response.data = ngx_pstrdup(op->pool, &found->response);
+
+        return (found->details.data && found->response.data)
+               ? NULL : "there is no memory for its response";
     }
 
     cln = ngx_pool_cleanup_add(op->pool, 0);
@@ -565,27 +562,6 @@ ngx_http_idem_redis_keep(ngx_http_idem_op_t *op, redisReply *value)
     value->len = 0;
 
     return NULL;
-}
-
-
-static ngx_int_t
-ngx_http_idem_redis_keep_part(ngx_pool_t *pool, ngx_str_t *part)
-{
-    u_char  *p;
-
-    if (part->len == 0) {
-        return NGX_OK;
-    }
-
-    p = ngx_pnalloc(pool, part->len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(p, part->data, part->len);
-    part->data = p;
-
-    return NGX_OK;
 }
 
 
@@ -616,7 +592,7 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 
     op->error = (char *) p;
 
-    last = p + sizeof(text) - 1;
+    last = p + sizeof(text);
 
     p = ngx_slprintf(p, last, "%s",
         ngx_redis_error_is(reply, "WRONGTYPE")
@@ -634,8 +610,7 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
             ? "the server is of a cluster, and there is no \"cluster on\": "
         : "");
 
-    p = ngx_redis_error_text(p, last, reply);
-    *p = '\0';
+    (void) ngx_redis_error_text(p, last, reply);
 
     if (ngx_redis_error_is(reply, "WRONGTYPE")) {
         op->bad_record = 1;

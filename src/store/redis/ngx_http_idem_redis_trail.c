@@ -25,7 +25,6 @@
 
 
 #define NGX_HTTP_IDEM_REDIS_TRAIL_ID    41          /* "<ms>-<n>"           */
-#define NGX_HTTP_IDEM_REDIS_TRAIL_NAME  "events"
 
 
 static u_char *ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name,
@@ -39,13 +38,7 @@ static ngx_int_t ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op,
 size_t
 ngx_http_idem_redis_trail_key(ngx_http_idem_redis_t *redis, u_char *key)
 {
-    u_char  *p;
-
-    p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
-    p = ngx_cpymem(p, NGX_HTTP_IDEM_REDIS_TRAIL_NAME,
-                   sizeof(NGX_HTTP_IDEM_REDIS_TRAIL_NAME) - 1);
-
-    return p - key;
+    return ngx_sprintf(key, "%Vevents", &redis->prefix) - key;
 }
 
 
@@ -154,8 +147,7 @@ ngx_int_t
 ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
     u_char code, u_char *p, u_char *last)
 {
-    size_t                  len;
-    u_char                 *id;
+    ngx_str_t               id;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_trail_t  *t;
 
@@ -172,32 +164,33 @@ ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
         return NGX_ERROR;
     }
 
-    len = ((size_t) p[0] << 8) + p[1];
-    p += 2;
+    id.len = ngx_http_idem_get16(p);
+    id.data = p + 2;
 
-    if (len > NGX_HTTP_IDEM_REDIS_TRAIL_ID || (size_t) (last - p) < len + 4) {
+    if (id.len > NGX_HTTP_IDEM_REDIS_TRAIL_ID
+        || (size_t) (last - id.data) < id.len + 4)
+    {
         return NGX_ERROR;
     }
 
-    if (len) {
-        id = ngx_pnalloc(op->pool, len);
+    p = id.data + id.len;
 
-        if (id == NULL) {
+    if (id.len) {
+        id.data = ngx_pstrdup(op->pool, &id);
+
+        if (id.data == NULL) {
             op->result = NGX_HTTP_IDEM_ERROR;
             op->error = "no memory for events";
             return NGX_OK;
         }
 
-        ngx_memcpy(id, p, len);
-
-        t->cursor.data = id;
-        t->cursor.len = len;
+        t->cursor = id;
     }
 
     t->more = (code == '1');
-    t->matched = ngx_http_idem_get32(p + len);
+    t->matched = ngx_http_idem_get32(p);
 
-    return ngx_http_idem_redis_trail_found(op, p + len + 4, last);
+    return ngx_http_idem_redis_trail_found(op, p + 4, last);
 }
 
 
@@ -205,8 +198,7 @@ static ngx_int_t
 ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op, u_char *p,
     u_char *last)
 {
-    size_t      len;
-    ngx_str_t  *line;
+    ngx_str_t  text, *line;
 
     while (p < last) {
 
@@ -214,17 +206,18 @@ ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op, u_char *p,
             return NGX_ERROR;
         }
 
-        len = ngx_http_idem_get32(p);
-        p += 4;
+        text.len = ngx_http_idem_get32(p);
+        text.data = p + 4;
 
-        if ((size_t) (last - p) < len) {
+        if ((size_t) (last - text.data) < text.len) {
             return NGX_ERROR;
         }
 
         line = ngx_array_push(&op->trail->found);
 
         if (line) {
-            line->data = ngx_pnalloc(op->pool, len);
+            line->len = text.len;
+            line->data = ngx_pstrdup(op->pool, &text);
         }
 
         if (line == NULL || line->data == NULL) {
@@ -233,10 +226,7 @@ ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op, u_char *p,
             return NGX_OK;
         }
 
-        ngx_memcpy(line->data, p, len);
-        line->len = len;
-
-        p += len;
+        p = text.data + text.len;
     }
 
     return NGX_OK;
