@@ -78,21 +78,9 @@ ngx_http_idem_canon_scalar(ngx_http_idem_canon_t *c, u_char tag,
 
 
 ngx_int_t
-ngx_http_idem_canon_close(ngx_http_idem_canon_t *c, u_char tag,
-    size_t base, ngx_uint_t unit, ngx_uint_t sort)
+ngx_http_idem_canon_close(ngx_http_idem_canon_t *c, u_char tag, size_t base)
 {
-    size_t     n;
-    ngx_int_t  rc;
-
-    if (sort) {
-        rc = ngx_http_idem_canon_close_start(c, tag, base, unit);
-
-        while (rc == NGX_AGAIN) {
-            rc = ngx_http_idem_canon_close_step(c, NGX_MAX_SIZE_T_VALUE);
-        }
-
-        return rc;
-    }
+    size_t  n;
 
     /* in the order in which they lie: the content is one piece, as a scalar */
 
