@@ -137,6 +137,35 @@ ngx_http_idem_canon_skip(const u_char *p, ngx_uint_t unit)
 }
 
 
+/* by their bytes; of two that begin alike the shorter one comes first */
+
+static ngx_inline int
+ngx_http_idem_canon_cmp(const u_char *p1, size_t n1, const u_char *p2,
+    size_t n2)
+{
+    int  rc;
+
+    rc = ngx_min(n1, n2) ? ngx_memcmp(p1, p2, ngx_min(n1, n2)) : 0;
+
+    return rc ? rc : (n1 < n2) ? -1 : (n1 > n2);
+}
+
+
+/* the value of a hexadecimal digit, or -1 */
+
+static ngx_inline int
+ngx_http_idem_canon_hex(u_char ch)
+{
+    if (ch >= '0' && ch <= '9') {
+        return ch - '0';
+    }
+
+    ch |= 0x20;
+
+    return (ch >= 'a' && ch <= 'f') ? ch - 'a' + 10 : -1;
+}
+
+
 /* The SHA-256 of the n pieces in a row, which the caller keeps apart. */
 
 void ngx_http_idem_canon_digest(const ngx_str_t *piece, ngx_uint_t n,

@@ -11,6 +11,7 @@
  */
 
 
+#include "ngx_http_idem_number.h"
 #include "canonical/ngx_http_idem_form.h"
 
 
@@ -150,26 +151,21 @@ ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch)
 static ngx_int_t
 ngx_http_idem_form_escape(ngx_http_idem_form_t *f, u_char ch)
 {
-    if (ch >= '0' && ch <= '9') {
-        ch -= '0';
+    int  digit;
 
-    } else {
-        ch |= 0x20;
+    digit = ngx_http_idem_canon_hex(ch);
 
-        if (ch < 'a' || ch > 'f') {
-            return NGX_DECLINED;
-        }
-
-        ch = (u_char) (ch - 'a' + 10);
+    if (digit < 0) {
+        return NGX_DECLINED;
     }
 
     if (f->state == NGX_HTTP_IDEM_FORM_PERCENT) {
-        f->digit = ch;
+        f->digit = (u_char) digit;
         f->state = NGX_HTTP_IDEM_FORM_DIGIT;
         return NGX_OK;
     }
 
-    f->text[f->len++] = (u_char) (f->digit << 4 | ch);
+    f->text[f->len++] = (u_char) (f->digit << 4 | digit);
     f->state = NGX_HTTP_IDEM_FORM_PLAIN;
 
     return NGX_OK;
@@ -363,10 +359,7 @@ ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
         return rc;
     }
 
-    nothing[0] = (u_char) (f->nothing >> 24);
-    nothing[1] = (u_char) (f->nothing >> 16);
-    nothing[2] = (u_char) (f->nothing >> 8);
-    nothing[3] = (u_char) f->nothing;
+    ngx_http_idem_put32(nothing, f->nothing);
 
     ngx_str_set(&piece[0], "form");
     piece[1].data = nothing;
