@@ -93,7 +93,7 @@ ngx_http_idem_json_feed(ngx_http_idem_json_t *j, const u_char *p, size_t len)
 ngx_int_t
 ngx_http_idem_json_flush(ngx_http_idem_json_t *j)
 {
-    if (j->rc != NGX_OK) {
+    if (j->rc != NGX_OK || j->type->flush == NULL) {
         return j->rc;
     }
 
@@ -154,7 +154,7 @@ ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p, size_t len)
 {
     ngx_uint_t  large;
 
-    if (ngx_http_idem_json_flush(j) != NGX_OK) {
+    if (j->type->cut == NULL || ngx_http_idem_json_flush(j) != NGX_OK) {
         return len;
     }
 

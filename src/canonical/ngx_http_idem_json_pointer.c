@@ -105,6 +105,7 @@ ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
     t->pointer = pointer;
     t->n = n;
     t->reached = NULL;
+    t->inside = 0;
 
     for (i = 0; i < n; i++) {
 
@@ -162,6 +163,10 @@ ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
         {
             t->reached[i] = depth;
         }
+
+        if (!t->inside && ngx_http_idem_json_track_at(t, i, depth)) {
+            t->inside = depth;
+        }
     }
 }
 
@@ -178,18 +183,17 @@ ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
 
 
 ngx_uint_t
-ngx_http_idem_json_track_any(
-    const ngx_http_idem_json_track_t *t, ngx_uint_t depth)
+ngx_http_idem_json_track_find(const ngx_http_idem_json_track_t *t,
+    const u_char *p, size_t len)
 {
     ngx_uint_t  i;
 
-    if (t->reached == NULL) {
-        return 0;
-    }
-
     for (i = 0; i < t->n; i++) {
-        if (ngx_http_idem_json_track_at(t, i, depth)) {
-            return 1;
+        if (t->pointer[i].len == len
+            && ngx_memcmp(t->pointer[i].data, p, len) == 0
+            && !ngx_http_idem_json_is_pointer(&t->pointer[i]))
+        {
+            return i + 1;
         }
     }
 
