@@ -24,13 +24,8 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-typedef void *(*ngx_http_idem_alloc_pt)(
-    ngx_http_idem_records_t *z, ngx_uint_t kind);
-
-
-static ngx_http_idem_chunk_t *ngx_http_idem_chunks_alloc(
-    ngx_http_idem_records_t *z, size_t size, size_t *bytes,
-    ngx_http_idem_alloc_pt alloc);
+static ngx_http_idem_chunk_t *ngx_http_idem_details_chunks(
+    ngx_http_idem_records_t *z, size_t size);
 static void ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
 static void *ngx_http_idem_details_alloc(
@@ -358,7 +353,6 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
 {
     size_t                    size, left, n;
     u_char                   *p;
-    ngx_queue_t              *head;
     ngx_http_idem_chunk_t    *chunk;
     ngx_http_idem_details_t  *d;
 
@@ -388,8 +382,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         return;
     }
 
-    chunk = ngx_http_idem_chunks_alloc(z, size, &z->zone->details_bytes,
-                                       ngx_http_idem_details_alloc);
+    chunk = ngx_http_idem_details_chunks(z, size);
     if (chunk == NULL) {
         return;
     }
@@ -419,17 +412,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         ngx_memcpy(chunk->data, p, n);
     }
 
-    /* the queue is consistent from head to tail at any time */
-
-    head = &z->zone->details;
-
-    d->queue.prev = head->prev;
-    d->queue.next = head;
-
-    ngx_http_idem_zone_barrier();
-
-    head->prev->next = &d->queue;
-    head->prev = &d->queue;
+    ngx_http_idem_zone_append(&z->zone->details, &d->queue);
 
     ngx_http_idem_zone_barrier();
 
@@ -552,11 +535,10 @@ ngx_http_idem_chunk_size(size_t size)
 }
 
 
-/* allocates chunks for "size" bytes; NULL: there is no room */
+/* allocates chunks for "size" bytes of details; NULL: there is no room */
 
 static ngx_http_idem_chunk_t *
-ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
-    size_t size, size_t *bytes, ngx_http_idem_alloc_pt alloc)
+ngx_http_idem_details_chunks(ngx_http_idem_records_t *z, size_t size)
 {
     size_t                  left, n;
     ngx_http_idem_chunk_t  *chunk, *first, **last;
@@ -567,10 +549,11 @@ ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
     for (left = size; left; /* void */ ) {
         n = ngx_http_idem_chunk_size(left);
 
-        chunk = alloc(z, ngx_http_idem_arena_kind(n));
+        chunk = ngx_http_idem_details_alloc(z, ngx_http_idem_arena_kind(n));
 
         if (chunk == NULL) {
-            ngx_http_idem_chunks_free(z, first, size, bytes);
+            ngx_http_idem_chunks_free(z, first, size,
+                                      &z->zone->details_bytes);
             return NULL;
         }
 
@@ -578,7 +561,7 @@ ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
         *last = chunk;
         last = &chunk->next;
 
-        *bytes += n;
+        z->zone->details_bytes += n;
 
         n -= NGX_HTTP_IDEM_CHUNK_HEAD;
         left -= ngx_min(n, left);

@@ -250,24 +250,21 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 }
 
 
-/*
- * The queue is consistent from head to tail at any time, so a repair can keep
- * its order.
- */
-
 void
 ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item)
 {
-    ngx_queue_t  *q, *head;
-
-    q = &item->completed;
-    head = &z->zone->completed;
-
-    if (q->next) {
-        ngx_queue_remove(q);
+    if (item->completed.next) {
+        ngx_queue_remove(&item->completed);
     }
 
+    ngx_http_idem_zone_append(&z->zone->completed, &item->completed);
+}
+
+
+void
+ngx_http_idem_zone_append(ngx_queue_t *head, ngx_queue_t *q)
+{
     q->prev = head->prev;
     q->next = head;
 
@@ -455,7 +452,6 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
     ngx_http_idem_item_t *item)
 {
     size_t                    len;
-    ngx_msec_t                over;
     ngx_http_idem_noted_t    *noted;
     ngx_http_idem_details_t  *d;
 
@@ -469,22 +465,12 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
     ngx_memcpy(noted->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
     noted->time = item->claim.time;
-    noted->ttl = 0;
+    noted->ttl = (item->state == NGX_HTTP_IDEM_IN_PROGRESS) ? 0
+                                                            : item->u.ttl;
+    noted->ago = ngx_current_msec
+                 - (ngx_http_idem_zone_leased(item) ? item->expires
+                                                    : item->until);
     noted->len = 0;
-
-    over = item->expires;
-
-    if (item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        noted->ttl = item->u.ttl;
-
-        /* otherwise "until" is the end of a lease */
-
-        if (item->reason != NGX_HTTP_IDEM_REASON_UNKNOWN || item->hold) {
-            over = item->until;
-        }
-    }
-
-    noted->ago = ngx_current_msec - over;
 
     d = item->details;
 
