@@ -65,6 +65,34 @@ typedef struct {
 } ngx_http_idem_canon_mem_t;
 
 
+/* zeroed */
+
+static ngx_inline void *
+ngx_http_idem_canon_calloc(const ngx_http_idem_canon_mem_t *mem, size_t size)
+{
+    void  *p;
+
+    p = mem->alloc(mem->data, size);
+
+    if (p) {
+        ngx_memzero(p, size);
+    }
+
+    return p;
+}
+
+
+/* of NULL nothing is freed */
+
+static ngx_inline void
+ngx_http_idem_canon_free(const ngx_http_idem_canon_mem_t *mem, void *p)
+{
+    if (p) {
+        mem->free(mem->data, p);
+    }
+}
+
+
 typedef struct ngx_http_idem_canon_close_s  ngx_http_idem_canon_close_t;
 
 

@@ -236,9 +236,7 @@ ngx_http_idem_canon_order(ngx_http_idem_canon_t *c, size_t size)
         return NGX_OK;
     }
 
-    if (c->order) {
-        c->mem.free(c->mem.data, c->order);
-    }
+    ngx_http_idem_canon_free(&c->mem, c->order);
 
     c->norder = ngx_max(size, NGX_HTTP_IDEM_CANON_ORDER_MIN);
     c->order = c->mem.alloc(c->mem.data, c->norder * sizeof(uint32_t));

@@ -28,7 +28,6 @@ typedef enum {
 struct ngx_http_idem_form_s {
     const ngx_http_idem_form_options_t  *options;
 
-    ngx_http_idem_canon_mem_t     mem;
     ngx_http_idem_canon_t         canon;
     ngx_int_t                     rc;
     size_t                        left;            /* of the size limit   */
@@ -46,7 +45,6 @@ struct ngx_http_idem_form_s {
     uint32_t                      nothing;         /* fields of no byte   */
     unsigned                      value:1;  /* behind the "="      */
     unsigned                      excluded:1;
-    unsigned                      empty:1;         /* no byte came        */
     unsigned                      closing:1;       /* no byte will come   */
     unsigned                      closed:1;
 };
@@ -66,17 +64,13 @@ ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options,
 {
     ngx_http_idem_form_t  *f;
 
-    f = mem->alloc(mem->data, sizeof(ngx_http_idem_form_t));
+    f = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_form_t));
     if (f == NULL) {
         return NULL;
     }
 
-    ngx_memzero(f, sizeof(ngx_http_idem_form_t));
-
     f->options = options;
-    f->mem = *mem;
     f->left = options->size;
-    f->empty = 1;
 
     ngx_http_idem_canon_init(&f->canon, mem);
 
@@ -99,12 +93,11 @@ ngx_http_idem_form_feed(ngx_http_idem_form_t *f, const u_char *p, size_t len)
     }
 
     f->left -= len;
-    f->empty = 0;
 
     /* what is read is no longer than what it is read from */
 
-    f->rc = ngx_http_idem_canon_grow(&f->mem, &f->text, f->len, &f->size,
-                                     len);
+    f->rc = ngx_http_idem_canon_grow(&f->canon.mem, &f->text, f->len,
+                                     &f->size, len);
 
     for (last = p + len; p < last && f->rc == NGX_OK; p++) {
         f->rc = ngx_http_idem_form_byte(f, *p);
@@ -220,7 +213,7 @@ ngx_http_idem_form_group(ngx_http_idem_form_t *f)
 {
     u_char  *p, *last, *close, *group, *dst;
 
-    if (ngx_http_idem_canon_grow(&f->mem, &f->text, f->len, &f->size,
+    if (ngx_http_idem_canon_grow(&f->canon.mem, &f->text, f->len, &f->size,
                                  f->len)
         != NGX_OK)
     {
@@ -321,7 +314,7 @@ ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
 
         /* an empty body has no field; "&" has two, of no byte */
 
-        if (!f->empty) {
+        if (f->left < f->options->size) {
             f->rc = ngx_http_idem_form_field(f);
             if (f->rc != NGX_OK) {
                 return f->rc;
@@ -378,13 +371,10 @@ ngx_http_idem_form_destroy(ngx_http_idem_form_t *f)
 {
     ngx_http_idem_canon_mem_t  mem;
 
-    mem = f->mem;
+    mem = f->canon.mem;
 
     ngx_http_idem_canon_destroy(&f->canon);
-
-    if (f->text) {
-        mem.free(mem.data, f->text);
-    }
+    ngx_http_idem_canon_free(&mem, f->text);
 
     mem.free(mem.data, f);
 }

@@ -16,7 +16,6 @@
 
 struct ngx_http_idem_json_s {
     ngx_http_idem_json_walk_t           walk;
-    ngx_http_idem_canon_mem_t           mem;
     ngx_int_t                           rc;
     size_t                              left;       /* of the size limit  */
 
@@ -47,14 +46,11 @@ ngx_http_idem_json_create(const ngx_http_idem_json_options_t *options,
 {
     ngx_http_idem_json_t  *j;
 
-    j = mem->alloc(mem->data, sizeof(ngx_http_idem_json_t));
+    j = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_json_t));
     if (j == NULL) {
         return NULL;
     }
 
-    ngx_memzero(j, sizeof(ngx_http_idem_json_t));
-
-    j->mem = *mem;
     j->left = options->size;
     j->type = ngx_http_idem_json_parser;
 
@@ -211,7 +207,7 @@ ngx_http_idem_json_destroy(ngx_http_idem_json_t *j)
 {
     ngx_http_idem_canon_mem_t  mem;
 
-    mem = j->mem;
+    mem = j->walk.canon.mem;
 
     if (j->parser) {
         j->type->destroy(j->parser);

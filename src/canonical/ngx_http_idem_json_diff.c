@@ -32,7 +32,8 @@ typedef struct {
 } ngx_http_idem_json_reader_t;
 
 
-static ngx_int_t ngx_http_idem_json_check(const ngx_str_t *list);
+static ngx_int_t ngx_http_idem_json_check(
+    ngx_http_idem_json_reader_t *r, const ngx_str_t *list);
 static ngx_int_t ngx_http_idem_json_open(
     ngx_http_idem_json_reader_t *r, const ngx_str_t *list);
 static ngx_int_t ngx_http_idem_json_read(ngx_http_idem_json_reader_t *r);
@@ -55,19 +56,13 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
 
     *more = 0;
 
-    if (ngx_http_idem_json_check(one) != NGX_OK
-        || ngx_http_idem_json_check(two) != NGX_OK
+    if (ngx_http_idem_json_check(&r1, one) != NGX_OK
+        || ngx_http_idem_json_check(&r2, two) != NGX_OK
         || ngx_memcmp(one->data + NGX_HTTP_IDEM_JSON_PATHS_ID,
                       two->data + NGX_HTTP_IDEM_JSON_PATHS_ID,
                       NGX_HTTP_IDEM_JSON_PATHS_HEAD
                       - NGX_HTTP_IDEM_JSON_PATHS_ID)
            != 0)
-    {
-        return NGX_DECLINED;
-    }
-
-    if (ngx_http_idem_json_open(&r1, one) != NGX_OK
-        || ngx_http_idem_json_open(&r2, two) != NGX_OK)
     {
         return NGX_DECLINED;
     }
@@ -124,38 +119,42 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
 }
 
 
-/* all of a list: entries in order, as many as it says, and nothing behind */
+/*
+ * All of a list: entries in order, as many as it says, and nothing behind.
+ * The reader is then before the first of them.
+ */
 
 static ngx_int_t
-ngx_http_idem_json_check(const ngx_str_t *list)
+ngx_http_idem_json_check(ngx_http_idem_json_reader_t *r,
+    const ngx_str_t *list)
 {
-    ngx_int_t                    rc;
-    ngx_str_t                    path;
-    ngx_http_idem_json_reader_t  r;
+    ngx_int_t  rc;
+    ngx_str_t  path;
 
-    if (ngx_http_idem_json_open(&r, list) != NGX_OK) {
+    if (ngx_http_idem_json_open(r, list) != NGX_OK) {
         return NGX_DECLINED;
     }
 
     ngx_str_null(&path);
 
     for ( ;; ) {
-        rc = ngx_http_idem_json_read(&r);
+        rc = ngx_http_idem_json_read(r);
 
         if (rc == NGX_DONE) {
-            return (r.p == r.last) ? NGX_OK : NGX_DECLINED;
+            return (r->p == r->last) ? ngx_http_idem_json_open(r, list)
+                                     : NGX_DECLINED;
         }
 
         if (rc != NGX_OK
-            || (r.path.len && r.path.data[0] != '/')
+            || (r->path.len && r->path.data[0] != '/')
             || ngx_http_idem_canon_cmp(path.data, path.len,
-                                       r.path.data, r.path.len)
+                                       r->path.data, r->path.len)
                > 0)
         {
             return NGX_DECLINED;
         }
 
-        path = r.path;
+        path = r->path;
     }
 }
 

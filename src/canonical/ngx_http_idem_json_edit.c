@@ -13,11 +13,6 @@
 #include "canonical/ngx_http_idem_json_edit.h"
 
 
-/* comma, quotes and colon of a member, and a name that is all escapes */
-#define ngx_http_idem_json_edit_member(s)                                     \
-    (sizeof(",\"\":") - 1 + 6 * (s)->name.len + (s)->value.len)
-
-
 static ngx_uint_t ngx_http_idem_json_edit_skipped(
     ngx_http_idem_json_edit_t *e);
 static void ngx_http_idem_json_edit_comma(ngx_http_idem_json_edit_t *e);
@@ -52,7 +47,10 @@ ngx_http_idem_json_edit_size(const ngx_str_t *text,
     size = text->len;
 
     for (i = 0; i < nset; i++) {
-        size += ngx_http_idem_json_edit_member(&set[i]);
+        /* a name may be all escapes */
+
+        size += sizeof(",\"\":") - 1 + 6 * set[i].name.len
+                + set[i].value.len;
     }
 
     return size;

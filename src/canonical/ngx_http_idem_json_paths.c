@@ -48,16 +48,6 @@ ngx_http_idem_json_paths_init(ngx_http_idem_json_paths_t *pp,
 
 
 void
-ngx_http_idem_json_paths_destroy(ngx_http_idem_json_paths_t *pp)
-{
-    if (pp->buf) {
-        pp->mem.free(pp->mem.data, pp->buf);
-        pp->buf = NULL;
-    }
-}
-
-
-void
 ngx_http_idem_json_paths_name(ngx_http_idem_json_paths_t *pp,
     size_t parent, const u_char *p, size_t len)
 {

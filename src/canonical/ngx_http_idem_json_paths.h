@@ -75,10 +75,11 @@ typedef struct {
 } ngx_http_idem_json_paths_t;
 
 
+/* "buf" is to be freed */
+
 void ngx_http_idem_json_paths_init(ngx_http_idem_json_paths_t *pp,
     const ngx_http_idem_json_options_t *options,
     const ngx_http_idem_canon_mem_t *mem);
-void ngx_http_idem_json_paths_destroy(ngx_http_idem_json_paths_t *pp);
 
 /* the path becomes that of a child of the one that was "parent" long; the name
    of an element are the digits of its place */

@@ -99,7 +99,6 @@ ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
     const ngx_str_t *pointer, ngx_uint_t n,
     const ngx_http_idem_canon_mem_t *mem)
 {
-    size_t      size;
     ngx_uint_t  i;
 
     t->pointer = pointer;
@@ -109,33 +108,15 @@ ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
 
     for (i = 0; i < n; i++) {
 
-        if (!ngx_http_idem_json_is_pointer(&pointer[i])) {
-            continue;
+        if (ngx_http_idem_json_is_pointer(&pointer[i])) {
+            t->reached = ngx_http_idem_canon_calloc(mem,
+                                                    n * sizeof(ngx_uint_t));
+
+            return t->reached ? NGX_OK : NGX_ERROR;
         }
-
-        size = n * sizeof(ngx_uint_t);
-
-        t->reached = mem->alloc(mem->data, size);
-        if (t->reached == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(t->reached, size);
-        break;
     }
 
     return NGX_OK;
-}
-
-
-void
-ngx_http_idem_json_track_destroy(ngx_http_idem_json_track_t *t,
-    const ngx_http_idem_canon_mem_t *mem)
-{
-    if (t->reached) {
-        mem->free(mem->data, t->reached);
-        t->reached = NULL;
-    }
 }
 
 

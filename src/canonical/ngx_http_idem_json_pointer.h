@@ -42,11 +42,10 @@ typedef struct {
 /* whether "~" stands before 0 and 1 only */
 ngx_uint_t ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer);
 
+/* "reached" is to be freed */
 ngx_int_t ngx_http_idem_json_track_init(
     ngx_http_idem_json_track_t *t, const ngx_str_t *pointer,
     ngx_uint_t n, const ngx_http_idem_canon_mem_t *mem);
-void ngx_http_idem_json_track_destroy(ngx_http_idem_json_track_t *t,
-    const ngx_http_idem_canon_mem_t *mem);
 
 /* the place of a name in the list, counted from 1, or 0 */
 ngx_uint_t ngx_http_idem_json_track_find(const ngx_http_idem_json_track_t *t,

@@ -152,19 +152,17 @@ ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
     ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
     ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
 
-    ngx_http_idem_json_track_destroy(&w->pointers, mem);
-    ngx_http_idem_json_track_destroy(&w->excluded, mem);
-    ngx_http_idem_json_track_destroy(&w->included, mem);
-    ngx_http_idem_json_track_destroy(&w->redacted, mem);
+    ngx_http_idem_canon_free(mem, w->pointers.reached);
+    ngx_http_idem_canon_free(mem, w->excluded.reached);
+    ngx_http_idem_canon_free(mem, w->included.reached);
+    ngx_http_idem_canon_free(mem, w->redacted.reached);
 
     if (w->paths) {
-        ngx_http_idem_json_paths_destroy(w->paths);
-        mem->free(mem->data, w->paths);
+        ngx_http_idem_canon_free(mem, w->paths->buf);
+        ngx_http_idem_canon_free(mem, w->paths);
     }
 
-    if (w->frames) {
-        mem->free(mem->data, w->frames);
-    }
+    ngx_http_idem_canon_free(mem, w->frames);
 
     ngx_http_idem_canon_destroy(&w->canon);
 }
@@ -366,25 +364,23 @@ int
 ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
-    ngx_str_t   *names, *name;
+    ngx_str_t   *names;
     ngx_uint_t   i;
 
     if (w->depth == 1 && w->wanted) {
 
+        /* a name may be in the list more than once */
+
         names = w->options->wanted;
-        name = &names[w->wanted - 1];
 
         for (i = w->wanted - 1; i < w->options->nwanted; i++) {
 
-            if (names[i].len != name->len
-                || ngx_memcmp(names[i].data, name->data, name->len) != 0)
-            {
-                continue;
-            }
-
-            if (ngx_http_idem_json_keep(w, &w->members[i], kind, base,
-                                        p, len)
-                != NGX_OK)
+            if (ngx_http_idem_json_track_find(&w->pointers, names[i].data,
+                                              names[i].len)
+                == w->wanted
+                && ngx_http_idem_json_keep(w, &w->members[i], kind, base,
+                                           p, len)
+                   != NGX_OK)
             {
                 return ngx_http_idem_json_stop(w, NGX_ERROR);
             }

@@ -120,12 +120,10 @@ ngx_http_idem_yajl_create(const ngx_http_idem_json_events_t *events,
 {
     ngx_http_idem_yajl_t  *y;
 
-    y = mem->alloc(mem->data, sizeof(ngx_http_idem_yajl_t));
+    y = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_yajl_t));
     if (y == NULL) {
         return NULL;
     }
-
-    ngx_memzero(y, sizeof(ngx_http_idem_yajl_t));
 
     y->events = events;
     y->data = data;
@@ -336,9 +334,7 @@ ngx_http_idem_yajl_destroy(void *parser)
                                           head.queue));
     }
 
-    if (y->held) {
-        mem.free(mem.data, y->held);
-    }
+    ngx_http_idem_canon_free(&mem, y->held);
 
     mem.free(mem.data, y);
 }

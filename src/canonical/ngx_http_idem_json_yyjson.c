@@ -582,11 +582,8 @@ ngx_http_idem_yyjson_value(ngx_http_idem_yyjson_t *y, yyjson_val *v)
                                  (u_char *) yyjson_get_str(v),
                                  yyjson_get_len(v));
 
-    case YYJSON_TYPE_ARR:
-        return ngx_http_idem_yyjson_open(y, v, 0);
-
-    default: /* YYJSON_TYPE_OBJ */
-        return ngx_http_idem_yyjson_open(y, v, 1);
+    default: /* YYJSON_TYPE_ARR, YYJSON_TYPE_OBJ */
+        return ngx_http_idem_yyjson_open(y, v, yyjson_is_obj(v));
     }
 }
 
@@ -628,13 +625,8 @@ ngx_http_idem_yyjson_destroy(void *parser)
 
     yyjson_doc_free(y->doc);
 
-    if (y->fed) {
-        mem.free(mem.data, y->fed);
-    }
-
-    if (y->piece) {
-        mem.free(mem.data, y->piece);
-    }
+    ngx_http_idem_canon_free(&mem, y->fed);
+    ngx_http_idem_canon_free(&mem, y->piece);
 
     mem.free(mem.data, y);
 }
@@ -670,9 +662,5 @@ ngx_http_idem_yyjson_realloc(void *data, void *p, size_t old, size_t size)
 static void
 ngx_http_idem_yyjson_free(void *data, void *p)
 {
-    ngx_http_idem_canon_mem_t *mem = data;
-
-    if (p) {
-        mem->free(mem->data, p);
-    }
+    ngx_http_idem_canon_free(data, p);
 }

@@ -227,21 +227,12 @@ ngx_http_idem_multipart_valid(const ngx_str_t *boundary)
     for (i = 0; i < boundary->len; i++) {
         c = boundary->data[i];
 
-        if ((c >= '0' && c <= '9')
-            || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        if (!((c >= '0' && c <= '9')
+              || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
+              || (c && ngx_strchr("'()+_,-./:=? ", c))))
         {
-            continue;
+            return 0;
         }
-
-        switch (c) {
-
-        case '\'': case '(': case ')': case '+': case '_': case ',':
-        case '-': case '.': case '/': case ':': case '=': case '?':
-        case ' ':
-            continue;
-        }
-
-        return 0;
     }
 
     return 1;

@@ -323,25 +323,21 @@ ngx_http_idem_url_stripped(const ngx_str_t *arg, const ngx_str_t *strip,
     ngx_uint_t nstrip)
 {
     size_t      len, n;
-    ngx_uint_t  i;
+    ngx_uint_t  i, beginning;
 
     n = ngx_http_idem_url_name(arg);
 
     for (i = 0; i < nstrip; i++) {
         len = strip[i].len;
+        beginning = (len && strip[i].data[len - 1] == '*');
 
-        if (len && strip[i].data[len - 1] == '*') {
-
-            if (n >= len - 1
-                && ngx_strncmp(arg->data, strip[i].data, len - 1) == 0)
-            {
-                return 1;
-            }
-
-            continue;
+        if (beginning) {
+            len--;
         }
 
-        if (n == len && ngx_strncmp(arg->data, strip[i].data, len) == 0) {
+        if ((n == len || (beginning && n > len))
+            && ngx_strncmp(arg->data, strip[i].data, len) == 0)
+        {
             return 1;
         }
     }
