@@ -131,6 +131,8 @@ ngx_slab_alloc(ngx_slab_pool_t *pool, size_t size)
     return mem + SIZE - size;
 }
 
+void *ngx_slab_calloc(ngx_slab_pool_t *pool, size_t size) { return NULL; }
+
 /* only what is done with the lock is done step by step */
 
 void

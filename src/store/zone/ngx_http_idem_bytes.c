@@ -28,17 +28,11 @@ static ngx_http_idem_chunk_t *ngx_http_idem_details_chunks(
     ngx_http_idem_records_t *z, size_t size);
 static void ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
-static void *ngx_http_idem_details_alloc(
-    ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_int_t ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size);
 static void ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p,
     size_t n);
-static void ngx_http_idem_read_start(ngx_http_idem_item_t *item,
-    ngx_http_idem_copy_t *copy);
-static ngx_int_t ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
-    ngx_http_idem_copy_t *copy, size_t piece);
 
 
 ngx_int_t
@@ -248,18 +242,24 @@ ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
 {
     ngx_http_idem_copy_t  copy;
 
+    ngx_memzero(&copy, sizeof(ngx_http_idem_copy_t));
+
     copy.out = p;
 
-    ngx_http_idem_read_start(item, &copy);
-
-    return ngx_http_idem_read_piece(z, &copy, NGX_MAX_SIZE_T_VALUE);
+    return ngx_http_idem_zone_read_piece(z, item, &copy,
+                                         NGX_MAX_SIZE_T_VALUE);
 }
 
+
+/* checks every pointer, whatever may have corrupted it */
 
 ngx_int_t
 ngx_http_idem_zone_read_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, size_t piece)
 {
+    size_t                  n, done;
+    ngx_http_idem_chunk_t  *chunk;
+
     if (!ngx_http_idem_zone_copy_valid(item, copy)) {
         copy->first = item->chunks;
         copy->size = item->size;
@@ -267,53 +267,12 @@ ngx_http_idem_zone_read_piece(ngx_http_idem_records_t *z,
 
         ngx_memcpy(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-        ngx_http_idem_read_start(item, copy);
+        n = ngx_min((size_t) item->size, NGX_HTTP_IDEM_ITEM_ROOM);
+
+        copy->out = ngx_cpymem(copy->out, item->data, n);
+        copy->left = item->size - n;
+        copy->chunk = item->chunks;
     }
-
-    return ngx_http_idem_read_piece(z, copy, piece);
-}
-
-
-/*
- * The chunks of a completed record never change, and a token is committed
- * only once: with the same token it is the same response.
- */
-
-ngx_uint_t
-ngx_http_idem_zone_copy_valid(ngx_http_idem_item_t *item,
-    ngx_http_idem_copy_t *copy)
-{
-    return item->state == NGX_HTTP_IDEM_COMPLETED
-           && copy->first == item->chunks
-           && copy->size == item->size
-           && copy->expires == item->expires
-           && ngx_memcmp(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN)
-              == 0;
-}
-
-
-static void
-ngx_http_idem_read_start(ngx_http_idem_item_t *item,
-    ngx_http_idem_copy_t *copy)
-{
-    size_t  n;
-
-    n = ngx_min((size_t) item->size, NGX_HTTP_IDEM_ITEM_ROOM);
-
-    copy->out = ngx_cpymem(copy->out, item->data, n);
-    copy->left = item->size - n;
-    copy->chunk = item->chunks;
-}
-
-
-/* checks every pointer, whatever may have corrupted it */
-
-static ngx_int_t
-ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
-    ngx_http_idem_copy_t *copy, size_t piece)
-{
-    size_t                  n, done;
-    ngx_http_idem_chunk_t  *chunk;
 
     chunk = copy->chunk;
 
@@ -339,6 +298,24 @@ ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
     }
 
     return chunk ? NGX_ERROR : NGX_OK;
+}
+
+
+/*
+ * The chunks of a completed record never change, and a token is committed
+ * only once: with the same token it is the same response.
+ */
+
+ngx_uint_t
+ngx_http_idem_zone_copy_valid(ngx_http_idem_item_t *item,
+    ngx_http_idem_copy_t *copy)
+{
+    return item->state == NGX_HTTP_IDEM_COMPLETED
+           && copy->first == item->chunks
+           && copy->size == item->size
+           && copy->expires == item->expires
+           && ngx_memcmp(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN)
+              == 0;
 }
 
 
@@ -441,20 +418,6 @@ ngx_http_idem_zone_evict_details(ngx_http_idem_records_t *z)
 }
 
 
-static void *
-ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
-{
-    void  *p;
-
-    do {
-        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
-
-    } while (p == NULL && ngx_http_idem_zone_evict_details(z));
-
-    return p;
-}
-
-
 /* copies "max" bytes at most; empty: no details, or no memory */
 
 void
@@ -549,7 +512,11 @@ ngx_http_idem_details_chunks(ngx_http_idem_records_t *z, size_t size)
     for (left = size; left; /* void */ ) {
         n = ngx_http_idem_chunk_size(left);
 
-        chunk = ngx_http_idem_details_alloc(z, ngx_http_idem_arena_kind(n));
+        do {
+            chunk = ngx_http_idem_arena_alloc(&z->zone->arena,
+                                              ngx_http_idem_arena_kind(n));
+
+        } while (chunk == NULL && ngx_http_idem_zone_evict_details(z));
 
         if (chunk == NULL) {
             ngx_http_idem_chunks_free(z, first, size,

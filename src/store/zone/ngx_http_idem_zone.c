@@ -37,8 +37,6 @@
 #define NGX_HTTP_IDEM_ROOM_WORK     2048
 
 
-static void *ngx_http_idem_zone_make_room(
-    ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_uint_t ngx_http_idem_zone_purge_item(
     ngx_http_idem_records_t *z, ngx_http_idem_item_t *item);
 static void ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
@@ -454,6 +452,7 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
     size_t                    len;
     ngx_http_idem_noted_t    *noted;
     ngx_http_idem_details_t  *d;
+    ngx_http_idem_expired_t  *expired;
 
     if (gone->n == NGX_HTTP_IDEM_GONE_MAX) {
         gone->missed++;
@@ -462,15 +461,19 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
 
     noted = &gone->records[gone->n++];
 
+    expired = &noted->expired;
+
     ngx_memcpy(noted->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
-    noted->time = item->claim.time;
-    noted->ttl = (item->state == NGX_HTTP_IDEM_IN_PROGRESS) ? 0
-                                                            : item->u.ttl;
-    noted->ago = ngx_current_msec
-                 - (ngx_http_idem_zone_leased(item) ? item->expires
-                                                    : item->until);
-    noted->len = 0;
+    expired->id = noted->id;
+    expired->time = item->claim.time;
+    expired->ttl = (item->state == NGX_HTTP_IDEM_IN_PROGRESS) ? 0
+                                                              : item->u.ttl;
+    expired->ago = ngx_current_msec
+                   - (ngx_http_idem_zone_leased(item) ? item->expires
+                                                      : item->until);
+    expired->details.data = noted->labels;
+    expired->details.len = 0;
 
     d = item->details;
 
@@ -479,20 +482,9 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
               - offsetof(ngx_http_idem_details_t, data);
         len = ngx_min(len, d->len);
 
-        noted->len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
-        ngx_memcpy(noted->labels, d->data, noted->len);
+        expired->details.len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
+        ngx_memcpy(noted->labels, d->data, expired->details.len);
     }
-}
-
-
-void *
-ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
-{
-    void  *p;
-
-    p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
-
-    return p ? p : ngx_http_idem_zone_make_room(z, kind);
 }
 
 
@@ -501,14 +493,19 @@ ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
  * records, however long that takes.
  */
 
-static void *
-ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
+void *
+ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 {
     void  *p;
 
-    do {
-        if (!ngx_http_idem_zone_purge_one(z,
-                                              NGX_HTTP_IDEM_ROOM_WORK)
+    for ( ;; ) {
+        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
+
+        if (p) {
+            return p;
+        }
+
+        if (!ngx_http_idem_zone_purge_one(z, NGX_HTTP_IDEM_ROOM_WORK)
             && !ngx_http_idem_zone_evict_pieces(z)
             && !ngx_http_idem_zone_evict_details(z)
             && !ngx_http_idem_zone_evict_one(z)
@@ -516,12 +513,7 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
         {
             return NULL;
         }
-
-        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
-
-    } while (p == NULL);
-
-    return p;
+    }
 }
 
 

@@ -259,11 +259,8 @@ typedef struct {
 #define NGX_HTTP_IDEM_GONE_MAX  128
 
 typedef struct {
+    ngx_http_idem_expired_t  expired;            /* points to these: */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
-    uint64_t                 time;               /* when its request arrived */
-    ngx_msec_t               ttl;                /* 0: unknown */
-    ngx_msec_t               ago;                /* time since it expired */
-    size_t                   len;
     u_char                   labels[NGX_HTTP_IDEM_LABELS_MAX];
 } ngx_http_idem_noted_t;
 

@@ -20,6 +20,7 @@
 #include <openssl/rand.h>
 
 #include "ngx_http_idem.h"
+#include "store/zone/ngx_http_idem_shared.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
 
@@ -128,23 +129,10 @@ ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z)
         return NGX_CONF_ERROR;
     }
 
-    z->shm_zone = ngx_shared_memory_add(cf, &z->name, z->size,
-                                        ngx_http_idem_zone_tag);
-    if (z->shm_zone == NULL) {
-        return NGX_CONF_ERROR;
-    }
+    z->shm_zone = ngx_http_idem_shared_memory(cf, &z->name, z->size,
+                                              ngx_http_idem_zone_init, z);
 
-    if (z->shm_zone->init) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" is already used by another store",
-                           &z->name);
-        return NGX_CONF_ERROR;
-    }
-
-    z->shm_zone->init = ngx_http_idem_zone_init;
-    z->shm_zone->data = z;
-
-    return NGX_CONF_OK;
+    return z->shm_zone ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
