@@ -127,14 +127,15 @@ ngx_int_t ngx_http_idem_canon_close(ngx_http_idem_canon_t *c,
     u_char tag, size_t base);
 
 /*
- * The same, sorted, in steps.  A child is "unit" values in a row: 1 in an
- * array; 2, a name and a value, in an object.  Children are ordered by the
- * first value of each; those with the same one stay in the order they came.
- * NGX_AGAIN: step on, and push nothing until that says NGX_OK.  "work" is how
- * much to do in a step: 1 is a few nanoseconds.
+ * The same, sorted, in steps.  There are "n" children; a child is "unit"
+ * values in a row: 1 in an array; 2, a name and a value, in an object.
+ * Children are ordered by the first value of each; those with the same one
+ * stay in the order they came.  NGX_AGAIN: step on, and push nothing until
+ * that says NGX_OK.  "work" is how much to do in a step: 1 is a few
+ * nanoseconds.
  */
 ngx_int_t ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c,
-    u_char tag, size_t base, ngx_uint_t unit);
+    u_char tag, size_t base, ngx_uint_t unit, size_t n);
 ngx_int_t ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c,
     size_t work);
 

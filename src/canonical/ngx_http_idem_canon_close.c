@@ -25,9 +25,6 @@
 /* from so many on children are sorted by keys */
 #define NGX_HTTP_IDEM_CANON_RADIX_MIN  32
 
-/* from so many bytes on (which are more than that) they are counted so, too */
-#define NGX_HTTP_IDEM_CANON_TALLY_MIN  65536
-
 /* small children are gathered to so many bytes before they are hashed */
 #define NGX_HTTP_IDEM_CANON_GATHERED   4096
 
@@ -49,9 +46,7 @@ typedef struct {
 
 
 typedef enum {
-    NGX_HTTP_IDEM_CANON_TALLY = 0,        /* how many children are there? */
-    NGX_HTTP_IDEM_CANON_ORDER,            /* room for them                */
-    NGX_HTTP_IDEM_CANON_LIST,             /* and where, as they came      */
+    NGX_HTTP_IDEM_CANON_LIST = 0,         /* where they are, as they came */
     NGX_HTTP_IDEM_CANON_DIFFER,           /* which bytes of keys differ?  */
     NGX_HTTP_IDEM_CANON_COUNT,            /* the values of one of them    */
     NGX_HTTP_IDEM_CANON_MOVE,             /* by that one                  */
@@ -82,8 +77,6 @@ struct ngx_http_idem_canon_close_s {
 };
 
 
-static void ngx_http_idem_canon_tally(ngx_http_idem_canon_t *c,
-    size_t *work);
 static ngx_int_t ngx_http_idem_canon_order(ngx_http_idem_canon_t *c,
     size_t size);
 static void ngx_http_idem_canon_list(ngx_http_idem_canon_t *c,
@@ -105,13 +98,13 @@ static ngx_int_t ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c,
 
 ngx_int_t
 ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
-    size_t base, ngx_uint_t unit)
+    size_t base, ngx_uint_t unit, size_t n)
 {
     size_t                        work;
+    ngx_uint_t                    few;
     ngx_http_idem_canon_close_t  *close;
 
-    if (c->len == base) {
-        /* there may be no stack yet */
+    if (n < 2) {
         return ngx_http_idem_canon_close(c, tag, base);
     }
 
@@ -130,34 +123,27 @@ ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
     close->tag = tag;
     close->base = base;
     close->unit = unit;
-    close->n = 0;
+    close->n = n;
     close->next = base;
-    close->stage = NGX_HTTP_IDEM_CANON_TALLY;
+    close->i = 0;
+    close->stage = NGX_HTTP_IDEM_CANON_LIST;
 
-    if (c->len - base >= NGX_HTTP_IDEM_CANON_TALLY_MIN) {
-        return NGX_AGAIN;
-    }
+    /* most containers have a few children; many need scratch room */
 
-    /* most containers are small, and of these most have a few children */
+    few = (n < NGX_HTTP_IDEM_CANON_RADIX_MIN);
 
-    work = NGX_MAX_SIZE_T_VALUE;
-
-    ngx_http_idem_canon_tally(c, &work);
-
-    if (close->n < 2) {
-        return ngx_http_idem_canon_close(c, tag, base);
-    }
-
-    if (close->n >= NGX_HTTP_IDEM_CANON_RADIX_MIN) {
-        return NGX_AGAIN;
-    }
-
-    if (ngx_http_idem_canon_order(c, close->n) != NGX_OK) {
+    if (ngx_http_idem_canon_order(c, few ? n : 2 * n) != NGX_OK) {
         return NGX_ERROR;
     }
 
+    if (!few) {
+        return NGX_AGAIN;
+    }
+
+    work = NGX_MAX_SIZE_T_VALUE;
+
     ngx_http_idem_canon_list(c, &work);
-    ngx_http_idem_canon_insert(c->stack, c->order, close->n);
+    ngx_http_idem_canon_insert(c->stack, c->order, n);
 
     close->i = 0;
 
@@ -171,19 +157,6 @@ ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
     ngx_http_idem_canon_close_t  *close;
 
     close = c->close;
-
-    if (close->stage == NGX_HTTP_IDEM_CANON_TALLY) {
-        ngx_http_idem_canon_tally(c, &work);
-    }
-
-    if (close->stage == NGX_HTTP_IDEM_CANON_ORDER) {
-
-        if (ngx_http_idem_canon_order(c, 2 * close->n) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        close->stage = NGX_HTTP_IDEM_CANON_LIST;
-    }
 
     if (close->stage == NGX_HTTP_IDEM_CANON_LIST) {
         ngx_http_idem_canon_list(c, &work);
@@ -199,33 +172,6 @@ ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
     }
 
     return ngx_http_idem_canon_fold_step(c, work);
-}
-
-
-static void
-ngx_http_idem_canon_tally(ngx_http_idem_canon_t *c, size_t *work)
-{
-    u_char                       *p, *last;
-    ngx_http_idem_canon_close_t  *close;
-
-    close = c->close;
-
-    p = c->stack + close->next;
-    last = c->stack + c->len;
-
-    while (p < last && *work) {
-        p += ngx_http_idem_canon_skip(p, close->unit);
-        close->n++;
-        (*work)--;
-    }
-
-    close->next = p - c->stack;
-
-    if (p == last) {
-        close->next = close->base;
-        close->i = 0;
-        close->stage = NGX_HTTP_IDEM_CANON_ORDER;
-    }
 }
 
 

@@ -42,6 +42,7 @@ struct ngx_http_idem_form_s {
 
     size_t                        base;            /* of the field, on the
                                                       stack               */
+    size_t                        n;               /* fields on the stack */
     uint32_t                      nothing;         /* fields of no byte   */
     unsigned                      value:1;  /* behind the "="      */
     unsigned                      excluded:1;
@@ -282,6 +283,9 @@ ngx_http_idem_form_field(ngx_http_idem_form_t *f)
 
     if (f->excluded) {
         f->canon.len = f->base;
+
+    } else {
+        f->n++;
     }
 
     f->len = 0;
@@ -325,7 +329,7 @@ ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
 
         rc = ngx_http_idem_canon_close_start(&f->canon,
                                              NGX_HTTP_IDEM_CANON_FORM, 0,
-                                             NGX_HTTP_IDEM_FORM_UNIT);
+                                             NGX_HTTP_IDEM_FORM_UNIT, f->n);
     }
 
     if (rc != NGX_AGAIN) {

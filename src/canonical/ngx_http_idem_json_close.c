@@ -53,7 +53,7 @@ ngx_http_idem_json_end(void *data)
                                              object
                                              ? NGX_HTTP_IDEM_CANON_OBJECT
                                              : NGX_HTTP_IDEM_CANON_SET,
-                                             f->base, object ? 2 : 1);
+                                             f->base, object ? 2 : 1, f->n);
 
         if (rc == NGX_AGAIN) {
             w->closing = 1;
