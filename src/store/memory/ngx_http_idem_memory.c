@@ -85,9 +85,6 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
 };
 
 
-#define ngx_http_idem_memory_conf(op)                                         \
-    ((ngx_http_idem_memory_t *) (op)->store->conf)
-
 #define ngx_http_idem_memory_ours(item, op)                                   \
     (ngx_memcmp((item)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN)          \
      == 0)
@@ -110,7 +107,7 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     rc = NGX_OK;
 
     ngx_http_idem_zone_lock(&m->z);
@@ -174,7 +171,7 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
 
     ngx_http_idem_zone_lock(&m->z);
 
@@ -238,7 +235,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     ngx_http_idem_memory_t  *m;
     ngx_http_idem_reason_e   reason;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     waiting = 0;
     rc = NGX_OK;
 
@@ -362,7 +359,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     waiting = 0;
     op->result = NGX_HTTP_IDEM_OK;
 
@@ -433,7 +430,7 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     left = 0;
     op->result = NGX_HTTP_IDEM_OK;
 
