@@ -116,6 +116,9 @@ int ctl_address(const char *path);
 int ctl_ask(const char *method, const char *path, ctl_text_t *body,
     long *status);
 
+/* the same; what is not answered with 200 was refused */
+int ctl_get(const char *method, const char *path, ctl_text_t *body);
+
 /* the location refused it: tells why */
 int ctl_refused(long status, ctl_text_t *body);
 

@@ -25,7 +25,6 @@
 #define CTL_SOCKET  "unix:"
 
 
-
 void
 ctl_say(const char *fmt, ...)
 {
@@ -264,6 +263,18 @@ ctl_number(ctl_json_t *v, const char *name)
 }
 
 
+int
+ctl_get(const char *method, const char *path, ctl_text_t *body)
+{
+    int   rc;
+    long  status;
+
+    rc = ctl_ask(method, path, body, &status);
+
+    return rc == CTL_OK && status != 200 ? ctl_refused(status, body) : rc;
+}
+
+
 /*
  * Asks for what is told at once: refused, or, with --json, printed as it is,
  * and *v is NULL then.
@@ -273,19 +284,14 @@ int
 ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v)
 {
     int         rc;
-    long        status;
     ctl_text_t  body;
 
     *v = NULL;
 
-    rc = ctl_ask(method, path->data, &body, &status);
+    rc = ctl_get(method, path->data, &body);
 
     if (rc != CTL_OK) {
         return rc;
-    }
-
-    if (status != 200) {
-        return ctl_refused(status, &body);
     }
 
     if (o.json) {
@@ -332,17 +338,12 @@ int
 ctl_stores(ctl_json_t **v, ctl_json_t **stores)
 {
     int          rc;
-    long         status;
     ctl_text_t   body;
 
-    rc = ctl_ask("GET", "", &body, &status);
+    rc = ctl_get("GET", "", &body);
 
     if (rc != CTL_OK) {
         return rc;
-    }
-
-    if (status != 200) {
-        return ctl_refused(status, &body);
     }
 
     *v = ctl_json_parse(body.data);

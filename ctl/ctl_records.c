@@ -20,7 +20,7 @@
 #include "ctl.h"
 
 
-static int ctl_chosen(void);
+static int ctl_remove(void);
 static int ctl_pages(const char *method);
 static int ctl_count(const char *name);
 
@@ -103,13 +103,13 @@ ctl_wide(void)
 }
 
 
-int
-ctl_inspect(void)
+/* asks for the one record that was named, or deletes it */
+
+static int
+ctl_record(const char *method, const char *dry_run, ctl_json_t **v)
 {
-    int          rc;
-    ctl_json_t  *v, *m;
-    ctl_text_t   path;
-    const char  *text;
+    int         rc;
+    ctl_text_t  path;
 
     rc = ctl_one(&path);
 
@@ -117,7 +117,20 @@ ctl_inspect(void)
         return rc;
     }
 
-    rc = ctl_answer("GET", &path, &v);
+    ctl_arg(&path, "dry_run", dry_run);
+
+    return ctl_answer(method, &path, v);
+}
+
+
+int
+ctl_inspect(void)
+{
+    int          rc;
+    ctl_json_t  *v, *m;
+    const char  *text;
+
+    rc = ctl_record("GET", NULL, &v);
 
     if (rc != CTL_OK || o.json) {
         return rc;
@@ -153,17 +166,8 @@ ctl_delete(void)
 {
     int          rc;
     ctl_json_t  *v;
-    ctl_text_t   path;
 
-    rc = ctl_one(&path);
-
-    if (rc != CTL_OK) {
-        return rc;
-    }
-
-    ctl_arg(&path, "dry_run", o.dry_run ? "1" : NULL);
-
-    rc = ctl_answer("DELETE", &path, &v);
+    rc = ctl_record("DELETE", o.dry_run ? "1" : NULL, &v);
 
     if (rc != CTL_OK || o.json) {
         return rc;
@@ -191,11 +195,7 @@ ctl_cleanup(void)
         return CTL_USAGE;
     }
 
-    if (!ctl_chosen()) {
-        return CTL_USAGE;
-    }
-
-    return o.events ? ctl_forget() : ctl_pages("DELETE");
+    return ctl_remove();
 }
 
 
@@ -212,18 +212,14 @@ ctl_purge(void)
         return CTL_USAGE;
     }
 
-    if (!ctl_chosen()) {
-        return CTL_USAGE;
-    }
-
-    return o.events ? ctl_forget() : ctl_pages("DELETE");
+    return ctl_remove();
 }
 
 
 /* an option that would be ignored would delete more than was meant */
 
 static int
-ctl_chosen(void)
+ctl_remove(void)
 {
     const char  *option;
 
@@ -236,14 +232,13 @@ ctl_chosen(void)
                  : o.since ? "--since" : NULL;
     }
 
-    if (option == NULL) {
-        return 1;
+    if (option) {
+        ctl_say("nothing was deleted: %s does not choose %s here", option,
+                o.events ? "events" : "records");
+        return CTL_USAGE;
     }
 
-    ctl_say("nothing was deleted: %s does not choose %s here", option,
-            o.events ? "events" : "records");
-
-    return 0;
+    return o.events ? ctl_forget() : ctl_pages("DELETE");
 }
 
 
@@ -296,7 +291,6 @@ ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
 {
     int          rc;
     char         limit[24];
-    long         status;
     ctl_text_t   path = { NULL, 0 };
     const char  *next;
 
@@ -313,15 +307,11 @@ ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
     ctl_arg(&path, "dry_run", o.dry_run ? "1" : NULL);
     ctl_arg(&path, "cursor", *cursor);
 
-    rc = ctl_ask(method, path.data, body, &status);
+    rc = ctl_get(method, path.data, body);
     free(path.data);
 
     if (rc != CTL_OK) {
         return rc;
-    }
-
-    if (status != 200) {
-        return ctl_refused(status, body);
     }
 
     *page = ctl_json_parse(body->data);

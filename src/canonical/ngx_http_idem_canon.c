@@ -30,20 +30,9 @@ ngx_http_idem_canon_init(ngx_http_idem_canon_t *c,
 void
 ngx_http_idem_canon_destroy(ngx_http_idem_canon_t *c)
 {
-    if (c->stack) {
-        c->mem.free(c->mem.data, c->stack);
-        c->stack = NULL;
-    }
-
-    if (c->order) {
-        c->mem.free(c->mem.data, c->order);
-        c->order = NULL;
-    }
-
-    if (c->close) {
-        c->mem.free(c->mem.data, c->close);
-        c->close = NULL;
-    }
+    ngx_http_idem_canon_free(&c->mem, c->stack);
+    ngx_http_idem_canon_free(&c->mem, c->order);
+    ngx_http_idem_canon_free(&c->mem, c->close);
 }
 
 
@@ -55,44 +44,28 @@ ngx_http_idem_canon_scalar(ngx_http_idem_canon_t *c, u_char tag,
     ngx_str_t  content;
 
     value[0] = tag;
+    value[1] = (u_char) len;
 
-    if (len <= NGX_HTTP_IDEM_CANON_INLINE_MAX) {
-        value[1] = (u_char) len;
+    if (len > NGX_HTTP_IDEM_CANON_INLINE_MAX) {
+        value[1] = NGX_HTTP_IDEM_CANON_HASHED;
 
-        if (len) {
-            ngx_memcpy(&value[2], p, len);
-        }
+        content.data = (u_char *) p;
+        content.len = len;
 
-        return ngx_http_idem_canon_put(c, value);
+        ngx_http_idem_canon_digest(&content, 1, &value[2]);
+
+    } else if (len) {
+        ngx_memcpy(&value[2], p, len);
     }
-
-    value[1] = NGX_HTTP_IDEM_CANON_HASHED;
-
-    content.data = (u_char *) p;
-    content.len = len;
-
-    ngx_http_idem_canon_digest(&content, 1, &value[2]);
 
     return ngx_http_idem_canon_put(c, value);
 }
 
 
 ngx_int_t
-ngx_http_idem_canon_close(ngx_http_idem_canon_t *c, u_char tag,
-    size_t base, ngx_uint_t unit, ngx_uint_t sort)
+ngx_http_idem_canon_close(ngx_http_idem_canon_t *c, u_char tag, size_t base)
 {
-    size_t     n;
-    ngx_int_t  rc;
-
-    if (sort) {
-        rc = ngx_http_idem_canon_close_start(c, tag, base, unit);
-
-        while (rc == NGX_AGAIN) {
-            rc = ngx_http_idem_canon_close_step(c, NGX_MAX_SIZE_T_VALUE);
-        }
-
-        return rc;
-    }
+    size_t  n;
 
     /* in the order in which they lie: the content is one piece, as a scalar */
 

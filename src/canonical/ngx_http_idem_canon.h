@@ -65,6 +65,34 @@ typedef struct {
 } ngx_http_idem_canon_mem_t;
 
 
+/* zeroed */
+
+static ngx_inline void *
+ngx_http_idem_canon_calloc(const ngx_http_idem_canon_mem_t *mem, size_t size)
+{
+    void  *p;
+
+    p = mem->alloc(mem->data, size);
+
+    if (p) {
+        ngx_memzero(p, size);
+    }
+
+    return p;
+}
+
+
+/* of NULL nothing is freed */
+
+static ngx_inline void
+ngx_http_idem_canon_free(const ngx_http_idem_canon_mem_t *mem, void *p)
+{
+    if (p) {
+        mem->free(mem->data, p);
+    }
+}
+
+
 typedef struct ngx_http_idem_canon_close_s  ngx_http_idem_canon_close_t;
 
 
@@ -93,20 +121,21 @@ ngx_int_t ngx_http_idem_canon_scalar(ngx_http_idem_canon_t *c,
 
 /*
  * Closes a container: all that was pushed since the stack was "base" long is
- * its content.  A child is "unit" values in a row: 1 in an array; 2, a name
- * and a value, in an object.  If "sort" is set, children are ordered by the
- * first value of each; those with the same one stay in the order they came.
+ * its content.
  */
 ngx_int_t ngx_http_idem_canon_close(ngx_http_idem_canon_t *c,
-    u_char tag, size_t base, ngx_uint_t unit, ngx_uint_t sort);
+    u_char tag, size_t base);
 
 /*
- * The same, sorted, in steps.  NGX_AGAIN: step on, and push nothing until
+ * The same, sorted, in steps.  There are "n" children; a child is "unit"
+ * values in a row: 1 in an array; 2, a name and a value, in an object.
+ * Children are ordered by the first value of each; those with the same one
+ * stay in the order they came.  NGX_AGAIN: step on, and push nothing until
  * that says NGX_OK.  "work" is how much to do in a step: 1 is a few
  * nanoseconds.
  */
 ngx_int_t ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c,
-    u_char tag, size_t base, ngx_uint_t unit);
+    u_char tag, size_t base, ngx_uint_t unit, size_t n);
 ngx_int_t ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c,
     size_t work);
 
@@ -134,6 +163,35 @@ ngx_http_idem_canon_skip(const u_char *p, ngx_uint_t unit)
     }
 
     return len;
+}
+
+
+/* by their bytes; of two that begin alike the shorter one comes first */
+
+static ngx_inline int
+ngx_http_idem_canon_cmp(const u_char *p1, size_t n1, const u_char *p2,
+    size_t n2)
+{
+    int  rc;
+
+    rc = ngx_min(n1, n2) ? ngx_memcmp(p1, p2, ngx_min(n1, n2)) : 0;
+
+    return rc ? rc : (n1 < n2) ? -1 : (n1 > n2);
+}
+
+
+/* the value of a hexadecimal digit, or -1 */
+
+static ngx_inline int
+ngx_http_idem_canon_hex(u_char ch)
+{
+    if (ch >= '0' && ch <= '9') {
+        return ch - '0';
+    }
+
+    ch |= 0x20;
+
+    return (ch >= 'a' && ch <= 'f') ? ch - 'a' + 10 : -1;
 }
 
 

@@ -25,9 +25,6 @@
 /* from so many on children are sorted by keys */
 #define NGX_HTTP_IDEM_CANON_RADIX_MIN  32
 
-/* from so many bytes on (which are more than that) they are counted so, too */
-#define NGX_HTTP_IDEM_CANON_TALLY_MIN  65536
-
 /* small children are gathered to so many bytes before they are hashed */
 #define NGX_HTTP_IDEM_CANON_GATHERED   4096
 
@@ -49,9 +46,7 @@ typedef struct {
 
 
 typedef enum {
-    NGX_HTTP_IDEM_CANON_TALLY = 0,        /* how many children are there? */
-    NGX_HTTP_IDEM_CANON_ORDER,            /* room for them                */
-    NGX_HTTP_IDEM_CANON_LIST,             /* and where, as they came      */
+    NGX_HTTP_IDEM_CANON_LIST = 0,         /* where they are, as they came */
     NGX_HTTP_IDEM_CANON_DIFFER,           /* which bytes of keys differ?  */
     NGX_HTTP_IDEM_CANON_COUNT,            /* the values of one of them    */
     NGX_HTTP_IDEM_CANON_MOVE,             /* by that one                  */
@@ -82,42 +77,35 @@ struct ngx_http_idem_canon_close_s {
 };
 
 
-static void ngx_http_idem_canon_tally(ngx_http_idem_canon_t *c,
-    size_t *work);
 static ngx_int_t ngx_http_idem_canon_order(ngx_http_idem_canon_t *c,
     size_t size);
 static void ngx_http_idem_canon_list(ngx_http_idem_canon_t *c,
     size_t *work);
+static void ngx_http_idem_canon_range(ngx_http_idem_canon_close_t *close,
+    size_t first, size_t n, size_t at);
 static size_t ngx_http_idem_canon_sort_step(ngx_http_idem_canon_t *c,
     size_t work);
-static size_t ngx_http_idem_canon_differ(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work);
-static void ngx_http_idem_canon_next_byte(ngx_http_idem_canon_t *c,
+static void ngx_http_idem_canon_sorted(ngx_http_idem_canon_t *c,
     ngx_http_idem_canon_range_t *range);
-static size_t ngx_http_idem_canon_count(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work);
-static size_t ngx_http_idem_canon_move(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work);
 static size_t ngx_http_idem_canon_groups(ngx_http_idem_canon_t *c,
     ngx_http_idem_canon_range_t *range, size_t work);
 static void ngx_http_idem_canon_insert(const u_char *stack,
     uint32_t *order, size_t n);
 static uint64_t ngx_http_idem_canon_key(const u_char *p, size_t at);
-static ngx_int_t ngx_http_idem_canon_fold_few(ngx_http_idem_canon_t *c);
 static ngx_int_t ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c,
     size_t work);
 
 
 ngx_int_t
 ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
-    size_t base, ngx_uint_t unit)
+    size_t base, ngx_uint_t unit, size_t n)
 {
     size_t                        work;
+    ngx_uint_t                    few;
     ngx_http_idem_canon_close_t  *close;
 
-    if (c->len == base) {
-        /* there may be no stack yet */
-        return ngx_http_idem_canon_close(c, tag, base, unit, 0);
+    if (n < 2) {
+        return ngx_http_idem_canon_close(c, tag, base);
     }
 
     close = c->close;
@@ -135,36 +123,31 @@ ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
     close->tag = tag;
     close->base = base;
     close->unit = unit;
-    close->n = 0;
+    close->n = n;
     close->next = base;
-    close->stage = NGX_HTTP_IDEM_CANON_TALLY;
+    close->i = 0;
+    close->stage = NGX_HTTP_IDEM_CANON_LIST;
 
-    if (c->len - base >= NGX_HTTP_IDEM_CANON_TALLY_MIN) {
-        return NGX_AGAIN;
-    }
+    /* most containers have a few children; many need scratch room */
 
-    /* most containers are small, and of these most have a few children */
+    few = (n < NGX_HTTP_IDEM_CANON_RADIX_MIN);
 
-    work = NGX_MAX_SIZE_T_VALUE;
-
-    ngx_http_idem_canon_tally(c, &work);
-
-    if (close->n < 2) {
-        return ngx_http_idem_canon_close(c, tag, base, unit, 0);
-    }
-
-    if (close->n >= NGX_HTTP_IDEM_CANON_RADIX_MIN) {
-        return NGX_AGAIN;
-    }
-
-    if (ngx_http_idem_canon_order(c, close->n) != NGX_OK) {
+    if (ngx_http_idem_canon_order(c, few ? n : 2 * n) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    ngx_http_idem_canon_list(c, &work);
-    ngx_http_idem_canon_insert(c->stack, c->order, close->n);
+    if (!few) {
+        return NGX_AGAIN;
+    }
 
-    return ngx_http_idem_canon_fold_few(c);
+    work = NGX_MAX_SIZE_T_VALUE;
+
+    ngx_http_idem_canon_list(c, &work);
+    ngx_http_idem_canon_insert(c->stack, c->order, n);
+
+    close->i = 0;
+
+    return ngx_http_idem_canon_fold_step(c, work);
 }
 
 
@@ -174,19 +157,6 @@ ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
     ngx_http_idem_canon_close_t  *close;
 
     close = c->close;
-
-    if (close->stage == NGX_HTTP_IDEM_CANON_TALLY) {
-        ngx_http_idem_canon_tally(c, &work);
-    }
-
-    if (close->stage == NGX_HTTP_IDEM_CANON_ORDER) {
-
-        if (ngx_http_idem_canon_order(c, 2 * close->n) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        close->stage = NGX_HTTP_IDEM_CANON_LIST;
-    }
 
     if (close->stage == NGX_HTTP_IDEM_CANON_LIST) {
         ngx_http_idem_canon_list(c, &work);
@@ -205,33 +175,6 @@ ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
 }
 
 
-static void
-ngx_http_idem_canon_tally(ngx_http_idem_canon_t *c, size_t *work)
-{
-    u_char                       *p, *last;
-    ngx_http_idem_canon_close_t  *close;
-
-    close = c->close;
-
-    p = c->stack + close->next;
-    last = c->stack + c->len;
-
-    while (p < last && *work) {
-        p += ngx_http_idem_canon_skip(p, close->unit);
-        close->n++;
-        (*work)--;
-    }
-
-    close->next = p - c->stack;
-
-    if (p == last) {
-        close->next = close->base;
-        close->i = 0;
-        close->stage = NGX_HTTP_IDEM_CANON_ORDER;
-    }
-}
-
-
 static ngx_int_t
 ngx_http_idem_canon_order(ngx_http_idem_canon_t *c, size_t size)
 {
@@ -239,9 +182,7 @@ ngx_http_idem_canon_order(ngx_http_idem_canon_t *c, size_t size)
         return NGX_OK;
     }
 
-    if (c->order) {
-        c->mem.free(c->mem.data, c->order);
-    }
+    ngx_http_idem_canon_free(&c->mem, c->order);
 
     c->norder = ngx_max(size, NGX_HTTP_IDEM_CANON_ORDER_MIN);
     c->order = c->mem.alloc(c->mem.data, c->norder * sizeof(uint32_t));
@@ -273,18 +214,30 @@ ngx_http_idem_canon_list(ngx_http_idem_canon_t *c, size_t *work)
 
     close->next = p - c->stack;
 
-    if (close->i < close->n) {
-        return;
+    if (close->i == close->n) {
+        close->nranges = 0;
+        ngx_http_idem_canon_range(close, 0, close->n, 0);
     }
+}
 
-    close->ranges[0].first = 0;
-    close->ranges[0].n = close->n;
-    close->ranges[0].at = 0;
-    close->nranges = 1;
+
+static void
+ngx_http_idem_canon_range(ngx_http_idem_canon_close_t *close, size_t first,
+    size_t n, size_t at)
+{
+    ngx_http_idem_canon_range_t  *range;
+
+    range = &close->ranges[close->nranges++];
+
+    range->first = first;
+    range->n = n;
+    range->at = at;
 
     close->stage = NGX_HTTP_IDEM_CANON_DIFFER;
     close->i = 0;
     close->differ = 0;
+    close->shift = 0;
+    close->swapped = 0;
 }
 
 
@@ -297,72 +250,98 @@ ngx_http_idem_canon_list(ngx_http_idem_canon_t *c, size_t *work)
 static size_t
 ngx_http_idem_canon_sort_step(ngx_http_idem_canon_t *c, size_t work)
 {
+    size_t                        end, i;
+    uint32_t                     *from, *to;
+    uint64_t                      key, first;
     ngx_http_idem_canon_close_t  *close;
     ngx_http_idem_canon_range_t  *range;
 
     close = c->close;
     range = &close->ranges[close->nranges - 1];
 
-    switch (close->stage) {
-
-    case NGX_HTTP_IDEM_CANON_DIFFER:
-        return ngx_http_idem_canon_differ(c, range, work);
-
-    case NGX_HTTP_IDEM_CANON_COUNT:
-        return ngx_http_idem_canon_count(c, range, work);
-
-    case NGX_HTTP_IDEM_CANON_MOVE:
-        return ngx_http_idem_canon_move(c, range, work);
-
-    default: /* NGX_HTTP_IDEM_CANON_GROUPS */
+    if (close->stage == NGX_HTTP_IDEM_CANON_GROUPS) {
         return ngx_http_idem_canon_groups(c, range, work);
     }
-}
 
-
-static size_t
-ngx_http_idem_canon_differ(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work)
-{
-    size_t                        end, i;
-    uint32_t                     *order;
-    uint64_t                      first;
-    ngx_http_idem_canon_close_t  *close;
-
-    close = c->close;
-    order = c->order + range->first;
-    first = ngx_http_idem_canon_key(c->stack + order[0], range->at);
+    from = c->order + (close->swapped ? close->n : range->first);
+    to = c->order + (close->swapped ? range->first : close->n);
 
     i = close->i;
     end = i + ngx_min(range->n - i, work);
     work -= end - i;
 
-    for ( /* void */ ; i < end; i++) {
-        close->differ |= ngx_http_idem_canon_key(c->stack + order[i],
-                                                 range->at)
-                         ^ first;
+    switch (close->stage) {
+
+    case NGX_HTTP_IDEM_CANON_DIFFER:
+        first = ngx_http_idem_canon_key(c->stack + from[0], range->at);
+
+        for ( /* void */ ; i < end; i++) {
+            key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
+            close->differ |= key ^ first;
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_CANON_COUNT:
+        for ( /* void */ ; i < end; i++) {
+            key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
+            close->counts[(key >> close->shift) & 0xff]++;
+        }
+
+        break;
+
+    default: /* NGX_HTTP_IDEM_CANON_MOVE */
+        for ( /* void */ ; i < end; i++) {
+            key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
+            to[close->counts[(key >> close->shift) & 0xff]++] = from[i];
+        }
+
+        break;
     }
 
-    close->i = i;
+    close->i = end;
 
-    if (i == range->n) {
-        close->shift = 0;
-        close->swapped = 0;
-        ngx_http_idem_canon_next_byte(c, range);
+    if (end == range->n) {
+        close->i = 0;
+        ngx_http_idem_canon_sorted(c, range);
     }
 
     return work;
 }
 
 
+/* all children of the range went through a stage: which is the next? */
+
 static void
-ngx_http_idem_canon_next_byte(ngx_http_idem_canon_t *c,
+ngx_http_idem_canon_sorted(ngx_http_idem_canon_t *c,
     ngx_http_idem_canon_range_t *range)
 {
+    size_t                        sum, count;
+    ngx_uint_t                    value;
     ngx_http_idem_canon_close_t  *close;
 
     close = c->close;
-    close->i = 0;
+
+    if (close->stage == NGX_HTTP_IDEM_CANON_COUNT) {
+
+        /* where those of each value begin */
+
+        sum = 0;
+
+        for (value = 0; value < 256; value++) {
+            count = close->counts[value];
+            close->counts[value] = (uint32_t) sum;
+            sum += count;
+        }
+
+        close->stage = NGX_HTTP_IDEM_CANON_MOVE;
+        return;
+    }
+
+    if (close->stage == NGX_HTTP_IDEM_CANON_MOVE) {
+        close->swapped = !close->swapped;
+        close->shift += 8;
+    }
 
     while (close->shift < 64
            && ((close->differ >> close->shift) & 0xff) == 0)
@@ -385,85 +364,6 @@ ngx_http_idem_canon_next_byte(ngx_http_idem_canon_t *c,
     range->end = 1;
 
     close->stage = NGX_HTTP_IDEM_CANON_GROUPS;
-}
-
-
-static size_t
-ngx_http_idem_canon_count(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work)
-{
-    size_t                        end, i, sum, count;
-    uint32_t                     *from;
-    uint64_t                      key;
-    ngx_uint_t                    value;
-    ngx_http_idem_canon_close_t  *close;
-
-    close = c->close;
-    from = c->order + (close->swapped ? close->n : range->first);
-
-    i = close->i;
-    end = i + ngx_min(range->n - i, work);
-    work -= end - i;
-
-    for ( /* void */ ; i < end; i++) {
-        key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
-        close->counts[(key >> close->shift) & 0xff]++;
-    }
-
-    close->i = i;
-
-    if (i < range->n) {
-        return work;
-    }
-
-    /* where those of each value begin */
-
-    sum = 0;
-
-    for (value = 0; value < 256; value++) {
-        count = close->counts[value];
-        close->counts[value] = (uint32_t) sum;
-        sum += count;
-    }
-
-    close->i = 0;
-    close->stage = NGX_HTTP_IDEM_CANON_MOVE;
-
-    return work;
-}
-
-
-static size_t
-ngx_http_idem_canon_move(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work)
-{
-    size_t                        end, i;
-    uint32_t                     *from, *to;
-    uint64_t                      key;
-    ngx_http_idem_canon_close_t  *close;
-
-    close = c->close;
-    from = c->order + (close->swapped ? close->n : range->first);
-    to = c->order + (close->swapped ? range->first : close->n);
-
-    i = close->i;
-    end = i + ngx_min(range->n - i, work);
-    work -= end - i;
-
-    for ( /* void */ ; i < end; i++) {
-        key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
-        to[close->counts[(key >> close->shift) & 0xff]++] = from[i];
-    }
-
-    close->i = i;
-
-    if (i == range->n) {
-        close->swapped = !close->swapped;
-        close->shift += 8;
-        ngx_http_idem_canon_next_byte(c, range);
-    }
-
-    return work;
 }
 
 
@@ -520,15 +420,8 @@ ngx_http_idem_canon_groups(ngx_http_idem_canon_t *c,
                 work -= ngx_min(n * n / 2, work);
 
             } else {
-                range[1].first = order - c->order;
-                range[1].n = n;
-                range[1].at = range->at + NGX_HTTP_IDEM_CANON_KEY_LEN;
-                close->nranges++;
-
-                close->stage = NGX_HTTP_IDEM_CANON_DIFFER;
-                close->i = 0;
-                close->differ = 0;
-
+                ngx_http_idem_canon_range(close, order - c->order, n,
+                                   range->at + NGX_HTTP_IDEM_CANON_KEY_LEN);
                 return work;
             }
         }
@@ -538,7 +431,6 @@ ngx_http_idem_canon_groups(ngx_http_idem_canon_t *c,
 
     if (range->group == range->n && --close->nranges == 0) {
         close->i = 0;
-        ngx_http_idem_digest_start(&close->digest);
         close->stage = NGX_HTTP_IDEM_CANON_FOLD;
     }
 
@@ -613,42 +505,6 @@ ngx_http_idem_canon_key(const u_char *p, size_t at)
 }
 
 
-/* few enough that the value may have them as they are */
-
-static ngx_int_t
-ngx_http_idem_canon_fold_few(ngx_http_idem_canon_t *c)
-{
-    u_char                       *p, *child;
-    size_t                        i, len;
-    u_char                        value[NGX_HTTP_IDEM_CANON_VALUE_MAX];
-    ngx_http_idem_canon_close_t  *close;
-
-    close = c->close;
-    len = c->len - close->base;
-
-    if (len > NGX_HTTP_IDEM_CANON_INLINE_MAX) {
-        ngx_http_idem_digest_start(&close->digest);
-        close->i = 0;
-
-        return ngx_http_idem_canon_fold_step(c, NGX_MAX_SIZE_T_VALUE);
-    }
-
-    value[0] = close->tag;
-    value[1] = (u_char) len;
-    p = &value[2];
-
-    for (i = 0; i < close->n; i++) {
-        child = c->stack + c->order[i];
-        len = ngx_http_idem_canon_skip(child, close->unit);
-        p = ngx_cpymem(p, child, len);
-    }
-
-    c->len = close->base;
-
-    return ngx_http_idem_canon_put(c, value);
-}
-
-
 /* to hash a byte takes about as long as to look at a key */
 
 static ngx_int_t
@@ -665,6 +521,10 @@ ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c, size_t work)
     p = buf;
     last = buf + sizeof(buf);
 
+    if (close->i == 0) {
+        ngx_http_idem_digest_start(&close->digest);
+    }
+
     while (close->i < close->n && work) {
         child = c->stack + c->order[close->i++];
         len = ngx_http_idem_canon_skip(child, close->unit);
@@ -676,6 +536,15 @@ ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c, size_t work)
 
         p = ngx_cpymem(p, child, len);
         work -= ngx_min(len, work);
+    }
+
+    if (c->len - close->base <= NGX_HTTP_IDEM_CANON_INLINE_MAX) {
+
+        /* so few that they came in one step: the value has them as they are */
+
+        c->len = close->base;
+
+        return ngx_http_idem_canon_scalar(c, close->tag, buf, p - buf);
     }
 
     /* of the buffer what is filled, if anything: cppcheck 2.17 doubts it */

@@ -11,6 +11,7 @@
  */
 
 
+#include "ngx_http_idem_number.h"
 #include "canonical/ngx_http_idem_form.h"
 
 
@@ -27,7 +28,6 @@ typedef enum {
 struct ngx_http_idem_form_s {
     const ngx_http_idem_form_options_t  *options;
 
-    ngx_http_idem_canon_mem_t     mem;
     ngx_http_idem_canon_t         canon;
     ngx_int_t                     rc;
     size_t                        left;            /* of the size limit   */
@@ -42,10 +42,10 @@ struct ngx_http_idem_form_s {
 
     size_t                        base;            /* of the field, on the
                                                       stack               */
+    size_t                        n;               /* fields on the stack */
     uint32_t                      nothing;         /* fields of no byte   */
     unsigned                      value:1;  /* behind the "="      */
     unsigned                      excluded:1;
-    unsigned                      empty:1;         /* no byte came        */
     unsigned                      closing:1;       /* no byte will come   */
     unsigned                      closed:1;
 };
@@ -65,17 +65,13 @@ ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options,
 {
     ngx_http_idem_form_t  *f;
 
-    f = mem->alloc(mem->data, sizeof(ngx_http_idem_form_t));
+    f = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_form_t));
     if (f == NULL) {
         return NULL;
     }
 
-    ngx_memzero(f, sizeof(ngx_http_idem_form_t));
-
     f->options = options;
-    f->mem = *mem;
     f->left = options->size;
-    f->empty = 1;
 
     ngx_http_idem_canon_init(&f->canon, mem);
 
@@ -98,12 +94,11 @@ ngx_http_idem_form_feed(ngx_http_idem_form_t *f, const u_char *p, size_t len)
     }
 
     f->left -= len;
-    f->empty = 0;
 
     /* what is read is no longer than what it is read from */
 
-    f->rc = ngx_http_idem_canon_grow(&f->mem, &f->text, f->len, &f->size,
-                                     len);
+    f->rc = ngx_http_idem_canon_grow(&f->canon.mem, &f->text, f->len,
+                                     &f->size, len);
 
     for (last = p + len; p < last && f->rc == NGX_OK; p++) {
         f->rc = ngx_http_idem_form_byte(f, *p);
@@ -150,26 +145,21 @@ ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch)
 static ngx_int_t
 ngx_http_idem_form_escape(ngx_http_idem_form_t *f, u_char ch)
 {
-    if (ch >= '0' && ch <= '9') {
-        ch -= '0';
+    int  digit;
 
-    } else {
-        ch |= 0x20;
+    digit = ngx_http_idem_canon_hex(ch);
 
-        if (ch < 'a' || ch > 'f') {
-            return NGX_DECLINED;
-        }
-
-        ch = (u_char) (ch - 'a' + 10);
+    if (digit < 0) {
+        return NGX_DECLINED;
     }
 
     if (f->state == NGX_HTTP_IDEM_FORM_PERCENT) {
-        f->digit = ch;
+        f->digit = (u_char) digit;
         f->state = NGX_HTTP_IDEM_FORM_DIGIT;
         return NGX_OK;
     }
 
-    f->text[f->len++] = (u_char) (f->digit << 4 | ch);
+    f->text[f->len++] = (u_char) (f->digit << 4 | digit);
     f->state = NGX_HTTP_IDEM_FORM_PLAIN;
 
     return NGX_OK;
@@ -224,7 +214,7 @@ ngx_http_idem_form_group(ngx_http_idem_form_t *f)
 {
     u_char  *p, *last, *close, *group, *dst;
 
-    if (ngx_http_idem_canon_grow(&f->mem, &f->text, f->len, &f->size,
+    if (ngx_http_idem_canon_grow(&f->canon.mem, &f->text, f->len, &f->size,
                                  f->len)
         != NGX_OK)
     {
@@ -293,6 +283,9 @@ ngx_http_idem_form_field(ngx_http_idem_form_t *f)
 
     if (f->excluded) {
         f->canon.len = f->base;
+
+    } else {
+        f->n++;
     }
 
     f->len = 0;
@@ -325,7 +318,7 @@ ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
 
         /* an empty body has no field; "&" has two, of no byte */
 
-        if (!f->empty) {
+        if (f->left < f->options->size) {
             f->rc = ngx_http_idem_form_field(f);
             if (f->rc != NGX_OK) {
                 return f->rc;
@@ -336,7 +329,7 @@ ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
 
         rc = ngx_http_idem_canon_close_start(&f->canon,
                                              NGX_HTTP_IDEM_CANON_FORM, 0,
-                                             NGX_HTTP_IDEM_FORM_UNIT);
+                                             NGX_HTTP_IDEM_FORM_UNIT, f->n);
     }
 
     if (rc != NGX_AGAIN) {
@@ -363,10 +356,7 @@ ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
         return rc;
     }
 
-    nothing[0] = (u_char) (f->nothing >> 24);
-    nothing[1] = (u_char) (f->nothing >> 16);
-    nothing[2] = (u_char) (f->nothing >> 8);
-    nothing[3] = (u_char) f->nothing;
+    ngx_http_idem_put32(nothing, f->nothing);
 
     ngx_str_set(&piece[0], "form");
     piece[1].data = nothing;
@@ -385,13 +375,10 @@ ngx_http_idem_form_destroy(ngx_http_idem_form_t *f)
 {
     ngx_http_idem_canon_mem_t  mem;
 
-    mem = f->mem;
+    mem = f->canon.mem;
 
     ngx_http_idem_canon_destroy(&f->canon);
-
-    if (f->text) {
-        mem.free(mem.data, f->text);
-    }
+    ngx_http_idem_canon_free(&mem, f->text);
 
     mem.free(mem.data, f);
 }

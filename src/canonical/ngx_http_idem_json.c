@@ -16,7 +16,6 @@
 
 struct ngx_http_idem_json_s {
     ngx_http_idem_json_walk_t           walk;
-    ngx_http_idem_canon_mem_t           mem;
     ngx_int_t                           rc;
     size_t                              left;       /* of the size limit  */
 
@@ -47,14 +46,11 @@ ngx_http_idem_json_create(const ngx_http_idem_json_options_t *options,
 {
     ngx_http_idem_json_t  *j;
 
-    j = mem->alloc(mem->data, sizeof(ngx_http_idem_json_t));
+    j = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_json_t));
     if (j == NULL) {
         return NULL;
     }
 
-    ngx_memzero(j, sizeof(ngx_http_idem_json_t));
-
-    j->mem = *mem;
     j->left = options->size;
     j->type = ngx_http_idem_json_parser;
 
@@ -93,7 +89,7 @@ ngx_http_idem_json_feed(ngx_http_idem_json_t *j, const u_char *p, size_t len)
 ngx_int_t
 ngx_http_idem_json_flush(ngx_http_idem_json_t *j)
 {
-    if (j->rc != NGX_OK) {
+    if (j->rc != NGX_OK || j->type->flush == NULL) {
         return j->rc;
     }
 
@@ -154,7 +150,7 @@ ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p, size_t len)
 {
     ngx_uint_t  large;
 
-    if (ngx_http_idem_json_flush(j) != NGX_OK) {
+    if (j->type->cut == NULL || ngx_http_idem_json_flush(j) != NGX_OK) {
         return len;
     }
 
@@ -211,7 +207,7 @@ ngx_http_idem_json_destroy(ngx_http_idem_json_t *j)
 {
     ngx_http_idem_canon_mem_t  mem;
 
-    mem = j->mem;
+    mem = j->walk.canon.mem;
 
     if (j->parser) {
         j->type->destroy(j->parser);

@@ -25,6 +25,9 @@
 #define ngx_http_idem_json_sorted(w, f)                                       \
     ((f)->object || (w)->options->unordered)
 
+#define ngx_http_idem_json_is_large(w, f)                                     \
+    ((w)->canon.len - (f)->base >= NGX_HTTP_IDEM_JSON_LARGE)
+
 
 static int ngx_http_idem_json_ended(ngx_http_idem_json_walk_t *w);
 
@@ -34,7 +37,6 @@ ngx_http_idem_json_end(void *data)
 {
     ngx_http_idem_json_walk_t *w = data;
 
-    u_char                       tag;
     ngx_int_t                    rc;
     ngx_uint_t                   object;
     ngx_http_idem_json_frame_t  *f;
@@ -46,26 +48,23 @@ ngx_http_idem_json_end(void *data)
     f = &w->frames[w->depth - 1];
     object = f->object;
 
-    if (ngx_http_idem_json_sorted(w, f)
-        && w->canon.len - f->base >= NGX_HTTP_IDEM_JSON_LARGE)
-    {
-        tag = object ? NGX_HTTP_IDEM_CANON_OBJECT : NGX_HTTP_IDEM_CANON_SET;
+    if (ngx_http_idem_json_sorted(w, f)) {
+        rc = ngx_http_idem_canon_close_start(&w->canon,
+                                             object
+                                             ? NGX_HTTP_IDEM_CANON_OBJECT
+                                             : NGX_HTTP_IDEM_CANON_SET,
+                                             f->base, object ? 2 : 1, f->n);
 
-        rc = ngx_http_idem_canon_close_start(&w->canon, tag, f->base,
-                                             object ? 2 : 1);
         if (rc == NGX_AGAIN) {
             w->closing = 1;
-            return 1;
+
+            return ngx_http_idem_json_is_large(w, f)
+                   || ngx_http_idem_json_close_finish(w) == NGX_OK;
         }
 
     } else {
-        tag = object ? NGX_HTTP_IDEM_CANON_OBJECT
-                     : w->options->unordered ? NGX_HTTP_IDEM_CANON_SET
-                                             : NGX_HTTP_IDEM_CANON_ARRAY;
-
-        rc = ngx_http_idem_canon_close(&w->canon, tag, f->base,
-                                       object ? 2 : 1,
-                                       ngx_http_idem_json_sorted(w, f));
+        rc = ngx_http_idem_canon_close(&w->canon, NGX_HTTP_IDEM_CANON_ARRAY,
+                                       f->base);
     }
 
     if (rc != NGX_OK) {
@@ -125,7 +124,7 @@ ngx_http_idem_json_large(ngx_http_idem_json_walk_t *w)
         f = &w->frames[depth - 1];
 
         if (ngx_http_idem_json_sorted(w, f)
-            && w->canon.len - f->base >= NGX_HTTP_IDEM_JSON_LARGE)
+            && ngx_http_idem_json_is_large(w, f))
         {
             return depth;
         }

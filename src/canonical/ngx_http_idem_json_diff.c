@@ -12,6 +12,7 @@
  */
 
 
+#include "ngx_http_idem_number.h"
 #include "canonical/ngx_http_idem_json_paths.h"
 
 
@@ -31,14 +32,13 @@ typedef struct {
 } ngx_http_idem_json_reader_t;
 
 
-static ngx_int_t ngx_http_idem_json_check(const ngx_str_t *list);
+static ngx_int_t ngx_http_idem_json_check(
+    ngx_http_idem_json_reader_t *r, const ngx_str_t *list);
 static ngx_int_t ngx_http_idem_json_open(
     ngx_http_idem_json_reader_t *r, const ngx_str_t *list);
 static ngx_int_t ngx_http_idem_json_read(ngx_http_idem_json_reader_t *r);
 static ngx_int_t ngx_http_idem_json_field(
     ngx_http_idem_json_reader_t *r, ngx_str_t *field, size_t max);
-static ngx_int_t ngx_http_idem_json_order(const ngx_str_t *one,
-    const ngx_str_t *two);
 static void ngx_http_idem_json_tell(ngx_http_idem_json_diff_t *diff,
     const ngx_http_idem_json_reader_t *one,
     const ngx_http_idem_json_reader_t *two);
@@ -56,19 +56,13 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
 
     *more = 0;
 
-    if (ngx_http_idem_json_check(one) != NGX_OK
-        || ngx_http_idem_json_check(two) != NGX_OK
+    if (ngx_http_idem_json_check(&r1, one) != NGX_OK
+        || ngx_http_idem_json_check(&r2, two) != NGX_OK
         || ngx_memcmp(one->data + NGX_HTTP_IDEM_JSON_PATHS_ID,
                       two->data + NGX_HTTP_IDEM_JSON_PATHS_ID,
                       NGX_HTTP_IDEM_JSON_PATHS_HEAD
                       - NGX_HTTP_IDEM_JSON_PATHS_ID)
            != 0)
-    {
-        return NGX_DECLINED;
-    }
-
-    if (ngx_http_idem_json_open(&r1, one) != NGX_OK
-        || ngx_http_idem_json_open(&r2, two) != NGX_OK)
     {
         return NGX_DECLINED;
     }
@@ -82,7 +76,8 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
 
         order = (rc1 != NGX_OK) ? 1
                 : (rc2 != NGX_OK) ? -1
-                : ngx_http_idem_json_order(&r1.path, &r2.path);
+                : ngx_http_idem_canon_cmp(r1.path.data, r1.path.len,
+                                          r2.path.data, r2.path.len);
 
         if (order == 0) {
             same = (ngx_memcmp(r1.hash, r2.hash,
@@ -124,36 +119,42 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
 }
 
 
-/* all of a list: entries in order, as many as it says, and nothing behind */
+/*
+ * All of a list: entries in order, as many as it says, and nothing behind.
+ * The reader is then before the first of them.
+ */
 
 static ngx_int_t
-ngx_http_idem_json_check(const ngx_str_t *list)
+ngx_http_idem_json_check(ngx_http_idem_json_reader_t *r,
+    const ngx_str_t *list)
 {
-    ngx_int_t                    rc;
-    ngx_str_t                    path;
-    ngx_http_idem_json_reader_t  r;
+    ngx_int_t  rc;
+    ngx_str_t  path;
 
-    if (ngx_http_idem_json_open(&r, list) != NGX_OK) {
+    if (ngx_http_idem_json_open(r, list) != NGX_OK) {
         return NGX_DECLINED;
     }
 
     ngx_str_null(&path);
 
     for ( ;; ) {
-        rc = ngx_http_idem_json_read(&r);
+        rc = ngx_http_idem_json_read(r);
 
         if (rc == NGX_DONE) {
-            return (r.p == r.last) ? NGX_OK : NGX_DECLINED;
+            return (r->p == r->last) ? ngx_http_idem_json_open(r, list)
+                                     : NGX_DECLINED;
         }
 
         if (rc != NGX_OK
-            || (r.path.len && r.path.data[0] != '/')
-            || ngx_http_idem_json_order(&path, &r.path) > 0)
+            || (r->path.len && r->path.data[0] != '/')
+            || ngx_http_idem_canon_cmp(path.data, path.len,
+                                       r->path.data, r->path.len)
+               > 0)
         {
             return NGX_DECLINED;
         }
 
-        path = r.path;
+        path = r->path;
     }
 }
 
@@ -177,7 +178,7 @@ ngx_http_idem_json_open(ngx_http_idem_json_reader_t *r, const ngx_str_t *list)
 
     r->values = (p[1] & NGX_HTTP_IDEM_JSON_PATHS_VALUES) ? 1 : 0;
     r->cut = (p[1] & NGX_HTTP_IDEM_JSON_PATHS_CUT) ? 1 : 0;
-    r->left = (ngx_uint_t) p[2] << 8 | p[3];
+    r->left = ngx_http_idem_get16(p + 2);
     r->p = p + NGX_HTTP_IDEM_JSON_PATHS_HEAD;
     r->last = p + list->len;
 
@@ -233,7 +234,7 @@ ngx_http_idem_json_field(ngx_http_idem_json_reader_t *r,
         return NGX_DECLINED;
     }
 
-    len = (size_t) r->p[0] << 8 | r->p[1];
+    len = ngx_http_idem_get16(r->p);
     r->p += 2;
 
     if (len > max || (size_t) (r->last - r->p) < len) {
@@ -245,23 +246,6 @@ ngx_http_idem_json_field(ngx_http_idem_json_reader_t *r,
     r->p += len;
 
     return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_json_order(const ngx_str_t *one, const ngx_str_t *two)
-{
-    size_t     n;
-    ngx_int_t  rc;
-
-    n = ngx_min(one->len, two->len);
-    rc = n ? ngx_memcmp(one->data, two->data, n) : 0;
-
-    if (rc == 0 && one->len != two->len) {
-        rc = (one->len < two->len) ? -1 : 1;
-    }
-
-    return rc;
 }
 
 

@@ -13,42 +13,24 @@
 #include "canonical/ngx_http_idem_json_edit.h"
 
 
-/* comma, quotes and colon of a member, and a name that is all escapes */
-#define ngx_http_idem_json_edit_member(s)                                     \
-    (sizeof(",\"\":") - 1 + 6 * (s)->name.len + (s)->value.len)
-
-
 static ngx_uint_t ngx_http_idem_json_edit_skipped(
     ngx_http_idem_json_edit_t *e);
 static void ngx_http_idem_json_edit_comma(ngx_http_idem_json_edit_t *e);
 static void ngx_http_idem_json_edit_name(ngx_http_idem_json_edit_t *e,
     const u_char *p, size_t len);
-static int ngx_http_idem_json_edit_scalar(ngx_http_idem_json_edit_t *e,
-    const void *p, size_t len);
-static int ngx_http_idem_json_edit_open(ngx_http_idem_json_edit_t *e,
-    u_char bracket);
 
-static int ngx_http_idem_json_edit_on_null(void *data);
-static int ngx_http_idem_json_edit_on_boolean(void *data, int value);
-static int ngx_http_idem_json_edit_on_number(void *data, const char *p,
-    size_t len);
-static int ngx_http_idem_json_edit_on_string(void *data, const u_char *p,
-    size_t len);
-static int ngx_http_idem_json_edit_on_object(void *data);
+static int ngx_http_idem_json_edit_on_scalar(void *data,
+    ngx_http_idem_json_kind_e kind, const u_char *p, size_t len);
 static int ngx_http_idem_json_edit_on_name(void *data, const u_char *p,
     size_t len);
-static int ngx_http_idem_json_edit_on_array(void *data);
+static int ngx_http_idem_json_edit_on_start(void *data, ngx_uint_t object);
 static int ngx_http_idem_json_edit_on_end(void *data);
 
 
 static const ngx_http_idem_json_events_t  ngx_http_idem_json_edit_events = {
-    ngx_http_idem_json_edit_on_null,
-    ngx_http_idem_json_edit_on_boolean,
-    ngx_http_idem_json_edit_on_number,
-    ngx_http_idem_json_edit_on_string,
-    ngx_http_idem_json_edit_on_object,
+    ngx_http_idem_json_edit_on_scalar,
     ngx_http_idem_json_edit_on_name,
-    ngx_http_idem_json_edit_on_array,
+    ngx_http_idem_json_edit_on_start,
     ngx_http_idem_json_edit_on_end
 };
 
@@ -65,7 +47,10 @@ ngx_http_idem_json_edit_size(const ngx_str_t *text,
     size = text->len;
 
     for (i = 0; i < nset; i++) {
-        size += ngx_http_idem_json_edit_member(&set[i]);
+        /* a name may be all escapes */
+
+        size += sizeof(",\"\":") - 1 + 6 * set[i].name.len
+                + set[i].value.len;
     }
 
     return size;
@@ -216,79 +201,22 @@ ngx_http_idem_json_edit_name(ngx_http_idem_json_edit_t *e, const u_char *p,
 
 
 static int
-ngx_http_idem_json_edit_scalar(ngx_http_idem_json_edit_t *e, const void *p,
-    size_t len)
-{
-    if (!ngx_http_idem_json_edit_skipped(e)) {
-        ngx_http_idem_json_edit_comma(e);
-        e->last = ngx_cpymem(e->last, p, len);
-    }
-
-    return 1;
-}
-
-
-/* brackets that belong together are two characters apart */
-
-static int
-ngx_http_idem_json_edit_open(ngx_http_idem_json_edit_t *e, u_char bracket)
-{
-    if (e->depth == NGX_HTTP_IDEM_JSON_EDIT_DEPTH) {
-        return 0;
-    }
-
-    e->close[e->depth++] = bracket + 2;
-
-    if (e->skip == 0) {
-        ngx_http_idem_json_edit_comma(e);
-        *e->last++ = bracket;
-        e->first = 1;
-    }
-
-    return 1;
-}
-
-
-static int
-ngx_http_idem_json_edit_on_null(void *data)
-{
-    return ngx_http_idem_json_edit_scalar(data, "null", 4);
-}
-
-
-static int
-ngx_http_idem_json_edit_on_boolean(void *data, int value)
-{
-    return value ? ngx_http_idem_json_edit_scalar(data, "true", 4)
-                 : ngx_http_idem_json_edit_scalar(data, "false", 5);
-}
-
-
-static int
-ngx_http_idem_json_edit_on_number(void *data, const char *p, size_t len)
-{
-    return ngx_http_idem_json_edit_scalar(data, p, len);
-}
-
-
-static int
-ngx_http_idem_json_edit_on_string(void *data, const u_char *p, size_t len)
+ngx_http_idem_json_edit_on_scalar(void *data, ngx_http_idem_json_kind_e kind,
+    const u_char *p, size_t len)
 {
     ngx_http_idem_json_edit_t *e = data;
 
-    if (!ngx_http_idem_json_edit_skipped(e)) {
-        ngx_http_idem_json_edit_comma(e);
-        e->last = ngx_http_idem_json_edit_string(e->last, p, len);
+    if (ngx_http_idem_json_edit_skipped(e)) {
+        return 1;
     }
 
+    ngx_http_idem_json_edit_comma(e);
+
+    e->last = (kind == NGX_HTTP_IDEM_JSON_STRING)
+              ? ngx_http_idem_json_edit_string(e->last, p, len)
+              : ngx_cpymem(e->last, p, len);
+
     return 1;
-}
-
-
-static int
-ngx_http_idem_json_edit_on_object(void *data)
-{
-    return ngx_http_idem_json_edit_open(data, '{');
 }
 
 
@@ -319,14 +247,34 @@ ngx_http_idem_json_edit_on_name(void *data, const u_char *p, size_t len)
 }
 
 
-/* an array as a whole is no object */
+/*
+ * An array as a whole is no object.  Brackets that belong together are two
+ * characters apart.
+ */
 
 static int
-ngx_http_idem_json_edit_on_array(void *data)
+ngx_http_idem_json_edit_on_start(void *data, ngx_uint_t object)
 {
     ngx_http_idem_json_edit_t *e = data;
 
-    return e->depth && ngx_http_idem_json_edit_open(e, '[');
+    u_char  bracket;
+
+    if (e->depth == NGX_HTTP_IDEM_JSON_EDIT_DEPTH
+        || (e->depth == 0 && !object))
+    {
+        return 0;
+    }
+
+    bracket = object ? '{' : '[';
+    e->close[e->depth++] = bracket + 2;
+
+    if (e->skip == 0) {
+        ngx_http_idem_json_edit_comma(e);
+        *e->last++ = bracket;
+        e->first = 1;
+    }
+
+    return 1;
 }
 
 
@@ -347,8 +295,9 @@ ngx_http_idem_json_edit_on_end(void *data)
         ngx_http_idem_json_edit_name(e, e->set[i].name.data,
                                      e->set[i].name.len);
 
-        (void) ngx_http_idem_json_edit_scalar(e, e->set[i].value.data,
-                                              e->set[i].value.len);
+        e->last = ngx_cpymem(e->last, e->set[i].value.data,
+                             e->set[i].value.len);
+        e->first = 0;
     }
 
     *e->last++ = e->close[e->depth];

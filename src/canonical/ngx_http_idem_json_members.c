@@ -18,24 +18,14 @@ ngx_int_t
 ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_member_t **members, ngx_uint_t n)
 {
-    size_t                      size;
-    ngx_http_idem_canon_mem_t  *mem;
-
     if (n == 0) {
         return NGX_OK;
     }
 
-    mem = &w->canon.mem;
-    size = n * sizeof(ngx_http_idem_json_member_t);
+    *members = ngx_http_idem_canon_calloc(&w->canon.mem,
+                                   n * sizeof(ngx_http_idem_json_member_t));
 
-    *members = mem->alloc(mem->data, size);
-    if (*members == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memzero(*members, size);
-
-    return NGX_OK;
+    return *members ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -43,22 +33,13 @@ void
 ngx_http_idem_json_members_destroy(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_member_t *members, ngx_uint_t n)
 {
-    ngx_uint_t                  i;
-    ngx_http_idem_canon_mem_t  *mem;
+    ngx_uint_t  i;
 
-    if (members == NULL) {
-        return;
+    for (i = 0; i < n && members; i++) {
+        ngx_http_idem_canon_free(&w->canon.mem, members[i].value.data);
     }
 
-    mem = &w->canon.mem;
-
-    for (i = 0; i < n; i++) {
-        if (members[i].value.data) {
-            mem->free(mem->data, members[i].value.data);
-        }
-    }
-
-    mem->free(mem->data, members);
+    ngx_http_idem_canon_free(&w->canon.mem, members);
 }
 
 

@@ -25,19 +25,17 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "canonical/ngx_http_idem_canon.h"
+#include "canonical/ngx_http_idem_json.h"
 
 
 /* each returns 1, or 0: no more of this text */
 
 typedef struct {
-    int  (*null)(void *data);
-    int  (*boolean)(void *data, int value);
-    int  (*number)(void *data, const char *p, size_t len);
-    int  (*string)(void *data, const u_char *p, size_t len);
-    int  (*start_object)(void *data);
+    /* characters of a string, text of any other */
+    int  (*scalar)(void *data, ngx_http_idem_json_kind_e kind,
+                   const u_char *p, size_t len);
     int  (*name)(void *data, const u_char *p, size_t len);
-    int  (*start_array)(void *data);
+    int  (*start)(void *data, ngx_uint_t object);
     int  (*end)(void *data);
 } ngx_http_idem_json_events_t;
 
@@ -59,11 +57,12 @@ typedef struct {
 
     ngx_int_t   (*feed)(void *parser, const u_char *p, size_t len);
 
-    /* events of all that was fed, as far as the library can tell them */
+    /* events of all that was fed, as far as the library can tell them; NULL:
+       it tells none before last() */
     ngx_int_t   (*flush)(void *parser);
 
     /* how many of the next bytes come up to the end of the container that
-       is "large" levels deep, where "depth" are open */
+       is "large" levels deep, where "depth" are open; NULL, as flush() */
     size_t      (*cut)(void *parser, ngx_uint_t large, ngx_uint_t depth,
                        const u_char *p, size_t len);
 

@@ -10,6 +10,7 @@
  */
 
 
+#include "ngx_http_idem_number.h"
 #include "canonical/ngx_http_idem_json_paths.h"
 
 
@@ -23,14 +24,10 @@ static void ngx_http_idem_json_paths_head(ngx_http_idem_json_paths_t *pp);
 static size_t ngx_http_idem_json_paths_entry(
     ngx_http_idem_json_paths_t *pp, const u_char *p);
 static int ngx_http_idem_json_paths_cmp(const void *one, const void *two);
-static u_char *ngx_http_idem_json_paths_put(u_char *p,
-    const u_char *data, size_t len);
 
 
 /* bytes of the hash that stands for a value */
 #define NGX_HTTP_IDEM_JSON_REDACTED  4
-
-#define ngx_http_idem_json_paths_get(p)  ((size_t) (p)[0] << 8 | (p)[1])
 
 
 void
@@ -47,16 +44,6 @@ ngx_http_idem_json_paths_init(ngx_http_idem_json_paths_t *pp,
     pp->values = (options->detail == NGX_HTTP_IDEM_JSON_DETAIL_VALUES);
 
     pp->len = NGX_HTTP_IDEM_JSON_PATHS_HEAD;
-}
-
-
-void
-ngx_http_idem_json_paths_destroy(ngx_http_idem_json_paths_t *pp)
-{
-    if (pp->buf) {
-        pp->mem.free(pp->mem.data, pp->buf);
-        pp->buf = NULL;
-    }
 }
 
 
@@ -84,26 +71,6 @@ ngx_http_idem_json_paths_name(ngx_http_idem_json_paths_t *pp,
     }
 
     ngx_http_idem_json_paths_push(pp, p + start, len - start);
-}
-
-
-void
-ngx_http_idem_json_paths_index(ngx_http_idem_json_paths_t *pp,
-    size_t parent, ngx_uint_t index)
-{
-    u_char  *p, buf[1 + NGX_INT_T_LEN];
-
-    p = buf + sizeof(buf);
-
-    do {
-        *--p = (u_char) ('0' + index % 10);
-        index /= 10;
-    } while (index);
-
-    *--p = '/';
-
-    pp->path_len = parent;
-    ngx_http_idem_json_paths_push(pp, p, buf + sizeof(buf) - p);
 }
 
 
@@ -262,12 +229,14 @@ ngx_http_idem_json_paths_add(ngx_http_idem_json_paths_t *pp,
 
     p = pp->buf + pp->len;
 
-    p = ngx_http_idem_json_paths_put(p, pp->path, pp->path_len);
+    p = ngx_http_idem_put16(p, pp->path_len);
+    p = ngx_cpymem(p, pp->path, pp->path_len);
     p = ngx_cpymem(p, digest, NGX_HTTP_IDEM_JSON_PATHS_HASH);
 
     if (pp->values) {
         *p++ = (u_char) text_cut;
-        (void) ngx_http_idem_json_paths_put(p, pp->text, text_len);
+        p = ngx_http_idem_put16(p, text_len);
+        ngx_memcpy(p, pp->text, text_len);
     }
 
     pp->len += size;
@@ -284,8 +253,7 @@ ngx_http_idem_json_paths_hash(ngx_http_idem_json_paths_t *pp,
     u_char     len[2];
     ngx_str_t  piece[4];
 
-    len[0] = (u_char) (pp->path_len >> 8);
-    len[1] = (u_char) pp->path_len;
+    ngx_http_idem_put16(len, pp->path_len);
 
     piece[0].data = (u_char *) pp->secret;
     piece[0].len = NGX_HTTP_IDEM_JSON_SECRET_LEN;
@@ -378,8 +346,7 @@ ngx_http_idem_json_paths_head(ngx_http_idem_json_paths_t *pp)
     *p++ = (u_char)
            ((pp->values ? NGX_HTTP_IDEM_JSON_PATHS_VALUES : 0)
             | (pp->cut ? NGX_HTTP_IDEM_JSON_PATHS_CUT : 0));
-    *p++ = (u_char) (pp->n >> 8);
-    *p++ = (u_char) pp->n;
+    p = ngx_http_idem_put16(p, pp->n);
 
     ngx_memcpy(p, digest, NGX_HTTP_IDEM_JSON_PATHS_ID);
 }
@@ -393,12 +360,12 @@ ngx_http_idem_json_paths_entry(ngx_http_idem_json_paths_t *pp,
 {
     size_t  len;
 
-    len = 2 + ngx_http_idem_json_paths_get(p)
+    len = 2 + ngx_http_idem_get16(p)
           + NGX_HTTP_IDEM_JSON_PATHS_HASH;
 
     if (pp->values) {
         len++;
-        len += 2 + ngx_http_idem_json_paths_get(p + len);
+        len += 2 + ngx_http_idem_get16(p + len);
     }
 
     return len;
@@ -409,36 +376,15 @@ static int
 ngx_http_idem_json_paths_cmp(const void *one, const void *two)
 {
     int      rc;
-    size_t   n1, n2;
     u_char  *p1, *p2;
 
     p1 = *(u_char **) one;
     p2 = *(u_char **) two;
 
-    n1 = ngx_http_idem_json_paths_get(p1);
-    n2 = ngx_http_idem_json_paths_get(p2);
-
-    rc = ngx_memcmp(p1 + 2, p2 + 2, ngx_min(n1, n2));
-
-    if (rc) {
-        return rc;
-    }
-
-    if (n1 != n2) {
-        return (n1 < n2) ? -1 : 1;
-    }
+    rc = ngx_http_idem_canon_cmp(p1 + 2, ngx_http_idem_get16(p1),
+                                 p2 + 2, ngx_http_idem_get16(p2));
 
     /* the same path twice: the order they came in */
 
-    return (p1 < p2) ? -1 : (p1 > p2);
-}
-
-
-static u_char *
-ngx_http_idem_json_paths_put(u_char *p, const u_char *data, size_t len)
-{
-    *p++ = (u_char) (len >> 8);
-    *p++ = (u_char) len;
-
-    return ngx_cpymem(p, data, len);
+    return rc ? rc : (p1 < p2) ? -1 : (p1 > p2);
 }

@@ -75,17 +75,17 @@ typedef struct {
 } ngx_http_idem_json_paths_t;
 
 
+/* "buf" is to be freed */
+
 void ngx_http_idem_json_paths_init(ngx_http_idem_json_paths_t *pp,
     const ngx_http_idem_json_options_t *options,
     const ngx_http_idem_canon_mem_t *mem);
-void ngx_http_idem_json_paths_destroy(ngx_http_idem_json_paths_t *pp);
 
-/* the path becomes that of a child of the one that was "parent" long */
+/* the path becomes that of a child of the one that was "parent" long; the name
+   of an element are the digits of its place */
 
 void ngx_http_idem_json_paths_name(ngx_http_idem_json_paths_t *pp,
     size_t parent, const u_char *p, size_t len);
-void ngx_http_idem_json_paths_index(
-    ngx_http_idem_json_paths_t *pp, size_t parent, ngx_uint_t index);
 
 /* the JSON text of the leaf: added piece by piece, bounded */
 

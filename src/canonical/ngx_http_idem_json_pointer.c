@@ -99,42 +99,24 @@ ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
     const ngx_str_t *pointer, ngx_uint_t n,
     const ngx_http_idem_canon_mem_t *mem)
 {
-    size_t      size;
     ngx_uint_t  i;
 
     t->pointer = pointer;
     t->n = n;
     t->reached = NULL;
+    t->inside = 0;
 
     for (i = 0; i < n; i++) {
 
-        if (!ngx_http_idem_json_is_pointer(&pointer[i])) {
-            continue;
+        if (ngx_http_idem_json_is_pointer(&pointer[i])) {
+            t->reached = ngx_http_idem_canon_calloc(mem,
+                                                    n * sizeof(ngx_uint_t));
+
+            return t->reached ? NGX_OK : NGX_ERROR;
         }
-
-        size = n * sizeof(ngx_uint_t);
-
-        t->reached = mem->alloc(mem->data, size);
-        if (t->reached == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(t->reached, size);
-        break;
     }
 
     return NGX_OK;
-}
-
-
-void
-ngx_http_idem_json_track_destroy(ngx_http_idem_json_track_t *t,
-    const ngx_http_idem_canon_mem_t *mem)
-{
-    if (t->reached) {
-        mem->free(mem->data, t->reached);
-        t->reached = NULL;
-    }
 }
 
 
@@ -162,6 +144,10 @@ ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
         {
             t->reached[i] = depth;
         }
+
+        if (!t->inside && ngx_http_idem_json_track_at(t, i, depth)) {
+            t->inside = depth;
+        }
     }
 }
 
@@ -178,18 +164,17 @@ ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
 
 
 ngx_uint_t
-ngx_http_idem_json_track_any(
-    const ngx_http_idem_json_track_t *t, ngx_uint_t depth)
+ngx_http_idem_json_track_find(const ngx_http_idem_json_track_t *t,
+    const u_char *p, size_t len)
 {
     ngx_uint_t  i;
 
-    if (t->reached == NULL) {
-        return 0;
-    }
-
     for (i = 0; i < t->n; i++) {
-        if (ngx_http_idem_json_track_at(t, i, depth)) {
-            return 1;
+        if (t->pointer[i].len == len
+            && ngx_memcmp(t->pointer[i].data, p, len) == 0
+            && !ngx_http_idem_json_is_pointer(&t->pointer[i]))
+        {
+            return i + 1;
         }
     }
 

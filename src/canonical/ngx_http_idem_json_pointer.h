@@ -30,6 +30,8 @@ typedef struct {
     ngx_uint_t                          *reached;  /* so many tokens of each
                                                       are where we are; NULL:
                                                       there is no pointer */
+    ngx_uint_t                           inside;   /* depth of the container
+                                                      of what was met, or 0 */
 } ngx_http_idem_json_track_t;
 
 
@@ -40,23 +42,22 @@ typedef struct {
 /* whether "~" stands before 0 and 1 only */
 ngx_uint_t ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer);
 
+/* "reached" is to be freed */
 ngx_int_t ngx_http_idem_json_track_init(
     ngx_http_idem_json_track_t *t, const ngx_str_t *pointer,
     ngx_uint_t n, const ngx_http_idem_canon_mem_t *mem);
-void ngx_http_idem_json_track_destroy(ngx_http_idem_json_track_t *t,
-    const ngx_http_idem_canon_mem_t *mem);
 
-/* to a member or element of the container that is "depth" deep */
+/* the place of a name in the list, counted from 1, or 0 */
+ngx_uint_t ngx_http_idem_json_track_find(const ngx_http_idem_json_track_t *t,
+    const u_char *p, size_t len);
+
+/* by pointer to a member or element of the container that is "depth" deep */
 void ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
     ngx_uint_t depth, const u_char *p, size_t len);
 
 /* whether the i-th leads to it */
 ngx_uint_t ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
     ngx_uint_t i, ngx_uint_t depth);
-
-/* whether any does */
-ngx_uint_t ngx_http_idem_json_track_any(
-    const ngx_http_idem_json_track_t *t, ngx_uint_t depth);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_POINTER_H_INCLUDED_ */

@@ -11,6 +11,7 @@
  */
 
 
+#include "canonical/ngx_http_idem_canon.h"
 #include "canonical/ngx_http_idem_json_strict.h"
 
 
@@ -125,22 +126,15 @@ ngx_http_idem_json_strict_utf8(ngx_http_idem_json_strict_t *s, u_char ch)
 static ngx_int_t
 ngx_http_idem_json_strict_hex(ngx_http_idem_json_strict_t *s, u_char ch)
 {
-    ngx_uint_t  digit;
+    int  digit;
 
-    if (ch >= '0' && ch <= '9') {
-        digit = ch - '0';
+    digit = ngx_http_idem_canon_hex(ch);
 
-    } else {
-        ch |= 0x20;
-
-        if (ch < 'a' || ch > 'f') {
-            return NGX_DECLINED;
-        }
-
-        digit = ch - 'a' + 10;
+    if (digit < 0) {
+        return NGX_DECLINED;
     }
 
-    s->code = s->code << 4 | digit;
+    s->code = s->code << 4 | (ngx_uint_t) digit;
 
     if (++s->digits < 4) {
         return NGX_OK;

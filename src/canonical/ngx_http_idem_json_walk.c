@@ -19,26 +19,17 @@
 #include "canonical/ngx_http_idem_json_walk.h"
 
 
-static int ngx_http_idem_json_null(void *data);
-static int ngx_http_idem_json_boolean(void *data, int value);
-static int ngx_http_idem_json_number(void *data, const char *p, size_t len);
-static int ngx_http_idem_json_string(void *data, const u_char *p, size_t len);
-static int ngx_http_idem_json_name(void *data, const u_char *p, size_t len);
-static int ngx_http_idem_json_start_object(void *data);
-static int ngx_http_idem_json_start_array(void *data);
-
-static int ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
+static int ngx_http_idem_json_scalar(void *data,
     ngx_http_idem_json_kind_e kind, const u_char *p, size_t len);
-static int ngx_http_idem_json_start(
-    ngx_http_idem_json_walk_t *w, ngx_uint_t object);
+static int ngx_http_idem_json_name(void *data, const u_char *p, size_t len);
+static int ngx_http_idem_json_start(void *data, ngx_uint_t object);
+
 static void ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w);
 static void ngx_http_idem_json_step(
     ngx_http_idem_json_walk_t *w, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
     const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
-static ngx_uint_t ngx_http_idem_json_find(const ngx_str_t *names,
-    ngx_uint_t n, const u_char *p, size_t len);
 
 
 #define ngx_http_idem_json_tracked(w)                                         \
@@ -57,13 +48,9 @@ static const u_char  ngx_http_idem_json_tags[] = {
 
 
 const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events = {
-    ngx_http_idem_json_null,
-    ngx_http_idem_json_boolean,
-    ngx_http_idem_json_number,
-    ngx_http_idem_json_string,
-    ngx_http_idem_json_start_object,
+    ngx_http_idem_json_scalar,
     ngx_http_idem_json_name,
-    ngx_http_idem_json_start_array,
+    ngx_http_idem_json_start,
     ngx_http_idem_json_end
 };
 
@@ -165,67 +152,28 @@ ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
     ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
     ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
 
-    ngx_http_idem_json_track_destroy(&w->pointers, mem);
-    ngx_http_idem_json_track_destroy(&w->excluded, mem);
-    ngx_http_idem_json_track_destroy(&w->included, mem);
-    ngx_http_idem_json_track_destroy(&w->redacted, mem);
+    ngx_http_idem_canon_free(mem, w->pointers.reached);
+    ngx_http_idem_canon_free(mem, w->excluded.reached);
+    ngx_http_idem_canon_free(mem, w->included.reached);
+    ngx_http_idem_canon_free(mem, w->redacted.reached);
 
     if (w->paths) {
-        ngx_http_idem_json_paths_destroy(w->paths);
-        mem->free(mem->data, w->paths);
+        ngx_http_idem_canon_free(mem, w->paths->buf);
+        ngx_http_idem_canon_free(mem, w->paths);
     }
 
-    if (w->frames) {
-        mem->free(mem->data, w->frames);
-    }
+    ngx_http_idem_canon_free(mem, w->frames);
 
     ngx_http_idem_canon_destroy(&w->canon);
 }
 
 
 static int
-ngx_http_idem_json_null(void *data)
+ngx_http_idem_json_scalar(void *data, ngx_http_idem_json_kind_e kind,
+    const u_char *p, size_t len)
 {
-    return ngx_http_idem_json_scalar(data,
-                                     NGX_HTTP_IDEM_JSON_NULL,
-                                     (u_char *) "null", 4);
-}
+    ngx_http_idem_json_walk_t *w = data;
 
-
-static int
-ngx_http_idem_json_boolean(void *data, int value)
-{
-    if (value) {
-        return ngx_http_idem_json_scalar(data,
-                                               NGX_HTTP_IDEM_JSON_TRUE,
-                                               (u_char *) "true", 4);
-    }
-
-    return ngx_http_idem_json_scalar(data,
-                                     NGX_HTTP_IDEM_JSON_FALSE,
-                                     (u_char *) "false", 5);
-}
-
-
-static int
-ngx_http_idem_json_number(void *data, const char *p, size_t len)
-{
-    return ngx_http_idem_json_scalar(data, NGX_HTTP_IDEM_JSON_NUMBER,
-                                     (u_char *) p, len);
-}
-
-
-static int
-ngx_http_idem_json_string(void *data, const u_char *p, size_t len)
-{
-    return ngx_http_idem_json_scalar(data, NGX_HTTP_IDEM_JSON_STRING, p, len);
-}
-
-
-static int
-ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_kind_e kind, const u_char *p, size_t len)
-{
     size_t  base;
 
     if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
@@ -246,7 +194,7 @@ ngx_http_idem_json_scalar(ngx_http_idem_json_walk_t *w,
 
     if (ngx_http_idem_json_listed(w)) {
 
-        if (w->veiled) {
+        if (w->redacted.inside) {
             ngx_http_idem_json_paths_redacted(w->paths, p, len);
 
         } else if (kind == NGX_HTTP_IDEM_JSON_STRING) {
@@ -272,39 +220,31 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
 {
     ngx_http_idem_json_walk_t *w = data;
 
-    ngx_http_idem_json_frame_t          *f;
-    const ngx_http_idem_json_options_t  *options;
+    ngx_http_idem_json_frame_t  *f;
 
     if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
         return 0;
     }
 
-    options = w->options;
     f = &w->frames[w->depth - 1];
 
     if (w->depth == 1) {
-        w->wanted = ngx_http_idem_json_find(options->wanted, options->nwanted,
-                                            p, len);
+        w->wanted = ngx_http_idem_json_track_find(&w->pointers, p, len);
     }
 
-    if (!w->hidden
-        && ngx_http_idem_json_find(options->excluded,
-                                   options->nexcluded, p, len))
+    if (!w->excluded.inside
+        && ngx_http_idem_json_track_find(&w->excluded, p, len))
     {
-        w->hidden = w->depth;
-        w->hidden_base = w->canon.len;
+        w->excluded.inside = w->depth;
     }
 
-    if (!w->veiled
-        && ngx_http_idem_json_find(options->redacted, options->nredacted, p,
-                                   len))
+    if (!w->redacted.inside
+        && ngx_http_idem_json_track_find(&w->redacted, p, len))
     {
-        w->veiled = w->depth;
+        w->redacted.inside = w->depth;
     }
 
-    if (ngx_http_idem_json_tracked(w)) {
-        ngx_http_idem_json_step(w, p, len);
-    }
+    ngx_http_idem_json_step(w, p, len);
 
     if (ngx_http_idem_json_shown(w)) {
 
@@ -335,22 +275,10 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
 
 
 static int
-ngx_http_idem_json_start_object(void *data)
+ngx_http_idem_json_start(void *data, ngx_uint_t object)
 {
-    return ngx_http_idem_json_start(data, 1);
-}
+    ngx_http_idem_json_walk_t *w = data;
 
-
-static int
-ngx_http_idem_json_start_array(void *data)
-{
-    return ngx_http_idem_json_start(data, 0);
-}
-
-
-static int
-ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
-{
     ngx_http_idem_json_frame_t  *f;
 
     if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
@@ -393,7 +321,7 @@ ngx_http_idem_json_start(ngx_http_idem_json_walk_t *w, ngx_uint_t object)
 static void
 ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
 {
-    u_char                       index[NGX_INT_T_LEN], *p;
+    u_char                       index[NGX_INT_T_LEN], *p, *last;
     ngx_uint_t                   n;
     ngx_http_idem_json_frame_t  *f;
 
@@ -403,28 +331,26 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
 
     f = &w->frames[w->depth - 1];
 
-    if (f->object) {
+    if (f->object || !(w->paths || ngx_http_idem_json_tracked(w))) {
         return;
     }
 
-    if (ngx_http_idem_json_tracked(w)) {
-        p = index + sizeof(index);
-        n = f->index;
+    p = last = index + sizeof(index);
+    n = f->index;
 
-        do {
-            *--p = (u_char) ('0' + n % 10);
-            n /= 10;
-        } while (n);
+    do {
+        *--p = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
 
-        ngx_http_idem_json_step(w, p, index + sizeof(index) - p);
-    }
+    ngx_http_idem_json_step(w, p, last - p);
 
     if (!ngx_http_idem_json_shown(w)) {
         return;
     }
 
     if (!w->folded) {
-        ngx_http_idem_json_paths_index(w->paths, f->path, f->index);
+        ngx_http_idem_json_paths_name(w->paths, f->path, p, last - p);
 
     } else if (f->n) {
         ngx_http_idem_json_paths_text(w->paths, (u_char *) ",", 1);
@@ -438,25 +364,23 @@ int
 ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
-    ngx_str_t   *names, *name;
+    ngx_str_t   *names;
     ngx_uint_t   i;
 
     if (w->depth == 1 && w->wanted) {
 
+        /* a name may be in the list more than once */
+
         names = w->options->wanted;
-        name = &names[w->wanted - 1];
 
         for (i = w->wanted - 1; i < w->options->nwanted; i++) {
 
-            if (names[i].len != name->len
-                || ngx_memcmp(names[i].data, name->data, name->len) != 0)
-            {
-                continue;
-            }
-
-            if (ngx_http_idem_json_keep(w, &w->members[i], kind, base,
-                                        p, len)
-                != NGX_OK)
+            if (ngx_http_idem_json_track_find(&w->pointers, names[i].data,
+                                              names[i].len)
+                == w->wanted
+                && ngx_http_idem_json_keep(w, &w->members[i], kind, base,
+                                           p, len)
+                   != NGX_OK)
             {
                 return ngx_http_idem_json_stop(w, NGX_ERROR);
             }
@@ -479,16 +403,16 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
         w->frames[w->depth - 1].index++;
     }
 
-    if (w->inside && w->inside == w->depth) {
-        w->inside = 0;
+    if (w->included.inside == w->depth) {
+        w->included.inside = 0;
     }
 
-    if (w->veiled && w->veiled == w->depth) {
-        w->veiled = 0;
+    if (w->redacted.inside == w->depth) {
+        w->redacted.inside = 0;
     }
 
-    if (w->hidden && w->hidden == w->depth) {
-        w->hidden = 0;
+    if (w->excluded.inside && w->excluded.inside == w->depth) {
+        w->excluded.inside = 0;
         w->canon.len = w->hidden_base;
         return 1;
     }
@@ -507,28 +431,15 @@ static void
 ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
     const u_char *p, size_t len)
 {
-    ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
-    ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
-    ngx_http_idem_json_track_step(&w->redacted, w->depth, p, len);
-    ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
+    if (ngx_http_idem_json_tracked(w)) {
+        ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
+        ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
+        ngx_http_idem_json_track_step(&w->redacted, w->depth, p, len);
+        ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
+    }
 
-    if (!w->hidden
-        && ngx_http_idem_json_track_any(&w->excluded, w->depth))
-    {
-        w->hidden = w->depth;
+    if (w->excluded.inside == w->depth) {
         w->hidden_base = w->canon.len;
-    }
-
-    if (!w->veiled
-        && ngx_http_idem_json_track_any(&w->redacted, w->depth))
-    {
-        w->veiled = w->depth;
-    }
-
-    if (!w->inside
-        && ngx_http_idem_json_track_any(&w->included, w->depth))
-    {
-        w->inside = w->depth;
     }
 }
 
@@ -576,26 +487,6 @@ int
 ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
 {
     w->rc = rc;
-
-    return 0;
-}
-
-
-/* the place in the list, counted from 1, or 0 */
-
-static ngx_uint_t
-ngx_http_idem_json_find(const ngx_str_t *names, ngx_uint_t n,
-    const u_char *p, size_t len)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < n; i++) {
-        if (names[i].len == len && ngx_memcmp(names[i].data, p, len) == 0
-            && !ngx_http_idem_json_is_pointer(&names[i]))
-        {
-            return i + 1;
-        }
-    }
 
     return 0;
 }

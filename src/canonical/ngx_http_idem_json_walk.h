@@ -46,10 +46,7 @@ typedef struct {
     ngx_http_idem_json_frame_t   *frames;
     ngx_uint_t                    depth;           /* of them in use      */
 
-    ngx_uint_t                    hidden;          /* depth of the object
-                                                      whose member is left
-                                                      out, or 0           */
-    size_t                        hidden_base;
+    size_t                        hidden_base;     /* of what is left out */
 
     ngx_http_idem_json_member_t  *members;
     ngx_uint_t                    wanted;          /* the member is       */
@@ -57,11 +54,7 @@ typedef struct {
     ngx_http_idem_json_track_t    excluded;
     ngx_http_idem_json_track_t    included;
     ngx_http_idem_json_track_t    redacted;
-    ngx_uint_t                    veiled;         /* depth of the container of
-                                                     what is redacted, or 0 */
     ngx_http_idem_json_member_t  *parts;           /* that are included   */
-    ngx_uint_t                    inside;          /* depth of the container
-                                                      of one, or 0        */
 
     ngx_http_idem_json_paths_t   *paths;           /* NULL: not asked for */
     ngx_uint_t                    folded;          /* depth of the array
@@ -73,13 +66,14 @@ typedef struct {
 
 /* whether what comes now has a path */
 
-#define ngx_http_idem_json_shown(w)  ((w)->paths && !(w)->hidden)
+#define ngx_http_idem_json_shown(w)                                           \
+    ((w)->paths && !(w)->excluded.inside)
 
 /* ... and is for the list of them */
 
 #define ngx_http_idem_json_listed(w)                                          \
     (ngx_http_idem_json_shown(w)                                              \
-     && ((w)->parts == NULL || (w)->inside))
+     && ((w)->parts == NULL || (w)->included.inside))
 
 
 extern const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events;

@@ -35,7 +35,7 @@ typedef union {
 
 
 typedef struct {
-    yajl_callbacks                      callbacks;
+    const ngx_http_idem_json_events_t  *events;
     void                               *data;
     ngx_http_idem_canon_mem_t           mem;
     ngx_http_idem_json_strict_t         strict;
@@ -70,6 +70,15 @@ static void ngx_http_idem_yajl_destroy(void *parser);
 static ngx_int_t ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y,
     const u_char *p, size_t len);
 
+static int ngx_http_idem_yajl_null(void *data);
+static int ngx_http_idem_yajl_boolean(void *data, int value);
+static int ngx_http_idem_yajl_number(void *data, const char *p, size_t len);
+static int ngx_http_idem_yajl_string(void *data, const u_char *p, size_t len);
+static int ngx_http_idem_yajl_start_map(void *data);
+static int ngx_http_idem_yajl_name(void *data, const u_char *p, size_t len);
+static int ngx_http_idem_yajl_start_array(void *data);
+static int ngx_http_idem_yajl_end(void *data);
+
 static void *ngx_http_idem_yajl_alloc(void *data, size_t size);
 static void *ngx_http_idem_yajl_realloc(void *data, void *p, size_t size);
 static void ngx_http_idem_yajl_free(void *data, void *p);
@@ -88,34 +97,38 @@ const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl = {
 };
 
 
+/* with "number", integers and doubles come as text, too */
+
+static const yajl_callbacks  ngx_http_idem_yajl_callbacks = {
+    ngx_http_idem_yajl_null,
+    ngx_http_idem_yajl_boolean,
+    NULL,
+    NULL,
+    ngx_http_idem_yajl_number,
+    ngx_http_idem_yajl_string,
+    ngx_http_idem_yajl_start_map,
+    ngx_http_idem_yajl_name,
+    ngx_http_idem_yajl_end,
+    ngx_http_idem_yajl_start_array,
+    ngx_http_idem_yajl_end
+};
+
+
 static void *
 ngx_http_idem_yajl_create(const ngx_http_idem_json_events_t *events,
     void *data, ngx_uint_t depth, const ngx_http_idem_canon_mem_t *mem)
 {
     ngx_http_idem_yajl_t  *y;
 
-    y = mem->alloc(mem->data, sizeof(ngx_http_idem_yajl_t));
+    y = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_yajl_t));
     if (y == NULL) {
         return NULL;
     }
 
-    ngx_memzero(y, sizeof(ngx_http_idem_yajl_t));
-
+    y->events = events;
     y->data = data;
     y->mem = *mem;
     ngx_queue_init(&y->blocks);
-
-    /* with "number", integers and doubles come as text, too */
-
-    y->callbacks.yajl_null = events->null;
-    y->callbacks.yajl_boolean = events->boolean;
-    y->callbacks.yajl_number = events->number;
-    y->callbacks.yajl_string = events->string;
-    y->callbacks.yajl_start_map = events->start_object;
-    y->callbacks.yajl_map_key = events->name;
-    y->callbacks.yajl_end_map = events->end;
-    y->callbacks.yajl_start_array = events->start_array;
-    y->callbacks.yajl_end_array = events->end;
 
     return y;
 }
@@ -321,9 +334,7 @@ ngx_http_idem_yajl_destroy(void *parser)
                                           head.queue));
     }
 
-    if (y->held) {
-        mem.free(mem.data, y->held);
-    }
+    ngx_http_idem_canon_free(&mem, y->held);
 
     mem.free(mem.data, y);
 }
@@ -354,7 +365,9 @@ ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y, const u_char *p, size_t len)
         funcs.free = ngx_http_idem_yajl_free;
         funcs.ctx = y;
 
-        y->handle = yajl_alloc(&y->callbacks, &funcs, y->data);
+        y->handle = yajl_alloc(y->events->scalar
+                               ? &ngx_http_idem_yajl_callbacks : NULL,
+                               &funcs, y);
     }
 
     status = len ? yajl_parse(y->handle, p, len)
@@ -371,6 +384,83 @@ ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y, const u_char *p, size_t len)
     default: /* yajl_status_error */
         return NGX_DECLINED;
     }
+}
+
+
+static int
+ngx_http_idem_yajl_null(void *data)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_NULL,
+                             (u_char *) "null", 4);
+}
+
+
+static int
+ngx_http_idem_yajl_boolean(void *data, int value)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return value ? y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_TRUE,
+                                     (u_char *) "true", 4)
+                 : y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_FALSE,
+                                     (u_char *) "false", 5);
+}
+
+
+static int
+ngx_http_idem_yajl_number(void *data, const char *p, size_t len)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_NUMBER,
+                             (u_char *) p, len);
+}
+
+
+static int
+ngx_http_idem_yajl_string(void *data, const u_char *p, size_t len)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_STRING, p, len);
+}
+
+
+static int
+ngx_http_idem_yajl_start_map(void *data)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->start(y->data, 1);
+}
+
+
+static int
+ngx_http_idem_yajl_name(void *data, const u_char *p, size_t len)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->name(y->data, p, len);
+}
+
+
+static int
+ngx_http_idem_yajl_start_array(void *data)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->start(y->data, 0);
+}
+
+
+static int
+ngx_http_idem_yajl_end(void *data)
+{
+    ngx_http_idem_yajl_t *y = data;
+
+    return y->events->end(y->data);
 }
 
 

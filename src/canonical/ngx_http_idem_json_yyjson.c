@@ -86,9 +86,6 @@ static void *ngx_http_idem_yyjson_create(
     const ngx_http_idem_canon_mem_t *mem);
 static ngx_int_t ngx_http_idem_yyjson_feed(void *parser, const u_char *p,
     size_t len);
-static ngx_int_t ngx_http_idem_yyjson_flush(void *parser);
-static size_t ngx_http_idem_yyjson_cut(void *parser, ngx_uint_t large,
-    ngx_uint_t depth, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_yyjson_last(void *parser);
 static ngx_int_t ngx_http_idem_yyjson_text(void *parser, const u_char *p,
     size_t len);
@@ -121,8 +118,8 @@ const ngx_http_idem_json_parser_t  ngx_http_idem_json_yyjson = {
     "yyjson",
     ngx_http_idem_yyjson_create,
     ngx_http_idem_yyjson_feed,
-    ngx_http_idem_yyjson_flush,
-    ngx_http_idem_yyjson_cut,
+    NULL,
+    NULL,
     ngx_http_idem_yyjson_last,
     ngx_http_idem_yyjson_text,
     ngx_http_idem_yyjson_step,
@@ -177,21 +174,6 @@ ngx_http_idem_yyjson_feed(void *parser, const u_char *p, size_t len)
     y->len += len;
 
     return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_yyjson_flush(void *parser)
-{
-    return NGX_OK;
-}
-
-
-static size_t
-ngx_http_idem_yyjson_cut(void *parser, ngx_uint_t large, ngx_uint_t depth,
-    const u_char *p, size_t len)
-{
-    return len;
 }
 
 
@@ -580,24 +562,28 @@ ngx_http_idem_yyjson_value(ngx_http_idem_yyjson_t *y, yyjson_val *v)
     switch (yyjson_get_type(v)) {
 
     case YYJSON_TYPE_NULL:
-        return y->events->null(y->data);
+        return y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_NULL,
+                                 (u_char *) "null", 4);
 
     case YYJSON_TYPE_BOOL:
-        return y->events->boolean(y->data, yyjson_get_bool(v));
+        return yyjson_get_bool(v)
+               ? y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_TRUE,
+                                   (u_char *) "true", 4)
+               : y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_FALSE,
+                                   (u_char *) "false", 5);
 
     case YYJSON_TYPE_RAW:
-        return y->events->number(y->data, yyjson_get_raw(v),
+        return y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_NUMBER,
+                                 (u_char *) yyjson_get_raw(v),
                                  yyjson_get_len(v));
 
     case YYJSON_TYPE_STR:
-        return y->events->string(y->data, (u_char *) yyjson_get_str(v),
+        return y->events->scalar(y->data, NGX_HTTP_IDEM_JSON_STRING,
+                                 (u_char *) yyjson_get_str(v),
                                  yyjson_get_len(v));
 
-    case YYJSON_TYPE_ARR:
-        return ngx_http_idem_yyjson_open(y, v, 0);
-
-    default: /* YYJSON_TYPE_OBJ */
-        return ngx_http_idem_yyjson_open(y, v, 1);
+    default: /* YYJSON_TYPE_ARR, YYJSON_TYPE_OBJ */
+        return ngx_http_idem_yyjson_open(y, v, yyjson_is_obj(v));
     }
 }
 
@@ -610,9 +596,7 @@ ngx_http_idem_yyjson_open(ngx_http_idem_yyjson_t *y, yyjson_val *v,
 {
     ngx_http_idem_yyjson_frame_t  *f;
 
-    if (!(object ? y->events->start_object(y->data)
-                 : y->events->start_array(y->data)))
-    {
+    if (!y->events->start(y->data, object)) {
         return 0;
     }
 
@@ -641,13 +625,8 @@ ngx_http_idem_yyjson_destroy(void *parser)
 
     yyjson_doc_free(y->doc);
 
-    if (y->fed) {
-        mem.free(mem.data, y->fed);
-    }
-
-    if (y->piece) {
-        mem.free(mem.data, y->piece);
-    }
+    ngx_http_idem_canon_free(&mem, y->fed);
+    ngx_http_idem_canon_free(&mem, y->piece);
 
     mem.free(mem.data, y);
 }
@@ -683,9 +662,5 @@ ngx_http_idem_yyjson_realloc(void *data, void *p, size_t old, size_t size)
 static void
 ngx_http_idem_yyjson_free(void *data, void *p)
 {
-    ngx_http_idem_canon_mem_t *mem = data;
-
-    if (p) {
-        mem->free(mem->data, p);
-    }
+    ngx_http_idem_canon_free(data, p);
 }

@@ -12,8 +12,8 @@
  * off where the value is an RFC 8941 Item, and then looks at the characters
  * and the length, the same way for both forms: so a bare and a quoted key of
  * the same characters come out as the same bytes.  It calls nothing outside
- * of this file, allocates nothing, and never reads behind the value, which
- * need not end with a NUL.
+ * of this file but for the value of a digit, allocates nothing, and never
+ * reads behind the value, which need not end with a NUL.
  *
  * The numbers in the comments are sections of RFC 8941.
  */
@@ -22,6 +22,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "canonical/ngx_http_idem_canon.h"
 #include "canonical/ngx_http_idem_key.h"
 
 
@@ -68,14 +69,6 @@ static ngx_inline ngx_uint_t
 ngx_http_idem_key_is_alpha(u_char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-
-static ngx_inline ngx_uint_t
-ngx_http_idem_key_is_hex(u_char c)
-{
-    return (c >= '0' && c <= '9')
-           || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
 
@@ -346,21 +339,12 @@ ngx_http_idem_key_skip_token(u_char *p, u_char *last)
 
     for (p++; p < last; p++) {
 
-        if (ngx_http_idem_key_is_alpha(*p)
-            || ngx_http_idem_key_is_digit(*p))
+        if (!ngx_http_idem_key_is_alpha(*p)
+            && !ngx_http_idem_key_is_digit(*p)
+            && (*p == '\0' || ngx_strchr("!#$%&'*+-.^_`|~:/", *p) == NULL))
         {
-            continue;
+            break;
         }
-
-        switch (*p) {
-
-        case '!': case '#': case '$': case '%': case '&': case '\'':
-        case '*': case '+': case '-': case '.': case '^': case '_':
-        case '`': case '|': case '~': case ':': case '/':
-            continue;
-        }
-
-        break;
     }
 
     return p;
@@ -494,7 +478,7 @@ ngx_http_idem_key_check_uuid(const ngx_str_t *key, ngx_uint_t v4,
                 return NGX_DECLINED;
             }
 
-        } else if (!ngx_http_idem_key_is_hex(c)) {
+        } else if (ngx_http_idem_canon_hex(c) < 0) {
             return NGX_DECLINED;
         }
     }

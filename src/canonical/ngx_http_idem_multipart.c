@@ -19,6 +19,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem_number.h"
 #include "canonical/ngx_http_idem_multipart.h"
 
 
@@ -226,21 +227,12 @@ ngx_http_idem_multipart_valid(const ngx_str_t *boundary)
     for (i = 0; i < boundary->len; i++) {
         c = boundary->data[i];
 
-        if ((c >= '0' && c <= '9')
-            || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        if (!((c >= '0' && c <= '9')
+              || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
+              || (c && ngx_strchr("'()+_,-./:=? ", c))))
         {
-            continue;
+            return 0;
         }
-
-        switch (c) {
-
-        case '\'': case '(': case ')': case '+': case '_': case ',':
-        case '-': case '.': case '/': case ':': case '=': case '?':
-        case ' ':
-            continue;
-        }
-
-        return 0;
     }
 
     return 1;
@@ -346,12 +338,9 @@ ngx_http_idem_multipart_pass(ngx_http_idem_multipart_t *m,
 static void
 ngx_http_idem_multipart_cut(ngx_http_idem_multipart_t *m)
 {
-    u_char      len[8];
-    ngx_uint_t  i;
+    u_char  len[8];
 
-    for (i = 0; i < 8; i++) {
-        len[i] = (u_char) (m->segment >> (56 - 8 * i));
-    }
+    ngx_http_idem_put64(len, m->segment);
 
     m->update(m->data, len, 8);
     m->segment = 0;

@@ -6,10 +6,11 @@
 
 /*
  * URLs that mean the same, as the same text.  Called for derived keys; calls
- * nothing outside of this file.
+ * the comparison and the digits of canon.h.
  */
 
 
+#include "canonical/ngx_http_idem_canon.h"
 #include "canonical/ngx_http_idem_url.h"
 
 
@@ -27,7 +28,6 @@ static int ngx_libc_cdecl ngx_http_idem_url_cmp(const void *one,
     const void *two);
 static u_char *ngx_http_idem_url_find(u_char *p, u_char *last,
     const char *any);
-static int ngx_http_idem_url_hex(u_char ch);
 
 
 static const struct {
@@ -291,8 +291,8 @@ ngx_http_idem_url_escape(u_char *dst, u_char *p, u_char *last)
         escaped = 0;
 
         if (ch == '%' && last - p > 2) {
-            high = ngx_http_idem_url_hex(p[1]);
-            low = ngx_http_idem_url_hex(p[2]);
+            high = ngx_http_idem_canon_hex(p[1]);
+            low = ngx_http_idem_canon_hex(p[2]);
 
             if (high >= 0 && low >= 0) {
                 ch = (u_char) (high << 4 | low);
@@ -323,25 +323,21 @@ ngx_http_idem_url_stripped(const ngx_str_t *arg, const ngx_str_t *strip,
     ngx_uint_t nstrip)
 {
     size_t      len, n;
-    ngx_uint_t  i;
+    ngx_uint_t  i, beginning;
 
     n = ngx_http_idem_url_name(arg);
 
     for (i = 0; i < nstrip; i++) {
         len = strip[i].len;
+        beginning = (len && strip[i].data[len - 1] == '*');
 
-        if (len && strip[i].data[len - 1] == '*') {
-
-            if (n >= len - 1
-                && ngx_strncmp(arg->data, strip[i].data, len - 1) == 0)
-            {
-                return 1;
-            }
-
-            continue;
+        if (beginning) {
+            len--;
         }
 
-        if (n == len && ngx_strncmp(arg->data, strip[i].data, len) == 0) {
+        if ((n == len || (beginning && n > len))
+            && ngx_strncmp(arg->data, strip[i].data, len) == 0)
+        {
             return 1;
         }
     }
@@ -362,28 +358,17 @@ static int ngx_libc_cdecl
 ngx_http_idem_url_cmp(const void *one, const void *two)
 {
     int               rc;
-    size_t            n1, n2;
     const ngx_str_t  *a, *b;
 
     a = one;
     b = two;
 
-    n1 = ngx_http_idem_url_name(a);
-    n2 = ngx_http_idem_url_name(b);
-
-    rc = ngx_memcmp(a->data, b->data, ngx_min(n1, n2));
-
-    if (rc) {
-        return rc;
-    }
-
-    if (n1 != n2) {
-        return (n1 < n2) ? -1 : 1;
-    }
+    rc = ngx_http_idem_canon_cmp(a->data, ngx_http_idem_url_name(a),
+                                 b->data, ngx_http_idem_url_name(b));
 
     /* of one name: as they came */
 
-    return (a->data < b->data) ? -1 : (a->data > b->data);
+    return rc ? rc : (a->data < b->data) ? -1 : (a->data > b->data);
 }
 
 
@@ -397,17 +382,4 @@ ngx_http_idem_url_find(u_char *p, u_char *last, const char *any)
     }
 
     return p;
-}
-
-
-static int
-ngx_http_idem_url_hex(u_char ch)
-{
-    if (ch >= '0' && ch <= '9') {
-        return ch - '0';
-    }
-
-    ch |= 0x20;
-
-    return (ch >= 'a' && ch <= 'f') ? ch - 'a' + 10 : -1;
 }

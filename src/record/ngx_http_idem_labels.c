@@ -22,6 +22,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem_number.h"
 #include "record/ngx_http_idem_record.h"
 
 
@@ -65,8 +66,7 @@ ngx_http_idem_labels_encode(u_char *p, const ngx_str_t *labels)
     size -= NGX_HTTP_IDEM_LABELS_HEAD;
 
     *p++ = NGX_HTTP_IDEM_LABELS_MARK;
-    *p++ = (u_char) (size >> 8);
-    *p++ = (u_char) size;
+    p = ngx_http_idem_put16(p, size);
 
     for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
         len = ngx_min(labels[i].len, NGX_HTTP_IDEM_LABEL_MAX);
@@ -97,7 +97,7 @@ ngx_http_idem_labels_len(const ngx_str_t *details)
     }
 
     len = NGX_HTTP_IDEM_LABELS_HEAD
-          + ((size_t) details->data[1] << 8) + details->data[2];
+          + ngx_http_idem_get16(details->data + 1);
 
     return ngx_min(len, details->len);
 }

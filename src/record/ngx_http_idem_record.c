@@ -77,8 +77,7 @@ static size_t ngx_http_idem_record_status_line(
     const ngx_http_idem_response_t *response);
 static uint32_t ngx_http_idem_record_sum(const u_char *p,
     size_t head_len, uint32_t body_sum);
-static ngx_uint_t ngx_http_idem_record_intact(const u_char *p,
-    size_t head_len, size_t len);
+static uint32_t ngx_http_idem_record_whole_sum(const u_char *p, size_t len);
 static ngx_uint_t ngx_http_idem_record_readable(u_char version);
 static ngx_int_t ngx_http_idem_record_fixed(const u_char *p,
     ngx_http_idem_response_t *response, const char **reason);
@@ -362,18 +361,20 @@ ngx_http_idem_record_sum(const u_char *p, size_t head_len, uint32_t body_sum)
 }
 
 
-/* the record has passed "head_peek" */
+/* of head and body; the record has passed "head_peek" */
 
-static ngx_uint_t
-ngx_http_idem_record_intact(const u_char *p, size_t head_len, size_t len)
+static uint32_t
+ngx_http_idem_record_whole_sum(const u_char *p, size_t len)
 {
+    size_t    head_len;
     uint32_t  sum;
+
+    head_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
 
     sum = ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM, p + head_len,
                                  len - head_len);
 
-    return ngx_http_idem_record_sum(p, head_len, sum)
-           == ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_SUM);
+    return ngx_http_idem_record_sum(p, head_len, sum);
 }
 
 
@@ -384,29 +385,21 @@ ngx_http_idem_response_intact(const u_char *p, size_t len)
     const char  *reason;
 
     return ngx_http_idem_head_peek(p, len, &n, &reason) == NGX_OK
-           && ngx_http_idem_record_intact(p,
-                    ngx_http_idem_get32(p
-                                     + NGX_HTTP_IDEM_RECORD_HEAD_LEN),
-                    len);
+           && ngx_http_idem_record_whole_sum(p, len)
+              == ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_SUM);
 }
 
 
 void
 ngx_http_idem_response_seal(u_char *p, size_t len)
 {
-    size_t       head_len;
     ngx_uint_t   n;
     const char  *reason;
 
-    if (ngx_http_idem_head_peek(p, len, &n, &reason) != NGX_OK) {
-        return;
+    if (ngx_http_idem_head_peek(p, len, &n, &reason) == NGX_OK) {
+        ngx_http_idem_put32(p + NGX_HTTP_IDEM_RECORD_SUM,
+                            ngx_http_idem_record_whole_sum(p, len));
     }
-
-    head_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
-
-    ngx_http_idem_head_seal(p, head_len,
-                  ngx_http_idem_body_sum(NGX_HTTP_IDEM_SUM,
-                                         p + head_len, len - head_len));
 }
 
 
@@ -502,7 +495,10 @@ ngx_http_idem_response_decode(const u_char *p, size_t len,
 
     head_len = ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_HEAD_LEN);
 
-    if (verify && !ngx_http_idem_record_intact(p, head_len, len)) {
+    if (verify
+        && ngx_http_idem_record_whole_sum(p, len)
+           != ngx_http_idem_get32(p + NGX_HTTP_IDEM_RECORD_SUM))
+    {
         *reason = "wrong checksum";
         return NGX_ERROR;
     }

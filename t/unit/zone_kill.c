@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 
-/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_arena.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c src/store/memory/ngx_http_idem_memory_conf.c src/store/memory/ngx_http_idem_memory_found.c */
+/* sources: src/store/memory/ngx_http_idem_memory.c src/store/zone/ngx_http_idem_zone.c src/store/zone/ngx_http_idem_bytes.c src/store/zone/ngx_http_idem_arena.c src/store/zone/ngx_http_idem_repair.c src/store/zone/ngx_http_idem_expiry.c src/store/zone/ngx_http_idem_zone_conf.c src/store/zone/ngx_http_idem_shared.c src/store/zone/ngx_http_idem_walk.c src/store/memory/ngx_http_idem_memory_admin.c src/store/memory/ngx_http_idem_memory_conf.c src/store/memory/ngx_http_idem_memory_found.c */
 /* flags: -O2 -fno-sanitize=all -DNGX_HTTP_IDEM_PIECE=6000 */
 
 /*

@@ -131,6 +131,8 @@ ngx_slab_alloc(ngx_slab_pool_t *pool, size_t size)
     return mem + SIZE - size;
 }
 
+void *ngx_slab_calloc(ngx_slab_pool_t *pool, size_t size) { return NULL; }
+
 /* only what is done with the lock is done step by step */
 
 void
@@ -178,8 +180,12 @@ ngx_pcalloc(ngx_pool_t *pool, size_t size)
 ngx_int_t ngx_pfree(ngx_pool_t *pool, void *p) { return NGX_OK; }
 
 void ngx_http_idem_turns_init(ngx_http_idem_memory_t *s, ngx_log_t *log) {}
-void ngx_http_idem_turns_add(ngx_http_idem_memory_t *s,
-    ngx_http_idem_op_t *op) {}
+ngx_int_t
+ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc)
+{
+    return rc;
+}
+
 void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op) {}
 
 

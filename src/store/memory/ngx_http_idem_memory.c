@@ -85,19 +85,9 @@ const ngx_http_idem_backend_t  ngx_http_idem_memory_backend = {
 };
 
 
-#define ngx_http_idem_memory_conf(op)                                         \
-    ((ngx_http_idem_memory_t *) (op)->store->conf)
-
 #define ngx_http_idem_memory_ours(item, op)                                   \
     (ngx_memcmp((item)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN)          \
      == 0)
-
-
-/* whether "until" is the end of a lease, and not of the record */
-#define ngx_http_idem_memory_leased(item)                                     \
-    ((item)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
-     || ((item)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN                       \
-         && !(item)->hold))
 
 
 static ngx_int_t
@@ -105,13 +95,7 @@ ngx_http_idem_memory_begin(ngx_http_idem_op_t *op)
 {
     op->state_data = NULL;
 
-    if (ngx_http_idem_memory_begin_piece(op) == NGX_OK) {
-        return NGX_OK;
-    }
-
-    ngx_http_idem_turns_add(ngx_http_idem_memory_conf(op), op);
-
-    return NGX_AGAIN;
+    return ngx_http_idem_turns_first(op, ngx_http_idem_memory_begin_piece(op));
 }
 
 
@@ -123,7 +107,7 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     rc = NGX_OK;
 
     ngx_http_idem_zone_lock(&m->z);
@@ -163,7 +147,7 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
         }
 
         ngx_http_idem_memory_take_over(m, item, op,
-                                       ngx_http_idem_memory_leased(item));
+                                       ngx_http_idem_zone_leased(item));
         op->result = NGX_HTTP_IDEM_ACQUIRED;
 
     } else {
@@ -187,7 +171,7 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
 
     ngx_http_idem_zone_lock(&m->z);
 
@@ -235,13 +219,8 @@ ngx_http_idem_memory_commit(ngx_http_idem_op_t *op)
         op->state_data = ngx_pcalloc(op->pool, sizeof(ngx_http_idem_copy_t));
     }
 
-    if (ngx_http_idem_memory_commit_piece(op) == NGX_OK) {
-        return NGX_OK;
-    }
-
-    ngx_http_idem_turns_add(ngx_http_idem_memory_conf(op), op);
-
-    return NGX_AGAIN;
+    return ngx_http_idem_turns_first(op,
+                                     ngx_http_idem_memory_commit_piece(op));
 }
 
 
@@ -256,7 +235,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     ngx_http_idem_memory_t  *m;
     ngx_http_idem_reason_e   reason;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     waiting = 0;
     rc = NGX_OK;
 
@@ -380,7 +359,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     waiting = 0;
     op->result = NGX_HTTP_IDEM_OK;
 
@@ -451,7 +430,7 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
-    m = ngx_http_idem_memory_conf(op);
+    m = op->store->conf;
     left = 0;
     op->result = NGX_HTTP_IDEM_OK;
 
@@ -531,7 +510,7 @@ ngx_http_idem_memory_available(ngx_http_idem_item_t *item,
 {
     ngx_msec_int_t  left;
 
-    if (!ngx_http_idem_memory_leased(item)) {
+    if (!ngx_http_idem_zone_leased(item)) {
 
         /* the record expired before the request arrived */
 
@@ -564,7 +543,7 @@ static ngx_uint_t
 ngx_http_idem_memory_lapsed(ngx_http_idem_item_t *item,
     ngx_http_idem_op_t *op)
 {
-    return ngx_http_idem_memory_leased(item)
+    return ngx_http_idem_zone_leased(item)
            && !item->hold
            && (ngx_msec_int_t) (item->until - ngx_current_msec) <= 0
            && ngx_http_idem_claim_same(&item->claim, op->claim,

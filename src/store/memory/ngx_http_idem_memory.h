@@ -100,9 +100,8 @@ ngx_int_t ngx_http_idem_memory_admin(ngx_http_idem_op_t *op);
 
 void ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log);
 
-/* queues an operation after its first piece: it is pending from now on */
-void ngx_http_idem_turns_add(ngx_http_idem_memory_t *m,
-    ngx_http_idem_op_t *op);
+/* "rc" of the first piece; NGX_AGAIN: the operation is pending from now on */
+ngx_int_t ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc);
 void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op);
 
 

@@ -27,9 +27,7 @@
 #define NGX_HTTP_IDEM_MEMORY_LONG_AGO  0x3fffffff
 
 
-static void ngx_http_idem_memory_get(ngx_http_idem_memory_t *m,
-    ngx_http_idem_op_t *op);
-static void ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
+static void ngx_http_idem_memory_one(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op);
 static uint64_t ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item);
@@ -44,17 +42,11 @@ ngx_http_idem_memory_admin(ngx_http_idem_op_t *op)
 
     m = op->store->conf;
 
-    switch (op->kind) {
+    if (op->kind == NGX_HTTP_IDEM_OP_GET || op->kind == NGX_HTTP_IDEM_OP_REMOVE)
+    {
+        ngx_http_idem_memory_one(m, op);
 
-    case NGX_HTTP_IDEM_OP_GET:
-        ngx_http_idem_memory_get(m, op);
-        break;
-
-    case NGX_HTTP_IDEM_OP_REMOVE:
-        ngx_http_idem_memory_remove(m, op);
-        break;
-
-    default: /* NGX_HTTP_IDEM_OP_LIST */
+    } else {
         ngx_http_idem_memory_list(m, op);
     }
 
@@ -62,32 +54,10 @@ ngx_http_idem_memory_admin(ngx_http_idem_op_t *op)
 }
 
 
-static void
-ngx_http_idem_memory_get(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_item_t  *item;
-
-    op->result = NGX_HTTP_IDEM_GONE;
-
-    ngx_http_idem_zone_lock(&m->z);
-
-    item = ngx_http_idem_zone_find(&m->z, op->id);
-
-    if (item && ngx_http_idem_zone_visible(item)
-        && ngx_http_idem_zone_entry(&m->z, item, op))
-    {
-        op->result = NGX_HTTP_IDEM_FOUND;
-    }
-
-    ngx_http_idem_zone_unlock(&m->z);
-
-    ngx_http_idem_memory_tell(m);
-}
-
+/* get and remove */
 
 static void
-ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
-    ngx_http_idem_op_t *op)
+ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 {
     uint64_t               waiting;
     ngx_http_idem_item_t  *item;
@@ -104,7 +74,10 @@ ngx_http_idem_memory_remove(ngx_http_idem_memory_t *m,
     {
         op->result = NGX_HTTP_IDEM_OK;
 
-        if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        if (op->kind == NGX_HTTP_IDEM_OP_GET) {
+            op->result = NGX_HTTP_IDEM_FOUND;
+
+        } else if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
             waiting = ngx_http_idem_memory_leave_tombstone(m, item);
 
         } else {

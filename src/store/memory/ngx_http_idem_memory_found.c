@@ -28,12 +28,6 @@ static ngx_int_t ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 
-/* whether the response is read in pieces */
-#define ngx_http_idem_memory_is_large(item)                                   \
-    ((item)->state == NGX_HTTP_IDEM_COMPLETED                                 \
-     && (item)->size > NGX_HTTP_IDEM_PIECE)
-
-
 ngx_int_t
 ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
@@ -42,7 +36,9 @@ ngx_http_idem_memory_found(ngx_http_idem_memory_t *m,
     ngx_msec_int_t          left;
     ngx_http_idem_found_t  *found;
 
-    if (ngx_http_idem_memory_is_large(item)) {
+    if (item->state == NGX_HTTP_IDEM_COMPLETED
+        && item->size > NGX_HTTP_IDEM_PIECE)
+    {
         rc = ngx_http_idem_memory_read(m, item, op);
 
         if (rc != NGX_OK) {

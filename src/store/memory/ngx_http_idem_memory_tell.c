@@ -75,23 +75,12 @@ void
 ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 {
     ngx_uint_t                  i;
-    ngx_http_idem_noted_t      *noted;
-    ngx_http_idem_expired_t     expired;
     ngx_http_idem_zone_gone_t  *gone;
 
     gone = m->z.gone;
 
     for (i = 0; i < gone->n; i++) {
-        noted = &gone->records[i];
-
-        expired.id = noted->id;
-        expired.time = noted->time;
-        expired.ttl = noted->ttl;
-        expired.ago = noted->ago;
-        expired.details.data = noted->labels;
-        expired.details.len = noted->len;
-
-        ngx_http_idem_store_expired(m->store, &expired);
+        ngx_http_idem_store_expired(m->store, &gone->records[i].expired);
     }
 
     if (gone->missed) {

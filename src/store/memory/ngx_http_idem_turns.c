@@ -49,14 +49,22 @@ ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log)
 }
 
 
-void
-ngx_http_idem_turns_add(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
+ngx_int_t
+ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc)
 {
-    ngx_queue_insert_tail(&m->turns, &op->queue);
+    ngx_http_idem_memory_t  *m;
 
-    if (!m->turn.timer_set) {
-        ngx_add_timer(&m->turn, NGX_HTTP_IDEM_TURN_PAUSE);
+    if (rc == NGX_AGAIN) {
+        m = op->store->conf;
+
+        ngx_queue_insert_tail(&m->turns, &op->queue);
+
+        if (!m->turn.timer_set) {
+            ngx_add_timer(&m->turn, NGX_HTTP_IDEM_TURN_PAUSE);
+        }
     }
+
+    return rc;
 }
 
 

@@ -24,26 +24,15 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-typedef void *(*ngx_http_idem_alloc_pt)(
-    ngx_http_idem_records_t *z, ngx_uint_t kind);
-
-
-static ngx_http_idem_chunk_t *ngx_http_idem_chunks_alloc(
-    ngx_http_idem_records_t *z, size_t size, size_t *bytes,
-    ngx_http_idem_alloc_pt alloc);
+static ngx_http_idem_chunk_t *ngx_http_idem_details_chunks(
+    ngx_http_idem_records_t *z, size_t size);
 static void ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
-static void *ngx_http_idem_details_alloc(
-    ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_int_t ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size);
 static void ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p,
     size_t n);
-static void ngx_http_idem_read_start(ngx_http_idem_item_t *item,
-    ngx_http_idem_copy_t *copy);
-static ngx_int_t ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
-    ngx_http_idem_copy_t *copy, size_t piece);
 
 
 ngx_int_t
@@ -253,18 +242,24 @@ ngx_http_idem_zone_read(ngx_http_idem_records_t *z,
 {
     ngx_http_idem_copy_t  copy;
 
+    ngx_memzero(&copy, sizeof(ngx_http_idem_copy_t));
+
     copy.out = p;
 
-    ngx_http_idem_read_start(item, &copy);
-
-    return ngx_http_idem_read_piece(z, &copy, NGX_MAX_SIZE_T_VALUE);
+    return ngx_http_idem_zone_read_piece(z, item, &copy,
+                                         NGX_MAX_SIZE_T_VALUE);
 }
 
+
+/* checks every pointer, whatever may have corrupted it */
 
 ngx_int_t
 ngx_http_idem_zone_read_piece(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, size_t piece)
 {
+    size_t                  n, done;
+    ngx_http_idem_chunk_t  *chunk;
+
     if (!ngx_http_idem_zone_copy_valid(item, copy)) {
         copy->first = item->chunks;
         copy->size = item->size;
@@ -272,53 +267,12 @@ ngx_http_idem_zone_read_piece(ngx_http_idem_records_t *z,
 
         ngx_memcpy(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
-        ngx_http_idem_read_start(item, copy);
+        n = ngx_min((size_t) item->size, NGX_HTTP_IDEM_ITEM_ROOM);
+
+        copy->out = ngx_cpymem(copy->out, item->data, n);
+        copy->left = item->size - n;
+        copy->chunk = item->chunks;
     }
-
-    return ngx_http_idem_read_piece(z, copy, piece);
-}
-
-
-/*
- * The chunks of a completed record never change, and a token is committed
- * only once: with the same token it is the same response.
- */
-
-ngx_uint_t
-ngx_http_idem_zone_copy_valid(ngx_http_idem_item_t *item,
-    ngx_http_idem_copy_t *copy)
-{
-    return item->state == NGX_HTTP_IDEM_COMPLETED
-           && copy->first == item->chunks
-           && copy->size == item->size
-           && copy->expires == item->expires
-           && ngx_memcmp(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN)
-              == 0;
-}
-
-
-static void
-ngx_http_idem_read_start(ngx_http_idem_item_t *item,
-    ngx_http_idem_copy_t *copy)
-{
-    size_t  n;
-
-    n = ngx_min((size_t) item->size, NGX_HTTP_IDEM_ITEM_ROOM);
-
-    copy->out = ngx_cpymem(copy->out, item->data, n);
-    copy->left = item->size - n;
-    copy->chunk = item->chunks;
-}
-
-
-/* checks every pointer, whatever may have corrupted it */
-
-static ngx_int_t
-ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
-    ngx_http_idem_copy_t *copy, size_t piece)
-{
-    size_t                  n, done;
-    ngx_http_idem_chunk_t  *chunk;
 
     chunk = copy->chunk;
 
@@ -348,6 +302,24 @@ ngx_http_idem_read_piece(ngx_http_idem_records_t *z,
 
 
 /*
+ * The chunks of a completed record never change, and a token is committed
+ * only once: with the same token it is the same response.
+ */
+
+ngx_uint_t
+ngx_http_idem_zone_copy_valid(ngx_http_idem_item_t *item,
+    ngx_http_idem_copy_t *copy)
+{
+    return item->state == NGX_HTTP_IDEM_COMPLETED
+           && copy->first == item->chunks
+           && copy->size == item->size
+           && copy->expires == item->expires
+           && ngx_memcmp(copy->token, item->token, NGX_HTTP_IDEM_TOKEN_LEN)
+              == 0;
+}
+
+
+/*
  * Replaces or removes the details beside the claim.  Only older details are
  * evicted to make room; without room the record has no details.
  */
@@ -358,7 +330,6 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
 {
     size_t                    size, left, n;
     u_char                   *p;
-    ngx_queue_t              *head;
     ngx_http_idem_chunk_t    *chunk;
     ngx_http_idem_details_t  *d;
 
@@ -388,8 +359,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         return;
     }
 
-    chunk = ngx_http_idem_chunks_alloc(z, size, &z->zone->details_bytes,
-                                       ngx_http_idem_details_alloc);
+    chunk = ngx_http_idem_details_chunks(z, size);
     if (chunk == NULL) {
         return;
     }
@@ -419,17 +389,7 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         ngx_memcpy(chunk->data, p, n);
     }
 
-    /* the queue is consistent from head to tail at any time */
-
-    head = &z->zone->details;
-
-    d->queue.prev = head->prev;
-    d->queue.next = head;
-
-    ngx_http_idem_zone_barrier();
-
-    head->prev->next = &d->queue;
-    head->prev = &d->queue;
+    ngx_http_idem_zone_append(&z->zone->details, &d->queue);
 
     ngx_http_idem_zone_barrier();
 
@@ -455,20 +415,6 @@ ngx_http_idem_zone_evict_details(ngx_http_idem_records_t *z)
     z->zone->details_evicted++;
 
     return 1;
-}
-
-
-static void *
-ngx_http_idem_details_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
-{
-    void  *p;
-
-    do {
-        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
-
-    } while (p == NULL && ngx_http_idem_zone_evict_details(z));
-
-    return p;
 }
 
 
@@ -552,11 +498,10 @@ ngx_http_idem_chunk_size(size_t size)
 }
 
 
-/* allocates chunks for "size" bytes; NULL: there is no room */
+/* allocates chunks for "size" bytes of details; NULL: there is no room */
 
 static ngx_http_idem_chunk_t *
-ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
-    size_t size, size_t *bytes, ngx_http_idem_alloc_pt alloc)
+ngx_http_idem_details_chunks(ngx_http_idem_records_t *z, size_t size)
 {
     size_t                  left, n;
     ngx_http_idem_chunk_t  *chunk, *first, **last;
@@ -567,10 +512,15 @@ ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
     for (left = size; left; /* void */ ) {
         n = ngx_http_idem_chunk_size(left);
 
-        chunk = alloc(z, ngx_http_idem_arena_kind(n));
+        do {
+            chunk = ngx_http_idem_arena_alloc(&z->zone->arena,
+                                              ngx_http_idem_arena_kind(n));
+
+        } while (chunk == NULL && ngx_http_idem_zone_evict_details(z));
 
         if (chunk == NULL) {
-            ngx_http_idem_chunks_free(z, first, size, bytes);
+            ngx_http_idem_chunks_free(z, first, size,
+                                      &z->zone->details_bytes);
             return NULL;
         }
 
@@ -578,7 +528,7 @@ ngx_http_idem_chunks_alloc(ngx_http_idem_records_t *z,
         *last = chunk;
         last = &chunk->next;
 
-        *bytes += n;
+        z->zone->details_bytes += n;
 
         n -= NGX_HTTP_IDEM_CHUNK_HEAD;
         left -= ngx_min(n, left);

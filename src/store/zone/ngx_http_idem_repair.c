@@ -163,22 +163,20 @@ ngx_http_idem_repair_items(ngx_http_idem_records_t *z,
         while (*p) {
             item = *p;
 
-            if (!ngx_http_idem_arena_within(&z->zone->arena, item,
-                                               NGX_HTTP_IDEM_ITEM_SIZE))
+            if (ngx_http_idem_arena_within(&z->zone->arena, item,
+                                           NGX_HTTP_IDEM_ITEM_SIZE)
+                && ngx_http_idem_repair_is_duplicate(z->zone->buckets[i],
+                                                     item))
             {
-                *p = NULL;
-                census->wrong++;
-                break;
-            }
-
-            if (ngx_http_idem_repair_is_duplicate(z->zone->buckets[i], item)) {
                 /* a newer record with this id was about to replace it */
                 *p = item->next;
                 continue;
             }
 
+            /* what is outside of the zone can't be claimed */
+
             if (ngx_http_idem_arena_claim(&z->zone->arena, item,
-                                               NGX_HTTP_IDEM_KIND_ITEM)
+                                          NGX_HTTP_IDEM_KIND_ITEM)
                 != NGX_OK)
             {
                 *p = NULL;

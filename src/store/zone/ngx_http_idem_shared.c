@@ -36,9 +36,12 @@ typedef struct {
               NGX_ALIGNMENT)
 
 
-static ngx_int_t ngx_http_idem_shared_memory(ngx_conf_t *cf,
-    ngx_http_idem_shared_t *s, ngx_str_t *zone, size_t size,
-    ngx_shm_zone_init_pt init);
+/* the slab pool needs some pages for itself, which have room for a small
+   structure */
+#define NGX_HTTP_IDEM_SHARED_PAGES                                            \
+    (NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize)
+
+
 static ngx_int_t ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone,
     void *data);
 static ngx_int_t ngx_http_idem_shared_table_init(ngx_shm_zone_t *shm_zone,
@@ -93,9 +96,9 @@ ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 {
     s->size = size;
 
-    return ngx_http_idem_shared_memory(cf, s, zone, 0,
-                                       ngx_http_idem_shared_init)
-           == NGX_OK ? NGX_CONF_OK : NGX_CONF_ERROR;
+    return ngx_http_idem_shared_memory(cf, zone, NGX_HTTP_IDEM_SHARED_PAGES,
+                                       ngx_http_idem_shared_init, s)
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -105,41 +108,37 @@ ngx_http_idem_shared_table(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 {
     s->size = size;
 
-    return ngx_http_idem_shared_memory(cf, s, zone, size,
-                                       ngx_http_idem_shared_table_init);
+    return ngx_http_idem_shared_memory(cf, zone,
+                                       size + NGX_HTTP_IDEM_SHARED_PAGES,
+                                       ngx_http_idem_shared_table_init, s)
+           ? NGX_OK : NGX_ERROR;
 }
 
 
-/* the slab pool needs some pages for itself, which have room for a small
-   structure; "size" is that of a larger one */
+/* the tag is an address in nginx itself */
 
-static ngx_int_t
-ngx_http_idem_shared_memory(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
-    ngx_str_t *zone, size_t size, ngx_shm_zone_init_pt init)
+ngx_shm_zone_t *
+ngx_http_idem_shared_memory(ngx_conf_t *cf, ngx_str_t *zone, size_t size,
+    ngx_shm_zone_init_pt init, void *data)
 {
     ngx_shm_zone_t  *shm_zone;
 
-    /* the tag is an address in nginx itself, as that of zones of records */
-
-    shm_zone = ngx_shared_memory_add(cf, zone,
-                                     size
-                                     + NGX_HTTP_IDEM_MIN_PAGES * ngx_pagesize,
-                                     ngx_http_idem_zone_tag);
+    shm_zone = ngx_shared_memory_add(cf, zone, size, ngx_http_idem_zone_tag);
     if (shm_zone == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
 
     if (shm_zone->init) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "zone \"%V\" is already used by another store",
                            zone);
-        return NGX_ERROR;
+        return NULL;
     }
 
     shm_zone->init = init;
-    shm_zone->data = s;
+    shm_zone->data = data;
 
-    return NGX_OK;
+    return shm_zone;
 }
 
 

@@ -40,6 +40,10 @@ ngx_int_t ngx_http_idem_shared_table(ngx_conf_t *cf,
 /* the structure in a zone of the previous cycle; NULL: incompatible */
 void *ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size);
 
+/* declares a zone of this module; NULL: it was logged why not */
+ngx_shm_zone_t *ngx_http_idem_shared_memory(ngx_conf_t *cf, ngx_str_t *zone,
+    size_t size, ngx_shm_zone_init_pt init, void *data);
+
 /* makes the name "<prefix>_<name>[_<other>]" */
 ngx_int_t ngx_http_idem_shared_name(ngx_conf_t *cf, ngx_str_t *dst,
     const char *prefix, ngx_str_t *name, ngx_str_t *other);

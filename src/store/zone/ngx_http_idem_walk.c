@@ -39,13 +39,8 @@ ngx_http_idem_zone_visible(ngx_http_idem_item_t *item)
         return 0;
     }
 
-    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS
-        || (item->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !item->hold))
-    {
-        return 1;
-    }
-
-    return (ngx_msec_int_t) (item->until - ngx_current_msec) > 0;
+    return ngx_http_idem_zone_leased(item)
+           || (ngx_msec_int_t) (item->until - ngx_current_msec) > 0;
 }
 
 

@@ -37,8 +37,6 @@
 #define NGX_HTTP_IDEM_ROOM_WORK     2048
 
 
-static void *ngx_http_idem_zone_make_room(
-    ngx_http_idem_records_t *z, ngx_uint_t kind);
 static ngx_uint_t ngx_http_idem_zone_purge_item(
     ngx_http_idem_records_t *z, ngx_http_idem_item_t *item);
 static void ngx_http_idem_zone_remove_expired(ngx_http_idem_records_t *z,
@@ -250,24 +248,21 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 }
 
 
-/*
- * The queue is consistent from head to tail at any time, so a repair can keep
- * its order.
- */
-
 void
 ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item)
 {
-    ngx_queue_t  *q, *head;
-
-    q = &item->completed;
-    head = &z->zone->completed;
-
-    if (q->next) {
-        ngx_queue_remove(q);
+    if (item->completed.next) {
+        ngx_queue_remove(&item->completed);
     }
 
+    ngx_http_idem_zone_append(&z->zone->completed, &item->completed);
+}
+
+
+void
+ngx_http_idem_zone_append(ngx_queue_t *head, ngx_queue_t *q)
+{
     q->prev = head->prev;
     q->next = head;
 
@@ -455,9 +450,9 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
     ngx_http_idem_item_t *item)
 {
     size_t                    len;
-    ngx_msec_t                over;
     ngx_http_idem_noted_t    *noted;
     ngx_http_idem_details_t  *d;
+    ngx_http_idem_expired_t  *expired;
 
     if (gone->n == NGX_HTTP_IDEM_GONE_MAX) {
         gone->missed++;
@@ -466,25 +461,19 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
 
     noted = &gone->records[gone->n++];
 
+    expired = &noted->expired;
+
     ngx_memcpy(noted->id, item->id, NGX_HTTP_IDEM_ID_LEN);
 
-    noted->time = item->claim.time;
-    noted->ttl = 0;
-    noted->len = 0;
-
-    over = item->expires;
-
-    if (item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        noted->ttl = item->u.ttl;
-
-        /* otherwise "until" is the end of a lease */
-
-        if (item->reason != NGX_HTTP_IDEM_REASON_UNKNOWN || item->hold) {
-            over = item->until;
-        }
-    }
-
-    noted->ago = ngx_current_msec - over;
+    expired->id = noted->id;
+    expired->time = item->claim.time;
+    expired->ttl = (item->state == NGX_HTTP_IDEM_IN_PROGRESS) ? 0
+                                                              : item->u.ttl;
+    expired->ago = ngx_current_msec
+                   - (ngx_http_idem_zone_leased(item) ? item->expires
+                                                      : item->until);
+    expired->details.data = noted->labels;
+    expired->details.len = 0;
 
     d = item->details;
 
@@ -493,20 +482,9 @@ ngx_http_idem_zone_note(ngx_http_idem_zone_gone_t *gone,
               - offsetof(ngx_http_idem_details_t, data);
         len = ngx_min(len, d->len);
 
-        noted->len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
-        ngx_memcpy(noted->labels, d->data, noted->len);
+        expired->details.len = ngx_min(len, NGX_HTTP_IDEM_LABELS_MAX);
+        ngx_memcpy(noted->labels, d->data, expired->details.len);
     }
-}
-
-
-void *
-ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
-{
-    void  *p;
-
-    p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
-
-    return p ? p : ngx_http_idem_zone_make_room(z, kind);
 }
 
 
@@ -515,14 +493,19 @@ ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
  * records, however long that takes.
  */
 
-static void *
-ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
+void *
+ngx_http_idem_zone_alloc(ngx_http_idem_records_t *z, ngx_uint_t kind)
 {
     void  *p;
 
-    do {
-        if (!ngx_http_idem_zone_purge_one(z,
-                                              NGX_HTTP_IDEM_ROOM_WORK)
+    for ( ;; ) {
+        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
+
+        if (p) {
+            return p;
+        }
+
+        if (!ngx_http_idem_zone_purge_one(z, NGX_HTTP_IDEM_ROOM_WORK)
             && !ngx_http_idem_zone_evict_pieces(z)
             && !ngx_http_idem_zone_evict_details(z)
             && !ngx_http_idem_zone_evict_one(z)
@@ -530,12 +513,7 @@ ngx_http_idem_zone_make_room(ngx_http_idem_records_t *z, ngx_uint_t kind)
         {
             return NULL;
         }
-
-        p = ngx_http_idem_arena_alloc(&z->zone->arena, kind);
-
-    } while (p == NULL);
-
-    return p;
+    }
 }
 
 

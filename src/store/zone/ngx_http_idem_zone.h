@@ -160,6 +160,13 @@ struct ngx_http_idem_item_s {
      - offsetof(ngx_http_idem_item_t, data))
 
 
+/* whether "until" is the end of a lease, and not of the record */
+#define ngx_http_idem_zone_leased(item)                                       \
+    ((item)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
+     || ((item)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN                       \
+         && !(item)->hold))
+
+
 /* the members that ..._zone_change() saves: all but the links and the id */
 
 #define NGX_HTTP_IDEM_UNDO_HEAD                                               \
@@ -252,11 +259,8 @@ typedef struct {
 #define NGX_HTTP_IDEM_GONE_MAX  128
 
 typedef struct {
+    ngx_http_idem_expired_t  expired;            /* points to these: */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
-    uint64_t                 time;               /* when its request arrived */
-    ngx_msec_t               ttl;                /* 0: unknown */
-    ngx_msec_t               ago;                /* time since it expired */
-    size_t                   len;
     u_char                   labels[NGX_HTTP_IDEM_LABELS_MAX];
 } ngx_http_idem_noted_t;
 
@@ -338,6 +342,10 @@ void ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 /* drops the response; the record still says that the request was executed */
 void ngx_http_idem_zone_evict(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item);
+
+/* the queue is consistent from head to tail at any time, so a repair can keep
+   its order */
+void ngx_http_idem_zone_append(ngx_queue_t *head, ngx_queue_t *q);
 
 /* moves the record to the end of the eviction queue */
 void ngx_http_idem_zone_requeue(ngx_http_idem_records_t *z,

@@ -20,6 +20,7 @@
 #include <openssl/rand.h>
 
 #include "ngx_http_idem.h"
+#include "store/zone/ngx_http_idem_shared.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
 
@@ -32,6 +33,8 @@
 
 static ngx_int_t ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static ngx_shm_zone_t *ngx_http_idem_zone_named(ngx_cycle_t *cycle,
+    ngx_str_t *name);
 static ngx_int_t ngx_http_idem_zone_dropped(ngx_conf_t *cf,
     ngx_shm_zone_t *old);
 static ngx_int_t ngx_http_idem_zone_commits_lost(ngx_conf_t *cf,
@@ -104,54 +107,32 @@ ngx_http_idem_zone_size(ngx_conf_t *cf, ngx_str_t *value,
 char *
 ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z)
 {
-    ngx_uint_t        i;
-    ngx_shm_zone_t   *zone;
-    ngx_list_part_t  *part;
+    ngx_shm_zone_t  *old;
 
     /*
      * nginx itself would silently replace a zone whose size has changed.
      * That does no harm to a cache only.
      */
 
-    part = &cf->cycle->old_cycle->shared_memory.part;
-    i = 0;
+    old = ngx_http_idem_zone_named(cf->cycle->old_cycle, &z->name);
 
-    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
-
-        if (z->full != NGX_HTTP_IDEM_FULL_FORGET
-            && zone->tag == ngx_http_idem_zone_tag
-            && zone->shm.name.len == z->name.len
-            && ngx_strncmp(zone->shm.name.data, z->name.data, z->name.len)
-               == 0
-            && zone->shm.size != (size_t) z->size)
-        {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "the size of zone \"%V\" was changed from %uz "
-                               "to %z bytes; a reload would forget every "
-                               "record in it: keep the size, give the zone "
-                               "a new name, or restart nginx",
-                               &z->name, zone->shm.size, z->size);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    z->shm_zone = ngx_shared_memory_add(cf, &z->name, z->size,
-                                        ngx_http_idem_zone_tag);
-    if (z->shm_zone == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    if (z->shm_zone->init) {
+    if (old && z->full != NGX_HTTP_IDEM_FULL_FORGET
+        && old->tag == ngx_http_idem_zone_tag
+        && old->shm.size != (size_t) z->size)
+    {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" is already used by another store",
-                           &z->name);
+                           "the size of zone \"%V\" was changed from %uz "
+                           "to %z bytes; a reload would forget every "
+                           "record in it: keep the size, give the zone "
+                           "a new name, or restart nginx",
+                           &z->name, old->shm.size, z->size);
         return NGX_CONF_ERROR;
     }
 
-    z->shm_zone->init = ngx_http_idem_zone_init;
-    z->shm_zone->data = z;
+    z->shm_zone = ngx_http_idem_shared_memory(cf, &z->name, z->size,
+                                              ngx_http_idem_zone_init, z);
 
-    return NGX_CONF_OK;
+    return z->shm_zone ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -300,11 +281,18 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
 ngx_uint_t
 ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
 {
+    return ngx_http_idem_zone_named(cf->cycle, name) != NULL;
+}
+
+
+static ngx_shm_zone_t *
+ngx_http_idem_zone_named(ngx_cycle_t *cycle, ngx_str_t *name)
+{
     ngx_uint_t        i;
     ngx_shm_zone_t   *zone;
     ngx_list_part_t  *part;
 
-    part = &cf->cycle->shared_memory.part;
+    part = &cycle->shared_memory.part;
     i = 0;
 
     while ((zone = ngx_http_idem_zone_next(&part, &i))) {
@@ -312,11 +300,11 @@ ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
         if (zone->shm.name.len == name->len
             && ngx_strncmp(zone->shm.name.data, name->data, name->len) == 0)
         {
-            return 1;
+            break;
         }
     }
 
-    return 0;
+    return zone;
 }
 
 
@@ -342,6 +330,7 @@ ngx_http_idem_zone_next(ngx_list_part_t **part, ngx_uint_t *i)
 static ngx_int_t
 ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
 {
+    uint32_t                  full;
     ngx_uint_t                n;
     ngx_slab_pool_t          *shpool;
     ngx_http_idem_zone_t     *zone;
@@ -356,22 +345,10 @@ ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
         return NGX_OK;
     }
 
-    z = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_records_t));
-    if (z == NULL) {
-        return NGX_ERROR;
-    }
+    full = zone->magic - NGX_HTTP_IDEM_ZONE_MAGIC;
 
-    if (zone->magic == NGX_HTTP_IDEM_ZONE_MAGIC
-                       + NGX_HTTP_IDEM_FULL_EVICT)
+    if (full != NGX_HTTP_IDEM_FULL_EVICT && full != NGX_HTTP_IDEM_FULL_REFUSE)
     {
-        z->full = NGX_HTTP_IDEM_FULL_EVICT;
-
-    } else if (zone->magic == NGX_HTTP_IDEM_ZONE_MAGIC
-                              + NGX_HTTP_IDEM_FULL_REFUSE)
-    {
-        z->full = NGX_HTTP_IDEM_FULL_REFUSE;
-
-    } else {
         return NGX_OK;
     }
 
@@ -381,8 +358,15 @@ ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
         return NGX_OK;
     }
 
-    if (z->full == NGX_HTTP_IDEM_FULL_REFUSE) {
+    if (full == NGX_HTTP_IDEM_FULL_REFUSE) {
         return ngx_http_idem_zone_commits_lost(cf, old, n);
+    }
+
+    /* zeroed: NGX_HTTP_IDEM_FULL_EVICT */
+
+    z = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_records_t));
+    if (z == NULL) {
+        return NGX_ERROR;
     }
 
     z->size = old->shm.size;
