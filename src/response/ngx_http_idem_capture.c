@@ -381,9 +381,7 @@ static ngx_int_t
 ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t                  len;
     ngx_int_t               rc;
-    ngx_buf_t              *b;
     ngx_uint_t              last, flush;
     ngx_http_idem_reason_e  reason;
 
@@ -405,11 +403,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
     flush = 0;
 
     for ( /* void */ ; in; in = in->next) {
-        b = in->buf;
-
-        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
-
-        reason = ngx_http_idem_hold(r, ctx, b, len);
+        reason = ngx_http_idem_hold(r, ctx, in->buf);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
 
@@ -429,11 +423,8 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
             return ngx_http_idem_send(r, ctx);
         }
 
-        b->pos = b->last;
-        b->file_pos = b->file_last;
-
-        last |= b->last_buf;
-        flush |= b->flush;
+        last |= in->buf->last_buf;
+        flush |= in->buf->flush;
     }
 
     if (last) {

@@ -189,7 +189,7 @@ void ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_file_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_reason_e ngx_http_idem_hold(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len);
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b);
 void ngx_http_idem_hold_last(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl);
 void ngx_http_idem_hold_cleanup(ngx_http_idem_ctx_t *ctx);

@@ -229,7 +229,6 @@ ngx_int_t
 ngx_http_idem_stream_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t                  len;
     ngx_buf_t              *b;
     ngx_uint_t              last, flush;
     ngx_http_idem_reason_e  reason;
@@ -240,16 +239,11 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
     for ( /* void */ ; in; in = in->next) {
         b = in->buf;
 
-        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
-
-        reason = ngx_http_idem_hold(r, ctx, b, len);
+        reason = ngx_http_idem_hold(r, ctx, b);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
             return ngx_http_idem_stream_through(r, ctx, reason, in);
         }
-
-        b->pos = b->last;
-        b->file_pos = b->file_last;
 
         last |= b->last_buf;
         flush |= b->flush;
