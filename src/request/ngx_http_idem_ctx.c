@@ -275,9 +275,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (page[i].value.lengths
-            || (clcf->name.len == target->len
-                && ngx_strncmp(clcf->name.data, target->data, target->len)
-                   == 0))
+            || ngx_http_idem_same_text(&clcf->name, target))
         {
             return 1;
         }
@@ -358,15 +356,6 @@ ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
                    ngx_http_idem_stage_names[stage], reason);
 
     ctx->stage = stage;
-}
-
-
-/* sets $idempotency_status and the outcome in the metrics */
-
-void
-ngx_http_idem_status(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
-{
-    ctx->status = status;
 }
 
 
@@ -453,7 +442,7 @@ ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
-    ngx_http_idem_wait_cancel(ctx);
+    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
     ngx_http_idem_release(ctx);
 }
 
@@ -480,7 +469,7 @@ ngx_http_idem_ctx_cleanup(void *data)
         break;
 
     case NGX_HTTP_IDEM_WAIT:
-        ngx_http_idem_wait_cancel(ctx);
+        ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
         break;
 
     case NGX_HTTP_IDEM_EXECUTE:

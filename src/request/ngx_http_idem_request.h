@@ -26,8 +26,8 @@
 
 
 /*
- * The states of a request.  One function, ngx_http_idem_run(), advances the
- * request up to EXECUTE; the filters advance it from there.
+ * The states of a request.  One function, ngx_http_idem_advance(), advances
+ * the request up to EXECUTE; the filters advance it from there.
  */
 
 typedef enum {
@@ -323,8 +323,6 @@ void ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_let_in(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_stage_e stage, const char *reason);
-void ngx_http_idem_status(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_status_e status);
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_retry_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -333,6 +331,9 @@ ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
 extern ngx_str_t  ngx_http_idem_status_names[];
+
+/* sets $idempotency_status and the outcome in the metrics */
+#define ngx_http_idem_status(ctx, s)  ((ctx)->status = (s))
 
 /* ..._request_events.c */
 
@@ -360,6 +361,8 @@ ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
 /* ..._phases.c */
 
 ngx_int_t ngx_http_idem_phases_init(ngx_conf_t *cf);
+ngx_module_t *ngx_http_idem_find_module(volatile ngx_cycle_t *cycle,
+    const char *name);
 
 /* ..._handler.c */
 
@@ -373,6 +376,9 @@ void ngx_http_idem_resume(ngx_http_request_t *r);
 /* ..._redirects.c */
 
 #define NGX_HTTP_IDEM_REDIRECTS  "X-Idempotency-Moves"
+
+#define ngx_http_idem_is_redirects(name)                                      \
+    ngx_http_idem_header_is(name, NGX_HTTP_IDEM_REDIRECTS)
 
 ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
@@ -433,7 +439,6 @@ ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
-ngx_uint_t ngx_http_idem_is_redirects(ngx_str_t *name);
 
 /* ..._ask.c */
 

@@ -38,7 +38,6 @@ static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_str_t *details);
-static uint64_t ngx_http_idem_event_now(void);
 static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
@@ -219,7 +218,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
         original = cover->op.original ? cover->op.original
                                       : ctx->answer.original_time;
-        now = ngx_http_idem_event_now();
+        now = ngx_http_idem_history_now();
 
         if (original && now > original) {
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);
@@ -254,7 +253,7 @@ ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
     original = ctx->answer.original_time;
 
     if (original) {
-        now = ngx_http_idem_event_now();
+        now = ngx_http_idem_history_now();
 
         ngx_http_idem_line_time(line, "original_timestamp", original);
         ngx_http_idem_line_number(line, "time_since_original_ms",
@@ -280,7 +279,7 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
 
     cover = ctx->claims.primary;
     original = ctx->answer.original_time;
-    now = ngx_http_idem_event_now();
+    now = ngx_http_idem_history_now();
 
     ttl = ngx_http_idem_commit_ttl(cover);
     ngx_http_idem_line_number(line, "ttl_ms", ttl);
@@ -384,17 +383,6 @@ ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
 }
 
 
-static uint64_t
-ngx_http_idem_event_now(void)
-{
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    return (uint64_t) tp->sec * 1000 + tp->msec;
-}
-
-
 /* tenant and actor */
 
 static void
@@ -461,17 +449,15 @@ ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
 void
 ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
 {
+    ngx_http_idem_event_e  event;
+
     if (!ngx_http_idem_events_wanted(ctx->conf->log)) {
         return;
     }
 
-    switch (ctx->status) {
+    event = NGX_HTTP_IDEM_EVENT_PROCESSED;
 
-    case NGX_HTTP_IDEM_STATUS_EXECUTED:
-    case NGX_HTTP_IDEM_STATUS_RELEASED:
-    case NGX_HTTP_IDEM_STATUS_UNPROTECTED:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
-        break;
+    switch (ctx->status) {
 
     case NGX_HTTP_IDEM_STATUS_TOO_LARGE:
 
@@ -481,36 +467,35 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_TOO_LARGE, NULL);
         }
 
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
         break;
 
     case NGX_HTTP_IDEM_STATUS_REPLAYED:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_REPLAY, NULL);
+        event = NGX_HTTP_IDEM_EVENT_REPLAY;
         break;
 
     case NGX_HTTP_IDEM_STATUS_CONFLICT:
-        ngx_http_idem_event(ctx, ngx_http_idem_is_duplicate(ctx)
-                                 ? NGX_HTTP_IDEM_EVENT_PROCESSED
-                                 : NGX_HTTP_IDEM_EVENT_CONFLICT,
-                            NULL);
+
+        if (!ngx_http_idem_is_duplicate(ctx)) {
+            event = NGX_HTTP_IDEM_EVENT_CONFLICT;
+        }
+
         break;
 
     case NGX_HTTP_IDEM_STATUS_BUSY:
     case NGX_HTTP_IDEM_STATUS_WAITERS:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION, NULL);
+        event = NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION;
         break;
 
     case NGX_HTTP_IDEM_STATUS_TIMEOUT:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_TIMEOUT, NULL);
+        event = NGX_HTTP_IDEM_EVENT_LOCK_TIMEOUT;
         break;
 
-    case NGX_HTTP_IDEM_STATUS_INVALID:
-    case NGX_HTTP_IDEM_STATUS_UNKNOWN:
-    case NGX_HTTP_IDEM_STATUS_UNAVAILABLE:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
-        break;
+    case NGX_HTTP_IDEM_STATUS_BYPASS:
+        return;
 
-    default: /* NGX_HTTP_IDEM_STATUS_BYPASS: no event */
+    default:
         break;
     }
+
+    ngx_http_idem_event(ctx, event, NULL);
 }

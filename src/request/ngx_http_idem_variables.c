@@ -183,11 +183,7 @@ ngx_http_idem_check_variables(ngx_conf_t *cf)
         }
 
         for (n = 0; n < cmcf->variables_keys->keys.nelts; n++) {
-            if (v[i].name.len == key[n].key.len
-                && ngx_strncmp(v[i].name.data, key[n].key.data,
-                               v[i].name.len)
-                   == 0)
-            {
+            if (ngx_http_idem_same_text(&v[i].name, &key[n].key)) {
                 break;
             }
         }

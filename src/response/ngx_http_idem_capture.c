@@ -56,8 +56,6 @@ static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_own_headers(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -459,10 +457,6 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
-        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
-    }
-
     if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "idempotency: a response is %s to be kept, its retry "
@@ -482,7 +476,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
     }
 
     if (ctx->capture.through) {
-        ngx_http_idem_settle_early(ctx, outcome);
+        ngx_http_idem_settle_status(ctx, outcome, reason);
 
     } else {
         ngx_http_idem_settle(ctx, outcome, reason);
@@ -504,8 +498,6 @@ void
 ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t *in)
 {
-    ngx_http_idem_outcome_e  outcome;
-
     while (in && !in->buf->last_buf) {
         in = in->next;
     }
@@ -516,13 +508,8 @@ ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ctx->capture.through = 0;
 
-    outcome = ngx_http_idem_outcome(r, ctx, 1);
-
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
-        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
-    }
-
-    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_STREAM);
+    ngx_http_idem_settle(ctx, ngx_http_idem_outcome(r, ctx, 1),
+                         NGX_HTTP_IDEM_REASON_STREAM);
 }
 
 
@@ -568,8 +555,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
     if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP
-        && (ctx->capture.app_off
-            || (ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))))
+        && ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))
     {
         outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
@@ -610,30 +596,18 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/*
- * Adds a header to the application's response.  It is only a hint: if there
- * is no memory, the response is sent without it.
- */
-
-static void
-ngx_http_idem_own_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_str_t  value;
-
-    if (!ctx->claims.expired || !ctx->conf->headers) {
-        return;
-    }
-
-    ngx_str_set(&value, "true");
-
-    (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);
-}
-
-
 ngx_int_t
 ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_idem_own_headers(r, ctx);
+    ngx_str_t  value;
+
+    if (ctx->claims.expired && ctx->conf->headers) {
+
+        /* only a hint: without memory, the response is sent without it */
+
+        ngx_str_set(&value, "true");
+        (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);
+    }
 
     if (ctx->capture.charset) {
         ctx->capture.charset = 0;

@@ -23,7 +23,6 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "canonical/ngx_http_idem_json_edit.h"
-#include "response/ngx_http_idem_sse.h"
 
 
 /* a body that is larger is parsed in turns of the event loop */

@@ -123,6 +123,15 @@ typedef enum {
 #define ngx_http_idem_json_quoted(n)  (6 * (n) + 2)
 
 
+/* an event of a stored event stream */
+
+typedef struct {
+    ngx_str_t    data;             /* the joined data lines                 */
+    ngx_str_t    lines;            /* the data lines as stored              */
+    ngx_str_t    end;              /* of the last line: CR, LF or both      */
+} ngx_http_idem_sse_event_t;
+
+
 /* a refusal or a replay, sent instead of an execution */
 
 typedef struct {
@@ -138,7 +147,6 @@ typedef struct {
                                                    decided                  */
     ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
                                                 /* data is NULL: not made   */
-    ngx_http_idem_cover_t     *replays;         /* set while decompressing  */
     ngx_http_idem_response_t  *response;
     ngx_http_idem_rewrite_t   *rewrite;         /* in progress              */
 
@@ -173,6 +181,9 @@ ngx_int_t ngx_http_idem_capture_head(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_may_range(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_replay(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
+ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
+    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
+    ngx_str_t *body, ngx_uint_t verify, const char **reason);
 ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
@@ -256,6 +267,32 @@ ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
+
+/* ..._sse.c: events of a stored text/event-stream */
+
+ngx_uint_t ngx_http_idem_is_type(ngx_http_request_t *r,
+    const ngx_str_t *type);
+ngx_uint_t ngx_http_idem_is_sse(ngx_http_request_t *r);
+
+/*
+ * Finds the next complete event in "rest" whose data lines are adjacent:
+ * NGX_OK, or NGX_DONE if there is none, or NGX_ERROR without memory
+ */
+ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
+    ngx_http_idem_sse_event_t *event);
+
+/*
+ * An EventSource that reconnects sends the id of its last event
+ * (Last-Event-ID): removes the events up to that one from "body"
+ */
+void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
+
+/* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
+ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
+
+#define ngx_http_idem_header_is(name, text)                                   \
+    ((name)->len == sizeof(text) - 1                                          \
+     && ngx_strncasecmp((name)->data, (u_char *) text, sizeof(text) - 1) == 0)
 
 /* a duplicate is refused with the status of a conflict, but is no conflict */
 

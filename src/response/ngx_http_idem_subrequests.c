@@ -77,24 +77,13 @@ ngx_http_idem_subrequest_header(ngx_http_request_t *r,
 static ngx_uint_t
 ngx_http_idem_slice(ngx_http_request_t *r)
 {
-    void        *slice;
-    ngx_uint_t   i;
+    ngx_module_t  *slice;
 
-    for (i = 0; ngx_cycle->modules[i]; i++) {
+    slice = ngx_http_idem_find_module(ngx_cycle,
+                                      "ngx_http_slice_filter_module");
 
-        if (ngx_strcmp(ngx_cycle->modules[i]->name,
-                       "ngx_http_slice_filter_module")
-            != 0)
-        {
-            continue;
-        }
-
-        slice = r->ctx[ngx_cycle->modules[i]->ctx_index];
-
-        return slice && slice == r->main->ctx[ngx_cycle->modules[i]->ctx_index];
-    }
-
-    return 0;
+    return slice && r->ctx[slice->ctx_index]
+           && r->ctx[slice->ctx_index] == r->main->ctx[slice->ctx_index];
 }
 
 
