@@ -71,11 +71,6 @@ typedef struct {
 } ngx_http_idem_cover_t;
 
 
-/* called when all commits of a request are done */
-typedef void (*ngx_http_idem_claims_pt)(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
-
-
 /* what an execution does to its records; response/..._outcome.c decides */
 
 typedef enum {
@@ -123,8 +118,6 @@ typedef struct {
     ngx_uint_t               lapses;            /* leases that ended before
                                                    begin's reply was read   */
     ngx_uint_t               commits;           /* in flight                */
-    ngx_http_idem_claims_pt  done;              /* called after the last
-                                                   commit                   */
 
     unsigned                 holding:1;         /* the locks are renewed    */
     unsigned                 expired:1;         /* a record had expired     */
@@ -156,6 +149,8 @@ typedef struct {
 
 ngx_int_t ngx_http_idem_cover(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_cover_owner(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *labels, u_char *hex);
 
 /* ..._begin.c */
 
@@ -188,7 +183,7 @@ ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
 /* ..._settle.c */
 
 ngx_int_t ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx,
-    ngx_chain_t *response, size_t size, ngx_http_idem_claims_pt done);
+    ngx_chain_t *response, size_t size);
 void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
 void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,

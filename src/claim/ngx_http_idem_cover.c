@@ -34,10 +34,10 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_http_idem_digest_t *d);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a,
     ngx_http_idem_cover_t *b);
+static ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 
 /* sets ctx->claims.ncovers to 0 if no record covers the request */
@@ -317,39 +317,16 @@ ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a, ngx_http_idem_cover_t *b)
 static ngx_int_t
 ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    u_char                 *p, hash[NGX_HTTP_IDEM_HASH_LEN];
-    u_char                  hex[2 * NGX_HTTP_IDEM_HASH_LEN];
+    u_char                 *p, hex[2 * NGX_HTTP_IDEM_HASH_LEN];
     size_t                  size;
-    ngx_str_t               details;
-    ngx_str_t               labels[NGX_HTTP_IDEM_LABEL_N], actor;
+    ngx_str_t               details, labels[NGX_HTTP_IDEM_LABEL_N];
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
     ngx_memzero(labels, sizeof(labels));
 
-    if (ctx->conf->tenant
-        && ngx_http_idem_value(r, ctx->conf->tenant,
-                               &labels[NGX_HTTP_IDEM_LABEL_TENANT])
-           != NGX_OK)
-    {
+    if (ngx_http_idem_cover_owner(r, ctx, labels, hex) != NGX_OK) {
         return NGX_ERROR;
-    }
-
-    if (ctx->conf->actor) {
-
-        if (ngx_http_idem_value(r, ctx->conf->actor, &actor) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        labels[NGX_HTTP_IDEM_LABEL_ACTOR] = actor;
-
-        if (actor.len && !ctx->conf->actor_plain) {
-            ngx_http_idem_digest_plain(hash, actor.data, actor.len);
-            (void) ngx_hex_dump(hex, hash, sizeof(hash));
-
-            labels[NGX_HTTP_IDEM_LABEL_ACTOR].data = hex;
-            labels[NGX_HTTP_IDEM_LABEL_ACTOR].len = sizeof(hex);
-        }
     }
 
     labels[NGX_HTTP_IDEM_LABEL_GROUP] =
@@ -372,6 +349,42 @@ ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         p = ngx_http_idem_labels_encode(cover->stored.data, labels);
         ngx_memcpy(p, details.data, details.len);
+    }
+
+    return NGX_OK;
+}
+
+
+/* tenant and actor; "hex" has room for the hash of an actor */
+
+ngx_int_t
+ngx_http_idem_cover_owner(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *labels, u_char *hex)
+{
+    u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t  *actor;
+
+    actor = &labels[NGX_HTTP_IDEM_LABEL_ACTOR];
+
+    if (ctx->conf->tenant
+        && ngx_http_idem_value(r, ctx->conf->tenant,
+                               &labels[NGX_HTTP_IDEM_LABEL_TENANT])
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->conf->actor
+        && ngx_http_idem_value(r, ctx->conf->actor, actor) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (actor->len && !ctx->conf->actor_plain) {
+        ngx_http_idem_digest_plain(hash, actor->data, actor->len);
+
+        actor->data = hex;
+        actor->len = ngx_hex_dump(hex, hash, sizeof(hash)) - hex;
     }
 
     return NGX_OK;

@@ -27,17 +27,18 @@ static void ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason);
 
 
-/* NGX_OK if all commits are done, NGX_AGAIN if "done" will be called */
+/*
+ * NGX_OK if all commits are done, NGX_AGAIN if ngx_http_idem_commit_stored()
+ * will be called
+ */
 
 ngx_int_t
 ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx, ngx_chain_t *response,
-    size_t size, ngx_http_idem_claims_pt done)
+    size_t size)
 {
     ngx_uint_t              i;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_cover_t  *cover;
-
-    ctx->claims.done = done;
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
@@ -86,7 +87,7 @@ ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
     ngx_http_idem_committed(op);
 
     if (--ctx->claims.commits == 0) {
-        ctx->claims.done(r, ctx);
+        ngx_http_idem_commit_stored(r, ctx);
     }
 }
 

@@ -53,26 +53,6 @@ typedef enum {
     ((ctx)->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_HOLD)
 
 
-/* $idempotency_status */
-
-typedef enum {
-    NGX_HTTP_IDEM_STATUS_NONE = 0,
-    NGX_HTTP_IDEM_STATUS_EXECUTED,
-    NGX_HTTP_IDEM_STATUS_REPLAYED,
-    NGX_HTTP_IDEM_STATUS_CONFLICT,
-    NGX_HTTP_IDEM_STATUS_BUSY,
-    NGX_HTTP_IDEM_STATUS_TIMEOUT,
-    NGX_HTTP_IDEM_STATUS_WAITERS,
-    NGX_HTTP_IDEM_STATUS_INVALID,
-    NGX_HTTP_IDEM_STATUS_UNKNOWN,
-    NGX_HTTP_IDEM_STATUS_TOO_LARGE,
-    NGX_HTTP_IDEM_STATUS_RELEASED,
-    NGX_HTTP_IDEM_STATUS_UNAVAILABLE,
-    NGX_HTTP_IDEM_STATUS_UNPROTECTED,
-    NGX_HTTP_IDEM_STATUS_BYPASS
-} ngx_http_idem_status_e;
-
-
 typedef struct ngx_http_idem_rest_s  ngx_http_idem_rest_t;
 typedef struct ngx_http_idem_run_s   ngx_http_idem_run_t;
 

@@ -389,32 +389,24 @@ static void
 ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line)
 {
-    u_char     hash[NGX_HTTP_IDEM_HASH_LEN];
-    ngx_str_t  value;
+    u_char     hex[2 * NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t  labels[NGX_HTTP_IDEM_LABEL_N];
 
-    if (ctx->conf->tenant
-        && ngx_http_idem_value(ctx->request, ctx->conf->tenant, &value)
-           == NGX_OK
-        && value.len)
-    {
-        ngx_http_idem_line_string(line, "tenant", &value);
-    }
+    ngx_memzero(labels, sizeof(labels));
 
-    if (ctx->conf->actor == NULL
-        || ngx_http_idem_value(ctx->request, ctx->conf->actor, &value)
-           != NGX_OK
-        || value.len == 0)
-    {
+    if (ngx_http_idem_cover_owner(ctx->request, ctx, labels, hex) != NGX_OK) {
         return;
     }
 
-    if (ctx->conf->actor_plain) {
-        ngx_http_idem_line_string(line, "actor", &value);
-        return;
+    if (labels[NGX_HTTP_IDEM_LABEL_TENANT].len) {
+        ngx_http_idem_line_string(line, "tenant",
+                                  &labels[NGX_HTTP_IDEM_LABEL_TENANT]);
     }
 
-    ngx_http_idem_digest_plain(hash, value.data, value.len);
-    ngx_http_idem_line_hex(line, "actor", hash, sizeof(hash));
+    if (labels[NGX_HTTP_IDEM_LABEL_ACTOR].len) {
+        ngx_http_idem_line_string(line, "actor",
+                                  &labels[NGX_HTTP_IDEM_LABEL_ACTOR]);
+    }
 }
 
 

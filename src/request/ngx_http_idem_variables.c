@@ -420,13 +420,13 @@ ngx_http_idem_variable_refusal(ngx_http_request_t *r,
 
     case NGX_HTTP_IDEM_VAR_ERROR_CODE:
         value->data = (u_char *)
-                      ngx_http_idem_problem_code(ctx->answer.problem);
+                      ngx_http_idem_problems[ctx->answer.problem].code;
         value->len = ngx_strlen(value->data);
         return NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_ERROR_TYPE:
         value->data = (u_char *)
-                      ngx_http_idem_problem_type(ctx->answer.problem);
+                      ngx_http_idem_problems[ctx->answer.problem].type;
         value->len = ngx_strlen(value->data);
         return NGX_OK;
 

@@ -29,8 +29,6 @@ static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, size_t *size);
-static void ngx_http_idem_commit_stored(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_instead_handler(ngx_event_t *ev);
@@ -135,8 +133,7 @@ ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMMIT,
                         "the response is complete");
 
-    rc = ngx_http_idem_claims_commit(ctx, response, size,
-                                     ngx_http_idem_commit_stored);
+    rc = ngx_http_idem_claims_commit(ctx, response, size);
 
     if (rc == NGX_OK) {
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
@@ -195,7 +192,9 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 }
 
 
-static void
+/* all commits of the request are done */
+
+void
 ngx_http_idem_commit_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");

@@ -24,13 +24,9 @@
 
 static ngx_int_t ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, const char *reason);
-static void ngx_http_idem_replay_inflated(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_wait(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_replay_send(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
-static void ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_output(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_headers(ngx_http_request_t *r,
@@ -100,8 +96,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx->answer.response = response;
 
     if (response->compressed) {
-        rc = ngx_http_idem_inflate(r, ctx, response, &body,
-                                   ngx_http_idem_replay_inflated);
+        rc = ngx_http_idem_inflate(r, ctx, response, &body);
 
         if (rc == NGX_AGAIN) {
             return ngx_http_idem_replay_wait(r);
@@ -156,7 +151,9 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
 }
 
 
-static void
+/* decompression finished in a later iteration of the event loop */
+
+void
 ngx_http_idem_replay_inflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_int_t rc, ngx_str_t *body)
 {
@@ -197,8 +194,7 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     if (ctx->conf->replay_json && !response->header_only) {
-        rc = ngx_http_idem_replay_json(r, ctx, body,
-                                       ngx_http_idem_replay_rewritten);
+        rc = ngx_http_idem_replay_json(r, ctx, body);
     }
 
     if (rc == NGX_AGAIN) {
@@ -213,7 +209,9 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-static void
+/* rewriting finished in a later iteration of the event loop */
+
+void
 ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body)
 {

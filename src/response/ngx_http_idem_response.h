@@ -35,6 +35,26 @@ typedef struct ngx_http_idem_rewrite_s  ngx_http_idem_rewrite_t;
 typedef struct ngx_http_idem_held_s     ngx_http_idem_held_t;
 
 
+/* $idempotency_status */
+
+typedef enum {
+    NGX_HTTP_IDEM_STATUS_NONE = 0,
+    NGX_HTTP_IDEM_STATUS_EXECUTED,
+    NGX_HTTP_IDEM_STATUS_REPLAYED,
+    NGX_HTTP_IDEM_STATUS_CONFLICT,
+    NGX_HTTP_IDEM_STATUS_BUSY,
+    NGX_HTTP_IDEM_STATUS_TIMEOUT,
+    NGX_HTTP_IDEM_STATUS_WAITERS,
+    NGX_HTTP_IDEM_STATUS_INVALID,
+    NGX_HTTP_IDEM_STATUS_UNKNOWN,
+    NGX_HTTP_IDEM_STATUS_TOO_LARGE,
+    NGX_HTTP_IDEM_STATUS_RELEASED,
+    NGX_HTTP_IDEM_STATUS_UNAVAILABLE,
+    NGX_HTTP_IDEM_STATUS_UNPROTECTED,
+    NGX_HTTP_IDEM_STATUS_BYPASS
+} ngx_http_idem_status_e;
+
+
 /* refusals; the rows of the table in ..._problem.c */
 
 typedef enum {
@@ -50,6 +70,18 @@ typedef enum {
     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT,
     NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST
 } ngx_http_idem_problem_e;
+
+
+typedef struct {
+    ngx_uint_t               http;
+    ngx_http_idem_status_e   status;
+    unsigned                 retryable:1;
+    const char              *slug;
+    const char              *code;
+    const char              *type;
+    const char              *title;
+    const char              *detail;
+} ngx_http_idem_problem_t;
 
 
 /* a response that is captured, and held until it is stored */
@@ -137,6 +169,7 @@ typedef struct {
 typedef struct {
     ngx_http_idem_problem_e    problem;
     const char                *reason;
+    ngx_str_t                  documentation;   /* its URL                  */
     ngx_uint_t                 status;          /* of HTTP                  */
     ngx_msec_t                 retry_after;
     uint64_t                   original_time;
@@ -164,12 +197,6 @@ void ngx_http_idem_outcome_left(ngx_http_request_t *r,
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
 
-/* NGX_OK and a body; NGX_DECLINED, or NGX_ERROR for a body being rewritten */
-
-typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
-
-
 void ngx_http_idem_capture_init(void);
 void ngx_http_idem_hints_init(void);
 ngx_uint_t ngx_http_idem_hints_write(ngx_http_request_t *r);
@@ -184,9 +211,15 @@ ngx_int_t ngx_http_idem_replay(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
     ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
     ngx_str_t *body, ngx_uint_t verify, const char **reason);
+void ngx_http_idem_replay_inflated(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+void ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
 ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_commit_stored(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_commit_block(ngx_http_request_t *r);
 void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
@@ -243,8 +276,7 @@ ngx_int_t ngx_http_idem_refuse_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-const char *ngx_http_idem_problem_code(ngx_http_idem_problem_e problem);
-const char *ngx_http_idem_problem_type(ngx_http_idem_problem_e problem);
+extern const ngx_http_idem_problem_t  ngx_http_idem_problems[];
 ngx_int_t ngx_http_idem_problem_message(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *text);
 ngx_int_t ngx_http_idem_diff(ngx_http_request_t *r,
@@ -254,8 +286,7 @@ u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
 ngx_uint_t ngx_http_idem_json_kept(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
-    ngx_http_idem_inflated_pt rewritten);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 void ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -263,7 +294,7 @@ void ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
-    ngx_str_t *body, ngx_http_idem_inflated_pt inflated);
+    ngx_str_t *body);
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
