@@ -187,7 +187,11 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
     ctx = (r == r->main) ? ngx_http_idem_get_ctx(r) : NULL;
 
     if (ctx) {
-        ngx_http_idem_arrive(r, ctx);
+
+        if (ctx->place.uri_changes != r->uri_changes) {
+            ngx_http_idem_arrive(r, ctx);
+        }
+
         ctx->place.let_in = 1;
 
         if (ctx->place.let_in_at != r->uri_changes) {

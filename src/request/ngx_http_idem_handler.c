@@ -195,7 +195,9 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    ngx_http_idem_arrive(r, ctx);
+    if (ctx->place.uri_changes != r->uri_changes) {
+        ngx_http_idem_arrive(r, ctx);
+    }
 
     return ngx_http_idem_failed(r, ctx, ngx_http_idem_advance(r, ctx));
 }

@@ -414,14 +414,10 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     ngx_http_idem_header_t  *kept;
 
     if (r->headers_out.last_modified
-        || r->headers_out.last_modified_time == -1)
-    {
-        return NGX_OK;
-    }
-
-    if (r->headers_out.status != NGX_HTTP_OK
-        && r->headers_out.status != NGX_HTTP_PARTIAL_CONTENT
-        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+        || r->headers_out.last_modified_time == -1
+        || (r->headers_out.status != NGX_HTTP_OK
+            && r->headers_out.status != NGX_HTTP_PARTIAL_CONTENT
+            && r->headers_out.status != NGX_HTTP_NOT_MODIFIED))
     {
         return NGX_OK;
     }

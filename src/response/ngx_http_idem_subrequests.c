@@ -218,12 +218,10 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
 
     for (cl = in; cl; cl = cl->next) {
 
-        if (!cl->buf->last_buf) {
-            continue;
+        if (cl->buf->last_buf) {
+            ctx->capture.ended = 1;
+            r->buffered |= NGX_HTTP_IDEM_BUFFERED;
         }
-
-        ctx->capture.ended = 1;
-        r->buffered |= NGX_HTTP_IDEM_BUFFERED;
     }
 
     if (ngx_http_idem_segment(r, ctx) != NGX_OK) {
