@@ -12,7 +12,7 @@
  * client may still be refused, and an error_page may redirect a refused
  * request.  In pre-content, after all access checks, the body is read and the
  * record is begun; then the request runs, waits, is replayed or is refused.
- * Only ngx_http_idem_advance() advances a request.  When an asynchronous
+ * Only ngx_http_idem_run() advances a request.  When an asynchronous
  * operation completes, the phases run again.
  *
  * Called by nginx's phases.  Calls the other files of request/, the claims,
@@ -29,7 +29,7 @@
 
 static void ngx_http_idem_not_covered(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
-static ngx_int_t ngx_http_idem_advance(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_run(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_failed(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
@@ -199,7 +199,7 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
         ngx_http_idem_arrive(r, ctx);
     }
 
-    return ngx_http_idem_failed(r, ctx, ngx_http_idem_advance(r, ctx));
+    return ngx_http_idem_failed(r, ctx, ngx_http_idem_run(r, ctx));
 }
 
 
@@ -211,7 +211,7 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
  */
 
 static ngx_int_t
-ngx_http_idem_advance(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
 

@@ -26,8 +26,8 @@
 
 
 /*
- * The states of a request.  One function, ngx_http_idem_advance(), advances
- * the request up to EXECUTE; the filters advance it from there.
+ * The states of a request.  One function, ngx_http_idem_run(), advances the
+ * request up to EXECUTE; the filters advance it from there.
  */
 
 typedef enum {
