@@ -125,17 +125,10 @@ sub choices {
 
 sub variables {
     my ($body) = text('src/request/ngx_http_idem_variables.c')
-                 =~ /ngx_http_variable_t\s+\w+\[\] = \{(.*?)^\};/ms
+                 =~ /ngx_str_t\s+ngx_http_idem_vars\[\] = \{(.*?)^\};/ms
         or die 'no table of variables';
 
-    my @names;
-
-    while ($body =~ /ngx_string\("(\w+)"\), .*? \}/gsx) {
-        my ($name, $entry) = ($1, $&);
-        push @names, $entry =~ /NGX_HTTP_VAR_PREFIX/ ? "$name<type>" : $name;
-    }
-
-    return @names;
+    return map { /_$/ ? "$_<type>" : $_ } $body =~ /ngx_string\("(\w+)"\)/g;
 }
 
 

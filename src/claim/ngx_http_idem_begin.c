@@ -160,8 +160,12 @@ ngx_http_idem_begin_submit(ngx_http_idem_cover_t *cover)
 
     cover->asked = 1;
 
-    ngx_http_idem_event_of(cover->ctx, cover,
-                           NGX_HTTP_IDEM_EVENT_LOCK_ATTEMPT, NULL);
+    /* the tap does not use events of level debug, only a log does */
+
+    if (cover->ctx->conf->log) {
+        ngx_http_idem_event_of(cover->ctx, cover,
+                               NGX_HTTP_IDEM_EVENT_LOCK_ATTEMPT, NULL);
+    }
 
     return ngx_http_idem_store_submit(&cover->op);
 }
@@ -178,20 +182,19 @@ ngx_http_idem_begin_replied(ngx_http_idem_cover_t *cover)
     cover->unconfirmed = 0;
     cover->ctx->claims.store_time += ngx_current_msec - op->start;
 
-    switch (op->result) {
+    if (cover->ctx->conf->log == NULL) {
+        return;
+    }
 
-    case NGX_HTTP_IDEM_ACQUIRED:
+    if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
         word = "miss";
-        break;
 
-    case NGX_HTTP_IDEM_FOUND:
+    } else if (op->result != NGX_HTTP_IDEM_FOUND) {
+        word = "no answer";
+
+    } else {
         word = (op->found.state == NGX_HTTP_IDEM_IN_PROGRESS) ? "in progress"
                                                               : "hit";
-        break;
-
-    default:
-        word = "no answer";
-        break;
     }
 
     ngx_http_idem_event_of(cover->ctx, cover,

@@ -24,6 +24,10 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
+#define ngx_http_idem_same_text(a, b)                                         \
+    ((a)->len == (b)->len && ngx_memcmp((a)->data, (b)->data, (a)->len) == 0)
+
+
 typedef struct ngx_http_idem_ctx_s    ngx_http_idem_ctx_t;
 typedef struct ngx_http_idem_watch_s  ngx_http_idem_watch_t;
 
@@ -65,11 +69,6 @@ typedef struct {
     unsigned                lost:1;             /* another request took
                                                    over                     */
 } ngx_http_idem_cover_t;
-
-
-/* called when all commits of a request are done */
-typedef void (*ngx_http_idem_claims_pt)(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 /* what an execution does to its records; response/..._outcome.c decides */
@@ -119,8 +118,6 @@ typedef struct {
     ngx_uint_t               lapses;            /* leases that ended before
                                                    begin's reply was read   */
     ngx_uint_t               commits;           /* in flight                */
-    ngx_http_idem_claims_pt  done;              /* called after the last
-                                                   commit                   */
 
     unsigned                 holding:1;         /* the locks are renewed    */
     unsigned                 expired:1;         /* a record had expired     */
@@ -152,6 +149,8 @@ typedef struct {
 
 ngx_int_t ngx_http_idem_cover(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_cover_owner(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *labels, u_char *hex);
 
 /* ..._begin.c */
 
@@ -184,9 +183,9 @@ ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
 /* ..._settle.c */
 
 ngx_int_t ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx,
-    ngx_chain_t *response, size_t size, ngx_http_idem_claims_pt done);
-void ngx_http_idem_settle_early(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_outcome_e outcome);
+    ngx_chain_t *response, size_t size);
+void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
 void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
@@ -196,7 +195,8 @@ void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
 
 ngx_int_t ngx_http_idem_wait(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
-void ngx_http_idem_wait_cancel(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_waited_e result);
 void ngx_http_idem_wait_init(ngx_cycle_t *cycle);
 
 /* ..._waiters.c: counts the waiters in all workers of this nginx */
@@ -240,12 +240,6 @@ ngx_int_t ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count,
 void ngx_http_idem_renew_init(ngx_cycle_t *cycle);
 void ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx);
-
-
-/* ..._cover_labels.c */
-
-ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 #endif /* _NGX_HTTP_IDEM_CLAIM_H_INCLUDED_ */

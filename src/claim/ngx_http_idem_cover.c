@@ -25,7 +25,6 @@
 #define NGX_HTTP_IDEM_SCHEME_DERIVED  1
 
 
-static uint64_t ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
     ngx_str_t *scope, ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
@@ -37,6 +36,8 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a,
     ngx_http_idem_cover_t *b);
+static ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 
 /* sets ctx->claims.ncovers to 0 if no record covers the request */
@@ -115,7 +116,8 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         ngx_memcpy(cover->claim.identity, identity,
                    NGX_HTTP_IDEM_IDENTITY_LEN);
-        cover->claim.time = ngx_http_idem_arrival_time(ctx);
+        cover->claim.time = ngx_http_idem_history_now()
+                            - (ngx_current_msec - ctx->arrival);
     }
 
     ngx_http_idem_cover_sort(ctx);
@@ -129,20 +131,6 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     return NGX_OK;
-}
-
-
-/* the time of day when the request arrived, ms */
-
-static uint64_t
-ngx_http_idem_arrival_time(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    return (uint64_t) tp->sec * 1000 + tp->msec
-           - (ngx_current_msec - ctx->arrival);
 }
 
 
@@ -317,4 +305,87 @@ ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a, ngx_http_idem_cover_t *b)
     tmp = *a;
     *a = *b;
     *b = tmp;
+}
+
+
+/*
+ * Labels of the records of a request: group, tenant, actor and the name of
+ * this host.  They are stored only if the configuration asks for them, see
+ * ngx_http_idem_has_labels().  Other records have no labels.
+ */
+
+static ngx_int_t
+ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    u_char                 *p, hex[2 * NGX_HTTP_IDEM_HASH_LEN];
+    size_t                  size;
+    ngx_str_t               details, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    ngx_memzero(labels, sizeof(labels));
+
+    if (ngx_http_idem_cover_owner(r, ctx, labels, hex) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    labels[NGX_HTTP_IDEM_LABEL_GROUP] =
+        ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
+    labels[NGX_HTTP_IDEM_LABEL_HOST] = ngx_cycle->hostname;
+
+    size = ngx_http_idem_labels_size(labels);
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        details = cover->stored.len ? cover->stored : cover->details;
+
+        cover->stored.len = size + details.len;
+        cover->stored.data = ngx_pnalloc(r->pool, cover->stored.len);
+
+        if (cover->stored.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        p = ngx_http_idem_labels_encode(cover->stored.data, labels);
+        ngx_memcpy(p, details.data, details.len);
+    }
+
+    return NGX_OK;
+}
+
+
+/* tenant and actor; "hex" has room for the hash of an actor */
+
+ngx_int_t
+ngx_http_idem_cover_owner(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *labels, u_char *hex)
+{
+    u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t  *actor;
+
+    actor = &labels[NGX_HTTP_IDEM_LABEL_ACTOR];
+
+    if (ctx->conf->tenant
+        && ngx_http_idem_value(r, ctx->conf->tenant,
+                               &labels[NGX_HTTP_IDEM_LABEL_TENANT])
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->conf->actor
+        && ngx_http_idem_value(r, ctx->conf->actor, actor) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (actor->len && !ctx->conf->actor_plain) {
+        ngx_http_idem_digest_plain(hash, actor->data, actor->len);
+
+        actor->data = hex;
+        actor->len = ngx_hex_dump(hex, hash, sizeof(hash)) - hex;
+    }
+
+    return NGX_OK;
 }

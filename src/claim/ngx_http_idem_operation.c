@@ -103,7 +103,6 @@ ngx_http_idem_op_own(ngx_http_idem_cover_t *cover, ngx_http_idem_op_e kind)
         *op->claim = cover->claim;
         op->lock = cover->op.lock;
         ngx_http_idem_op_fill(cover, op);
-        op->lock = cover->op.lock;
     }
 
     return op;

@@ -252,8 +252,7 @@ ngx_http_idem_renew_concerns(ngx_http_idem_ctx_t *ctx,
                ? &cover->where->name : &ctx->conf->store->name;
 
         if (cover->taken && !cover->lost
-            && name->len == store->name.len
-            && ngx_strncmp(name->data, store->name.data, name->len) == 0
+            && ngx_http_idem_same_text(name, &store->name)
             && (concerns == NULL || concerns(data, cover->id)))
         {
             return 1;

@@ -49,12 +49,16 @@ typedef struct {
 } ngx_http_idem_replays_t;
 
 
+static ngx_http_idem_replays_entry_t *ngx_http_idem_replays_find(u_char *id);
 
 
 static ngx_http_idem_shared_t  ngx_http_idem_replays_shared;
 
 #define ngx_http_idem_replays                                                 \
     ((ngx_http_idem_replays_t *) ngx_http_idem_replays_shared.data)
+
+#define ngx_http_idem_replays_of(e, record)                                   \
+    ((e)->count && ngx_memcmp((e)->id, record, 16) == 0)
 
 
 ngx_int_t
@@ -66,7 +70,6 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
     ngx_http_idem_main_conf_t  *mcf;
 
     static ngx_str_t  name = ngx_string("idempotency:replays");
-    static ngx_str_t  variable = ngx_string("idempotency_replay_count");
 
     ngx_http_idem_replays_shared.data = NULL;
 
@@ -75,9 +78,7 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
     v = cmcf->variables.elts;
 
     for (i = 0; i < cmcf->variables.nelts; i++) {
-        if (v[i].name.len == variable.len
-            && ngx_strncmp(v[i].name.data, variable.data, variable.len) == 0)
-        {
+        if (ngx_http_idem_conf_is(&v[i].name, "idempotency_replay_count")) {
             break;
         }
     }
@@ -98,41 +99,25 @@ ngx_http_idem_replays_zone(ngx_conf_t *cf)
 ngx_uint_t
 ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
 {
-    uint32_t                        set;
-    ngx_uint_t                      i, n;
-    ngx_http_idem_replays_entry_t  *e, *oldest;
+    ngx_uint_t                      n;
+    ngx_http_idem_replays_entry_t  *e;
 
     if (ngx_http_idem_replays == NULL) {
         return 0;
     }
 
-    ngx_memcpy(&set, cover->id + 16, sizeof(uint32_t));
-
-    e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
-    oldest = e;
-
     ngx_http_idem_mutex_lock(ngx_http_idem_replays_shared.shpool);
 
-    for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
+    e = ngx_http_idem_replays_find(cover->id);
 
-        if (e[i].count && ngx_memcmp(e[i].id, cover->id, 16) == 0) {
-            oldest = &e[i];
-            break;
-        }
-
-        if (e[i].used < oldest->used) {
-            oldest = &e[i];
-        }
+    if (!ngx_http_idem_replays_of(e, cover->id) || e->original != original) {
+        ngx_memcpy(e->id, cover->id, 16);
+        e->original = original;
+        e->count = 0;
     }
 
-    if (i == NGX_HTTP_IDEM_REPLAYS_WAYS || oldest->original != original) {
-        ngx_memcpy(oldest->id, cover->id, 16);
-        oldest->original = original;
-        oldest->count = 0;
-    }
-
-    oldest->used = (uint32_t) ngx_time();
-    n = ++oldest->count;
+    e->used = (uint32_t) ngx_time();
+    n = ++e->count;
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_replays_shared.shpool);
 
@@ -143,8 +128,6 @@ ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
 ngx_int_t
 ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count, uint64_t *original)
 {
-    uint32_t                        set;
-    ngx_uint_t                      i;
     ngx_http_idem_replays_entry_t  *e;
 
     *count = 0;
@@ -154,22 +137,45 @@ ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count, uint64_t *original)
         return NGX_DECLINED;
     }
 
-    ngx_memcpy(&set, id + 16, sizeof(uint32_t));
-
-    e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
-
     ngx_http_idem_mutex_lock(ngx_http_idem_replays_shared.shpool);
 
-    for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
+    e = ngx_http_idem_replays_find(id);
 
-        if (e[i].count && ngx_memcmp(e[i].id, id, 16) == 0) {
-            *count = e[i].count;
-            *original = e[i].original;
-            break;
-        }
+    if (ngx_http_idem_replays_of(e, id)) {
+        *count = e->count;
+        *original = e->original;
     }
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_replays_shared.shpool);
 
     return NGX_OK;
+}
+
+
+/* the entry of the record, or the one to be replaced */
+
+static ngx_http_idem_replays_entry_t *
+ngx_http_idem_replays_find(u_char *id)
+{
+    uint32_t                        set;
+    ngx_uint_t                      i;
+    ngx_http_idem_replays_entry_t  *e, *oldest;
+
+    ngx_memcpy(&set, id + 16, sizeof(uint32_t));
+
+    e = ngx_http_idem_replays->sets[set % NGX_HTTP_IDEM_REPLAYS_SETS];
+    oldest = e;
+
+    for (i = 0; i < NGX_HTTP_IDEM_REPLAYS_WAYS; i++) {
+
+        if (ngx_http_idem_replays_of(&e[i], id)) {
+            return &e[i];
+        }
+
+        if (e[i].used < oldest->used) {
+            oldest = &e[i];
+        }
+    }
+
+    return oldest;
 }

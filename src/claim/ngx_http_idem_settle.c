@@ -23,23 +23,22 @@
 
 static void ngx_http_idem_commit_handler(ngx_http_idem_op_t *op);
 static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
-static void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_status_e status);
-static void ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl);
+static void ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason);
 
 
-/* NGX_OK if all commits are done, NGX_AGAIN if "done" will be called */
+/*
+ * NGX_OK if all commits are done, NGX_AGAIN if ngx_http_idem_commit_stored()
+ * will be called
+ */
 
 ngx_int_t
 ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx, ngx_chain_t *response,
-    size_t size, ngx_http_idem_claims_pt done)
+    size_t size)
 {
     ngx_uint_t              i;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_cover_t  *cover;
-
-    ctx->claims.done = done;
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
@@ -88,7 +87,7 @@ ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
     ngx_http_idem_committed(op);
 
     if (--ctx->claims.commits == 0) {
-        ctx->claims.done(r, ctx);
+        ngx_http_idem_commit_stored(r, ctx);
     }
 }
 
@@ -117,71 +116,45 @@ void
 ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason)
 {
-    ngx_uint_t              i;
-    ngx_http_idem_cover_t  *cover;
-
     ngx_http_idem_execute_done(ctx);
 
-    switch (outcome) {
+    ngx_http_idem_settle_status(ctx, outcome, reason);
 
-    case NGX_HTTP_IDEM_OUTCOME_RELEASE:
-        ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_RELEASED);
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_RELEASE
+        || (outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
+            && ctx->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY))
+    {
         ngx_http_idem_release(ctx);
         return;
-
-    case NGX_HTTP_IDEM_OUTCOME_UNKNOWN:
-        ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
-        reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
-
-        if (ctx->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY) {
-            ngx_http_idem_release(ctx);
-            return;
-        }
-
-        break;
-
-    default: /* NGX_HTTP_IDEM_OUTCOME_KEEP */
-
-        if (reason == NGX_HTTP_IDEM_REASON_TOO_LARGE) {
-            ngx_http_idem_settle_status(ctx, NGX_HTTP_IDEM_STATUS_TOO_LARGE);
-        }
     }
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
-
-        if (!cover->taken) {
-            continue;
-        }
-
-        cover->taken = 0;
-        ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_COMMIT, reason,
-                                 ngx_http_idem_commit_ttl(cover));
-    }
+    ngx_http_idem_settle_all(ctx, NGX_HTTP_IDEM_OP_COMMIT,
+                             outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
+                             ? NGX_HTTP_IDEM_REASON_UNKNOWN : reason);
 }
 
 
-/* reports the outcome that the header of a response suggests */
+/*
+ * Reports the outcome, or what the header of a response suggests.  For an
+ * unprotected request, UNPROTECTED stays the reported status.
+ */
 
 void
-ngx_http_idem_settle_early(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_outcome_e outcome)
-{
-    ngx_http_idem_settle_status(ctx,
-                                outcome == NGX_HTTP_IDEM_OUTCOME_RELEASE
-                                ? NGX_HTTP_IDEM_STATUS_RELEASED
-                                : NGX_HTTP_IDEM_STATUS_UNKNOWN);
-}
-
-
-/* for an unprotected request, UNPROTECTED stays the reported status */
-
-static void
 ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_status_e status)
+    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason)
 {
-    if (!ctx->claims.unprotected) {
-        ngx_http_idem_status(ctx, status);
+    if (ctx->claims.unprotected) {
+        return;
+    }
+
+    if (outcome == NGX_HTTP_IDEM_OUTCOME_RELEASE) {
+        ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_RELEASED);
+
+    } else if (outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN) {
+        ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_UNKNOWN);
+
+    } else if (reason == NGX_HTTP_IDEM_REASON_TOO_LARGE) {
+        ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_TOO_LARGE);
     }
 }
 
@@ -191,7 +164,17 @@ ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
 void
 ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
 {
+    ngx_http_idem_settle_all(ctx, NGX_HTTP_IDEM_OP_RELEASE,
+                             NGX_HTTP_IDEM_REASON_NONE);
+}
+
+
+static void
+ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
+    ngx_http_idem_reason_e reason)
+{
     ngx_uint_t              i;
+    ngx_http_idem_op_t     *op;
     ngx_http_idem_cover_t  *cover;
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
@@ -204,36 +187,26 @@ ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
         cover->taken = 0;
         cover->asked = 0;
 
-        ngx_http_idem_settle_one(cover, NGX_HTTP_IDEM_OP_RELEASE,
-                                 NGX_HTTP_IDEM_REASON_NONE, ctx->claims.ttl);
+        op = ngx_http_idem_op_own(cover, kind);
 
         cover->where = NULL;
+
+        if (op == NULL) {
+            ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                          "idempotency: no memory for a %s in store \"%V\", "
+                          "the lock stays until its lease ends, record %*xs",
+                          ngx_http_idem_op_names[kind],
+                          &ctx->conf->store->name, (size_t) 8, cover->id);
+            continue;
+        }
+
+        op->ttl = (kind == NGX_HTTP_IDEM_OP_COMMIT)
+                  ? ngx_http_idem_commit_ttl(cover) : ctx->claims.ttl;
+        op->state = NGX_HTTP_IDEM_UNUSABLE;
+        op->reason = reason;
+
+        ngx_http_idem_op_detach(op);
     }
-}
-
-
-static void
-ngx_http_idem_settle_one(ngx_http_idem_cover_t *cover,
-    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason, ngx_msec_t ttl)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = ngx_http_idem_op_own(cover, kind);
-
-    if (op == NULL) {
-        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
-                      "idempotency: no memory for a %s in store \"%V\", the "
-                      "lock stays until its lease ends, record %*xs",
-                      ngx_http_idem_op_names[kind],
-                      &cover->ctx->conf->store->name, (size_t) 8, cover->id);
-        return;
-    }
-
-    op->ttl = ttl;
-    op->state = NGX_HTTP_IDEM_UNUSABLE;
-    op->reason = reason;
-
-    ngx_http_idem_op_detach(op);
 }
 
 

@@ -78,8 +78,6 @@ struct ngx_http_idem_watch_s {
      && !(watch)->retry.posted && !(watch)->retry.timer_set)
 
 
-static void ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_waited_e result);
 static ngx_http_idem_watch_t *ngx_http_idem_watch_get(
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch);
@@ -230,16 +228,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 }
 
 
-/* a waiter has gone, or could not be parked */
-
 void
-ngx_http_idem_wait_cancel(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
-}
-
-
-static void
 ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_waited_e result)
 {

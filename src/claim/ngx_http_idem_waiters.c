@@ -32,7 +32,7 @@
 
 
 typedef struct {
-    u_char                             id[16];    /* see ..._waiters_id()   */
+    u_char                             id[16];    /* see ..._entry()        */
     ngx_msec_t                         until;
     ngx_int_t                          n;
 } ngx_http_idem_waiters_entry_t;
@@ -45,10 +45,8 @@ typedef struct {
 } ngx_http_idem_waiters_t;
 
 
-static void ngx_http_idem_waiters_id(u_char *dst, ngx_str_t *store,
-    u_char *id);
-static ngx_http_idem_waiters_entry_t *
-    ngx_http_idem_waiters_entry(u_char *id, ngx_uint_t add);
+static ngx_http_idem_waiters_entry_t *ngx_http_idem_waiters_entry(
+    ngx_str_t *store, u_char *record, ngx_uint_t add);
 
 
 static ngx_http_idem_shared_t  ngx_http_idem_waiters_shared;
@@ -71,7 +69,6 @@ ngx_int_t
 ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
     ngx_msec_t time, ngx_int_t max)
 {
-    u_char                          key[16];
     ngx_int_t                       rc;
     ngx_msec_t                      until;
     ngx_http_idem_waiters_entry_t  *e;
@@ -79,11 +76,9 @@ ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
     rc = NGX_OK;
     until = ngx_current_msec + time;
 
-    ngx_http_idem_waiters_id(key, store, id);
-
     ngx_http_idem_mutex_lock(ngx_http_idem_waiters_shared.shpool);
 
-    e = ngx_http_idem_waiters_entry(key, 1);
+    e = ngx_http_idem_waiters_entry(store, id, 1);
 
     if (e) {
         if (e->n >= max) {
@@ -110,14 +105,11 @@ ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
 void
 ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id)
 {
-    u_char                          key[16];
     ngx_http_idem_waiters_entry_t  *e;
-
-    ngx_http_idem_waiters_id(key, store, id);
 
     ngx_http_idem_mutex_lock(ngx_http_idem_waiters_shared.shpool);
 
-    e = ngx_http_idem_waiters_entry(key, 0);
+    e = ngx_http_idem_waiters_entry(store, id, 0);
 
     if (e && e->n > 0) {
         e->n--;
@@ -130,15 +122,12 @@ ngx_http_idem_waiters_leave(ngx_str_t *store, u_char *id)
 ngx_uint_t
 ngx_http_idem_waiters_of(ngx_str_t *store, u_char *id)
 {
-    u_char                          key[16];
     ngx_uint_t                      n;
     ngx_http_idem_waiters_entry_t  *e;
 
-    ngx_http_idem_waiters_id(key, store, id);
-
     ngx_http_idem_mutex_lock(ngx_http_idem_waiters_shared.shpool);
 
-    e = ngx_http_idem_waiters_entry(key, 0);
+    e = ngx_http_idem_waiters_entry(store, id, 0);
     n = (e && e->n > 0) ? (ngx_uint_t) e->n : 0;
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_shared.shpool);
@@ -180,33 +169,22 @@ ngx_http_idem_waiters_all(void)
 
 
 /*
- * half of the record id, mixed with the store's name, since records of
- * different stores are distinct
+ * The id of an entry is half of the record id, mixed with the store's name,
+ * since records of different stores are distinct.
  */
 
-static void
-ngx_http_idem_waiters_id(u_char *dst, ngx_str_t *store, u_char *id)
-{
-    uint32_t  n, crc;
-
-    ngx_memcpy(dst, id, 16);
-
-    crc = ngx_crc32_short(store->data, store->len);
-
-    ngx_memcpy(&n, dst, sizeof(uint32_t));
-    n ^= crc;
-    ngx_memcpy(dst, &n, sizeof(uint32_t));
-}
-
-
 static ngx_http_idem_waiters_entry_t *
-ngx_http_idem_waiters_entry(u_char *id, ngx_uint_t add)
+ngx_http_idem_waiters_entry(ngx_str_t *store, u_char *record, ngx_uint_t add)
 {
+    u_char                          id[16];
     uint32_t                        hash;
     ngx_uint_t                      i;
     ngx_http_idem_waiters_entry_t  *set, *vacant;
 
-    ngx_memcpy(&hash, id, sizeof(uint32_t));
+    ngx_memcpy(id, record, sizeof(id));
+    ngx_memcpy(&hash, record, sizeof(uint32_t));
+    hash ^= ngx_crc32_short(store->data, store->len);
+    ngx_memcpy(id, &hash, sizeof(uint32_t));
 
     set = ngx_http_idem_waiters->sets[
                                    hash % NGX_HTTP_IDEM_WAITERS_SETS];

@@ -118,10 +118,7 @@ ngx_http_idem_covered(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
     method = conf->methods->elts;
 
     for (i = 0; i < conf->methods->nelts; i++) {
-        if (method[i].len == r->method_name.len
-            && ngx_strncmp(method[i].data, r->method_name.data, method[i].len)
-               == 0)
-        {
+        if (ngx_http_idem_same_text(&method[i], &r->method_name)) {
             return 1;
         }
     }

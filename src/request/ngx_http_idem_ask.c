@@ -41,7 +41,6 @@ static void ngx_http_idem_ask_own(ngx_http_request_t *r,
 static void ngx_http_idem_ask_forget(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_same_method_host(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
-static ngx_uint_t ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b);
 
 
 /* the requested URI, parsed again: r->uri may have been rewritten */
@@ -123,13 +122,6 @@ ngx_http_idem_same_method_host(ngx_http_request_t *r,
 {
     return ngx_http_idem_same_text(&r->method_name, &step->method_name)
            && ngx_http_idem_same_text(&r->headers_in.server, &step->host);
-}
-
-
-static ngx_uint_t
-ngx_http_idem_same_text(ngx_str_t *a, ngx_str_t *b)
-{
-    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
 }
 
 

@@ -209,8 +209,8 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static ngx_http_idem_fingerprint_e
 ngx_http_idem_body_mode(ngx_http_idem_fingerprint_e mode, ngx_str_t *type)
 {
-    size_t   len;
-    u_char  *p;
+    u_char     c;
+    ngx_str_t  name;
 
     if (mode != NGX_HTTP_IDEM_FINGERPRINT_AUTO) {
         return mode;
@@ -220,27 +220,25 @@ ngx_http_idem_body_mode(ngx_http_idem_fingerprint_e mode, ngx_str_t *type)
         return NGX_HTTP_IDEM_FINGERPRINT_RAW;
     }
 
-    p = type->data;
+    name.data = type->data;
 
-    for (len = 0; len < type->len; len++) {
-        if (p[len] == ';' || p[len] == ' ' || p[len] == '\t') {
+    for (name.len = 0; name.len < type->len; name.len++) {
+        c = name.data[name.len];
+
+        if (c == ';' || c == ' ' || c == '\t') {
             break;
         }
     }
 
-    if ((len == 16 && ngx_strncasecmp(p, (u_char *) "application/json", 16)
-                      == 0)
-        || (len > 5
-            && ngx_strncasecmp(p + len - 5, (u_char *) "+json", 5) == 0))
+    if (ngx_http_idem_header_is(&name, "application/json")
+        || (name.len > 5
+            && ngx_strncasecmp(name.data + name.len - 5, (u_char *) "+json", 5)
+               == 0))
     {
         return NGX_HTTP_IDEM_FINGERPRINT_JSON;
     }
 
-    if (len == 33
-        && ngx_strncasecmp(p, (u_char *) "application/x-www-form-urlencoded",
-                           33)
-           == 0)
-    {
+    if (ngx_http_idem_header_is(&name, "application/x-www-form-urlencoded")) {
         return NGX_HTTP_IDEM_FINGERPRINT_FORM;
     }
 

@@ -187,7 +187,11 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
     ctx = (r == r->main) ? ngx_http_idem_get_ctx(r) : NULL;
 
     if (ctx) {
-        ngx_http_idem_arrive(r, ctx);
+
+        if (ctx->place.uri_changes != r->uri_changes) {
+            ngx_http_idem_arrive(r, ctx);
+        }
+
         ctx->place.let_in = 1;
 
         if (ctx->place.let_in_at != r->uri_changes) {
@@ -275,9 +279,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (page[i].value.lengths
-            || (clcf->name.len == target->len
-                && ngx_strncmp(clcf->name.data, target->data, target->len)
-                   == 0))
+            || ngx_http_idem_same_text(&clcf->name, target))
         {
             return 1;
         }
@@ -358,15 +360,6 @@ ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
                    ngx_http_idem_stage_names[stage], reason);
 
     ctx->stage = stage;
-}
-
-
-/* sets $idempotency_status and the outcome in the metrics */
-
-void
-ngx_http_idem_status(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
-{
-    ctx->status = status;
 }
 
 
@@ -453,7 +446,7 @@ ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
-    ngx_http_idem_wait_cancel(ctx);
+    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
     ngx_http_idem_release(ctx);
 }
 
@@ -480,7 +473,7 @@ ngx_http_idem_ctx_cleanup(void *data)
         break;
 
     case NGX_HTTP_IDEM_WAIT:
-        ngx_http_idem_wait_cancel(ctx);
+        ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
         break;
 
     case NGX_HTTP_IDEM_EXECUTE:

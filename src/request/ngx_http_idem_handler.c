@@ -31,8 +31,6 @@ static void ngx_http_idem_not_covered(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_run(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_advance(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_failed(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
 static ngx_int_t ngx_http_idem_run_begin(ngx_http_request_t *r,
@@ -197,9 +195,11 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    ngx_http_idem_arrive(r, ctx);
+    if (ctx->place.uri_changes != r->uri_changes) {
+        ngx_http_idem_arrive(r, ctx);
+    }
 
-    return ngx_http_idem_run(r, ctx);
+    return ngx_http_idem_failed(r, ctx, ngx_http_idem_run(r, ctx));
 }
 
 
@@ -212,13 +212,6 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
 
 static ngx_int_t
 ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    return ngx_http_idem_failed(r, ctx, ngx_http_idem_advance(r, ctx));
-}
-
-
-static ngx_int_t
-ngx_http_idem_advance(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
 

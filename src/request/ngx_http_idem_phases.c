@@ -156,15 +156,22 @@ ngx_http_idem_add_handler(ngx_array_t *handlers,
 static ngx_uint_t
 ngx_http_idem_has_module(ngx_conf_t *cf, const char *name)
 {
+    return ngx_http_idem_find_module(cf->cycle, name) != NULL;
+}
+
+
+ngx_module_t *
+ngx_http_idem_find_module(volatile ngx_cycle_t *cycle, const char *name)
+{
     ngx_uint_t  i;
 
-    for (i = 0; cf->cycle->modules[i]; i++) {
-        if (ngx_strcmp(cf->cycle->modules[i]->name, name) == 0) {
-            return 1;
+    for (i = 0; cycle->modules[i]; i++) {
+        if (ngx_strcmp(cycle->modules[i]->name, name) == 0) {
+            break;
         }
     }
 
-    return 0;
+    return cycle->modules[i];
 }
 
 

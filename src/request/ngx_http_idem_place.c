@@ -45,8 +45,6 @@ static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_rewritten_mark(void *data);
 static uint64_t ngx_http_idem_details_id(ngx_http_request_t *r);
-static ngx_int_t ngx_http_idem_place_decode(ngx_http_request_t *r,
-    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response);
 
 
 ngx_int_t
@@ -295,7 +293,9 @@ ngx_uint_t
 ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found)
 {
+    ngx_str_t                  body;
     ngx_uint_t                 i;
+    const char                *reason;
     ngx_http_idem_redirect_t  *step;
     ngx_http_idem_response_t   response;
 
@@ -303,7 +303,9 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return 0;
     }
 
-    if (ngx_http_idem_place_decode(r, found, &response) != NGX_OK) {
+    if (ngx_http_idem_replay_decode(r, found, &response, &body, 0, &reason)
+        != NGX_OK)
+    {
         return 1;
     }
 
@@ -415,41 +417,4 @@ ngx_http_idem_details_id(ngx_http_request_t *r)
     }
 
     return conf->place ^ (id >> 32);
-}
-
-
-static ngx_int_t
-ngx_http_idem_place_decode(ngx_http_request_t *r, ngx_http_idem_found_t *found,
-    ngx_http_idem_response_t *response)
-{
-    ngx_str_t    body;
-    ngx_uint_t   n;
-    const char  *reason;
-
-    if (ngx_http_idem_head_peek(found->response.data, found->response.len,
-                                &n, &reason)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    response->headers = ngx_palloc(r->pool, ngx_max(n, 1)
-                                    * sizeof(ngx_http_idem_header_t));
-    if (response->headers == NULL) {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_idem_response_decode(found->response.data,
-                                         found->response.len, response, &body,
-                                         0, &reason);
-}
-
-
-ngx_uint_t
-ngx_http_idem_is_redirects(ngx_str_t *name)
-{
-    return name->len == sizeof(NGX_HTTP_IDEM_REDIRECTS) - 1
-           && ngx_strncasecmp(name->data, (u_char *) NGX_HTTP_IDEM_REDIRECTS,
-                              name->len)
-              == 0;
 }

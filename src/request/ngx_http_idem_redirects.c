@@ -419,10 +419,8 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ngx_http_idem_by_page(r, ctx, &ctx->repeat.errors) != step->page
         || (step->place ? !ngx_http_idem_is_here(r, step)
-                        : clcf->name.len != step->location.len
-                          || ngx_strncmp(clcf->name.data, step->location.data,
-                                         clcf->name.len)
-                             != 0))
+                        : !ngx_http_idem_same_text(&clcf->name,
+                                                   &step->location)))
     {
         ngx_http_idem_ask_end(r, ctx);
 
@@ -466,9 +464,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ctx->repeat.identity.len != sizeof(who)
         || CRYPTO_memcmp(ctx->repeat.identity.data, who, sizeof(who)) != 0)
     {
-        ctx->answer.foreign = 1;
-
-        return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+        return ngx_http_idem_repeat_failed(r, ctx);
     }
 
     return ngx_http_idem_replay(r, ctx->repeat.cover);

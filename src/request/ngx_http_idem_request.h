@@ -53,26 +53,6 @@ typedef enum {
     ((ctx)->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_HOLD)
 
 
-/* $idempotency_status */
-
-typedef enum {
-    NGX_HTTP_IDEM_STATUS_NONE = 0,
-    NGX_HTTP_IDEM_STATUS_EXECUTED,
-    NGX_HTTP_IDEM_STATUS_REPLAYED,
-    NGX_HTTP_IDEM_STATUS_CONFLICT,
-    NGX_HTTP_IDEM_STATUS_BUSY,
-    NGX_HTTP_IDEM_STATUS_TIMEOUT,
-    NGX_HTTP_IDEM_STATUS_WAITERS,
-    NGX_HTTP_IDEM_STATUS_INVALID,
-    NGX_HTTP_IDEM_STATUS_UNKNOWN,
-    NGX_HTTP_IDEM_STATUS_TOO_LARGE,
-    NGX_HTTP_IDEM_STATUS_RELEASED,
-    NGX_HTTP_IDEM_STATUS_UNAVAILABLE,
-    NGX_HTTP_IDEM_STATUS_UNPROTECTED,
-    NGX_HTTP_IDEM_STATUS_BYPASS
-} ngx_http_idem_status_e;
-
-
 typedef struct ngx_http_idem_rest_s  ngx_http_idem_rest_t;
 typedef struct ngx_http_idem_run_s   ngx_http_idem_run_t;
 
@@ -323,8 +303,6 @@ void ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_let_in(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_stage_e stage, const char *reason);
-void ngx_http_idem_status(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_status_e status);
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_retry_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -333,6 +311,9 @@ ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
 extern ngx_str_t  ngx_http_idem_status_names[];
+
+/* sets $idempotency_status and the outcome in the metrics */
+#define ngx_http_idem_status(ctx, s)  ((ctx)->status = (s))
 
 /* ..._request_events.c */
 
@@ -360,6 +341,8 @@ ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
 /* ..._phases.c */
 
 ngx_int_t ngx_http_idem_phases_init(ngx_conf_t *cf);
+ngx_module_t *ngx_http_idem_find_module(volatile ngx_cycle_t *cycle,
+    const char *name);
 
 /* ..._handler.c */
 
@@ -373,6 +356,9 @@ void ngx_http_idem_resume(ngx_http_request_t *r);
 /* ..._redirects.c */
 
 #define NGX_HTTP_IDEM_REDIRECTS  "X-Idempotency-Moves"
+
+#define ngx_http_idem_is_redirects(name)                                      \
+    ngx_http_idem_header_is(name, NGX_HTTP_IDEM_REDIRECTS)
 
 ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
@@ -433,7 +419,6 @@ ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found);
-ngx_uint_t ngx_http_idem_is_redirects(ngx_str_t *name);
 
 /* ..._ask.c */
 

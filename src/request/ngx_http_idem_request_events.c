@@ -38,7 +38,6 @@ static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_str_t *details);
-static uint64_t ngx_http_idem_event_now(void);
 static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
@@ -219,7 +218,7 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
         original = cover->op.original ? cover->op.original
                                       : ctx->answer.original_time;
-        now = ngx_http_idem_event_now();
+        now = ngx_http_idem_history_now();
 
         if (original && now > original) {
             ngx_http_idem_line_number(line, "lock_age_ms", now - original);
@@ -254,7 +253,7 @@ ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
     original = ctx->answer.original_time;
 
     if (original) {
-        now = ngx_http_idem_event_now();
+        now = ngx_http_idem_history_now();
 
         ngx_http_idem_line_time(line, "original_timestamp", original);
         ngx_http_idem_line_number(line, "time_since_original_ms",
@@ -280,7 +279,7 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
 
     cover = ctx->claims.primary;
     original = ctx->answer.original_time;
-    now = ngx_http_idem_event_now();
+    now = ngx_http_idem_history_now();
 
     ttl = ngx_http_idem_commit_ttl(cover);
     ngx_http_idem_line_number(line, "ttl_ms", ttl);
@@ -384,49 +383,30 @@ ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
 }
 
 
-static uint64_t
-ngx_http_idem_event_now(void)
-{
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    return (uint64_t) tp->sec * 1000 + tp->msec;
-}
-
-
 /* tenant and actor */
 
 static void
 ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line)
 {
-    u_char     hash[NGX_HTTP_IDEM_HASH_LEN];
-    ngx_str_t  value;
+    u_char     hex[2 * NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t  labels[NGX_HTTP_IDEM_LABEL_N];
 
-    if (ctx->conf->tenant
-        && ngx_http_idem_value(ctx->request, ctx->conf->tenant, &value)
-           == NGX_OK
-        && value.len)
-    {
-        ngx_http_idem_line_string(line, "tenant", &value);
-    }
+    ngx_memzero(labels, sizeof(labels));
 
-    if (ctx->conf->actor == NULL
-        || ngx_http_idem_value(ctx->request, ctx->conf->actor, &value)
-           != NGX_OK
-        || value.len == 0)
-    {
+    if (ngx_http_idem_cover_owner(ctx->request, ctx, labels, hex) != NGX_OK) {
         return;
     }
 
-    if (ctx->conf->actor_plain) {
-        ngx_http_idem_line_string(line, "actor", &value);
-        return;
+    if (labels[NGX_HTTP_IDEM_LABEL_TENANT].len) {
+        ngx_http_idem_line_string(line, "tenant",
+                                  &labels[NGX_HTTP_IDEM_LABEL_TENANT]);
     }
 
-    ngx_http_idem_digest_plain(hash, value.data, value.len);
-    ngx_http_idem_line_hex(line, "actor", hash, sizeof(hash));
+    if (labels[NGX_HTTP_IDEM_LABEL_ACTOR].len) {
+        ngx_http_idem_line_string(line, "actor",
+                                  &labels[NGX_HTTP_IDEM_LABEL_ACTOR]);
+    }
 }
 
 
@@ -461,17 +441,15 @@ ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
 void
 ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
 {
+    ngx_http_idem_event_e  event;
+
     if (!ngx_http_idem_events_wanted(ctx->conf->log)) {
         return;
     }
 
-    switch (ctx->status) {
+    event = NGX_HTTP_IDEM_EVENT_PROCESSED;
 
-    case NGX_HTTP_IDEM_STATUS_EXECUTED:
-    case NGX_HTTP_IDEM_STATUS_RELEASED:
-    case NGX_HTTP_IDEM_STATUS_UNPROTECTED:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
-        break;
+    switch (ctx->status) {
 
     case NGX_HTTP_IDEM_STATUS_TOO_LARGE:
 
@@ -481,36 +459,35 @@ ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx)
             ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_TOO_LARGE, NULL);
         }
 
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
         break;
 
     case NGX_HTTP_IDEM_STATUS_REPLAYED:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_REPLAY, NULL);
+        event = NGX_HTTP_IDEM_EVENT_REPLAY;
         break;
 
     case NGX_HTTP_IDEM_STATUS_CONFLICT:
-        ngx_http_idem_event(ctx, ngx_http_idem_is_duplicate(ctx)
-                                 ? NGX_HTTP_IDEM_EVENT_PROCESSED
-                                 : NGX_HTTP_IDEM_EVENT_CONFLICT,
-                            NULL);
+
+        if (!ngx_http_idem_is_duplicate(ctx)) {
+            event = NGX_HTTP_IDEM_EVENT_CONFLICT;
+        }
+
         break;
 
     case NGX_HTTP_IDEM_STATUS_BUSY:
     case NGX_HTTP_IDEM_STATUS_WAITERS:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION, NULL);
+        event = NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION;
         break;
 
     case NGX_HTTP_IDEM_STATUS_TIMEOUT:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_LOCK_TIMEOUT, NULL);
+        event = NGX_HTTP_IDEM_EVENT_LOCK_TIMEOUT;
         break;
 
-    case NGX_HTTP_IDEM_STATUS_INVALID:
-    case NGX_HTTP_IDEM_STATUS_UNKNOWN:
-    case NGX_HTTP_IDEM_STATUS_UNAVAILABLE:
-        ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_PROCESSED, NULL);
-        break;
+    case NGX_HTTP_IDEM_STATUS_BYPASS:
+        return;
 
-    default: /* NGX_HTTP_IDEM_STATUS_BYPASS: no event */
+    default:
         break;
     }
+
+    ngx_http_idem_event(ctx, event, NULL);
 }

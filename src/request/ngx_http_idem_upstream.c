@@ -321,19 +321,12 @@ ngx_http_idem_input_init(void *data)
 static void
 ngx_http_idem_ends_itself(ngx_http_upstream_t *u, ngx_uint_t buffering)
 {
-    if (u->schema.len != sizeof("fastcgi://") - 1
-        || ngx_strncmp(u->schema.data, "fastcgi://", u->schema.len) != 0)
-    {
-        return;
-    }
+    off_t  *length;
 
-    if (buffering) {
-        if (u->pipe->length == -1) {
-            u->pipe->length = 1;
-        }
+    length = buffering ? &u->pipe->length : &u->length;
 
-    } else if (u->length == -1) {
-        u->length = 1;
+    if (*length == -1 && ngx_http_idem_conf_is(&u->schema, "fastcgi://")) {
+        *length = 1;
     }
 }
 

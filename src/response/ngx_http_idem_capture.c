@@ -56,8 +56,6 @@ static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_own_headers(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -385,9 +383,7 @@ static ngx_int_t
 ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t                  len;
     ngx_int_t               rc;
-    ngx_buf_t              *b;
     ngx_uint_t              last, flush;
     ngx_http_idem_reason_e  reason;
 
@@ -409,11 +405,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
     flush = 0;
 
     for ( /* void */ ; in; in = in->next) {
-        b = in->buf;
-
-        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
-
-        reason = ngx_http_idem_hold(r, ctx, b, len);
+        reason = ngx_http_idem_hold(r, ctx, in->buf);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
 
@@ -433,11 +425,8 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
             return ngx_http_idem_send(r, ctx);
         }
 
-        b->pos = b->last;
-        b->file_pos = b->file_last;
-
-        last |= b->last_buf;
-        flush |= b->flush;
+        last |= in->buf->last_buf;
+        flush |= in->buf->flush;
     }
 
     if (last) {
@@ -472,10 +461,6 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
-        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
-    }
-
     if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "idempotency: a response is %s to be kept, its retry "
@@ -495,7 +480,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
     }
 
     if (ctx->capture.through) {
-        ngx_http_idem_settle_early(ctx, outcome);
+        ngx_http_idem_settle_status(ctx, outcome, reason);
 
     } else {
         ngx_http_idem_settle(ctx, outcome, reason);
@@ -517,8 +502,6 @@ void
 ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t *in)
 {
-    ngx_http_idem_outcome_e  outcome;
-
     while (in && !in->buf->last_buf) {
         in = in->next;
     }
@@ -529,13 +512,8 @@ ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ctx->capture.through = 0;
 
-    outcome = ngx_http_idem_outcome(r, ctx, 1);
-
-    if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP && ctx->capture.app_off) {
-        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
-    }
-
-    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_STREAM);
+    ngx_http_idem_settle(ctx, ngx_http_idem_outcome(r, ctx, 1),
+                         NGX_HTTP_IDEM_REASON_STREAM);
 }
 
 
@@ -581,8 +559,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
     if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP
-        && (ctx->capture.app_off
-            || (ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))))
+        && ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))
     {
         outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
     }
@@ -623,30 +600,18 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/*
- * Adds a header to the application's response.  It is only a hint: if there
- * is no memory, the response is sent without it.
- */
-
-static void
-ngx_http_idem_own_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_str_t  value;
-
-    if (!ctx->claims.expired || !ctx->conf->headers) {
-        return;
-    }
-
-    ngx_str_set(&value, "true");
-
-    (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);
-}
-
-
 ngx_int_t
 ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_idem_own_headers(r, ctx);
+    ngx_str_t  value;
+
+    if (ctx->claims.expired && ctx->conf->headers) {
+
+        /* only a hint: without memory, the response is sent without it */
+
+        ngx_str_set(&value, "true");
+        (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);
+    }
 
     if (ctx->capture.charset) {
         ctx->capture.charset = 0;

@@ -72,24 +72,14 @@ ngx_http_idem_charset_name(ngx_http_request_t *r, ngx_str_t *name)
 {
     char                       *conf;
     ngx_int_t                   charset;
-    ngx_uint_t                  i;
     ngx_array_t                *charsets;
     ngx_module_t               *module;
     ngx_command_t              *cmd;
     ngx_http_variable_value_t  *vv;
     ngx_http_idem_charset_t    *found;
 
-    for (i = 0; ngx_cycle->modules[i]; i++) {
-        if (ngx_strcmp(ngx_cycle->modules[i]->name,
-                       "ngx_http_charset_filter_module")
-            == 0)
-        {
-            break;
-        }
-    }
-
-    module = ngx_cycle->modules[i];
-
+    module = ngx_http_idem_find_module(ngx_cycle,
+                                       "ngx_http_charset_filter_module");
     if (module == NULL) {
         return NGX_DECLINED;
     }

@@ -29,8 +29,6 @@ static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, size_t *size);
-static void ngx_http_idem_commit_stored(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_instead_handler(ngx_event_t *ev);
@@ -60,16 +58,9 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (rc == NGX_AGAIN) {
         ngx_http_idem_commit_block(r);
-        return NGX_AGAIN;
     }
 
-    if (rc == NGX_OK) {
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
-                            "committed");
-        return ngx_http_idem_send(r, ctx);
-    }
-
-    return rc;
+    return (rc == NGX_OK) ? ngx_http_idem_send(r, ctx) : rc;
 }
 
 
@@ -107,17 +98,15 @@ ngx_http_idem_commit_unblock(ngx_http_request_t *r)
 void
 ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    switch (ngx_http_idem_submit(r, ctx)) {
+    ngx_int_t  rc;
 
-    case NGX_AGAIN:
+    rc = ngx_http_idem_submit(r, ctx);
+
+    if (rc == NGX_AGAIN) {
         return;
+    }
 
-    case NGX_OK:
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
-                            "committed");
-        break;
-
-    default: /* NGX_DECLINED */
+    if (rc == NGX_DECLINED) {
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_NO_ROOM);
     }
 
@@ -131,6 +120,7 @@ static ngx_int_t
 ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     size_t        size;
+    ngx_int_t     rc;
     ngx_chain_t  *response;
 
     response = ngx_http_idem_encode(r, ctx, &size);
@@ -143,8 +133,13 @@ ngx_http_idem_submit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMMIT,
                         "the response is complete");
 
-    return ngx_http_idem_claims_commit(ctx, response, size,
-                                       ngx_http_idem_commit_stored);
+    rc = ngx_http_idem_claims_commit(ctx, response, size);
+
+    if (rc == NGX_OK) {
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
+    }
+
+    return rc;
 }
 
 
@@ -197,7 +192,9 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 }
 
 
-static void
+/* all commits of the request are done */
+
+void
 ngx_http_idem_commit_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");

@@ -37,9 +37,9 @@ struct ngx_http_idem_deflate_s {
     ngx_chain_t                *in;
     ngx_chain_t                *out;
     ngx_str_t                   plain;           /* decompressed body       */
-    ngx_http_idem_inflated_pt   inflated;        /* NULL: compressing       */
     ngx_http_idem_turn_t        turn;
     unsigned                    open:1;
+    unsigned                    inflate:1;       /* not compressing         */
 };
 
 
@@ -194,7 +194,7 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_turn_cancel(&d->turn);
 
     if (d->open) {
-        (void) (d->inflated ? inflateEnd(&d->z) : deflateEnd(&d->z));
+        (void) (d->inflate ? inflateEnd(&d->z) : deflateEnd(&d->z));
     }
 }
 
@@ -202,13 +202,13 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
 /*
  * Decompresses the body of a record.  NGX_OK: the result is in "body";
  * NGX_DECLINED: the data does not match the record; NGX_AGAIN: continues in
- * later iterations of the event loop, and calls "inflated" at the end.
+ * later iterations of the event loop, and calls
+ * ngx_http_idem_replay_inflated() at the end.
  */
 
 ngx_int_t
 ngx_http_idem_inflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_response_t *response, ngx_str_t *body,
-    ngx_http_idem_inflated_pt inflated)
+    ngx_http_idem_response_t *response, ngx_str_t *body)
 {
     ngx_int_t                 rc;
     ngx_http_idem_deflate_t  *d;
@@ -222,7 +222,7 @@ ngx_http_idem_inflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    d->inflated = inflated;
+    d->inflate = 1;
     d->plain.len = response->plain_len;
     d->plain.data = ngx_pnalloc(r->pool, ngx_max(d->plain.len, 1));
 
@@ -292,15 +292,12 @@ ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 static void
 ngx_http_idem_inflate_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_int_t                   rc;
-    ngx_str_t                   body;
-    ngx_http_idem_inflated_pt   inflated;
+    ngx_int_t  rc;
+    ngx_str_t  body;
 
     ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "idempotency: a turn of decompression, at %uL",
                    (uint64_t) ctx->capture.deflate->z.total_out);
-
-    inflated = ctx->capture.deflate->inflated;
 
     ngx_str_null(&body);
 
@@ -312,5 +309,5 @@ ngx_http_idem_inflate_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    inflated(r, ctx, rc, &body);
+    ngx_http_idem_replay_inflated(r, ctx, rc, &body);
 }

@@ -92,10 +92,6 @@ static const struct {
 #define ngx_http_idem_pointer(r, offset)                                      \
     ((ngx_table_elt_t **) ((char *) &(r)->headers_out + (offset)))
 
-#define ngx_http_idem_header_is(name, text)                                   \
-    ((name)->len == sizeof(text) - 1                                          \
-     && ngx_strncasecmp((name)->data, (u_char *) text, sizeof(text) - 1) == 0)
-
 
 ngx_int_t
 ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -421,9 +417,7 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
 
     h->hash = 0;
 
-    if (h->value.len == 3
-        && ngx_strncasecmp(h->value.data, (u_char *) "off", 3) == 0)
-    {
+    if (ngx_http_idem_header_is(&h->value, "off")) {
         ctx->capture.app_off = 1;
         return;
     }
@@ -454,14 +448,10 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     ngx_http_idem_header_t  *kept;
 
     if (r->headers_out.last_modified
-        || r->headers_out.last_modified_time == -1)
-    {
-        return NGX_OK;
-    }
-
-    if (r->headers_out.status != NGX_HTTP_OK
-        && r->headers_out.status != NGX_HTTP_PARTIAL_CONTENT
-        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+        || r->headers_out.last_modified_time == -1
+        || (r->headers_out.status != NGX_HTTP_OK
+            && r->headers_out.status != NGX_HTTP_PARTIAL_CONTENT
+            && r->headers_out.status != NGX_HTTP_NOT_MODIFIED))
     {
         return NGX_OK;
     }
@@ -663,19 +653,15 @@ ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
 static ngx_int_t
 ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
-#if (nginx_version >= 1023000)
-
     ngx_table_elt_t  **p;
+
+#if (nginx_version >= 1023000)
 
     for (p = &r->headers_out.cache_control; *p; p = &(*p)->next) {
         /* void */
     }
 
-    *p = h;
-
 #else
-
-    ngx_table_elt_t  **p;
 
     if (r->headers_out.cache_control.elts == NULL
         && ngx_array_init(&r->headers_out.cache_control, r->pool, 2,
@@ -690,9 +676,9 @@ ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
         return NGX_ERROR;
     }
 
-    *p = h;
-
 #endif
+
+    *p = h;
 
     return NGX_OK;
 }

@@ -61,12 +61,19 @@ static ngx_http_idem_held_t  *ngx_http_idem_hold_spare;
 static ngx_uint_t              ngx_http_idem_hold_nspare;
 
 
-/* returns a reason other than NONE if the rest of "b" can't be held */
+/*
+ * Consumes "b".  Returns a reason other than NONE if the rest of it can't be
+ * held.
+ */
 
 ngx_http_idem_reason_e
 ngx_http_idem_hold(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len)
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b)
 {
+    size_t  len;
+
+    len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
     if (len > ctx->capture.max_response - ctx->capture.held_size) {
         return NGX_HTTP_IDEM_REASON_TOO_LARGE;
     }
@@ -74,6 +81,9 @@ ngx_http_idem_hold(ngx_http_request_t *r,
     if (len && ngx_http_idem_hold_bytes(r, ctx, b) != NGX_OK) {
         return NGX_HTTP_IDEM_REASON_NO_ROOM;
     }
+
+    b->pos = b->last;
+    b->file_pos = b->file_last;
 
     return NGX_HTTP_IDEM_REASON_NONE;
 }

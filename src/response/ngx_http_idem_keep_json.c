@@ -19,8 +19,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "response/ngx_http_idem_response.h"
-#include "response/ngx_http_idem_sse.h"
 
 
 static ngx_uint_t ngx_http_idem_keep_body(ngx_http_request_t *r,

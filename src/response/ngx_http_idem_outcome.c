@@ -103,7 +103,9 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     }
 
     if (answer == NGX_HTTP_IDEM_ANSWER_KEPT) {
-        return NGX_HTTP_IDEM_OUTCOME_KEEP;
+        /* X-Idempotency-Store: off */
+        return ctx->capture.app_off ? NGX_HTTP_IDEM_OUTCOME_RELEASE
+                                    : NGX_HTTP_IDEM_OUTCOME_KEEP;
     }
 
     /* the last response says nothing about earlier upstreams */
@@ -228,20 +230,12 @@ static ngx_uint_t
 ngx_http_idem_is_perl(ngx_http_idem_run_t *run)
 {
     void          **conf;
-    ngx_uint_t      i;
-    ngx_module_t  **modules;
+    ngx_module_t   *perl;
 
-    modules = ngx_cycle->modules;
+    perl = ngx_http_idem_find_module(ngx_cycle, "ngx_http_perl_module");
+    conf = perl ? run->loc_conf[perl->ctx_index] : NULL;
 
-    for (i = 0; modules[i]; i++) {
-
-        if (ngx_strcmp(modules[i]->name, "ngx_http_perl_module") == 0) {
-            conf = run->loc_conf[modules[i]->ctx_index];
-            return conf && conf[0];
-        }
-    }
-
-    return 0;
+    return conf && conf[0];
 }
 
 

@@ -26,35 +26,21 @@
 #define NGX_HTTP_IDEM_ISO_TIME_MAX  253402300799000ULL
 
 
-typedef struct {
-    ngx_uint_t               http;
-    ngx_http_idem_status_e   status;
-    unsigned                 retryable:1;
-    const char              *slug;
-    const char              *code;
-    const char              *type;
-    const char              *title;
-    const char              *detail;
-} ngx_http_idem_problem_t;
-
-
 static ngx_int_t ngx_http_idem_refuse_start(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem,
-    ngx_str_t *documentation);
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
 static ngx_int_t ngx_http_idem_refuse_send(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation);
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_problem_headers(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation);
+    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_problem_body(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation, ngx_str_t *text);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *text);
 static u_char *ngx_http_idem_two_digits(u_char *p, ngx_uint_t n);
 
 
 /* in the order of ngx_http_idem_problem_e */
 
-static const ngx_http_idem_problem_t
-    ngx_http_idem_problems[] =
-{
+const ngx_http_idem_problem_t  ngx_http_idem_problems[] = {
+
     { 400, NGX_HTTP_IDEM_STATUS_INVALID, 0,
       "key-missing", "IDEMPOTENCY_KEY_MISSING", "invalid_request",
       "Idempotency-Key is missing",
@@ -122,16 +108,13 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem)
 {
     ngx_int_t  rc;
-    ngx_str_t  documentation;
 
     if (ngx_http_idem_is_dry_run(ctx)) {
         return ngx_http_idem_dry_run(ctx,
                                      ngx_http_idem_problems[problem].status);
     }
 
-    if (ngx_http_idem_refuse_start(r, ctx, problem, &documentation)
-        != NGX_OK)
-    {
+    if (ngx_http_idem_refuse_start(r, ctx, problem) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -145,7 +128,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
         return rc;
     }
 
-    rc = ngx_http_idem_refuse_send(r, ctx, &documentation);
+    rc = ngx_http_idem_refuse_send(r, ctx);
 
     if (rc == NGX_DECLINED) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -166,7 +149,6 @@ ngx_int_t
 ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  status;
-    ngx_str_t  documentation;
 
     ngx_http_clean_header(r);
 
@@ -176,16 +158,13 @@ ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     status = NGX_HTTP_INTERNAL_SERVER_ERROR;
 
-    if (ngx_http_idem_refuse_start(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT,
-                                   &documentation)
+    if (ngx_http_idem_refuse_start(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT)
         == NGX_OK)
     {
         if (!ctx->conf->error_body) {
             status = ctx->answer.status;
 
-        } else if (ngx_http_idem_refuse_send(r, ctx, &documentation)
-                   != NGX_DECLINED)
-        {
+        } else if (ngx_http_idem_refuse_send(r, ctx) != NGX_DECLINED) {
             return NGX_ERROR;
         }
     }
@@ -199,7 +178,7 @@ ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 static ngx_int_t
 ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_problem_e problem, ngx_str_t *documentation)
+    ngx_http_idem_problem_e problem)
 {
     const ngx_http_idem_problem_t  *p;
 
@@ -223,29 +202,27 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                                               "idempotency_retry_after");
     }
 
-    ngx_str_null(documentation);
-
     if (ctx->conf->documentation
-        && ngx_http_idem_value(r, ctx->conf->documentation, documentation)
+        && ngx_http_idem_value(r, ctx->conf->documentation,
+                               &ctx->answer.documentation)
            != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_problem_headers(r, ctx, documentation);
+    return ngx_http_idem_problem_headers(r, ctx);
 }
 
 
 /* NGX_DECLINED if nothing was sent */
 
 static ngx_int_t
-ngx_http_idem_refuse_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *documentation)
+ngx_http_idem_refuse_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
     ngx_str_t  text;
 
-    if (ngx_http_idem_problem_body(r, ctx, documentation, &text) != NGX_OK) {
+    if (ngx_http_idem_problem_body(r, ctx, &text) != NGX_OK) {
         return NGX_DECLINED;
     }
 
@@ -290,20 +267,6 @@ ngx_http_idem_refuse_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-const char *
-ngx_http_idem_problem_code(ngx_http_idem_problem_e problem)
-{
-    return ngx_http_idem_problems[problem].code;
-}
-
-
-const char *
-ngx_http_idem_problem_type(ngx_http_idem_problem_e problem)
-{
-    return ngx_http_idem_problems[problem].type;
-}
-
-
 /* the message needs no escaping in a JSON string */
 
 ngx_int_t
@@ -334,10 +297,11 @@ ngx_http_idem_problem_message(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_idem_problem_headers(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *documentation)
+ngx_http_idem_problem_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_str_t  value;
+    ngx_str_t  value, *documentation;
+
+    documentation = &ctx->answer.documentation;
 
     if (ctx->answer.retryable) {
         value.data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN);
@@ -388,15 +352,16 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r,
 
 static ngx_int_t
 ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *documentation, ngx_str_t *text)
+    ngx_str_t *text)
 {
     u_char                         *p;
     size_t                          len, escaped;
-    ngx_str_t                       diff, message;
+    ngx_str_t                       diff, message, *documentation;
     ngx_uint_t                      more;
     const ngx_http_idem_problem_t  *problem;
 
     problem = &ngx_http_idem_problems[ctx->answer.problem];
+    documentation = &ctx->answer.documentation;
 
     if (ngx_http_idem_problem_message(r, ctx, &message) != NGX_OK) {
         return NGX_ERROR;

@@ -20,25 +20,15 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "response/ngx_http_idem_sse.h"
 
 
-static ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
-    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
-    ngx_str_t *body, const char **reason);
 static ngx_int_t ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, const char *reason);
-static void ngx_http_idem_replay_inflated(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_wait(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_replay_send(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
-    ngx_str_t *body);
-static void ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_output(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
-    ngx_str_t *body);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_replay_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_replay_ranges(ngx_http_request_t *r);
@@ -62,7 +52,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     }
 
     rc = ngx_http_idem_replay_decode(r, &cover->op.found, response, &body,
-                                     &reason);
+                                     cover->op.found.verify, &reason);
     if (rc == NGX_DECLINED) {
         return ngx_http_idem_replay_unreadable(r, cover, reason);
     }
@@ -106,10 +96,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ctx->answer.response = response;
 
     if (response->compressed) {
-        ctx->answer.replays = cover;
-
-        rc = ngx_http_idem_inflate(r, ctx, response, &body,
-                                   ngx_http_idem_replay_inflated);
+        rc = ngx_http_idem_inflate(r, ctx, response, &body);
 
         if (rc == NGX_AGAIN) {
             return ngx_http_idem_replay_wait(r);
@@ -125,7 +112,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         }
     }
 
-    return ngx_http_idem_replay_send(r, ctx, response, &body);
+    return ngx_http_idem_replay_send(r, ctx, &body);
 }
 
 
@@ -164,15 +151,17 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
 }
 
 
-static void
+/* decompression finished in a later iteration of the event loop */
+
+void
 ngx_http_idem_replay_inflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_int_t rc, ngx_str_t *body)
 {
     if (rc == NGX_OK) {
-        rc = ngx_http_idem_replay_send(r, ctx, ctx->answer.response, body);
+        rc = ngx_http_idem_replay_send(r, ctx, body);
 
     } else {
-        rc = ngx_http_idem_replay_unreadable(r, ctx->answer.replays,
+        rc = ngx_http_idem_replay_unreadable(r, ctx->answer.met,
                                            "its body can't be decompressed");
     }
 
@@ -184,11 +173,13 @@ ngx_http_idem_replay_inflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 static ngx_int_t
 ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_response_t *response, ngx_str_t *body)
+    ngx_str_t *body)
 {
-    ngx_int_t  rc;
+    ngx_int_t                  rc;
+    ngx_http_idem_response_t  *response;
 
     rc = NGX_OK;
+    response = ctx->answer.response;
 
     if (ngx_http_idem_restore_head(r, response) != NGX_OK
         || ngx_http_idem_replay_headers(r, ctx) != NGX_OK)
@@ -203,8 +194,7 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     if (ctx->conf->replay_json && !response->header_only) {
-        rc = ngx_http_idem_replay_json(r, ctx, body,
-                                       ngx_http_idem_replay_rewritten);
+        rc = ngx_http_idem_replay_json(r, ctx, body);
     }
 
     if (rc == NGX_AGAIN) {
@@ -215,17 +205,18 @@ ngx_http_idem_replay_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_idem_replay_output(r, ctx, response, body);
+    return ngx_http_idem_replay_output(r, ctx, body);
 }
 
 
-static void
+/* rewriting finished in a later iteration of the event loop */
+
+void
 ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body)
 {
     if (rc == NGX_OK) {
-        (void) ngx_http_idem_replay_output(r, ctx, ctx->answer.response,
-                                           body);
+        (void) ngx_http_idem_replay_output(r, ctx, body);
         return;
     }
 
@@ -237,10 +228,13 @@ ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
 
 static ngx_int_t
 ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_response_t *response, ngx_str_t *body)
+    ngx_str_t *body)
 {
-    ngx_int_t   rc;
-    ngx_uint_t  status;
+    ngx_int_t                  rc;
+    ngx_uint_t                 status;
+    ngx_http_idem_response_t  *response;
+
+    response = ctx->answer.response;
 
     status = ngx_http_idem_choice(r, &ctx->conf->replay_status,
                                   "idempotency_replay_status", 0);
@@ -275,10 +269,10 @@ ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 /* NGX_DECLINED if the record can't be decoded */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_replay_decode(ngx_http_request_t *r,
     ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
-    ngx_str_t *body, const char **reason)
+    ngx_str_t *body, ngx_uint_t verify, const char **reason)
 {
     ngx_uint_t  n;
 
@@ -299,7 +293,7 @@ ngx_http_idem_replay_decode(ngx_http_request_t *r,
 
     if (ngx_http_idem_response_decode(found->response.data,
                                       found->response.len, response,
-                                      body, found->verify, reason)
+                                      body, verify, reason)
         != NGX_OK)
     {
         return NGX_DECLINED;
@@ -334,13 +328,8 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     value.len = ngx_http_idem_iso_time(value.data, ctx->answer.original_time)
                 - value.data;
 
-    if (ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)
-        == NULL)
-    {
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)
+           ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -360,8 +349,7 @@ ngx_http_idem_replay_ranges(ngx_http_request_t *r)
     h = r->headers_out.accept_ranges;
 
     if (h == NULL
-        || h->value.len != sizeof("bytes") - 1
-        || ngx_strncasecmp(h->value.data, (u_char *) "bytes", 5) != 0
+        || !ngx_http_idem_header_is(&h->value, "bytes")
         || !ngx_http_idem_may_range(r)
         || r->headers_out.status != NGX_HTTP_OK
         || r->headers_out.content_length_n == -1

@@ -23,7 +23,6 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "canonical/ngx_http_idem_json_edit.h"
-#include "response/ngx_http_idem_sse.h"
 
 
 /* a body that is larger is parsed in turns of the event loop */
@@ -38,7 +37,6 @@ struct ngx_http_idem_rewrite_s {
     ngx_http_idem_json_set_t   *set;
     ngx_uint_t                  nset;
     ngx_str_t                   body;
-    ngx_http_idem_inflated_pt   rewritten;
     ngx_http_idem_turn_t        turn;
 };
 
@@ -62,13 +60,13 @@ static void ngx_http_idem_rewrite_handler(ngx_http_request_t *r,
 
 /*
  * NGX_OK whether or not it was rewritten; NGX_ERROR: no memory; NGX_AGAIN: it
- * goes on in further turns, and "rewritten" is called in the end.
+ * goes on in further turns, and ngx_http_idem_replay_rewritten() is called in
+ * the end.
  */
 
 ngx_int_t
 ngx_http_idem_replay_json(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
-    ngx_http_idem_inflated_pt rewritten)
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 {
     ngx_int_t                       rc;
     ngx_str_t                       value;
@@ -115,7 +113,6 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     }
 
     w->body = *body;
-    w->rewritten = rewritten;
     ctx->answer.rewrite = w;
 
     rc = ngx_http_idem_rewrite_init(r, w, body);
@@ -158,7 +155,7 @@ ngx_http_idem_rewrite_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_replay_json_cleanup(ctx);
 
-    w->rewritten(r, ctx, rc, &text);
+    ngx_http_idem_replay_rewritten(r, ctx, rc, &text);
 }
 
 

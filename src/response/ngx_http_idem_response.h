@@ -35,6 +35,26 @@ typedef struct ngx_http_idem_rewrite_s  ngx_http_idem_rewrite_t;
 typedef struct ngx_http_idem_held_s     ngx_http_idem_held_t;
 
 
+/* $idempotency_status */
+
+typedef enum {
+    NGX_HTTP_IDEM_STATUS_NONE = 0,
+    NGX_HTTP_IDEM_STATUS_EXECUTED,
+    NGX_HTTP_IDEM_STATUS_REPLAYED,
+    NGX_HTTP_IDEM_STATUS_CONFLICT,
+    NGX_HTTP_IDEM_STATUS_BUSY,
+    NGX_HTTP_IDEM_STATUS_TIMEOUT,
+    NGX_HTTP_IDEM_STATUS_WAITERS,
+    NGX_HTTP_IDEM_STATUS_INVALID,
+    NGX_HTTP_IDEM_STATUS_UNKNOWN,
+    NGX_HTTP_IDEM_STATUS_TOO_LARGE,
+    NGX_HTTP_IDEM_STATUS_RELEASED,
+    NGX_HTTP_IDEM_STATUS_UNAVAILABLE,
+    NGX_HTTP_IDEM_STATUS_UNPROTECTED,
+    NGX_HTTP_IDEM_STATUS_BYPASS
+} ngx_http_idem_status_e;
+
+
 /* refusals; the rows of the table in ..._problem.c */
 
 typedef enum {
@@ -50,6 +70,18 @@ typedef enum {
     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT,
     NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST
 } ngx_http_idem_problem_e;
+
+
+typedef struct {
+    ngx_uint_t               http;
+    ngx_http_idem_status_e   status;
+    unsigned                 retryable:1;
+    const char              *slug;
+    const char              *code;
+    const char              *type;
+    const char              *title;
+    const char              *detail;
+} ngx_http_idem_problem_t;
 
 
 /* a response that is captured, and held until it is stored */
@@ -123,11 +155,21 @@ typedef enum {
 #define ngx_http_idem_json_quoted(n)  (6 * (n) + 2)
 
 
+/* an event of a stored event stream */
+
+typedef struct {
+    ngx_str_t    data;             /* the joined data lines                 */
+    ngx_str_t    lines;            /* the data lines as stored              */
+    ngx_str_t    end;              /* of the last line: CR, LF or both      */
+} ngx_http_idem_sse_event_t;
+
+
 /* a refusal or a replay, sent instead of an execution */
 
 typedef struct {
     ngx_http_idem_problem_e    problem;
     const char                *reason;
+    ngx_str_t                  documentation;   /* its URL                  */
     ngx_uint_t                 status;          /* of HTTP                  */
     ngx_msec_t                 retry_after;
     uint64_t                   original_time;
@@ -138,7 +180,6 @@ typedef struct {
                                                    decided                  */
     ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
                                                 /* data is NULL: not made   */
-    ngx_http_idem_cover_t     *replays;         /* set while decompressing  */
     ngx_http_idem_response_t  *response;
     ngx_http_idem_rewrite_t   *rewrite;         /* in progress              */
 
@@ -156,12 +197,6 @@ void ngx_http_idem_outcome_left(ngx_http_request_t *r,
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
 
-/* NGX_OK and a body; NGX_DECLINED, or NGX_ERROR for a body being rewritten */
-
-typedef void (*ngx_http_idem_inflated_pt)(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
-
-
 void ngx_http_idem_capture_init(void);
 void ngx_http_idem_hints_init(void);
 ngx_uint_t ngx_http_idem_hints_write(ngx_http_request_t *r);
@@ -174,9 +209,18 @@ ngx_int_t ngx_http_idem_capture_head(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_may_range(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_replay(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
+ngx_int_t ngx_http_idem_replay_decode(ngx_http_request_t *r,
+    ngx_http_idem_found_t *found, ngx_http_idem_response_t *response,
+    ngx_str_t *body, ngx_uint_t verify, const char **reason);
+void ngx_http_idem_replay_inflated(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
+void ngx_http_idem_replay_rewritten(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t rc, ngx_str_t *body);
 ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_commit_stored(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_commit_block(ngx_http_request_t *r);
 void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
@@ -190,7 +234,7 @@ void ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_file_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_send(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_reason_e ngx_http_idem_hold(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b, size_t len);
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b);
 void ngx_http_idem_hold_last(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_hold_drop(ngx_http_idem_ctx_t *ctx, ngx_chain_t *cl);
 void ngx_http_idem_hold_cleanup(ngx_http_idem_ctx_t *ctx);
@@ -233,8 +277,7 @@ ngx_int_t ngx_http_idem_refuse_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-const char *ngx_http_idem_problem_code(ngx_http_idem_problem_e problem);
-const char *ngx_http_idem_problem_type(ngx_http_idem_problem_e problem);
+extern const ngx_http_idem_problem_t  ngx_http_idem_problems[];
 ngx_int_t ngx_http_idem_problem_message(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *text);
 ngx_int_t ngx_http_idem_diff(ngx_http_request_t *r,
@@ -244,8 +287,7 @@ u_char *ngx_http_idem_json_quote(u_char *p, const ngx_str_t *text);
 ngx_uint_t ngx_http_idem_json_kept(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_replay_json(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *body,
-    ngx_http_idem_inflated_pt rewritten);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 void ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_deflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -253,10 +295,36 @@ void ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
-    ngx_str_t *body, ngx_http_idem_inflated_pt inflated);
+    ngx_str_t *body);
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
+
+/* ..._sse.c: events of a stored text/event-stream */
+
+ngx_uint_t ngx_http_idem_is_type(ngx_http_request_t *r,
+    const ngx_str_t *type);
+ngx_uint_t ngx_http_idem_is_sse(ngx_http_request_t *r);
+
+/*
+ * Finds the next complete event in "rest" whose data lines are adjacent:
+ * NGX_OK, or NGX_DONE if there is none, or NGX_ERROR without memory
+ */
+ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
+    ngx_http_idem_sse_event_t *event);
+
+/*
+ * An EventSource that reconnects sends the id of its last event
+ * (Last-Event-ID): removes the events up to that one from "body"
+ */
+void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
+
+/* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
+ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
+
+#define ngx_http_idem_header_is(name, text)                                   \
+    ((name)->len == sizeof(text) - 1                                          \
+     && ngx_strncasecmp((name)->data, (u_char *) text, sizeof(text) - 1) == 0)
 
 /* a duplicate is refused with the status of a conflict, but is no conflict */
 

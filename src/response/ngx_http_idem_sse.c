@@ -19,14 +19,12 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "record/ngx_http_idem_record.h"
-#include "response/ngx_http_idem_sse.h"
 
 
 static ngx_int_t ngx_http_idem_sse_data(ngx_pool_t *pool,
     ngx_http_idem_sse_event_t *event, ngx_uint_t nlines);
 static u_char *ngx_http_idem_sse_value(u_char *line, u_char *end,
     const ngx_str_t *name);
-static ngx_table_elt_t *ngx_http_idem_last_event(ngx_http_request_t *r);
 static u_char *ngx_http_idem_sse_eol(u_char *p, u_char *last);
 static u_char *ngx_http_idem_sse_skip_eol(u_char *p, u_char *last);
 
@@ -246,10 +244,12 @@ void
 ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body)
 {
     u_char           *p, *line, *eol, *last, *id;
-    ngx_uint_t        found;
+    ngx_uint_t        found, n;
     ngx_table_elt_t  *h;
 
-    h = ngx_http_idem_last_event(r);
+    static ngx_str_t  name = ngx_string("last_event_id");
+
+    h = ngx_http_idem_request_header(r, &name, &n);
 
     if (h == NULL || h->value.len == 0) {
         return;
@@ -276,39 +276,6 @@ ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body)
         if (id) {
             found = (size_t) (eol - id) == h->value.len
                     && ngx_memcmp(id, h->value.data, h->value.len) == 0;
-        }
-    }
-}
-
-
-static ngx_table_elt_t *
-ngx_http_idem_last_event(ngx_http_request_t *r)
-{
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
-
-    part = &r->headers_in.headers.part;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                return NULL;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == sizeof("Last-Event-ID") - 1
-            && ngx_strncasecmp(h[i].key.data, (u_char *) "Last-Event-ID",
-                               sizeof("Last-Event-ID") - 1)
-               == 0)
-        {
-            return &h[i];
         }
     }
 }

@@ -24,7 +24,6 @@
 #include <ngx_http.h>
 
 #include "request/ngx_http_idem_request.h"
-#include "response/ngx_http_idem_sse.h"
 
 
 /* data that the client's connection has not taken yet */
@@ -39,7 +38,6 @@ static ngx_int_t ngx_http_idem_stream_end(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_stream_through(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason,
     ngx_chain_t *in);
-static void ngx_http_idem_stream_broke(ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_stream_pass(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
@@ -95,31 +93,19 @@ ngx_http_idem_unbuffered(ngx_http_upstream_t *u)
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    part = &u->headers_in.headers.part;
-    h = part->elts;
+    for (part = &u->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                return 0;
+        for (i = 0; i < part->nelts; i++) {
+            if (ngx_http_idem_header_is(&h[i].key, "X-Accel-Buffering")
+                && ngx_http_idem_header_is(&h[i].value, "no"))
+            {
+                return 1;
             }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == sizeof("X-Accel-Buffering") - 1
-            && ngx_strncasecmp(h[i].key.data, (u_char *) "X-Accel-Buffering",
-                               sizeof("X-Accel-Buffering") - 1)
-               == 0
-            && h[i].value.len == 2
-            && ngx_strncasecmp(h[i].value.data, (u_char *) "no", 2) == 0)
-        {
-            return 1;
         }
     }
+
+    return 0;
 }
 
 
@@ -229,7 +215,6 @@ ngx_int_t
 ngx_http_idem_stream_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t                  len;
     ngx_buf_t              *b;
     ngx_uint_t              last, flush;
     ngx_http_idem_reason_e  reason;
@@ -240,16 +225,11 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
     for ( /* void */ ; in; in = in->next) {
         b = in->buf;
 
-        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
-
-        reason = ngx_http_idem_hold(r, ctx, b, len);
+        reason = ngx_http_idem_hold(r, ctx, b);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
             return ngx_http_idem_stream_through(r, ctx, reason, in);
         }
-
-        b->pos = b->last;
-        b->file_pos = b->file_last;
 
         last |= b->last_buf;
         flush |= b->flush;
@@ -263,7 +243,14 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
     }
 
     if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
-        ngx_http_idem_stream_broke(ctx);
+
+        /* the client sees a truncated response, as without this module */
+
+        ngx_http_idem_settle(ctx, NGX_HTTP_IDEM_OUTCOME_UNKNOWN,
+                             NGX_HTTP_IDEM_REASON_UNKNOWN);
+
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "the stream broke off");
+
         return ngx_http_idem_stream_finish(r, ctx);
     }
 
@@ -331,18 +318,6 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     return ngx_http_idem_stream_finish(r, ctx);
-}
-
-
-/* the client sees a truncated response, as without this module */
-
-static void
-ngx_http_idem_stream_broke(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_settle(ctx, NGX_HTTP_IDEM_OUTCOME_UNKNOWN,
-                         NGX_HTTP_IDEM_REASON_UNKNOWN);
-
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "the stream broke off");
 }
 
 

@@ -77,24 +77,13 @@ ngx_http_idem_subrequest_header(ngx_http_request_t *r,
 static ngx_uint_t
 ngx_http_idem_slice(ngx_http_request_t *r)
 {
-    void        *slice;
-    ngx_uint_t   i;
+    ngx_module_t  *slice;
 
-    for (i = 0; ngx_cycle->modules[i]; i++) {
+    slice = ngx_http_idem_find_module(ngx_cycle,
+                                      "ngx_http_slice_filter_module");
 
-        if (ngx_strcmp(ngx_cycle->modules[i]->name,
-                       "ngx_http_slice_filter_module")
-            != 0)
-        {
-            continue;
-        }
-
-        slice = r->ctx[ngx_cycle->modules[i]->ctx_index];
-
-        return slice && slice == r->main->ctx[ngx_cycle->modules[i]->ctx_index];
-    }
-
-    return 0;
+    return slice && r->ctx[slice->ctx_index]
+           && r->ctx[slice->ctx_index] == r->main->ctx[slice->ctx_index];
 }
 
 
@@ -137,19 +126,12 @@ static ngx_int_t
 ngx_http_idem_slice_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t                  len;
-    ngx_buf_t              *b;
-    ngx_chain_t            *cl;
     ngx_http_idem_reason_e  reason;
 
     ctx->capture.composed = 1;
 
-    for (cl = in; cl; cl = cl->next) {
-        b = cl->buf;
-
-        len = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
-
-        reason = ngx_http_idem_hold(r->main, ctx, b, len);
+    for ( /* void */ ; in; in = in->next) {
+        reason = ngx_http_idem_hold(r->main, ctx, in->buf);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
 
@@ -159,11 +141,8 @@ ngx_http_idem_slice_body(ngx_http_request_t *r,
                 return NGX_ERROR;
             }
 
-            return ngx_http_idem_pass_body(r, cl);
+            return ngx_http_idem_pass_body(r, in);
         }
-
-        b->pos = b->last;
-        b->file_pos = b->file_last;
     }
 
     return NGX_OK;
@@ -224,7 +203,6 @@ ngx_int_t
 ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    size_t                  len;
     ngx_int_t               rc;
     ngx_chain_t            *cl;
     ngx_http_idem_reason_e  reason;
@@ -240,24 +218,18 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
 
     for (cl = in; cl; cl = cl->next) {
 
-        if (!cl->buf->last_buf) {
-            continue;
+        if (cl->buf->last_buf) {
+            ctx->capture.ended = 1;
+            r->buffered |= NGX_HTTP_IDEM_BUFFERED;
         }
-
-        ctx->capture.ended = 1;
-        r->buffered |= NGX_HTTP_IDEM_BUFFERED;
     }
 
     if (ngx_http_idem_segment(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    for (cl = in; cl; cl = cl->next) {
-
-        len = ngx_buf_in_memory(cl->buf)
-              ? (size_t) (cl->buf->last - cl->buf->pos) : 0;
-
-        reason = ngx_http_idem_hold(r, ctx, cl->buf, len);
+    for ( /* void */ ; in; in = in->next) {
+        reason = ngx_http_idem_hold(r, ctx, in->buf);
 
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
             ctx->capture.ended = 0;
@@ -266,11 +238,8 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
                 return NGX_ERROR;
             }
 
-            return ngx_http_idem_pass_body(r, cl);
+            return ngx_http_idem_pass_body(r, in);
         }
-
-        cl->buf->pos = cl->buf->last;
-        cl->buf->file_pos = cl->buf->file_last;
     }
 
     return NGX_OK;
