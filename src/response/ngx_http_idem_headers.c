@@ -382,23 +382,16 @@ ngx_http_idem_hide_store_header(ngx_http_request_t *r)
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    part = &r->headers_out.headers.part;
-    h = part->elts;
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
 
-    for (i = 0; /* void */ ; i++) {
+        for (i = 0; i < part->nelts; i++) {
 
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
+            if (ngx_http_idem_header_is(&h[i].key,
+                                        NGX_HTTP_IDEM_STORE_HEADER))
+            {
+                h[i].hash = 0;
             }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (ngx_http_idem_header_is(&h[i].key, NGX_HTTP_IDEM_STORE_HEADER)) {
-            h[i].hash = 0;
         }
     }
 }
