@@ -450,7 +450,7 @@ void ngx_http_idem_value_body_read(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_value_too_early(ngx_http_request_t *r);
 ngx_table_elt_t *ngx_http_idem_request_header(ngx_http_request_t *r,
     ngx_str_t *name, ngx_uint_t *n);
-ngx_uint_t ngx_http_idem_choice(ngx_http_request_t *r,
+ngx_uint_t ngx_http_idem_choice_eval(ngx_http_request_t *r,
     ngx_http_idem_choice_t *c, const char *directive, ngx_uint_t failed);
 ngx_int_t ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices,
     ngx_str_t *value);
@@ -462,6 +462,12 @@ extern ngx_http_idem_choices_t  ngx_http_idem_times;
 extern ngx_http_idem_choices_t  ngx_http_idem_positive_times;
 extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
 
+
+/* most values are constants */
+
+#define ngx_http_idem_choice(r, c, directive, failed)                         \
+    ((c)->complex ? ngx_http_idem_choice_eval(r, c, directive, failed)        \
+                  : (c)->value)
 
 /* a time or a size: its default if it can't be evaluated */
 

@@ -476,7 +476,12 @@ ngx_http_idem_request_header(ngx_http_request_t *r, ngx_str_t *name,
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (ngx_http_idem_is_header(&h[i], name) && (*n)++ == 0) {
+            /* the length first: no call for most headers */
+
+            if (h[i].key.len == name->len
+                && ngx_http_idem_is_header(&h[i], name)
+                && (*n)++ == 0)
+            {
                 first = &h[i];
             }
         }
@@ -513,7 +518,7 @@ ngx_http_idem_is_header(ngx_table_elt_t *h, ngx_str_t *name)
 /* "failed": the result if the value can't be evaluated */
 
 ngx_uint_t
-ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
+ngx_http_idem_choice_eval(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
     const char *directive, ngx_uint_t failed)
 {
     ngx_int_t  n;
@@ -522,10 +527,6 @@ ngx_http_idem_choice(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
     static const char  *invalid[] = {
         NULL, "which is no time", "which is no size"
     };
-
-    if (c->complex == NULL) {
-        return c->value;
-    }
 
     if (ngx_http_complex_value(r, c->complex, &value) != NGX_OK) {
         return failed;
