@@ -10,10 +10,10 @@
  *
  * Every operation can be resent: the token identifies the owner of a lock.
  * A begin that is abandoned after it was sent is followed by a release of its
- * token, which is retried for as long as the lease could last.  Under hold, a
- * release is followed by further ones if it failed, or if a delayed copy of
- * the begin or of a renewal may still write the lock; and another worker sends
- * them if this one exits (..._orphans.c).
+ * token, and a release that failed by another one, which is retried for as long
+ * as the lease could last.  Under hold, further ones also follow if a delayed
+ * copy of the begin or of a renewal may still write the lock; and another
+ * worker sends them if this one exits (..._orphans.c).
  *
  * A watch is queued before it is sent, so that a notification that overtakes
  * the reply finds the watch.  Notifications may get lost or be forged.
@@ -58,8 +58,9 @@
 #define NGX_HTTP_IDEM_POLL_MAX  1000
 
 
-static ngx_int_t ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
-static ngx_int_t ngx_http_idem_remote_undo_start(
+static ngx_int_t ngx_http_idem_remote_end(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
+static void ngx_http_idem_remote_undo_start(
     ngx_http_idem_remote_t *remote, u_char *id, u_char *token,
     ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted);
 static void ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote,
@@ -133,16 +134,7 @@ ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
         return NGX_AGAIN;
     }
 
-    if (ngx_http_idem_remote_is_undo(op)) {
-
-        if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
-            return NGX_AGAIN;
-        }
-
-        ngx_http_idem_remote_undone(op);
-    }
-
-    return NGX_OK;
+    return ngx_http_idem_remote_end(op);
 }
 
 
@@ -197,7 +189,7 @@ ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op)
         ngx_http_idem_remote_unwatch(op);
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
-        (void) ngx_http_idem_remote_undo(op);
+        ngx_http_idem_remote_undo(op);
     }
 }
 
@@ -293,7 +285,7 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
                    || op->found.state != NGX_HTTP_IDEM_COMPLETED))
     {
         /* an unknown outcome may be a lock that is released later */
-        (void) ngx_http_idem_remote_undo(op);
+        ngx_http_idem_remote_undo(op);
     }
 }
 
@@ -305,10 +297,29 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
         ngx_http_idem_remote_unwatch(op);
     }
 
+    if (ngx_http_idem_remote_end(op) == NGX_OK) {
+        ngx_http_idem_store_complete(op);
+    }
+}
+
+
+/*
+ * The operation has its result.  A release that failed is followed by further
+ * ones, and so is one that a delayed copy may undo under hold, where the lock
+ * would not expire.  NGX_AGAIN: it is such a further one, and continues.
+ */
+
+static ngx_int_t
+ngx_http_idem_remote_end(ngx_http_idem_op_t *op)
+{
+    if (op->kind != NGX_HTTP_IDEM_OP_RELEASE) {
+        return NGX_OK;
+    }
+
     if (ngx_http_idem_remote_is_undo(op)) {
 
         if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
-            return;
+            return NGX_AGAIN;
         }
 
         ngx_http_idem_remote_undone(op);
@@ -316,15 +327,14 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
         /* no error: another request has the record, or the lease is over */
         op->result = NGX_HTTP_IDEM_OK;
 
-    } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE && op->hold
-               && (op->lock.stray || op->result == NGX_HTTP_IDEM_ERROR)
-               && ngx_http_idem_remote_undo(op) == NGX_OK)
+    } else if ((op->hold && op->lock.stray)
+               || (op->result == NGX_HTTP_IDEM_ERROR
+                   && (op->hold || !op->bad_record)))
     {
-        /* under hold the lock would not expire */
-        op->kept = 1;
+        ngx_http_idem_remote_undo(op);
     }
 
-    ngx_http_idem_store_complete(op);
+    return NGX_OK;
 }
 
 
@@ -333,12 +343,12 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
  * begin, one that a delayed copy may write again, or one whose release failed.
  */
 
-static ngx_int_t
+static void
 ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
 {
     /* as long as the lock may live: under hold it outlives its lease */
 
-    return ngx_http_idem_remote_undo_start(ngx_http_idem_remote(locked),
+    ngx_http_idem_remote_undo_start(ngx_http_idem_remote(locked),
                             locked->id, locked->token,
                             locked->hold ? ngx_http_idem_lock_life(locked)
                                          : locked->lease,
@@ -346,7 +356,7 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     u_char *token, ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted)
 {
@@ -364,7 +374,7 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
                                                "there are too many");
         }
 
-        return NGX_DECLINED;
+        return;
     }
 
     remote->undos++;
@@ -389,8 +399,6 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     }
 
     ngx_http_idem_op_detach(op);
-
-    return NGX_OK;
 }
 
 
@@ -458,9 +466,9 @@ ngx_http_idem_remote_adopt(ngx_event_t *ev)
     n = ngx_http_idem_orphans_adopt(remote->store, adopted, max);
 
     for (i = 0; i < n; i++) {
-        (void) ngx_http_idem_remote_undo_start(remote, adopted[i].id,
-                                               adopted[i].token,
-                                               adopted[i].life, 1, 1);
+        ngx_http_idem_remote_undo_start(remote, adopted[i].id,
+                                        adopted[i].token, adopted[i].life, 1,
+                                        1);
     }
 
     if (n) {

@@ -318,9 +318,7 @@ struct ngx_http_idem_op_s {
                                                    the record */
     unsigned                 kept:1;            /* committed or found in this
                                                    nginx only; the store has
-                                                   not accepted it yet.  A
-                                                   failed release: it is sent
-                                                   again */
+                                                   not accepted it yet */
     unsigned                 unacknowledged:1;        /* committed, but on too
                                                          few replicas */
 

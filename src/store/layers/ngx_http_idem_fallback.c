@@ -499,13 +499,6 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
         release->hold = op->hold;
         release->lock.stray = op->lock.stray;
 
-        /* under hold the lock outlives its lease */
-
-        release->locked_until = ngx_current_msec
-                                + (op->hold
-                                   ? ngx_http_idem_lock_life(op)
-                                   : op->lease);
-
         ngx_http_idem_op_detach(release);
     }
 }
