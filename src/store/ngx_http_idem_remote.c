@@ -257,8 +257,7 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 void
 ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 {
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = error;
+    ngx_http_idem_op_error(op, error);
 
     if (ngx_http_idem_remote_leave(op)) {
         ngx_http_idem_remote_repeated(op);
@@ -652,22 +651,10 @@ ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
     ngx_http_idem_store_t *store, u_char *hex, size_t len,
     ngx_uint_t removed)
 {
-    u_char      id[NGX_HTTP_IDEM_ID_LEN];
-    ngx_int_t   n;
-    ngx_uint_t  i;
+    u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
-    if (len != 2 * NGX_HTTP_IDEM_ID_LEN) {
+    if (ngx_http_idem_id_parse(hex, len, id) != NGX_OK) {
         return;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
-        n = ngx_hextoi(hex + 2 * i, 2);
-
-        if (n == NGX_ERROR) {
-            return;
-        }
-
-        id[i] = (u_char) n;
     }
 
     ngx_http_idem_remote_wake(remote, id);

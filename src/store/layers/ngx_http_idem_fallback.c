@@ -391,8 +391,7 @@ ngx_http_idem_fallback_ledger_begun(ngx_http_idem_op_t *op, uintptr_t note)
         break;
 
     default:
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no answer, and the fallback fails, too";
+        ngx_http_idem_op_error(op, "no answer, and the fallback fails, too");
         break;
     }
 

@@ -122,8 +122,7 @@ static ngx_int_t
 ngx_http_idem_fallback_saved(ngx_http_idem_op_t *op, uintptr_t note)
 {
     if (op->result != NGX_HTTP_IDEM_OK) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no answer, and the fallback fails, too";
+        ngx_http_idem_op_error(op, "no answer, and the fallback fails, too");
     }
 
     return NGX_OK;

@@ -149,8 +149,7 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
          * commit
          */
 
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "it ran unprotected";
+        ngx_http_idem_op_error(op, "it ran unprotected");
 
         /* another host may have run the request in the meantime */
 

@@ -134,12 +134,12 @@ ngx_http_idem_pg_admin(ngx_http_idem_op_t *op)
 {
     u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
-    if (op->kind == NGX_HTTP_IDEM_OP_LIST
-        && ngx_http_idem_pg_cursor(&op->list->cursor, id) == NGX_ERROR)
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST && op->list->cursor.len
+        && ngx_http_idem_id_parse(op->list->cursor.data, op->list->cursor.len,
+                                  id)
+           != NGX_OK)
     {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "the cursor is not one of this store";
-        op->bad_record = 1;
+        ngx_http_idem_op_bad_record(op, "the cursor is not one of this store");
         return NGX_OK;
     }
 

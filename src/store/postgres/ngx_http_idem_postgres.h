@@ -351,7 +351,6 @@ ngx_int_t ngx_http_idem_pg_claim(PGresult *result, int row, int column,
     ngx_http_idem_claim_t *claim);
 
 /* administration */
-ngx_int_t ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id);
 void ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call);
 
 /* events */
