@@ -6,7 +6,7 @@
 
 /*
  * The operations of a remote store, whichever backend it has: how they
- * complete, and the waiters of this worker.
+ * complete, and what is sent again by itself.
  *
  * Every operation can be resent: the token identifies the owner of a lock.
  * A begin that is abandoned after it was sent is followed by a release of its
@@ -16,9 +16,7 @@
  * worker sends them if this one exits (..._orphans.c).
  *
  * A watch is queued before it is sent, so that a notification that overtakes
- * the reply finds the watch.  Notifications may get lost or be forged.
- * Therefore a watch also polls, more often if there are no notifications, and
- * a spurious wake-up does no harm.
+ * the reply finds the watch.
  *
  * Called by the backends; calls their connections.
  */
@@ -53,10 +51,6 @@
 #define NGX_HTTP_IDEM_ADOPT_N     256
 #define NGX_HTTP_IDEM_ADOPT_MORE  10
 
-/* polling interval, ms: the first without notifications; with them */
-#define NGX_HTTP_IDEM_POLL_MIN  10
-#define NGX_HTTP_IDEM_POLL_MAX  1000
-
 
 static ngx_int_t ngx_http_idem_remote_end(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
@@ -72,8 +66,6 @@ static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
-static void ngx_http_idem_remote_post(ngx_http_idem_op_t *op);
-static void ngx_http_idem_remote_watch_handler(ngx_event_t *ev);
 
 
 const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
@@ -85,11 +77,11 @@ const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
     ngx_http_idem_remote_start,
     ngx_http_idem_remote_over,
     ngx_http_idem_remote_leave,
-    ngx_http_idem_remote_wait,
+    ngx_http_idem_poll_wait,
     ngx_http_idem_remote_complete,
     ngx_http_idem_remote_fail,
     ngx_http_idem_remote_repeated,
-    ngx_http_idem_remote_wake,
+    ngx_http_idem_polls_wake,
     ngx_http_idem_remote_message
 };
 
@@ -99,15 +91,11 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
     const ngx_http_idem_remote_type_t *type, ngx_http_idem_store_t *store,
     ngx_msec_t timeout)
 {
-    ngx_uint_t  i;
-
     remote->type = type;
     remote->store = store;
     remote->timeout = timeout;
 
-    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
-        ngx_queue_init(&remote->watches[i]);
-    }
+    ngx_http_idem_polls_init(&remote->polls);
 
     remote->adopt.handler = ngx_http_idem_remote_adopt;
     remote->adopt.data = remote;
@@ -149,7 +137,8 @@ ngx_http_idem_remote_watch(ngx_http_idem_op_t *op)
 
     op->woken = 0;
 
-    ngx_queue_insert_tail(&remote->watches[op->id[0]], &op->queue);
+    ngx_queue_insert_tail(&remote->polls.by_id[op->id[0]],
+                          &op->queue);
 
     remote->nwatches++;
     remote->type->listen(op);
@@ -200,13 +189,7 @@ ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
 {
     /* not cancelable: a worker that shuts down waits for it */
 
-    ngx_memzero(&op->timer, sizeof(ngx_event_t));
-
-    op->timer.handler = timeout;
-    op->timer.data = op;
-    op->timer.log = ngx_cycle->log;
-
-    ngx_add_timer(&op->timer, time);
+    ngx_http_idem_op_timer(op, timeout, time);
 }
 
 
@@ -239,13 +222,7 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 {
     void  *call;
 
-    if (op->timer.timer_set) {
-        ngx_del_timer(&op->timer);
-    }
-
-    if (op->timer.posted) {
-        ngx_delete_posted_event(&op->timer);
-    }
+    ngx_http_idem_op_timer_stop(op);
 
     call = op->state_data;
     op->state_data = NULL;
@@ -549,104 +526,6 @@ ngx_http_idem_remote_undo_handler(ngx_event_t *ev)
 
 
 void
-ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll)
-{
-    ngx_msec_t  next;
-
-    if (op->woken) {
-
-        /*
-         * The notification was read before this reply, in the same iteration
-         * of the event loop; leave() has deleted the event that was posted
-         * then.
-         */
-
-        ngx_http_idem_remote_post(op);
-        return;
-    }
-
-    next = NGX_HTTP_IDEM_POLL_MAX;
-
-    if (poll) {
-        next = NGX_HTTP_IDEM_POLL_MIN << ngx_min(op->attempt, 8);
-        next = ngx_min(next, poll);
-    }
-
-    next = next - next / 4 + ngx_random() % (next / 4 + 1);
-    next = ngx_min(next, op->found.left + 1);
-
-    op->timer.handler = ngx_http_idem_remote_watch_handler;
-    op->timer.cancelable = 1;
-
-    ngx_add_timer(&op->timer, next);
-}
-
-
-/* posted, since the caller may be in the middle of another request */
-
-static void
-ngx_http_idem_remote_post(ngx_http_idem_op_t *op)
-{
-    op->woken = 1;
-    op->timer.handler = ngx_http_idem_remote_watch_handler;
-
-    ngx_post_event(&op->timer, &ngx_posted_events);
-}
-
-
-static void
-ngx_http_idem_remote_watch_handler(ngx_event_t *ev)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = ev->data;
-
-    op->result = NGX_HTTP_IDEM_OK;
-
-    /* if the watch was sent and not answered, its reply will be ignored */
-
-    ngx_http_idem_remote_cancel(op);
-
-    ngx_http_idem_store_complete(op);
-}
-
-
-void
-ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id)
-{
-    ngx_queue_t         *q, *head;
-    ngx_http_idem_op_t  *op;
-
-    head = &remote->watches[id[0]];
-
-    for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
-        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
-
-        if (ngx_memcmp(op->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
-            ngx_http_idem_remote_post(op);
-        }
-    }
-}
-
-
-void
-ngx_http_idem_remote_wake_all(ngx_http_idem_remote_t *remote)
-{
-    ngx_uint_t    i;
-    ngx_queue_t  *q, *head;
-
-    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
-        head = &remote->watches[i];
-
-        for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
-            ngx_http_idem_remote_post(
-                       ngx_queue_data(q, ngx_http_idem_op_t, queue));
-        }
-    }
-}
-
-
-void
 ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
     ngx_http_idem_store_t *store, u_char *hex, size_t len,
     ngx_uint_t removed)
@@ -657,7 +536,7 @@ ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
         return;
     }
 
-    ngx_http_idem_remote_wake(remote, id);
+    ngx_http_idem_polls_wake(&remote->polls, id);
 
     if (removed && store->forget) {
         store->forget(store, id);

@@ -593,6 +593,32 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 extern const char  *ngx_http_idem_op_names[];
 
 
+/* ..._poll.c */
+
+#define NGX_HTTP_IDEM_POLLS  256
+
+typedef struct {
+    ngx_queue_t  by_id[NGX_HTTP_IDEM_POLLS];     /* watches, by op->queue */
+} ngx_http_idem_polls_t;
+
+void ngx_http_idem_polls_init(ngx_http_idem_polls_t *polls);
+
+/*
+ * Makes a watch complete when it is woken, or after op->found.left ms at the
+ * latest.  With "poll" it does so every "poll" ms at the latest; 0: there are
+ * notifications.  The backend's cancel() is called first.
+ */
+void ngx_http_idem_poll_wait(ngx_http_idem_op_t *op, ngx_msec_t poll);
+
+/* wakes the watches of a record after a possible change; NULL: all watches */
+void ngx_http_idem_polls_wake(ngx_http_idem_polls_t *polls, u_char *id);
+
+/* for backends: starts op->timer; stops it, and deletes its event */
+void ngx_http_idem_op_timer(ngx_http_idem_op_t *op,
+    ngx_event_handler_pt handler, ngx_msec_t time);
+void ngx_http_idem_op_timer_stop(ngx_http_idem_op_t *op);
+
+
 #include "store/ngx_http_idem_remote.h"
 #include "store/ngx_http_idem_store_api.h"
 

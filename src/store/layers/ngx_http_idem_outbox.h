@@ -264,7 +264,6 @@ ngx_int_t ngx_http_idem_outbox_local_update(
 
 /* completes after a while; there is no inner operation */
 ngx_int_t ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op);
-void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op);
 
 
 #endif /* _NGX_HTTP_IDEM_OUTBOX_H_INCLUDED_ */

@@ -18,8 +18,8 @@
  *
  * A begin or a watch marks the record as waited for.  Then a commit or a
  * release sends a notification with the record's id.  The first connection of
- * each worker listens, and the worker wakes its own waiters, which
- * ..._remote.c of the main module has.
+ * each worker listens, and the worker wakes its own waiters, which ..._poll.c
+ * of the main module has.
  *
  * Called through the table of backends and by ..._remote.c; calls the
  * connections.
@@ -288,7 +288,8 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
         if (!failed) {
             /* faster than the notification, and works without it */
-            ngx_http_idem_pg_remote->wake(ngx_http_idem_remote(op), op->id);
+            ngx_http_idem_pg_remote->wake(&ngx_http_idem_remote(op)->polls,
+                                          op->id);
         }
 
         break;

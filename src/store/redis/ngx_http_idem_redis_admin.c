@@ -275,7 +275,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_remote_wake(ngx_http_idem_remote(op), op->id);
+        ngx_http_idem_polls_wake(&ngx_http_idem_remote(op)->polls, op->id);
     }
 
     return NGX_OK;
@@ -401,8 +401,7 @@ ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
 
     p = head->data;
 
-    if (life < 0
-        || ngx_http_idem_redis_record_peek(head, &found, &grace) != NGX_OK)
+    if (life < 0 || ngx_http_idem_redis_record_peek(head, &found, &grace))
     {
         return NGX_ABORT;
     }
