@@ -121,26 +121,25 @@ void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
     ngx_uint_t removed);
 
 
+/* the type of each pointer is that of the function, declared above */
+#define ngx_http_idem_api_pt(function, name)                                  \
+    __typeof__(function) *name
+
 typedef struct {
-    void       (*init)(ngx_http_idem_remote_t *remote,
-                       const ngx_http_idem_remote_type_t *type,
-                       ngx_http_idem_store_t *store, ngx_msec_t timeout);
-    void       (*exit)(ngx_http_idem_remote_t *remote);
-    ngx_int_t  (*ask)(ngx_http_idem_op_t *op);
-    ngx_int_t  (*watch)(ngx_http_idem_op_t *op);
-    void       (*cancel)(ngx_http_idem_op_t *op);
-    void       (*start)(ngx_http_idem_op_t *op, ngx_event_handler_pt timeout,
-                        ngx_msec_t time);
-    ngx_int_t  (*over)(ngx_http_idem_op_t *op);
-    ngx_uint_t (*leave)(ngx_http_idem_op_t *op);
-    void       (*wait)(ngx_http_idem_op_t *op, ngx_msec_t poll);
-    void       (*complete)(ngx_http_idem_op_t *op);
-    void       (*fail)(ngx_http_idem_op_t *op, const char *error);
-    void       (*repeated)(ngx_http_idem_op_t *op);
-    void       (*wake)(ngx_http_idem_polls_t *polls, u_char *id);
-    void       (*message)(ngx_http_idem_remote_t *remote,
-                          ngx_http_idem_store_t *store, u_char *hex,
-                          size_t len, ngx_uint_t removed);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_init, init);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_exit, exit);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_watch, watch);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_start, start);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_leave, leave);
+    ngx_http_idem_api_pt(ngx_http_idem_poll_wait, wait);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_complete, complete);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_fail, fail);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_repeated, repeated);
+    ngx_http_idem_api_pt(ngx_http_idem_polls_wake, wake);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_message, message);
 } ngx_http_idem_remote_functions_t;
 
 
