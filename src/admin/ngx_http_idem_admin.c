@@ -311,7 +311,7 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
     ngx_memzero(&q, sizeof(ngx_http_idem_admin_query_t));
 
     if (id.len) {
-        if (ngx_http_idem_admin_id(&id, q.id) != NGX_OK) {
+        if (ngx_http_idem_id_parse(id.data, id.len, q.id) != NGX_OK) {
             return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                       "RECORD_INVALID", "A record id is 64 hexadecimal "
                       "digits: the variable $idempotency_record, \"record\" "

@@ -120,7 +120,6 @@ ngx_int_t ngx_http_idem_admin_dry_run(ngx_http_request_t *r,
     ngx_uint_t *dry_run);
 ngx_int_t ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
-ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);
 
 /* the record of ?key= and ?scope=; NGX_DECLINED: no key was given */
 ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id,

@@ -134,7 +134,7 @@ ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
 
     if (rc == NGX_OK) {
 
-        if (ngx_http_idem_admin_id(&value, id) != NGX_OK) {
+        if (ngx_http_idem_id_parse(value.data, value.len, id) != NGX_OK) {
             return NGX_DECLINED;
         }
 

@@ -293,7 +293,7 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r,
         id.data = p + 1;
         id.len = cursor.data + cursor.len - id.data;
 
-        if (ngx_http_idem_admin_id(&id, q->after) != NGX_OK) {
+        if (ngx_http_idem_id_parse(id.data, id.len, q->after) != NGX_OK) {
             goto invalid;
         }
 
@@ -356,30 +356,6 @@ ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
     ngx_unescape_uri(&dst, &src, arg.len, 0);
 
     value->len = dst - value->data;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-ngx_http_idem_admin_id(ngx_str_t *text, u_char *id)
-{
-    ngx_int_t   n;
-    ngx_uint_t  i;
-
-    if (text->len != 2 * NGX_HTTP_IDEM_ID_LEN) {
-        return NGX_DECLINED;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
-        n = ngx_hextoi(text->data + 2 * i, 2);
-
-        if (n == NGX_ERROR) {
-            return NGX_DECLINED;
-        }
-
-        id[i] = (u_char) n;
-    }
 
     return NGX_OK;
 }

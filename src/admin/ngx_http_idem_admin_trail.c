@@ -268,7 +268,9 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
 
     if (rc == NGX_OK) {
 
-        if (ngx_http_idem_admin_id(&trail->value, id) != NGX_OK) {
+        if (ngx_http_idem_id_parse(trail->value.data, trail->value.len, id)
+            != NGX_OK)
+        {
             return NGX_DECLINED;
         }
 

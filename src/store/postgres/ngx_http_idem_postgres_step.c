@@ -255,7 +255,10 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
 
     if (call->step == NGX_HTTP_IDEM_OP_LIST) {
 
-        if (ngx_http_idem_pg_cursor(&op->list->cursor, args.last) == NGX_OK) {
+        if (ngx_http_idem_id_parse(op->list->cursor.data,
+                                   op->list->cursor.len, args.last)
+            == NGX_OK)
+        {
             ngx_http_idem_pg_arg(&args, args.last, NGX_HTTP_IDEM_ID_LEN);
             args.last += NGX_HTTP_IDEM_ID_LEN;
 

@@ -123,7 +123,6 @@ void
 ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
 {
     int                     row, rows;
-    u_char                 *p;
     ngx_uint_t              late;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_trail_t  *t;
@@ -158,18 +157,12 @@ ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
     }
 
     if (rows) {
-        p = ngx_pnalloc(op->pool, NGX_INT64_LEN);
-        if (p == NULL) {
-            op->error = "no memory for events";
-            return;
-        }
-
-        t->cursor.data = p;
-        t->cursor.len = ngx_sprintf(p, "%L",
+        t->cursor.data = t->next;
+        t->cursor.len = ngx_sprintf(t->next, "%L",
                                     ngx_http_idem_pg_number(call->result,
                                               rows - 1,
                                               NGX_HTTP_IDEM_PG_TRAIL_SEQ))
-                        - p;
+                        - t->next;
     }
 
     /* rows are only roughly ordered by time, which is good enough here */

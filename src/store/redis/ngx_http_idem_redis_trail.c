@@ -176,15 +176,10 @@ ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
     p = id.data + id.len;
 
     if (id.len) {
-        id.data = ngx_pstrdup(op->pool, &id);
+        ngx_memcpy(t->next, id.data, id.len);
 
-        if (id.data == NULL) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "no memory for events";
-            return NGX_OK;
-        }
-
-        t->cursor = id;
+        t->cursor.data = t->next;
+        t->cursor.len = id.len;
     }
 
     t->more = (code == '1');
@@ -221,8 +216,7 @@ ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op, u_char *p,
         }
 
         if (line == NULL || line->data == NULL) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "no memory for events";
+            ngx_http_idem_op_error(op, "no memory for events");
             return NGX_OK;
         }
 
