@@ -59,10 +59,15 @@ sub directives {
     my ($body) = $table =~ /ngx_http_idem_commands\[\] = \{(.*?)^\};/ms
         or die 'no table of directives';
 
+    # those of locations are rows of a macro, which says where they stand
+
+    $body =~ s/ngx_http_idem_directive\( "(\w+)", \s* (\w+), \s*
+               (\w+), \s* (\w+), \s* (&?\w+) \)/
+               { ngx_string("$1"), ANYWHERE|$2, $3, 0, $4, $5 }/gx;
+
     while ($body =~ /\{ \s* ngx_string\("(\w+)"\), \s*
                      ([A-Z0-9_|]+), \s* (\w+), \s* \w+, \s*
-                     (?: 0 | offsetof\(\w+, \s* (\w+)\) ), \s*
-                     (?: &? (\w+) ) \s* \}/gx)
+                     (\w+), \s* (?: &? (\w+) ) \s* \}/gx)
     {
         my ($name, $flags, $setter, $field, $post) = ($1, $2, $3, $4, $5);
 
@@ -77,7 +82,7 @@ sub directives {
         $found{$name} = {
             context => contexts($flags),
             flags   => $flags,
-            field   => $field || other_field($name),
+            field   => $field,
             words   => \@words,
             choices => { choices($post) },
             setter  => $setter,
@@ -96,19 +101,6 @@ sub contexts {
                         [ HTTP_MAIN_CONF => 'http' ],
                         [ HTTP_SRV_CONF  => 'server' ],
                         [ HTTP_LOC_CONF  => 'location' ];
-}
-
-
-# of those whose setter knows by itself where the value goes
-
-sub other_field {
-    my $name = shift;
-
-    my %field = (idempotency            => 'store',
-                 idempotency_key        => 'keys',
-                 idempotency_ttl_header => 'ttl_header_max');
-
-    return $field{$name} || $name =~ s/^idempotency_//r;
 }
 
 
