@@ -186,7 +186,9 @@ ngx_http_idem_form_name(ngx_http_idem_form_t *f)
         if (name[i].len == len
             && ngx_memcmp(name[i].data, f->text, len) == 0)
         {
-            f->excluded = 1;
+            /* a JSON Pointer is not the name of a field */
+
+            f->excluded = (len == 0 || f->text[0] != '/');
             break;
         }
     }
