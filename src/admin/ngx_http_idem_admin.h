@@ -90,6 +90,7 @@ struct ngx_http_idem_job_s {
     ngx_http_idem_op_t            op;
     ngx_pool_t                   *pool;          /* of a slice              */
     ngx_event_t                   event;         /* resumes after a pause   */
+    ngx_msec_t                    sent;          /* last, of a stream       */
     unsigned                      asked:1;       /* see "op" for the answer */
 };
 
@@ -207,12 +208,20 @@ void ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r, ngx_str_t *args);
 
-/* of an event stream: its type, bytes, end, and r->write_event_handler */
-#define NGX_HTTP_IDEM_ADMIN_STREAM  "text/event-stream"
-ngx_int_t ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
+/*
+ * A stream of server-sent events: its header and a comment; bytes, which stay
+ * where they are while it is busy; a comment, if nothing was sent for long;
+ * its end.  NGX_OK, or what the request ends with.
+ */
+ngx_int_t ngx_http_idem_stream_begin(ngx_http_idem_job_t *job,
+    const char *hello);
+ngx_int_t ngx_http_idem_stream_send(ngx_http_idem_job_t *job, u_char *p,
     u_char *last);
-ngx_int_t ngx_http_idem_admin_stream_end(ngx_http_request_t *r);
-void ngx_http_idem_follow_write(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_stream_alive(ngx_http_idem_job_t *job);
+ngx_int_t ngx_http_idem_stream_end(ngx_http_idem_job_t *job);
+
+#define ngx_http_idem_stream_busy(r)                                          \
+    ((r)->buffered || (r)->connection->buffered || (r)->out)
 
 /* ..._admin_trail.c */
 

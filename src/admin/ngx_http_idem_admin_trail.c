@@ -30,7 +30,6 @@
 
 /* polling interval after the last stored event, ms */
 #define NGX_HTTP_IDEM_TRAIL_POLL       300
-#define NGX_HTTP_IDEM_TRAIL_ALIVE      15000
 
 /* polling interval while the client reads slowly, ms */
 #define NGX_HTTP_IDEM_TRAIL_POLL_SLOW  50
@@ -40,7 +39,6 @@ typedef struct {
     ngx_http_idem_job_t     job;
     ngx_http_idem_store_t  *store;
     ngx_http_idem_trail_t   trail;
-    ngx_msec_t              sent;
     ngx_uint_t              n;                  /* events matched           */
     size_t                  cursor_len;
     u_char                  cursor[NGX_HTTP_IDEM_CURSOR_MAX];
@@ -64,8 +62,6 @@ static ngx_int_t ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_print(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t);
 static ngx_int_t ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t);
-static ngx_int_t ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t,
-    u_char *p, u_char *last);
 
 
 ngx_int_t
@@ -303,8 +299,6 @@ ngx_http_idem_trail_ask(ngx_http_idem_admin_trail_t *t)
 {
     ngx_http_request_t  *r;
 
-    static u_char  alive[] = ":\n\n";
-
     r = t->job.request;
 
     if (t->job.pool && (ngx_exiting || ngx_terminate)) {
@@ -315,14 +309,12 @@ ngx_http_idem_trail_ask(ngx_http_idem_admin_trail_t *t)
 
         /* the data being sent is in the pool of the slice */
 
-        if (r->buffered || r->connection->buffered || r->out) {
+        if (ngx_http_idem_stream_busy(r)) {
             ngx_add_timer(&t->job.event, NGX_HTTP_IDEM_TRAIL_POLL_SLOW);
             return NGX_AGAIN;
         }
 
-        if (ngx_current_msec - t->sent > NGX_HTTP_IDEM_TRAIL_ALIVE
-            && ngx_http_idem_trail_write(t, alive, alive + 3) == NGX_ERROR)
-        {
+        if (ngx_http_idem_stream_alive(&t->job) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -413,7 +405,7 @@ ngx_http_idem_trail_print(ngx_http_idem_admin_trail_t *t)
     ngx_str_t   *line;
     ngx_uint_t   i;
 
-    if (!t->begun && ngx_http_idem_trail_begin(t) != NGX_OK) {
+    if (ngx_http_idem_trail_begin(t) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -442,31 +434,20 @@ ngx_http_idem_trail_print(ngx_http_idem_admin_trail_t *t)
         p = ngx_sprintf(p, "data: %V\n\n", &line[i]);
     }
 
-    return ngx_http_idem_trail_write(t, start, p);
+    return ngx_http_idem_stream_send(&t->job, start, p);
 }
 
 
 static ngx_int_t
 ngx_http_idem_trail_begin(ngx_http_idem_admin_trail_t *t)
 {
-    ngx_int_t            rc;
-    ngx_http_request_t  *r;
-
-    static u_char  hello[] = ": events of all hosts\n\n";
-
-    r = t->job.request;
-
-    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
-                                    NGX_HTTP_IDEM_ADMIN_STREAM, -1);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return NGX_ERROR;
+    if (t->begun) {
+        return NGX_OK;
     }
 
     t->begun = 1;
-    r->write_event_handler = ngx_http_idem_follow_write;
 
-    return ngx_http_idem_trail_write(t, hello, hello + sizeof(hello) - 1);
+    return ngx_http_idem_stream_begin(&t->job, ": events of all hosts\n\n");
 }
 
 
@@ -481,11 +462,8 @@ ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
 
     if (!t->remove) {
 
-        if (!t->begun && ngx_http_idem_trail_begin(t) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        return ngx_http_idem_admin_stream_end(r);
+        return ngx_http_idem_trail_begin(t) == NGX_OK
+               ? ngx_http_idem_stream_end(&t->job) : NGX_ERROR;
     }
 
     by = r->headers_in.user.len ? r->headers_in.user
@@ -504,15 +482,4 @@ ngx_http_idem_trail_end(ngx_http_idem_admin_trail_t *t)
                        t->dry_run ? "true" : "false");
 
     return ngx_http_idem_admin_send(r, NGX_HTTP_OK, &text);
-}
-
-
-static ngx_int_t
-ngx_http_idem_trail_write(ngx_http_idem_admin_trail_t *t, u_char *p,
-    u_char *last)
-{
-    t->sent = ngx_current_msec;
-
-    return ngx_http_idem_admin_stream_send(t->job.request, p, last)
-           == NGX_ERROR ? NGX_ERROR : NGX_OK;
 }
