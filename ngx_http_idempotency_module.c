@@ -41,62 +41,38 @@ static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
 static void ngx_http_idem_exit_master(ngx_cycle_t *cycle);
 
 
-static ngx_conf_enum_t  ngx_http_idem_on_store_error_names[] = {
-    { ngx_string("fail"), NGX_HTTP_IDEM_ON_ERROR_FAIL },
-    { ngx_string("pass"), NGX_HTTP_IDEM_ON_ERROR_PASS },
-    { ngx_null_string, 0 }
-};
-
-
 static ngx_http_idem_choices_t  ngx_http_idem_on_store_error = {
-    ngx_http_idem_on_store_error_names, 0, 0,
-    "it is \"fail\" or \"pass\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_unknown_outcome_names[] = {
-    { ngx_string("retry"), NGX_HTTP_IDEM_UNKNOWN_RETRY },
-    { ngx_string("lease"), NGX_HTTP_IDEM_UNKNOWN_LEASE },
-    { ngx_string("hold"), NGX_HTTP_IDEM_UNKNOWN_HOLD },
-    { ngx_null_string, 0 }
+    "it is \"fail\" or \"pass\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("fail"), NGX_HTTP_IDEM_ON_ERROR_FAIL },
+      { ngx_string("pass"), NGX_HTTP_IDEM_ON_ERROR_PASS } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_unknown_outcome = {
-    ngx_http_idem_unknown_outcome_names, 0, 0,
-    "it is \"retry\" or \"lease\" or \"hold\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_conflict_status_names[] = {
-    { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
-    { ngx_string("409"), NGX_HTTP_CONFLICT },
-    { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE },
-    { ngx_null_string, 0 }
+    "it is \"retry\" or \"lease\" or \"hold\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("retry"), NGX_HTTP_IDEM_UNKNOWN_RETRY },
+      { ngx_string("lease"), NGX_HTTP_IDEM_UNKNOWN_LEASE },
+      { ngx_string("hold"), NGX_HTTP_IDEM_UNKNOWN_HOLD } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_conflict_status = {
-    ngx_http_idem_conflict_status_names, 0, 0,
-    "it is \"400\" or \"409\" or \"422\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_replay_status_names[] = {
-    { ngx_string("original"), 0 },
-    { ngx_null_string, 0 }
+    "it is \"400\" or \"409\" or \"422\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
+      { ngx_string("409"), NGX_HTTP_CONFLICT },
+      { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_replay_status = {
-    ngx_http_idem_replay_status_names, 200, 599,
-    "it is \"original\" or a status of 200 to 599", NGX_HTTP_IDEM_UNIT_NONE
+    "it is \"original\" or a status of 200 to 599", NGX_HTTP_IDEM_UNIT_NONE,
+    200, 599, { { ngx_string("original"), 0 } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_max_waiters = {
-    NULL, 0, NGX_MAX_INT_T_VALUE,
-    "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE
+    "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE,
+    0, NGX_MAX_INT_T_VALUE, { { ngx_null_string, 0 } }
 };
 
 

@@ -73,10 +73,8 @@ sub directives {
 
         # beside names there may be numbers; NULL has neither
 
-        my @words = $table =~ /_choices_t \s+ $post \s = \s \{
-                               \s* \w+, \s 0, \s 0,/x
-                    && $table =~ /ngx_conf_enum_t \s+ ${post}_names\[\] \s =
-                                  \s \{ (.*?) ^\};/xms
+        my @words = $table =~ /_choices_t \s+ $post \s = \s \{ [^;]*?
+                               _NONE, \s 0, \s 0, (.*?) ^\};/xms
                     ? $1 =~ /ngx_string\("(\w+)"\)/g : ();
 
         $found{$name} = {
@@ -109,7 +107,7 @@ sub contexts {
 sub choices {
     my $post = shift;
 
-    return if $table !~ /ngx_conf_enum_t\s+${post}_names\[\] = \{(.*?)^\};/ms;
+    return if $table !~ /_choices_t\s+$post = \{(.*?)^\};/ms;
     return map { /ngx_string\("(\w+)"\), (\w+)/ ? ($2 => $1) : () }
                split /\n/, $1;
 }

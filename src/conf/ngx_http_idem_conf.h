@@ -49,12 +49,12 @@ typedef enum {
 /* what a directive may be: one of some names, a number, a time or a size */
 
 typedef struct {
-    ngx_conf_enum_t                 *names;
+    char                            *valid;      /* for error messages      */
+    ngx_http_idem_unit_e             unit;
     ngx_int_t                        min;        /* of a time: in the
                                                     configuration only      */
     ngx_int_t                        max;        /* 0: no numbers           */
-    char                            *valid;      /* for error messages      */
-    ngx_http_idem_unit_e             unit;
+    ngx_conf_enum_t                  names[4];   /* and an empty one        */
 } ngx_http_idem_choices_t;
 
 

@@ -28,22 +28,22 @@ static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
 
 
 ngx_http_idem_choices_t  ngx_http_idem_times = {
-    NULL, 0, 0,
-    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME, 0, 0,
+    { { ngx_null_string, 0 } }
 };
 
 
 /* with a TTL or a lease of 0, retries would run again */
 
 ngx_http_idem_choices_t  ngx_http_idem_positive_times = {
-    NULL, 1, 0,
-    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME,
+    1, 0, { { ngx_null_string, 0 } }
 };
 
 
 ngx_http_idem_choices_t  ngx_http_idem_sizes = {
-    NULL, 0, 0,
-    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE
+    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE, 0, 0,
+    { { ngx_null_string, 0 } }
 };
 
 

@@ -602,8 +602,7 @@ ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
         break;
     }
 
-    n = choices->names ? ngx_http_idem_conf_enum(choices->names, value)
-                       : NGX_ERROR;
+    n = ngx_http_idem_conf_enum(choices->names, value);
 
     if (n != NGX_ERROR) {
         return n;
