@@ -120,7 +120,8 @@ typedef enum {
     NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES,
     NGX_HTTP_IDEM_HEADER_REFRESH,
     NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
-    NGX_HTTP_IDEM_HEADER_LINK
+    NGX_HTTP_IDEM_HEADER_LINK,
+    NGX_HTTP_IDEM_HEADER_CHARSET               /* X-Accel-Charset          */
 } ngx_http_idem_header_e;
 
 
