@@ -454,7 +454,7 @@ ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
     entry->reason = found->reason;
     entry->claim = found->claim;
     entry->left = found->left;
-    entry->hold = (head->data[5] == 1);
+    entry->hold = head->data[5] & 1;
 
     p = head->data + NGX_HTTP_IDEM_REDIS_RECORD_LEN;
     last = head->data + head->len;

@@ -12,7 +12,7 @@
  *    2    1   version
  *    3    1   state: in progress, completed, unusable
  *    4    1   reason, if unusable
- *    5    1   kind: 1 under hold, 2 taken over
+ *    5    1   kind: 1 under hold, plus 2 if taken over
  *    6    1   1: a request is waiting for it
  *    7    1   0
  *    8    8   grace, ms
