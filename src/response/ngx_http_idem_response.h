@@ -296,8 +296,11 @@ void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *body);
-ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
-    const char *name, ngx_str_t *value);
+ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
+    ngx_http_idem_header_e kind, ngx_uint_t valid, ngx_str_t *name,
+    ngx_str_t *value);
+ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
 
 /* ..._sse.c: events of a stored text/event-stream */
