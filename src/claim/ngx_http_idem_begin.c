@@ -367,7 +367,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         ctx->answer.foreign |= ngx_http_idem_details_hidden(r, ctx,
                                                        &ctx->answer.details);
 
-        return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
     if (cover->derived && cover->dedupe->reject
@@ -381,7 +381,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
             return ngx_http_idem_wait(r, cover);
         }
 
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST);
     }
 
@@ -457,15 +457,15 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
             ctx->answer.retry_after = cover->op.found.left;
         }
 
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
 
     case NGX_HTTP_IDEM_REASON_TOO_LARGE:
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
 
     default:
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 }
@@ -571,7 +571,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                            : "is refused");
 
     if (!pass) {
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 

@@ -146,8 +146,8 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                                "idempotency_wait");
 
         if (ctx->wait.until == ctx->wait.start) {
-            return ngx_http_idem_refuse(r, ctx,
-                              NGX_HTTP_IDEM_PROBLEM_CONCURRENT_REQUEST);
+            return ngx_http_idem_refuse(ctx,
+                                      NGX_HTTP_IDEM_PROBLEM_CONCURRENT_REQUEST);
         }
     }
 
@@ -159,8 +159,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     left = (ngx_msec_int_t) (ctx->wait.until - ngx_current_msec);
 
     if (left <= 0) {
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
     }
 
     if (ngx_http_idem_waiters_enter(&ctx->conf->store->name, cover->id,
@@ -171,7 +170,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                               0))
         != NGX_OK)
     {
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
     }
 

@@ -272,7 +272,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
         return ngx_http_idem_repeat_first(r, ctx);
 
     case NGX_DECLINED:
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
 
     default: /* NGX_ERROR */
@@ -342,7 +342,7 @@ ngx_http_idem_repeat_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ctx->answer.foreign = 1;
 
-    return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
 }
 
 
@@ -424,7 +424,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                       "%*xs", &step->location, &clcf->name, (size_t) 8,
                       ctx->repeat.cover->id);
 
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 

@@ -258,16 +258,7 @@ ngx_http_idem_commit_return(ngx_http_request_t *r,
         c->error = 1;
     }
 
-#if (nginx_version >= 1025004)
-
-    if (r->main->terminated) {
-        c->write->handler(c->write);
-        return;
-    }
-
-#endif
-
-    if (r->done) {
+    if (ngx_http_idem_is_ending(r)) {
         c->write->handler(c->write);
         return;
     }
@@ -329,7 +320,7 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
 
     status = ctx->capture.instead;
 
-    if (c->error || r->done || r->header_sent) {
+    if (c->error || ngx_http_idem_is_ending(r) || r->header_sent) {
 
         /*
          * the client has gone, or the handler failed and nginx has sent an
@@ -337,11 +328,6 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
          */
 
         status = NGX_OK;
-
-#if (nginx_version >= 1025004)
-    } else if (r->main->terminated) {
-        status = NGX_OK;
-#endif
 
     } else if (r->http_state != NGX_HTTP_WRITING_REQUEST_STATE) {
 

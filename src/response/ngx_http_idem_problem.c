@@ -104,10 +104,13 @@ const ngx_http_idem_problem_t  ngx_http_idem_problems[] = {
 
 
 ngx_int_t
-ngx_http_idem_refuse(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem)
+ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_problem_e problem)
 {
-    ngx_int_t  rc;
+    ngx_int_t            rc;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
 
     if (ngx_http_idem_is_dry_run(ctx)) {
         return ngx_http_idem_dry_run(ctx,

@@ -146,8 +146,7 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
                   "read: %s, record %*xs", &ctx->conf->store->name,
                   reason ? reason : "unknown", (size_t) 8, cover->id);
 
-    return ngx_http_idem_refuse(r, ctx,
-                                NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+    return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
 }
 
 
