@@ -45,8 +45,7 @@ static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
 static ngx_int_t ngx_http_idem_repeat_first(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_repeat_failed(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_repeat_failed(ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
@@ -259,7 +258,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
 
     if (rc == NGX_DONE) {
         return ngx_http_idem_is_past(r, ctx)
-               ? ngx_http_idem_repeat_failed(r, ctx) : NGX_DECLINED;
+               ? ngx_http_idem_repeat_failed(ctx) : NGX_DECLINED;
     }
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPEAT,
@@ -296,7 +295,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step = ctx->repeat.steps->elts;
 
     if (!step->begin && ngx_http_idem_is_past(r, ctx)) {
-        return ngx_http_idem_repeat_failed(r, ctx);
+        return ngx_http_idem_repeat_failed(ctx);
     }
 
     server = ngx_http_idem_other_server(r, step->server);
@@ -304,7 +303,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (server) {
 
         if (ngx_http_idem_place_closed(r, server)) {
-            return ngx_http_idem_repeat_failed(r, ctx);
+            return ngx_http_idem_repeat_failed(ctx);
         }
 
         r->srv_conf = server->cscf->ctx->srv_conf;
@@ -321,7 +320,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (rc == NGX_OK) {
 
         if (!ngx_http_idem_is_here(r, step)) {
-            return ngx_http_idem_repeat_failed(r, ctx);
+            return ngx_http_idem_repeat_failed(ctx);
         }
 
         /* ... and was let in */
@@ -338,7 +337,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* a conflict that discloses nothing about the original */
 
 static ngx_int_t
-ngx_http_idem_repeat_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_repeat_failed(ngx_http_idem_ctx_t *ctx)
 {
     ctx->answer.foreign = 1;
 
@@ -415,7 +414,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (step->begin) {
-            return ngx_http_idem_repeat_failed(r, ctx);
+            return ngx_http_idem_repeat_failed(ctx);
         }
 
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
@@ -443,7 +442,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ctx->repeat.identity.len != sizeof(who)
         || CRYPTO_memcmp(ctx->repeat.identity.data, who, sizeof(who)) != 0)
     {
-        return ngx_http_idem_repeat_failed(r, ctx);
+        return ngx_http_idem_repeat_failed(ctx);
     }
 
     return ngx_http_idem_replay(r, ctx->repeat.cover);

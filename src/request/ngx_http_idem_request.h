@@ -114,7 +114,6 @@ struct ngx_http_idem_run_s {
     unsigned                         inside:1;  /* has not returned yet     */
     unsigned                         phase:1;   /* a handler of the content
                                                    phase, as dav            */
-    unsigned                         masked:1;  /* r->method is changed     */
     unsigned                         broke:1;   /* a response broke off     */
     unsigned                         invalid:1; /* the current response is
                                                    invalid                  */

@@ -45,8 +45,6 @@ static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
-static ngx_uint_t ngx_http_idem_upgrades(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_complete_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -54,8 +52,6 @@ static void ngx_http_idem_drop(ngx_chain_t *in);
 static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
     NGX_HTTP_IDEM_NOINLINE;
-static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -156,7 +152,9 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     header_only = ngx_http_idem_header_only(r);
     reason = NGX_HTTP_IDEM_REASON_NONE;
 
-    if (ngx_http_idem_upgrades(r, ctx)
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+        /* a tunnel (CONNECT, nginx 1.31) may have any status */
+        || (ctx->work.answering && ctx->work.answering->upgrade)
         || (stream && ctx->conf->stream == NGX_HTTP_IDEM_STREAM_PASS))
     {
         reason = NGX_HTTP_IDEM_REASON_STREAM;
@@ -220,16 +218,6 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
-}
-
-
-/* a tunnel (CONNECT, nginx 1.31) may have any status */
-
-static ngx_uint_t
-ngx_http_idem_upgrades(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    return r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-           || (ctx->work.answering && ctx->work.answering->upgrade);
 }
 
 
@@ -378,9 +366,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         }
     }
 
-    if (ngx_http_idem_is_file(r, ctx, in)
-        && ngx_http_idem_file_body(r, ctx, &in) == NGX_AGAIN)
-    {
+    if (ngx_http_idem_file_body(r, ctx, &in) == NGX_AGAIN) {
         return NGX_AGAIN;
     }
 
@@ -416,17 +402,26 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         return ngx_http_idem_complete(r, ctx);
     }
 
-    if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
-
-        if (r->method == NGX_HTTP_HEAD) {
-            /* the body of a response to HEAD does not matter */
-            return ngx_http_idem_complete_head(r, ctx);
-        }
-
-        return ngx_http_idem_truncated(r, ctx);
+    if (!flush || !ngx_http_idem_upstream_broke(r, ctx)) {
+        return NGX_OK;
     }
 
-    return NGX_OK;
+    if (r->method == NGX_HTTP_HEAD) {
+        /* the body of a response to HEAD does not matter */
+        return ngx_http_idem_complete_head(r, ctx);
+    }
+
+    /*
+     * Nothing was sent to the client yet.  So instead of a truncated response
+     * it gets the response that nginx sends when an upstream fails.
+     */
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE, "the response broke off");
+
+    ngx_http_clean_header(r);
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    return NGX_HTTP_BAD_GATEWAY;
 }
 
 
@@ -497,25 +492,6 @@ ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_settle(ctx, ngx_http_idem_outcome(r, ctx, 1),
                          NGX_HTTP_IDEM_REASON_STREAM);
-}
-
-
-/*
- * Nothing was sent to the client yet.  So instead of a truncated response it
- * gets the response that nginx sends when an upstream fails.
- */
-
-static ngx_int_t
-ngx_http_idem_truncated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
-                        "the response broke off");
-
-    ngx_http_clean_header(r);
-
-    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
-
-    return NGX_HTTP_BAD_GATEWAY;
 }
 
 

@@ -37,7 +37,6 @@ static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
     ngx_table_elt_t *h);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
-static ngx_uint_t ngx_http_idem_of_body(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_pointed(ngx_http_request_t *r,
     ngx_http_idem_pointed_t *pointed);
@@ -255,9 +254,12 @@ ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
         return 1;
     }
 
+    /* without Content-Encoding and its like the body has another meaning */
+
     if (ctx->conf->keep_headers
         && !ngx_http_idem_header_listed(ctx->conf->keep_headers, &h->key)
-        && !ngx_http_idem_of_body(&h->key))
+        && (h->key.len <= 8
+            || ngx_strncasecmp(h->key.data, (u_char *) "content-", 8) != 0))
     {
         return 1;
     }
@@ -284,16 +286,6 @@ ngx_http_idem_header_listed(ngx_array_t *names, ngx_str_t *header)
     }
 
     return 0;
-}
-
-
-/* headers without which the body has another meaning, as Content-Encoding */
-
-static ngx_uint_t
-ngx_http_idem_of_body(ngx_str_t *name)
-{
-    return name->len > 8
-           && ngx_strncasecmp(name->data, (u_char *) "content-", 8) == 0;
 }
 
 

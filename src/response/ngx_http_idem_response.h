@@ -237,8 +237,6 @@ void ngx_http_idem_commit_block(ngx_http_request_t *r);
 void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
 void ngx_http_idem_commit_return(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
-ngx_uint_t ngx_http_idem_is_file(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idem_file_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t **in);
 void ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx);
