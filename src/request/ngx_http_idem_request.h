@@ -471,7 +471,7 @@ void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
 
 /* an allocator for the parsers that uses no pool */
-void ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log);
+extern const ngx_http_idem_canon_mem_t  ngx_http_idem_mem;
 
 void ngx_http_idem_body_reset(void);
 ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,

@@ -29,8 +29,6 @@ static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, size_t *size);
-static void ngx_http_idem_commit_done(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_instead_handler(ngx_event_t *ev);
 
 
@@ -192,18 +190,9 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 }
 
 
-/* all commits of the request are done */
+/* the commits are done, or there was no memory for them */
 
 void
-ngx_http_idem_commit_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
-
-    ngx_http_idem_commit_done(r, ctx);
-}
-
-
-static void
 ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t          rc;

@@ -231,7 +231,7 @@ ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_commit_stored(ngx_http_request_t *r,
+void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_commit_block(ngx_http_request_t *r);
 void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
@@ -332,7 +332,7 @@ ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
 void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
 
 /* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
-ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
+ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data);
 
 #define ngx_http_idem_header_is(name, text)                                   \
     ((name)->len == sizeof(text) - 1                                          \
