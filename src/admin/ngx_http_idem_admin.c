@@ -117,7 +117,7 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
 
     ngx_str_set(&value, "no-store");
 
-    if (ngx_http_idem_add_header(r, "Cache-Control", &value) == NULL
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK
         || ngx_http_idem_admin_args(r, args) != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

@@ -26,21 +26,22 @@
 
 static ngx_int_t ngx_http_idem_content_type_value(ngx_http_request_t *r,
     ngx_str_t *value);
-static ngx_int_t ngx_http_idem_content_type_keep(ngx_array_t *headers,
-    ngx_http_idem_header_e kind, const char *name, ngx_str_t *value);
 
 
 ngx_int_t
 ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
 {
-    ngx_str_t  value;
+    ngx_str_t  value, *charset;
 
-    if (r->headers_out.override_charset
-        && r->headers_out.override_charset->len
-        && ngx_http_idem_content_type_keep(headers,
-                                           NGX_HTTP_IDEM_HEADER_CHARSET,
-                                           "X-Accel-Charset",
-                                           r->headers_out.override_charset)
+    static ngx_str_t  type_name = ngx_string("Content-Type");
+    static ngx_str_t  charset_name = ngx_string("X-Accel-Charset");
+
+    charset = r->headers_out.override_charset;
+
+    if (charset && charset->len
+        && ngx_http_idem_keep_header(headers, NGX_HTTP_IDEM_HEADER_CHARSET,
+                          ngx_http_idem_text_valid(charset->data, charset->len),
+                          &charset_name, charset)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -54,9 +55,10 @@ ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_content_type_keep(headers,
-                                           NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
-                                           "Content-Type", &value);
+    return ngx_http_idem_keep_header(headers,
+                                NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
+                                ngx_http_idem_text_valid(value.data, value.len),
+                                &type_name, &value);
 }
 
 
@@ -85,27 +87,6 @@ ngx_http_idem_content_type_value(ngx_http_request_t *r, ngx_str_t *value)
 
     value->data = p;
     value->len = ngx_sprintf(p, "%V; charset=%V", type, charset) - p;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_content_type_keep(ngx_array_t *headers,
-    ngx_http_idem_header_e kind, const char *name, ngx_str_t *value)
-{
-    ngx_http_idem_header_t  *kept;
-
-    kept = ngx_array_push(headers);
-    if (kept == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->kind = kind;
-    kept->name.data = (u_char *) name;
-    kept->name.len = ngx_strlen(name);
-    kept->value = *value;
-    kept->valid = ngx_http_idem_text_valid(value->data, value->len);
 
     return NGX_OK;
 }

@@ -354,11 +354,7 @@ ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text)
 static ngx_uint_t
 ngx_http_idem_diff_is_json(const ngx_str_t *text)
 {
-    ngx_http_idem_canon_mem_t  mem;
-
-    ngx_http_idem_log_mem(&mem, ngx_cycle->log);
-
-    return ngx_http_idem_json_valid(text, &mem) == NGX_OK;
+    return ngx_http_idem_json_valid(text, &ngx_http_idem_mem) == NGX_OK;
 }
 
 
