@@ -241,6 +241,12 @@ is(http_request('DELETE', '/ops/events?store=trail', '', {})->json->{error}{code
 for ([ 'older=0s&tenant=a', 'ARGUMENT_UNKNOWN' ],
      [ 'older=0s&actor=', 'FILTER_EMPTY' ],
      [ 'older=0s&dryrun=1', 'ARGUMENT_UNKNOWN' ],
+     [ 'older=0s&scope=a', 'ARGUMENT_UNKNOWN' ],
+     [ 'older=0s&older=90d', 'ARGUMENT_INVALID' ],
+     [ 'older=0s&actor=%4', 'ARGUMENT_INVALID' ],
+     [ 'older=2026-13-01', 'ARGUMENT_INVALID' ],
+     [ 'older=2026-02-30', 'ARGUMENT_INVALID' ],
+     [ 'older=2026-01-28T10:00:00%2B02:00', 'ARGUMENT_INVALID' ],
      [ 'actor=even&key=a', 'FILTER_INVALID' ])
 {
     my ($args, $error) = @$_;
@@ -250,6 +256,8 @@ for ([ 'older=0s&tenant=a', 'ARGUMENT_UNKNOWN' ],
     is($r->json->{error}{code}, $error, $error);
 }
 
+is(http_request('DELETE', '/ops/events?store=trail&older=0026-01-28', '', {})
+   ->json->{deleted}, 0, 'none is older than nginx');
 is((ctl('cleanup', '--events', '--store', 'trail', '--older', '0s', '--tenant',
         'a'))[1], 2, 'cleanup of events by tenant');
 is((ctl('purge', '--events', '--store', 'trail', '--actor', 'even', '--tenant',

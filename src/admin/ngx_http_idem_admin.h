@@ -112,8 +112,8 @@ void ngx_http_idem_admin_text(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 
-/* of a DELETE: all arguments are among "names", and say something; else the
-   same */
+/* of a DELETE: all arguments are among "names", once, and say something; else
+   the same */
 ngx_int_t ngx_http_idem_admin_deletion(ngx_http_request_t *r,
     const char **names, ngx_int_t *rc);
 ngx_int_t ngx_http_idem_admin_dry_run(ngx_http_request_t *r,

@@ -28,6 +28,7 @@ static ngx_int_t ngx_http_idem_admin_filters(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 static ngx_uint_t ngx_http_idem_admin_has(const char **names,
     ngx_str_t *name);
+static ngx_uint_t ngx_http_idem_admin_escaped(u_char *p, u_char *end);
 static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
@@ -43,13 +44,16 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
     ngx_str_t   value, scope;
     ngx_uint_t  dry_run;
 
-    static const char  *names[] = { "key", "scope", "state", "older", "group",
-                                    "tenant", "actor", "limit", "cursor",
-                                    "dry_run", NULL };
+    static const char  *any[] = { "key", "scope", "state", "older", "group",
+                                  "tenant", "actor", "limit", "cursor",
+                                  "dry_run", NULL };
+    static const char  *by_id[] = { "dry_run", NULL };
+    static const char  *by_key[] = { "key", "scope", "dry_run", NULL };
+    static const char  *many[] = { "state", "older", "group", "tenant",
+                                   "actor", "limit", "cursor", "dry_run",
+                                   NULL };
 
-    if (r->method == NGX_HTTP_DELETE
-        && ngx_http_idem_admin_deletion(r, names, rc) != NGX_OK)
-    {
+    if (ngx_http_idem_admin_deletion(r, any, rc) != NGX_OK) {
         return NGX_DECLINED;
     }
 
@@ -64,14 +68,14 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
     q->dry_run = dry_run;
 
     if (q->one) {
-        return NGX_OK;
+        return ngx_http_idem_admin_deletion(r, by_id, rc);
     }
 
     switch (ngx_http_idem_admin_key(r, q->id, NULL, &scope)) {
 
     case NGX_OK:
         q->one = 1;
-        return NGX_OK;
+        return ngx_http_idem_admin_deletion(r, by_key, rc);
 
     case NGX_ERROR:
         return NGX_DECLINED;
@@ -80,7 +84,9 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
         break;
     }
 
-    if (ngx_http_idem_admin_filters(r, q, rc) != NGX_OK) {
+    if (ngx_http_idem_admin_deletion(r, many, rc) != NGX_OK
+        || ngx_http_idem_admin_filters(r, q, rc) != NGX_OK)
+    {
         return NGX_DECLINED;
     }
 
@@ -110,18 +116,25 @@ ngx_http_idem_admin_query(ngx_http_request_t *r,
 /*
  * A deletion must not take more than was meant.  An argument that is not known
  * is a filter or a "dry_run" that is misspelt; one that is empty probably comes
- * from a script with an empty variable.
+ * from a script with an empty variable.  Of one that is repeated only the first
+ * would count, and half an escape ("%4") would be decoded to nothing.
  */
 
 ngx_int_t
 ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
     ngx_int_t *rc)
 {
-    u_char     *p, *end, *last, *value;
-    ngx_str_t   name;
+    u_char      *p, *end, *last, *value;
+    ngx_str_t    name;
+    ngx_uint_t   n, seen;
 
     static const char  *empty[] = { "scope", "cursor", NULL };
 
+    if (r->method != NGX_HTTP_DELETE) {
+        return NGX_OK;
+    }
+
+    seen = 0;
     last = r->args.data + r->args.len;
 
     for (p = r->args.data; p < last; p = end + 1) {
@@ -137,7 +150,9 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
         name.data = p;
         name.len = (value ? value : end) - p;
 
-        if (!ngx_http_idem_admin_has(names, &name)) {
+        n = ngx_http_idem_admin_has(names, &name);
+
+        if (n == 0) {
             *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                              "ARGUMENT_UNKNOWN", "Nothing was deleted: "
                              "\"%V\" is no argument of this deletion.", &name);
@@ -152,27 +167,56 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
                              "empty.", &name);
             return NGX_DECLINED;
         }
+
+        if ((seen & (1 << n)) || !ngx_http_idem_admin_escaped(value, end)) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "ARGUMENT_INVALID", "Nothing was deleted: \"%V\" "
+                             "is given twice, or has a \"%%\" that begins no "
+                             "escape.", &name);
+            return NGX_DECLINED;
+        }
+
+        seen |= 1 << n;
     }
 
     return NGX_OK;
 }
 
 
-/* as ngx_http_arg() compares them */
+/* which of the names it is, from 1 on, as ngx_http_arg() compares them */
 
 static ngx_uint_t
 ngx_http_idem_admin_has(const char **names, ngx_str_t *name)
 {
-    for ( /* void */ ; *names; names++) {
+    ngx_uint_t  i;
 
-        if (ngx_strlen(*names) == name->len
-            && ngx_strncasecmp((u_char *) *names, name->data, name->len) == 0)
+    for (i = 0; names[i]; i++) {
+
+        if (ngx_strlen(names[i]) == name->len
+            && ngx_strncasecmp((u_char *) names[i], name->data, name->len)
+               == 0)
         {
-            return 1;
+            return i + 1;
         }
     }
 
     return 0;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_admin_escaped(u_char *p, u_char *end)
+{
+    while ((p = ngx_strlchr(p, end, '%'))) {
+
+        if (end - p < 3 || ngx_hextoi(p + 1, 2) == NGX_ERROR) {
+            return 0;
+        }
+
+        p += 3;
+    }
+
+    return 1;
 }
 
 

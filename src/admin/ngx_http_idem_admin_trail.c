@@ -73,15 +73,19 @@ ngx_int_t
 ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_http_idem_store_t *store)
 {
     ngx_int_t                     rc;
+    ngx_str_t                     key;
+    ngx_uint_t                    i;
     ngx_http_idem_admin_trail_t  *t;
 
-    static const char  *names[] = { "store", "since", "until", "older", "key",
-                                    "scope", "record", "actor", "after",
-                                    "follow", "dry_run", NULL };
+    static const char  *names[] = { "scope", "store", "since", "until",
+                                    "older", "key", "record", "actor",
+                                    "after", "follow", "dry_run", NULL };
 
-    if (r->method == NGX_HTTP_DELETE
-        && ngx_http_idem_admin_deletion(r, names, &rc) != NGX_OK)
-    {
+    /* a scope is that of a key */
+
+    i = (ngx_http_arg(r, (u_char *) "key", 3, &key) != NGX_OK);
+
+    if (ngx_http_idem_admin_deletion(r, names + i, &rc) != NGX_OK) {
         return rc;
     }
 
@@ -202,11 +206,13 @@ static ngx_int_t
 ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
     uint64_t *time)
 {
-    int        n;
-    ngx_int_t  ms;
-    ngx_str_t  value;
-    struct tm  tm;
-    char       text[sizeof("2026-01-28T10:00:00")];
+    int         n;
+    time_t      sec;
+    ngx_int_t   ms;
+    ngx_str_t   value;
+    struct tm   tm, date;
+    ngx_uint_t  i;
+    char        text[sizeof("2026-01-28T10:00:00")];
 
     if (ngx_http_idem_admin_arg(r, name, &value) == NGX_ERROR) {
         return NGX_ERROR;
@@ -229,6 +235,12 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
 
     n = (int) ngx_min(value.len, sizeof(text) - 1);
 
+    for (i = n; i < value.len; i++) {
+        if (value.data[i] == '+' || value.data[i] == '-') {
+            return NGX_DECLINED;                /* the offset of a time zone */
+        }
+    }
+
     ngx_memzero(&tm, sizeof(struct tm));
     ngx_memzero(text, sizeof(text));
     ngx_memcpy(text, value.data, n);
@@ -243,7 +255,19 @@ ngx_http_idem_trail_time(ngx_http_request_t *r, const char *name,
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
 
-    *time = (uint64_t) timegm(&tm) * 1000;
+    /* the 13th month would be one of the next year */
+
+    date = tm;
+    sec = timegm(&date);
+
+    if (date.tm_mon != tm.tm_mon || date.tm_mday != tm.tm_mday
+        || date.tm_hour != tm.tm_hour || date.tm_min != tm.tm_min
+        || date.tm_sec != tm.tm_sec)
+    {
+        return NGX_DECLINED;
+    }
+
+    *time = sec > 0 ? (uint64_t) sec * 1000 : 1;
 
     return NGX_OK;
 }
