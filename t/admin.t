@@ -439,6 +439,12 @@ is($record->{actor}, sha256_hex('ann'), 'its actor, as a hash');
 is($record->{group}, 'pay', 'its group');
 ok($record->{host}, 'the host of its holder');
 
+http_post('/ok?op=u', '{"a":1}', { 'Idempotency-Key' => new_key(),
+                                   'X-Tenant' => "M\xc3\xbc\"\\" });
+($record) = all('records/STORE?tenant=M%C3%BC%22%5C');
+is($record->{tenant}, "M\x{fc}\"\\", 'a tenant as it was named');
+is(scalar(all('records/STORE?tenant=M%C3%BC%22%5C', 'DELETE')), 1, 'deleted');
+
 is(http_post('/ok?op=acme', '{"a":1}', $sent{'acme:ann'})->header('X-Status'),
    'REPLAYED', 'replays are as ever');
 

@@ -45,6 +45,7 @@ typedef struct {
     u_char                  cursor[NGX_HTTP_IDEM_CURSOR_MAX];
     u_char                  text[2 * NGX_HTTP_IDEM_HASH_LEN];
     u_char                  record[2 * NGX_HTTP_IDEM_ID_LEN];
+    u_char                  actor[NGX_HTTP_IDEM_LINE_STRING];
     unsigned                follow:1;
     unsigned                remove:1;
     unsigned                dry_run:1;
@@ -281,7 +282,7 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
     u_char                  id[NGX_HTTP_IDEM_ID_LEN];
     u_char                  hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t               rc;
-    ngx_str_t               scope;
+    ngx_str_t               scope, actor;
     ngx_http_request_t     *r;
     ngx_http_idem_trail_t  *trail;
 
@@ -321,12 +322,12 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
     } else {
 
         if (rc == NGX_ERROR
-            || ngx_http_idem_admin_arg(r, "actor", &trail->other) == NGX_ERROR)
+            || ngx_http_idem_admin_arg(r, "actor", &actor) == NGX_ERROR)
         {
             return NGX_ERROR;
         }
 
-        if (trail->other.len == 0) {
+        if (actor.len == 0) {
             return NGX_OK;
         }
 
@@ -334,8 +335,10 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t)
 
         ngx_str_set(&trail->name, "actor");
         trail->other_name = trail->name;
-        ngx_http_idem_digest_plain(hash, trail->other.data,
-                                   trail->other.len);
+        trail->other.data = t->actor;
+        trail->other.len = ngx_http_idem_line_text(t->actor, &actor)
+                           - t->actor;
+        ngx_http_idem_digest_plain(hash, actor.data, actor.len);
     }
 
     trail->value.data = t->text;
