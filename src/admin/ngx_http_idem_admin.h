@@ -157,8 +157,8 @@ ngx_int_t ngx_http_idem_admin_args(ngx_http_request_t *r, ngx_str_t *args);
 ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 
-/* of a DELETE: all arguments are among "known", a bit each, and say something;
-   else the same */
+/* of a DELETE: all arguments are among "known", a bit each, once, and say
+   something; else the same */
 ngx_int_t ngx_http_idem_admin_deletion(ngx_http_request_t *r,
     ngx_uint_t known, ngx_int_t *rc);
 

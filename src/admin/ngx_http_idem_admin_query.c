@@ -29,6 +29,7 @@ static ngx_int_t ngx_http_idem_admin_invalid(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_idem_admin_arg(ngx_str_t *name);
 static ngx_int_t ngx_http_idem_admin_filters(ngx_http_request_t *r,
     ngx_str_t *args, ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+static ngx_uint_t ngx_http_idem_admin_escaped(u_char *p, u_char *end);
 static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
     ngx_str_t *value, ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
@@ -88,26 +89,26 @@ ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
     ngx_int_t   n;
     ngx_str_t  *limit, scope;
 
-    if (r->method == NGX_HTTP_DELETE
-        && ngx_http_idem_admin_deletion(r,
-                                     (1 << (NGX_HTTP_IDEM_ARG_CURSOR + 1)) - 1,
-                                     rc)
-           != NGX_OK)
-    {
+    static const ngx_uint_t  any = (1 << (NGX_HTTP_IDEM_ARG_CURSOR + 1)) - 1;
+    static const ngx_uint_t  by_id = 1 << NGX_HTTP_IDEM_ARG_DRY_RUN;
+    static const ngx_uint_t  key = 1 << NGX_HTTP_IDEM_ARG_KEY
+                                   | 1 << NGX_HTTP_IDEM_ARG_SCOPE;
+
+    if (ngx_http_idem_admin_deletion(r, any, rc) != NGX_OK) {
         return NGX_DECLINED;
     }
 
     q->dry_run = ngx_http_idem_admin_is_dry_run(args);
 
     if (q->one) {
-        return NGX_OK;
+        return ngx_http_idem_admin_deletion(r, by_id, rc);
     }
 
     switch (ngx_http_idem_admin_key(r, args, q->id, NULL, &scope)) {
 
     case NGX_OK:
         q->one = 1;
-        return NGX_OK;
+        return ngx_http_idem_admin_deletion(r, by_id | key, rc);
 
     case NGX_ERROR:
         *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -117,7 +118,9 @@ ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
         break;
     }
 
-    if (ngx_http_idem_admin_filters(r, args, q, rc) != NGX_OK) {
+    if (ngx_http_idem_admin_deletion(r, any & ~key, rc) != NGX_OK
+        || ngx_http_idem_admin_filters(r, args, q, rc) != NGX_OK)
+    {
         return NGX_DECLINED;
     }
 
@@ -153,7 +156,8 @@ ngx_http_idem_admin_invalid(ngx_http_request_t *r, ngx_int_t *rc,
 /*
  * A deletion must not take more than was meant.  An argument that is not known
  * is a filter or a "dry_run" that is misspelt; one that is empty probably comes
- * from a script with an empty variable.
+ * from a script with an empty variable.  Of one that is repeated only the first
+ * would count, and half an escape ("%4") would be decoded to nothing.
  */
 
 ngx_int_t
@@ -162,8 +166,13 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, ngx_uint_t known,
 {
     u_char      *p, *end, *last, *value;
     ngx_str_t    name;
-    ngx_uint_t   i;
+    ngx_uint_t   i, seen;
 
+    if (r->method != NGX_HTTP_DELETE) {
+        return NGX_OK;
+    }
+
+    seen = 0;
     last = r->args.data + r->args.len;
 
     for (p = r->args.data; p < last; p = end + 1) {
@@ -197,6 +206,16 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, ngx_uint_t known,
                              "empty.", &name);
             return NGX_DECLINED;
         }
+
+        if ((seen >> i & 1) || !ngx_http_idem_admin_escaped(value, end)) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "ARGUMENT_INVALID", "Nothing was deleted: \"%V\" "
+                             "is given twice, or has a \"%%\" that begins no "
+                             "escape.", &name);
+            return NGX_DECLINED;
+        }
+
+        seen |= 1 << i;
     }
 
     return NGX_OK;
@@ -222,6 +241,22 @@ ngx_http_idem_admin_arg(ngx_str_t *name)
     }
 
     return i;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_admin_escaped(u_char *p, u_char *end)
+{
+    while ((p = ngx_strlchr(p, end, '%'))) {
+
+        if (end - p < 3 || ngx_hextoi(p + 1, 2) == NGX_ERROR) {
+            return 0;
+        }
+
+        p += 3;
+    }
+
+    return 1;
 }
 
 

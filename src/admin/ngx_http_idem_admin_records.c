@@ -266,17 +266,25 @@ static void
 ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
     ngx_http_idem_entry_t *entry)
 {
-    ngx_str_t             *who, labels[NGX_HTTP_IDEM_LABEL_N];
-    ngx_uint_t             i;
-    ngx_http_request_t    *r;
-    ngx_http_idem_line_t   line;
+    ngx_str_t                 *who, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t                 i;
+    ngx_http_request_t        *r;
+    ngx_http_idem_log_t       *log;
+    ngx_http_idem_line_t       line;
+    ngx_http_idem_loc_conf_t  *conf;
 
     r = a->job.request;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    /* a store that no location of this nginx uses has no log */
+
+    log = a->store->log ? a->store->log : conf->log;
 
     who = r->headers_in.user.len ? &r->headers_in.user
                                  : &r->connection->addr_text;
 
-    if (ngx_http_idem_line_start(&line, a->store->log,
+    if (ngx_http_idem_line_start(&line, log,
                                  NGX_HTTP_IDEM_EVENT_RECORD_DELETED,
                                  &a->store->name)
         == NGX_OK)

@@ -44,6 +44,7 @@ typedef struct {
     u_char                  cursor[NGX_HTTP_IDEM_CURSOR_MAX];
     u_char                  text[2 * NGX_HTTP_IDEM_HASH_LEN];
     u_char                  record[2 * NGX_HTTP_IDEM_ID_LEN];
+    u_char                  actor[NGX_HTTP_IDEM_LINE_STRING];
     unsigned                follow:1;
     unsigned                remove:1;
     unsigned                dry_run:1;
@@ -69,6 +70,7 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_store_t *store)
 {
     ngx_int_t                     rc;
+    ngx_uint_t                    scope;
     ngx_http_idem_admin_trail_t  *t;
 
     static const ngx_uint_t  known = ((1 << NGX_HTTP_IDEM_ARG_N) - 1)
@@ -78,9 +80,12 @@ ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_str_t *args,
                                          | 1 << NGX_HTTP_IDEM_ARG_LIMIT
                                          | 1 << NGX_HTTP_IDEM_ARG_CURSOR);
 
-    if (r->method == NGX_HTTP_DELETE
-        && ngx_http_idem_admin_deletion(r, known, &rc) != NGX_OK)
-    {
+    /* a scope is that of a key */
+
+    scope = args[NGX_HTTP_IDEM_ARG_KEY].data ? 0
+                                             : 1 << NGX_HTTP_IDEM_ARG_SCOPE;
+
+    if (ngx_http_idem_admin_deletion(r, known & ~scope, &rc) != NGX_OK) {
         return rc;
     }
 
@@ -174,10 +179,12 @@ ngx_http_idem_trail_query(ngx_http_idem_admin_trail_t *t, ngx_str_t *args)
 static ngx_int_t
 ngx_http_idem_trail_time(ngx_str_t *value, uint64_t *time)
 {
-    int        n;
-    ngx_int_t  ms;
-    struct tm  tm;
-    char       text[sizeof("2026-01-28T10:00:00")];
+    int         n;
+    time_t      sec;
+    ngx_int_t   ms;
+    struct tm   tm, date;
+    ngx_uint_t  i;
+    char        text[sizeof("2026-01-28T10:00:00")];
 
     if (value->data == NULL) {
         return NGX_OK;
@@ -196,6 +203,12 @@ ngx_http_idem_trail_time(ngx_str_t *value, uint64_t *time)
 
     n = (int) ngx_min(value->len, sizeof(text) - 1);
 
+    for (i = n; i < value->len; i++) {
+        if (value->data[i] == '+' || value->data[i] == '-') {
+            return NGX_DECLINED;                /* the offset of a time zone */
+        }
+    }
+
     ngx_memzero(&tm, sizeof(struct tm));
     ngx_memzero(text, sizeof(text));
     ngx_memcpy(text, value->data, n);
@@ -210,7 +223,19 @@ ngx_http_idem_trail_time(ngx_str_t *value, uint64_t *time)
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
 
-    *time = (uint64_t) timegm(&tm) * 1000;
+    /* the 13th month would be one of the next year */
+
+    date = tm;
+    sec = timegm(&date);
+
+    if (date.tm_mon != tm.tm_mon || date.tm_mday != tm.tm_mday
+        || date.tm_hour != tm.tm_hour || date.tm_min != tm.tm_min
+        || date.tm_sec != tm.tm_sec)
+    {
+        return NGX_DECLINED;
+    }
+
+    *time = sec > 0 ? (uint64_t) sec * 1000 : 1;
 
     return NGX_OK;
 }
@@ -223,7 +248,7 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t, ngx_str_t *args)
 {
     u_char                  hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t               rc;
-    ngx_str_t               record;
+    ngx_str_t               record, *actor;
     ngx_http_idem_trail_t  *trail;
 
     trail = &t->trail;
@@ -253,15 +278,17 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t, ngx_str_t *args)
         trail->value = record;
 
     } else if (args[NGX_HTTP_IDEM_ARG_ACTOR].len) {
+        actor = &args[NGX_HTTP_IDEM_ARG_ACTOR];
 
         /* by name, stored as a hash or plain; or by the hash */
 
         ngx_str_set(&trail->name, "actor");
         trail->other_name = trail->name;
-        trail->other = args[NGX_HTTP_IDEM_ARG_ACTOR];
+        trail->other.data = t->actor;
+        trail->other.len = ngx_http_idem_line_text(t->actor, actor)
+                           - t->actor;
 
-        ngx_http_idem_digest_plain(hash, trail->other.data,
-                                   trail->other.len);
+        ngx_http_idem_digest_plain(hash, actor->data, actor->len);
         trail->value.len = ngx_hex_dump(t->text, hash, sizeof(hash))
                            - t->text;
     }

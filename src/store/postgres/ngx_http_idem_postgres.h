@@ -340,6 +340,9 @@ void ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args, const void *value,
     size_t len);
 void ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args, int64_t n,
     size_t bytes);
+void ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_str_t *label);
+ngx_uint_t ngx_http_idem_pg_ascii(ngx_http_idem_pg_conn_t *conn);
 ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
