@@ -11,9 +11,11 @@
  * and the format of the location.  It strips white space, takes the quotes
  * off where the value is an RFC 8941 Item, and then looks at the characters
  * and the length, the same way for both forms: so a bare and a quoted key of
- * the same characters come out as the same bytes.  It calls nothing outside
- * of this file but for the value of a digit, allocates nothing, and never
- * reads behind the value, which need not end with a NUL.
+ * the same characters come out as the same bytes.  A JSON string has an end
+ * of its own: it is the key as it is, unless it is an Item as a whole.  The
+ * parser calls nothing outside of this file but for the value of a digit,
+ * allocates nothing, and never reads behind the value, which need not end
+ * with a NUL.
  *
  * The numbers in the comments are sections of RFC 8941.
  */
@@ -74,20 +76,21 @@ ngx_http_idem_key_is_alpha(u_char c)
 
 ngx_int_t
 ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
-    const ngx_str_t *raw, u_char *buf, ngx_str_t *key, const char **reason)
+    const ngx_str_t *raw, ngx_uint_t text, u_char *buf, ngx_str_t *key,
+    const char **reason)
 {
     u_char      *p, *last;
     ngx_str_t    found;
-    ngx_uint_t   quoted;
+    ngx_uint_t   item;
 
     p = raw->data;
     last = raw->data + raw->len;
 
-    while (p < last && (*p == ' ' || *p == '\t')) {
+    while (!text && p < last && (*p == ' ' || *p == '\t')) {
         p++;
     }
 
-    while (p < last && (last[-1] == ' ' || last[-1] == '\t')) {
+    while (!text && p < last && (last[-1] == ' ' || last[-1] == '\t')) {
         last--;
     }
 
@@ -96,17 +99,20 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
         return NGX_DECLINED;
     }
 
-    quoted = (*p == '"');
+    item = (*p == '"');
 
-    if (quoted) {
-        if (ngx_http_idem_key_unquote(p, last, buf, &found, reason)
-            != NGX_OK)
-        {
+    if (item
+        && ngx_http_idem_key_unquote(p, last, buf, &found, reason) != NGX_OK)
+    {
+        if (!text) {
             return NGX_DECLINED;
         }
 
-    } else {
-        if (format->quoted_required) {
+        item = 0;
+    }
+
+    if (!item) {
+        if (format->quoted_required && !text) {
             *reason = "is not quoted";
             return NGX_DECLINED;
         }
@@ -115,7 +121,7 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
         found.len = last - p;
     }
 
-    if (ngx_http_idem_key_check(format, &found, quoted, reason)
+    if (ngx_http_idem_key_check(format, &found, item || text, reason)
         != NGX_OK)
     {
         return NGX_DECLINED;
@@ -411,18 +417,12 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
         return ngx_http_idem_key_check_uuid(key, 1, reason);
 
     case NGX_HTTP_IDEM_KEY_STRING:
-        if (quoted) {
-
-            /* the grammar of the quoted string has seen to its characters */
-
-            return NGX_OK;
-        }
-
         /* what would make it look like an Item or a List has to be quoted */
 
         for (p = key->data; p < last; p++) {
-            if (*p < 0x21 || *p > 0x7e
-                || *p == '"' || *p == '\\' || *p == ',')
+            if (*p < 0x20 || *p > 0x7e
+                || (!quoted && (*p == ' ' || *p == '"' || *p == '\\'
+                                || *p == ',')))
             {
                 goto invalid;
             }
