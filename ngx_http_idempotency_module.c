@@ -94,6 +94,34 @@ static ngx_http_idem_choices_t  ngx_http_idem_replay_status = {
 };
 
 
+/* in a variable "1" and "0" count as "on" and "off" */
+
+static ngx_conf_enum_t  ngx_http_idem_flag_names[] = {
+    { ngx_string("on"), 1 },
+    { ngx_string("off"), 0 },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_flags = {
+    ngx_http_idem_flag_names, 0, 1,
+    "it is \"on\" or \"off\"", NGX_HTTP_IDEM_UNIT_NONE
+};
+
+
+static ngx_conf_enum_t  ngx_http_idem_stream_names[] = {
+    { ngx_string("tee"), NGX_HTTP_IDEM_STREAM_TEE },
+    { ngx_string("pass"), NGX_HTTP_IDEM_STREAM_PASS },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_streams = {
+    ngx_http_idem_stream_names, 0, 0,
+    "it is one of: tee, pass", NGX_HTTP_IDEM_UNIT_NONE
+};
+
+
 static ngx_http_idem_choices_t  ngx_http_idem_max_waiters = {
     NULL, 0, NGX_MAX_INT_T_VALUE,
     "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE
@@ -278,8 +306,8 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
       ngx_http_idem_conf_stream,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      offsetof(ngx_http_idem_loc_conf_t, stream),
+      &ngx_http_idem_streams },
 
     { ngx_string("idempotency_conflict_status"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
@@ -327,22 +355,22 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
       ngx_http_idem_conf_compress,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      offsetof(ngx_http_idem_loc_conf_t, compress),
+      &ngx_http_idem_flags },
 
     { ngx_string("idempotency_headers"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
-      ngx_conf_set_flag_slot,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, headers),
-      NULL },
+      &ngx_http_idem_flags },
 
     { ngx_string("idempotency_error_body"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_FLAG,
-      ngx_conf_set_flag_slot,
+      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_idem_conf_choice,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_idem_loc_conf_t, error_body),
-      NULL },
+      &ngx_http_idem_flags },
 
     { ngx_string("idempotency_documentation"),
       NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,

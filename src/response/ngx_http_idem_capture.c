@@ -160,7 +160,11 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     stream = ngx_http_idem_is_stream(r, ctx);
 
     if (ngx_http_idem_upgrades(r, ctx)
-        || (stream && ctx->conf->stream == NGX_HTTP_IDEM_STREAM_PASS))
+        || (stream
+            && ngx_http_idem_choice(r, &ctx->conf->stream,
+                                    "idempotency_stream",
+                                    NGX_HTTP_IDEM_STREAM_TEE)
+               == NGX_HTTP_IDEM_STREAM_PASS))
     {
         ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
         return ngx_http_idem_pass_header(r, ctx);
@@ -605,7 +609,9 @@ ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t  value;
 
-    if (ctx->claims.expired && ctx->conf->headers) {
+    if (ctx->claims.expired
+        && ngx_http_idem_flag(r, &ctx->conf->headers, "idempotency_headers"))
+    {
 
         /* only a hint: without memory, the response is sent without it */
 

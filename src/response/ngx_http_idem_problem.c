@@ -118,7 +118,7 @@ ngx_http_idem_refuse(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (!ctx->conf->error_body) {
+    if (!ctx->answer.body) {
         return ctx->answer.status;
     }
 
@@ -161,7 +161,7 @@ ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ngx_http_idem_refuse_start(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT)
         == NGX_OK)
     {
-        if (!ctx->conf->error_body) {
+        if (!ctx->answer.body) {
             status = ctx->answer.status;
 
         } else if (ngx_http_idem_refuse_send(r, ctx) != NGX_DECLINED) {
@@ -194,6 +194,9 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                                           "idempotency_conflict_status",
                                           NGX_HTTP_CONFLICT)
                    : p->http;
+
+    ctx->answer.body = ngx_http_idem_flag(r, &ctx->conf->error_body,
+                                          "idempotency_error_body");
 
     if (p->retryable) {
         ctx->answer.retryable = 1;
@@ -336,7 +339,7 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
     }
 
-    if (ctx->conf->error_body) {
+    if (ctx->answer.body) {
         ngx_str_set(&value, "en");
 
         if (ngx_http_idem_add_header(r, "Content-Language", &value)

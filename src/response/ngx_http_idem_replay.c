@@ -308,7 +308,7 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t  value;
 
-    if (!ctx->conf->headers) {
+    if (!ngx_http_idem_flag(r, &ctx->conf->headers, "idempotency_headers")) {
         return NGX_OK;
     }
 

@@ -187,6 +187,7 @@ typedef struct {
                                                    record: disclose nothing */
     unsigned                   retryable:1;
     unsigned                   refused:1;       /* see "problem"            */
+    unsigned                   body:1;          /* a refusal has its own    */
 } ngx_http_idem_answer_t;
 
 
