@@ -615,6 +615,8 @@ ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* only a hint: without memory, the response is sent without it */
 
+        ngx_http_idem_hide_header(r, "X-Idempotency-Expired");
+
         ngx_str_set(&value, "true");
         (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);
     }

@@ -312,6 +312,10 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
+    ngx_http_idem_hide_header(r, "X-Idempotency-Expired");
+    ngx_http_idem_hide_header(r, "Idempotent-Replayed");
+    ngx_http_idem_hide_header(r, "X-Original-Request-Time");
+
     ngx_str_set(&value, "true");
 
     if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value)
@@ -330,6 +334,36 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)
            ? NGX_OK : NGX_ERROR;
+}
+
+
+/*
+ * Another nginx with this module may be the application, or an application
+ * that knows the same header: a client must not get it twice.
+ */
+
+void
+ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name)
+{
+    size_t            len;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    len = ngx_strlen(name);
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (h[i].key.len == len
+                && ngx_strncasecmp(h[i].key.data, (u_char *) name, len) == 0)
+            {
+                h[i].hash = 0;
+            }
+        }
+    }
 }
 
 

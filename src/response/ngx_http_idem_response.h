@@ -297,6 +297,7 @@ void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *body);
+void ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name);
 ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
