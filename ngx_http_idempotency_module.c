@@ -70,6 +70,22 @@ static ngx_http_idem_choices_t  ngx_http_idem_replay_status = {
 };
 
 
+/* in a variable "1" and "0" count as "on" and "off" */
+
+static ngx_http_idem_choices_t  ngx_http_idem_flags = {
+    "it is \"on\" or \"off\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 1,
+    { { ngx_string("on"), 1 },
+      { ngx_string("off"), 0 } }
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_streams = {
+    "it is one of: tee, pass", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("tee"), NGX_HTTP_IDEM_STREAM_TEE },
+      { ngx_string("pass"), NGX_HTTP_IDEM_STREAM_PASS } }
+};
+
+
 static ngx_http_idem_choices_t  ngx_http_idem_max_waiters = {
     "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE,
     0, NGX_MAX_INT_T_VALUE, { { ngx_null_string, 0 } }
@@ -151,7 +167,8 @@ static ngx_command_t  ngx_http_idem_commands[] = {
                             ngx_http_idem_conf_choice, unknown_outcome,
                             &ngx_http_idem_unknown_outcome),
     ngx_http_idem_directive("idempotency_stream", NGX_CONF_1MORE,
-                            ngx_http_idem_conf_stream, stream, NULL),
+                            ngx_http_idem_conf_stream, stream,
+                            &ngx_http_idem_streams),
     ngx_http_idem_directive("idempotency_conflict_status", NGX_CONF_TAKE1,
                             ngx_http_idem_conf_choice, conflict_status,
                             &ngx_http_idem_conflict_status),
@@ -167,11 +184,14 @@ static ngx_command_t  ngx_http_idem_commands[] = {
     ngx_http_idem_directive("idempotency_keep_header", NGX_CONF_1MORE,
                             ngx_http_idem_conf_names, keep_headers, NULL),
     ngx_http_idem_directive("idempotency_compress", NGX_CONF_TAKE12,
-                            ngx_http_idem_conf_compress, compress, NULL),
-    ngx_http_idem_directive("idempotency_headers", NGX_CONF_FLAG,
-                            ngx_conf_set_flag_slot, headers, NULL),
-    ngx_http_idem_directive("idempotency_error_body", NGX_CONF_FLAG,
-                            ngx_conf_set_flag_slot, error_body, NULL),
+                            ngx_http_idem_conf_compress, compress,
+                            &ngx_http_idem_flags),
+    ngx_http_idem_directive("idempotency_headers", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, headers,
+                            &ngx_http_idem_flags),
+    ngx_http_idem_directive("idempotency_error_body", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, error_body,
+                            &ngx_http_idem_flags),
     ngx_http_idem_directive("idempotency_documentation", NGX_CONF_TAKE1,
                             ngx_http_idem_conf_value, documentation, NULL),
     ngx_http_idem_directive("idempotency_dry_run", NGX_CONF_TAKE1,

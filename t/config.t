@@ -157,10 +157,10 @@ for my $name ('"X TTL"', 'X:TTL', '""') {
             'the name of a header');
 }
 
-for my $flag (qw(headers error_body)) {
+for my $flag (qw(headers error_body compress)) {
     refuses('location', "idempotency_$flag maybe;", 0,
             "invalid value \"maybe\" in \"idempotency_$flag\" directive",
-            'it must be "on" or "off"');
+            'it is "on" or "off"');
 }
 
 for my $flag (qw(required dry_run)) {
@@ -190,9 +190,16 @@ for my $key (qw($http_Idempotency-Key $http_x-request-id)) {
 takes('location', "idempotency on; idempotency_key $_;")
     for '${http_a}-b', '$http_a-$http_b', '$http_x_request_id';
 
+$wrong->('idempotency_compress', [ 'off min=1k', 'on min=x', 'on 1k' ],
+         'it is "min=<size>" behind "on"');
+$wrong->('idempotency_stream', [ 'attach', 'both' ], 'tee, pass');
+$wrong->('idempotency_stream', [ 'tee json', 'pass text/plain' ],
+         'a media type behind "tee"');
+
 # variables that nobody has
 for my $directive (qw(key bypass scope identity ttl lease wait retry_after
-                      max_response documentation))
+                      max_response documentation headers error_body
+                      stream compress))
 {
     my ($said) = try_config('location',
                             "idempotency on; idempotency_$directive \$nobody_has;");

@@ -250,3 +250,61 @@ is(outcome('/off/ok', '{"id":"o","a":2}'), 'run 1 replayed',
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*"json:".* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 5: a JSON string needs no quotes beside its own
+--- config
+    idempotency      $TEST_STORE;
+    idempotency_key  $http_idempotency_key json:id;
+    location /string/ {
+        idempotency_key_format  string min=2 max=8;
+        idempotency_fingerprint  json exclude=id;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /required/ {
+        idempotency_key_format  string quoted=required;
+        idempotency_fingerprint  json exclude=id;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# the same key in a body, in quotes there, and in a header
+
+for (['a b', '"a b"'], [' a ', '" a "'], ['  ', '"  "'], ['a,b', '"a,b"'],
+     ['it\"s', '"it\"s"'], ['a\\\\b', '"a\\\\b"'], ['\"ab', '"\"ab"'],
+     ['\"ab\"', '"ab"'], ['(a)', '(a)'], ['12345678', '12345678'])
+{
+    my ($text, $field) = @$_;
+    my $op = unpack 'H*', $text;
+
+    is(outcome("/string/ok?op=$op", "{\"id\":\"$text\"}"), 'run 1',
+       "a key: $text");
+    is(outcome("/string/ok?op=$op", "{\"id\":\"$text\"}"), 'run 1 replayed',
+       "again: $text");
+    is(outcome("/string/ok?op=$op", '{}', 'Idempotency-Key' => $field),
+       'run 1 replayed', "in a header: $field");
+}
+
+is(outcome('/string/ok?op=item', '{"id":"\"a b\""}'),
+   'IDEMPOTENCY_CONFLICT', 'an Item is the key in it');
+
+for my $text ('a', '123456789', 'a\tb', 'a\u0000b', 'caf\u00e9', 'a\u007f') {
+    is(outcome('/string/ok?op=bad', "{\"id\":\"$text\"}"),
+       'IDEMPOTENCY_KEY_INVALID', "no key: $text");
+}
+
+is(outcome('/required/ok?op=req', '{"id":"a-b"}'), 'run 1',
+   'quotes are required: JSON has them');
+is(outcome('/required/ok?op=req', '{}', 'Idempotency-Key' => '"a-b"'),
+   'run 1 replayed', 'the header, too');
+is(outcome('/required/ok?op=bad', '{}', 'Idempotency-Key' => 'a-b'),
+   'IDEMPOTENCY_KEY_INVALID', 'unless they are missing');
+is(outcome('/required/ok?op=bad', '{"id":17}'), 'IDEMPOTENCY_KEY_INVALID',
+   'a number has none');
+
+is(outcome('/ok?op=bad', '{"id":" a"}'), 'IDEMPOTENCY_KEY_INVALID',
+   'a token has no spaces around it');
+is(app_count('bad'), 0, 'none of them ran');

@@ -241,3 +241,122 @@ app_release('two');
 
 is($two->read_response->body, "run 1\n", 'the holder in two');
 is($two[0]->read_response->body, "run 1\n", 'its waiter');
+
+
+
+=== TEST 4: nginx behind nginx
+--- http_config
+    server {
+        listen            127.0.0.1:$TEST_NGINX_PORT_2;
+        idempotency_wait  500ms;
+        idempotency_ttl   1h;
+        location / {
+            idempotency  $TEST_STORE;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /short/ {
+            idempotency                $TEST_STORE;
+            idempotency_ttl            300ms;
+            idempotency_expired_grace  1h;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    add_header        X-Idem $idempotency_status always;
+    proxy_set_header  Host $host;
+    idempotency       $TEST_STORE;
+    idempotency_wait  500ms;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /moved/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_PORT_2/;
+    }
+    location /apart/ {
+        idempotency_scope  "edge $host";
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /plain/ {
+        idempotency_scope    "edge $host";
+        idempotency_headers  off;
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /short/ {
+        idempotency_scope          "edge $host";
+        idempotency_ttl            300ms;
+        idempotency_expired_grace  1h;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /without/ {
+        proxy_set_header  Host $host;
+        proxy_set_header  Idempotency-Key "";
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my @inner = (port => $ENV{TEST_NGINX_PORT_2});
+
+my $values = sub {
+    my ($r, $name) = @_;
+
+    return join '|', $r->header_lines =~ /^\Q$name\E: (.*?)\r?$/mg;
+};
+
+# one record for both: nothing runs, and nothing is left
+
+my %key = ('Idempotency-Key' => new_key());
+
+for (1 .. 2) {
+    my $r = http_post('/ok?op=one', 'x', \%key);
+    is($r->status, 503, 'each waits for the other');
+    is($r->error_code, 'LOCK_TIMEOUT', 'in vain');
+    is($r->header('X-Idem'), 'RELEASED', 'no record is left');
+
+    $r = http_post('/moved/ok?op=one', 'x', { 'Idempotency-Key' => new_key() });
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'another URI');
+    is($r->header('X-Idem'), 'RELEASED', 'no record is left');
+}
+
+is(app_count('one'), 0, 'the application was not asked');
+
+# as the documents say
+
+for my $how (qw(apart without)) {
+    %key = ('Idempotency-Key' => new_key());
+
+    my @r = map { http_post("/$how/ok?op=$how", 'x', \%key) } 1 .. 3;
+
+    is($_->body, "run 1\n", "$how: one execution") for @r;
+    is($values->($r[0], 'Idempotent-Replayed'), '', "$how: ran");
+    is($values->($r[1], 'Idempotent-Replayed'), 'true', "$how: replayed");
+}
+
+# what the second one knows, the first one learns; and says so once
+
+for my $how (qw(apart plain)) {
+    %key = ('Idempotency-Key' => new_key());
+
+    is(http_post("/$how/ok?op=in$how", 'x', \%key, @inner)->body, "run 1\n",
+       "$how: ran behind");
+
+    my @r = map { http_post("/$how/ok?op=in$how", 'x', \%key) } 1 .. 3;
+
+    is(join(' ', map { $_->header('X-Idem') } @r),
+       'EXECUTED REPLAYED REPLAYED', "$how: learnt");
+
+    for my $r (@r) {
+        is($r->body, "run 1\n", "$how: the same response");
+        is($values->($r, 'Idempotent-Replayed'), 'true', "$how: once");
+        like($values->($r, 'X-Original-Request-Time'),
+             qr/^\d{4}-\d\d-\d\dT[0-9:]+Z$/, "$how: one time");
+    }
+}
+
+%key = ('Idempotency-Key' => new_key());
+my @r = map { http_post('/short/ok?op=short', 'x', \%key) } 1;
+sleep 0.6;
+push @r, map { http_post('/short/ok?op=short', 'x', \%key) } 1 .. 2;
+
+is(join(' ', map { $_->header('X-Idem') } @r), 'EXECUTED EXECUTED REPLAYED',
+   'expired in both');
+is($values->($r[1], 'X-Idempotency-Expired'), 'true', 'said once');
+is($values->($r[2], 'X-Idempotency-Expired'), '', 'a replay is none');

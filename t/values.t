@@ -492,3 +492,173 @@ for ([ undef, 503 ], [ 'fail', 503 ], [ 'pass', 200 ], [ 'maybe', 503 ]) {
     is($r->status, $status, 'idempotency_on_store_error ' . ($value // 'empty'));
     is($r->header('X-Idem'), $status == 200 ? 'UNPROTECTED' : 'UNAVAILABLE', 'and its status');
 }
+
+
+
+=== TEST 14: responses that a variable shapes
+--- config
+    add_header              X-Record $idempotency_record always;
+    idempotency             $TEST_STORE;
+    idempotency_headers     $http_x_headers;
+    idempotency_error_body  $http_x_body;
+    idempotency_stream      $http_x_stream application/x-ndjson;
+    idempotency_compress    $http_x_compress min=$http_x_min;
+    idempotency_ttl         500ms;
+    idempotency_ttl_header  X-TTL max=$http_x_max;
+    error_page              409 = @conflict;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /grace/ {
+        idempotency_expired_grace  1h;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /admin/ {
+        idempotency_admin read;
+    }
+    location @conflict {
+        return  409 "mine\n";
+    }
+--- provokes: its default is used
+--- client
+my $of = sub {
+    my ($name, $value) = @_;
+
+    return ([ 'X-TTL' => 60000, 'X-Max' => '1h',
+              defined $value ? ($name => $value) : () ],
+            "$name: " . ($value // 'empty'));
+};
+
+my $post = sub {
+    my ($uri, $body, $key, @more) = @_;
+
+    return http_post($uri, $body, [ 'Idempotency-Key' => $key, @more ]);
+};
+
+# what is not there, and what is none of them, is the default
+
+for ([ undef, 1 ], [ on => 1 ], [ 1 => 1 ], [ ON => 1 ], [ maybe => 1 ],
+     [ off => 0 ], [ 0 => 0 ], [ Off => 0 ])
+{
+    my ($value, $on) = @$_;
+    my $key = new_key();
+
+    my ($more, $name) = $of->('X-Headers', $value);
+    my @r = map { $post->('/ok', 'x', $key, @$more) } 1 .. 2;
+
+    is($r[1]->body, $r[0]->body, "$name: a replay");
+    is($r[1]->header('Idempotent-Replayed'), $on ? 'true' : undef,
+       "$name: says so");
+    is($r[1]->header('X-Original-Request-Time') ? 1 : 0, $on, "$name: when");
+
+    ($more, $name) = $of->('X-Body', $value);
+    $post->('/ok', 'x', $key = new_key(), @$more);
+    my $r = $post->('/ok', 'y', $key, @$more);
+
+    is($r->status, 409, "$name: refused");
+    is($r->error_code, $on ? 'IDEMPOTENCY_CONFLICT' : '', "$name: code");
+    is($r->header('Content-Language'), $on ? 'en' : undef, "$name: language");
+    is($r->body, "mine\n", "$name: its error_page") if !$on;
+}
+
+error_log_like(qr/"idempotency_headers" evaluates to "maybe", it is "on" or "off"; its default/,
+               'what is neither is told');
+
+for ([ undef, 200 ], [ tee => 200 ], [ pass => 507 ], [ both => 200 ]) {
+    my ($value, $status) = @$_;
+    my ($more, $name) = $of->('X-Stream', $value);
+    my $key = new_key();
+
+    is($post->('/sse', 'x', $key, @$more)->status, 200, "$name: ran");
+    is($post->('/sse', 'x', $key, @$more)->status, $status, "$name: a retry");
+}
+
+my ($more) = $of->('X-Any', undef);
+my $store = http_get('/admin/')->json->{stores}[0];
+
+for ([ undef, undef, 0 ], [ on => undef, 1 ], [ off => undef, 0 ],
+     [ on => '8k', 0 ], [ on => '1k', 1 ], [ on => 'much', 1 ])
+{
+    my ($value, $min, $small) = @$_;
+    my $name = join ' min=', $value // 'empty', $min // 'empty';
+
+    my $r = $post->('/size?n=4000', 'x', new_key(), @$more,
+                    $value ? ('X-Compress' => $value) : (),
+                    $min ? ('X-Min' => $min) : ());
+    my $id = $r->header('X-Record');
+    my $size = http_get("/admin/records/$store/$id")->json->{size};
+
+    is($size < 4000 ? 1 : 0, $small, "idempotency_compress $name");
+}
+
+# without a limit the client sets nothing, and the TTL is 500 ms
+
+for ([ undef, 2 ], [ 0 => 2 ], [ ever => 2 ], [ '1ms' => 2 ], [ '1h' => 1 ]) {
+    my ($max, $runs) = @$_;
+    my $name = 'max=' . ($max // 'empty');
+    my $op = "max" . ($max // '');
+    my $key = new_key();
+    my @ttl = ('X-TTL' => 60_000, defined $max ? ('X-Max' => $max) : ());
+
+    $post->("/ok?op=$op", 'x', $key, @ttl);
+    sleep 0.8;
+    is($post->("/ok?op=$op", 'x', $key, @ttl)->body, "run $runs\n", $name);
+}
+
+# the header of an execution
+
+for ([ undef, 'true' ], [ off => undef ]) {
+    my ($value, $expired) = @$_;
+    my @value = $value ? ('X-Headers' => $value) : ();
+    my $key = new_key();
+
+    $post->('/grace/ok', 'x', $key, @value);
+    sleep 0.8;
+    is($post->('/grace/ok', 'x', $key, @value)
+           ->header('X-Idempotency-Expired'), $expired,
+       'expired, headers ' . ($value // 'empty'));
+}
+
+
+
+=== TEST 15: rules of derived keys that a variable shapes
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  "";
+    idempotency_dedupe    body window=1m when=$http_x_when
+                          action=$http_x_action;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- provokes: its default is used
+--- client
+my $n = 0;
+
+for my $when (undef, qw(missing always ever)) {
+    for my $action (undef, qw(replay reject drop)) {
+        my $name = join ' ', $when // 'empty', $action // 'empty';
+        my @how = (($when ? ('X-When' => $when) : ()),
+                   ($action ? ('X-Action' => $action) : ()));
+        my $op = 'd' . $n++;
+
+        my $again = sub {
+            my $r = http_post("/ok?op=$op", 'x', [ @how, @_ ]);
+
+            return $r->error_code eq 'DUPLICATE_REQUEST' ? 'rejected'
+                   : $r->header('Idempotent-Replayed') ? 'replayed'
+                   : 'ran';
+        };
+
+        my $folded = ($action // '') eq 'reject' ? 'rejected' : 'replayed';
+        my $keyed = ($when // '') eq 'always' ? $folded : 'ran';
+
+        is($again->(), 'ran', "$name: ran");
+        is($again->(), $folded, "$name: without a key");
+        is($again->('Idempotency-Key' => new_key()), $keyed,
+           "$name: with a key");
+    }
+}
+
+error_log_like(qr/"idempotency_dedupe" evaluates to "ever", it is "missing" or "always"/,
+               'told');

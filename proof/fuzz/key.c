@@ -45,7 +45,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     raw.len = in.len;
     reason = NULL;
 
-    if (ngx_http_idem_key_parse(&format, &raw, buf, &key, &reason)
+    /* a field, or a JSON string; quoted, both are the same key */
+
+    if (ngx_http_idem_key_parse(&format, &raw, (how >> 5) & 1, buf, &key,
+                                &reason)
         != NGX_OK)
     {
         fuzz_check(reason != NULL);
@@ -78,7 +81,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     raw.data = again;
     raw.len = n;
 
-    fuzz_check(ngx_http_idem_key_parse(&format, &raw, buf2, &key2,
+    fuzz_check(ngx_http_idem_key_parse(&format, &raw, 0, buf2, &key2,
                                        &reason)
                == NGX_OK);
     fuzz_check(key2.len == key.len

@@ -413,7 +413,7 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, ngx_str_t *args, u_char *id,
             return NGX_ERROR;
         }
 
-        if (ngx_http_idem_key_parse(&any, &fields[1], buf, &key, &reason)
+        if (ngx_http_idem_key_parse(&any, &fields[1], 0, buf, &key, &reason)
             == NGX_OK)
         {
             fields[1] = key;

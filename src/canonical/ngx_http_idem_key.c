@@ -11,9 +11,11 @@
  * and the format of the location.  It strips white space, takes the quotes
  * off where the value is an RFC 8941 Item, and then looks at the characters
  * and the length, the same way for both forms: so a bare and a quoted key of
- * the same characters come out as the same bytes.  It calls nothing outside
- * of this file but for the value of a digit, allocates nothing, and never
- * reads behind the value, which need not end with a NUL.
+ * the same characters come out as the same bytes.  A JSON string has an end
+ * of its own: it is the key as it is, unless it is an Item as a whole.  The
+ * parser calls nothing outside of this file but for the value of a digit,
+ * allocates nothing, and never reads behind the value, which need not end
+ * with a NUL.
  *
  * The numbers in the comments are sections of RFC 8941.
  */
@@ -74,7 +76,8 @@ ngx_http_idem_key_is_alpha(u_char c)
 
 ngx_int_t
 ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
-    const ngx_str_t *raw, u_char *buf, ngx_str_t *key, const char **reason)
+    const ngx_str_t *raw, ngx_uint_t text, u_char *buf, ngx_str_t *key,
+    const char **reason)
 {
     u_char      *p, *last;
     ngx_str_t    found;
@@ -83,11 +86,11 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
     p = raw->data;
     last = raw->data + raw->len;
 
-    while (p < last && (*p == ' ' || *p == '\t')) {
+    while (!text && p < last && (*p == ' ' || *p == '\t')) {
         p++;
     }
 
-    while (p < last && (last[-1] == ' ' || last[-1] == '\t')) {
+    while (!text && p < last && (last[-1] == ' ' || last[-1] == '\t')) {
         last--;
     }
 
@@ -97,11 +100,20 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
     quoted = (found.len && *p == '"');
 
     *reason = quoted ? ngx_http_idem_key_unquote(p, last, buf, &found)
-              : (found.len && format->quoted_required) ? "is not quoted"
-              : NULL;
+              : (found.len && format->quoted_required && !text)
+              ? "is not quoted" : NULL;
+
+    if (*reason && text) {
+
+        /* no Item, so the quotes are part of the key */
+
+        found.data = p;
+        found.len = last - p;
+        *reason = NULL;
+    }
 
     if (*reason == NULL) {
-        *reason = ngx_http_idem_key_check(format, &found, quoted);
+        *reason = ngx_http_idem_key_check(format, &found, quoted || text);
     }
 
     if (*reason) {
@@ -395,18 +407,12 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
         return ngx_http_idem_key_check_uuid(key, 1);
 
     case NGX_HTTP_IDEM_KEY_STRING:
-        if (quoted) {
-
-            /* the grammar of the quoted string has seen to its characters */
-
-            return NULL;
-        }
-
         /* what would make it look like an Item or a List has to be quoted */
 
         for (p = key->data; p < last; p++) {
-            if (*p < 0x21 || *p > 0x7e
-                || *p == '"' || *p == '\\' || *p == ',')
+            if (*p < 0x20 || *p > 0x7e
+                || (!quoted && (*p == ' ' || *p == '"' || *p == '\\'
+                                || *p == ',')))
             {
                 return "contains a character that is not allowed";
             }

@@ -43,15 +43,17 @@ typedef struct {
 
 
 /*
- * Parses "raw", a field value with the surrounding white space still on it.
- * On NGX_OK "key" is the key without quotes and escapes; it points into
- * "raw", or into "buf" (raw->len bytes of the caller's) where an escape had
- * to be taken out.  On NGX_DECLINED "reason" is a short English phrase that
- * completes "the key ...", fit for the client; it never quotes the key.
+ * Parses "raw", a field value with the surrounding white space still on it;
+ * or, with "text", a JSON string, which needs no further quotes.  On NGX_OK
+ * "key" is the key without quotes and escapes; it points into "raw", or into
+ * "buf" (raw->len bytes of the caller's) where an escape had to be taken out.
+ * On NGX_DECLINED "reason" is a short English phrase that completes "the key
+ * ...", fit for the client; it never quotes the key.
  */
 
 ngx_int_t ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
-    const ngx_str_t *raw, u_char *buf, ngx_str_t *key, const char **reason);
+    const ngx_str_t *raw, ngx_uint_t text, u_char *buf, ngx_str_t *key,
+    const char **reason);
 
 
 #endif /* _NGX_HTTP_IDEM_KEY_H_INCLUDED_ */

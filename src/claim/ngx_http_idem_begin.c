@@ -221,7 +221,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->claims.blocked = NULL;
 
     if (cover
-        && !(cover->dedupe->reject && ctx->claims.replayed
+        && !(cover->reject && ctx->claims.replayed
              && ngx_http_idem_begin_before(ctx->claims.replayed, cover)))
     {
         return ngx_http_idem_found(r, cover);
@@ -229,7 +229,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->claims.replayed) {
 
-        if (!ctx->claims.replayed->dedupe->reject) {
+        if (!ctx->claims.replayed->reject) {
             ngx_http_idem_adopt(ctx, &ctx->claims.replayed->op.found);
         }
 
@@ -367,7 +367,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
-    if (cover->derived && cover->dedupe->reject
+    if (cover->reject
         && found->state != NGX_HTTP_IDEM_UNUSABLE)
     {
         /* whether the first request is done or still runs */
@@ -413,7 +413,7 @@ ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover)
     for (i = 0; i < claims->ncovers; i++) {
         other = &claims->covers[i];
 
-        if (other->derived && !other->dedupe->reject
+        if (other->derived && !other->reject
             && ngx_http_idem_begin_before(other, cover))
         {
             return 1;

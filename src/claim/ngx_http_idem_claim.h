@@ -61,6 +61,7 @@ typedef struct {
                                                    then, by this worker's
                                                    clock                    */
     unsigned                derived:1;
+    unsigned                reject:1;           /* duplicates: no replay    */
     unsigned                asked:1;            /* 0: begin is to be sent   */
     unsigned                taken:1;            /* this request holds the
                                                    lock                     */

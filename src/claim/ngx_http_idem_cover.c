@@ -97,7 +97,10 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     for (i = 0; i < n; i++) {
 
-        if (ctx->key.len && !dedupe[i].always) {
+        if (ctx->key.len
+            && !ngx_http_idem_flag(r, &dedupe[i].always,
+                                   "idempotency_dedupe"))
+        {
             continue;
         }
 
@@ -195,6 +198,8 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
     cover->claim.scheme = NGX_HTTP_IDEM_SCHEME_DERIVED;
     cover->derived = 1;
     cover->dedupe = dedupe;
+    cover->reject = ngx_http_idem_flag(r, &dedupe->reject,
+                                       "idempotency_dedupe");
 
     return NGX_OK;
 }

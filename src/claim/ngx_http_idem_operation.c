@@ -74,7 +74,7 @@ ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                  n;
     ngx_uint_t                 count;
-    ngx_msec_t                 ttl;
+    ngx_msec_t                 ttl, max;
     ngx_table_elt_t           *h;
     ngx_http_idem_loc_conf_t  *conf;
 
@@ -96,6 +96,9 @@ ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ttl;
     }
 
+    max = ngx_http_idem_time(r, &conf->ttl_header_max,
+                             "idempotency_ttl_header");
+
     n = ngx_atoi(h->value.data, h->value.len);
 
     if (n == NGX_ERROR) {
@@ -108,14 +111,14 @@ ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             }
         }
 
-        return h->value.len ? conf->ttl_header_max : ttl;
+        n = h->value.len ? NGX_MAX_INT_T_VALUE : 0;
     }
 
-    if (n == 0) {
+    if (n == 0 || max == 0) {
         return ttl;
     }
 
-    return ngx_min((ngx_msec_t) n, conf->ttl_header_max);
+    return ngx_min((ngx_msec_t) n, max);
 }
 
 

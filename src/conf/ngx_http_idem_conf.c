@@ -107,9 +107,9 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->conflict_detail = NGX_CONF_UNSET_UINT;
     conf->expired_grace.value = NGX_CONF_UNSET_UINT;
     conf->replay_json = NGX_CONF_UNSET_PTR;
-    conf->compress = NGX_CONF_UNSET;
+    conf->compress.value = NGX_CONF_UNSET_UINT;
     conf->ttl.value = NGX_CONF_UNSET_UINT;
-    conf->ttl_header_max = NGX_CONF_UNSET_MSEC;
+    conf->ttl_header_max.value = NGX_CONF_UNSET_UINT;
     conf->lease.value = NGX_CONF_UNSET_UINT;
     conf->wait.value = NGX_CONF_UNSET_UINT;
     conf->max_waiters.value = NGX_CONF_UNSET_UINT;
@@ -119,13 +119,13 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->keep_json = NGX_CONF_UNSET_PTR;
     conf->on_store_error.value = NGX_CONF_UNSET_UINT;
     conf->unknown_outcome.value = NGX_CONF_UNSET_UINT;
-    conf->stream = NGX_CONF_UNSET_UINT;
+    conf->stream.value = NGX_CONF_UNSET_UINT;
     conf->conflict_status.value = NGX_CONF_UNSET_UINT;
     conf->replay_status.value = NGX_CONF_UNSET_UINT;
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->keep_headers = NGX_CONF_UNSET_PTR;
-    conf->headers = NGX_CONF_UNSET;
-    conf->error_body = NGX_CONF_UNSET;
+    conf->headers.value = NGX_CONF_UNSET_UINT;
+    conf->error_body.value = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET_PTR;
     conf->log = NGX_CONF_UNSET_PTR;
     conf->tenant = NGX_CONF_UNSET_PTR;
@@ -203,20 +203,22 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idem_merge_choice(&conf->expired_grace, &prev->expired_grace, 0);
     ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
 
-    if (conf->compress == NGX_CONF_UNSET) {
+    if (ngx_http_idem_is_unset(&conf->compress)) {
         conf->compress_min = prev->compress_min;
     }
 
-    ngx_conf_merge_value(conf->compress, prev->compress, 0);
+    ngx_http_idem_merge_choice(&conf->compress, &prev->compress, 0);
     ngx_conf_merge_ptr_value(conf->dedupe, prev->dedupe, NULL);
     ngx_conf_merge_value(conf->activity, prev->activity, 0);
 
     ngx_http_idem_merge_choice(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
 
-    if (conf->ttl_header_max == NGX_CONF_UNSET_MSEC) {
+    if (ngx_http_idem_is_unset(&conf->ttl_header_max)) {
         conf->ttl_header = prev->ttl_header;
-        conf->ttl_header_max = prev->ttl_header_max;
     }
+
+    ngx_http_idem_merge_choice(&conf->ttl_header_max, &prev->ttl_header_max,
+                               0);
 
     ngx_http_idem_merge_choice(&conf->lease, &prev->lease,
                                NGX_HTTP_IDEM_LEASE);
@@ -239,12 +241,12 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idem_merge_choice(&conf->on_store_error, &prev->on_store_error,
                                NGX_HTTP_IDEM_ON_ERROR_FAIL);
 
-    if (conf->stream == NGX_CONF_UNSET_UINT) {
+    if (ngx_http_idem_is_unset(&conf->stream)) {
         conf->stream_types = prev->stream_types;
     }
 
-    ngx_conf_merge_uint_value(conf->stream, prev->stream,
-                              NGX_HTTP_IDEM_STREAM_TEE);
+    ngx_http_idem_merge_choice(&conf->stream, &prev->stream,
+                               NGX_HTTP_IDEM_STREAM_TEE);
     ngx_http_idem_merge_choice(&conf->unknown_outcome, &prev->unknown_outcome,
                                NGX_HTTP_IDEM_UNKNOWN_LEASE);
     ngx_http_idem_merge_choice(&conf->conflict_status, &prev->conflict_status,
@@ -252,8 +254,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idem_merge_choice(&conf->replay_status, &prev->replay_status, 0);
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
     ngx_conf_merge_ptr_value(conf->keep_headers, prev->keep_headers, NULL);
-    ngx_conf_merge_value(conf->headers, prev->headers, 1);
-    ngx_conf_merge_value(conf->error_body, prev->error_body, 1);
+    ngx_http_idem_merge_choice(&conf->headers, &prev->headers, 1);
+    ngx_http_idem_merge_choice(&conf->error_body, &prev->error_body, 1);
     ngx_conf_merge_ptr_value(conf->dry_run, prev->dry_run, NULL);
     ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
     ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
@@ -349,7 +351,7 @@ static void
 ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
     ngx_http_idem_choice_t *prev, ngx_uint_t value)
 {
-    if (conf->value == NGX_CONF_UNSET_UINT && conf->complex == NULL) {
+    if (ngx_http_idem_is_unset(conf)) {
         *conf = *prev;
     }
 

@@ -112,11 +112,10 @@ typedef struct {
     ngx_http_idem_choice_t    linger;            /* after the response      */
     ngx_array_t              *strip;             /* ngx_str_t: URL
                                                     arguments to ignore     */
-    unsigned                  url:1;             /* the members are URLs    */
-    unsigned                  reject:1;          /* reject instead of
-                                                    replay                  */
-    unsigned                  always:1;          /* for requests with a
+    ngx_http_idem_choice_t    always;            /* for requests with a
                                                     key, too                */
+    ngx_http_idem_choice_t    reject;            /* instead of a replay     */
+    unsigned                  url:1;             /* the members are URLs    */
 } ngx_http_idem_dedupe_t;
 
 
@@ -275,7 +274,7 @@ typedef struct {
 
     ngx_http_idem_choice_t        ttl;
     ngx_str_t                     ttl_header;            /* '_' for '-'     */
-    ngx_msec_t                    ttl_header_max;
+    ngx_http_idem_choice_t        ttl_header_max;        /* 0: no header    */
     ngx_http_idem_choice_t        expired_grace;
     ngx_http_idem_choice_t        lease;
     ngx_http_idem_choice_t        wait;
@@ -289,7 +288,7 @@ typedef struct {
                                                             pointers        */
     ngx_http_idem_choice_t        on_store_error;
     ngx_http_idem_choice_t        unknown_outcome;
-    ngx_uint_t                    stream;
+    ngx_http_idem_choice_t        stream;
     /* ngx_str_t: streams besides SSE */
     ngx_array_t                  *stream_types;
     ngx_http_idem_choice_t        conflict_status;
@@ -300,10 +299,10 @@ typedef struct {
     ngx_array_t                  *hide_headers;          /* ngx_str_t       */
     ngx_array_t                  *keep_headers;          /* ngx_str_t; NULL:
                                                             all             */
-    ngx_flag_t                    compress;
-    size_t                        compress_min;
-    ngx_flag_t                    headers;
-    ngx_flag_t                    error_body;
+    ngx_http_idem_choice_t        compress;
+    ngx_http_idem_choice_t        compress_min;
+    ngx_http_idem_choice_t        headers;
+    ngx_http_idem_choice_t        error_body;
     ngx_http_idem_value_t        *dry_run;               /* NULL: off       */
     ngx_http_idem_value_t        *documentation;
     ngx_http_idem_log_t          *log;
@@ -366,7 +365,7 @@ char *ngx_http_idem_conf_parts(ngx_conf_t *cf, ngx_array_t **names,
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *pointer);
 ngx_int_t ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_http_idem_choice_t *c);
+    ngx_http_idem_choices_t *choices, ngx_http_idem_choice_t *c);
 ngx_uint_t ngx_http_idem_has_labels(ngx_http_idem_loc_conf_t *conf);
 char *ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv);
@@ -447,12 +446,18 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
     ((c)->complex ? ngx_http_idem_choice_eval(r, c, directive, failed)        \
                   : (c)->value)
 
-/* a time or a size: its default if it can't be evaluated */
+/* a time, a size or a flag: its default if it can't be evaluated */
 
 #define ngx_http_idem_time(r, t, directive)                                   \
     ngx_http_idem_choice(r, t, directive, (t)->value)
 
 #define ngx_http_idem_size  ngx_http_idem_time
+#define ngx_http_idem_flag  ngx_http_idem_time
+
+/* a directive that was not given on this level */
+
+#define ngx_http_idem_is_unset(c)                                             \
+    ((c)->value == NGX_CONF_UNSET_UINT && (c)->complex == NULL)
 
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \

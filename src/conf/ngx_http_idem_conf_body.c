@@ -291,45 +291,33 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ssize_t     n;
+    char       *rv;
     ngx_str_t  *value, s;
 
-    if (ilcf->compress != NGX_CONF_UNSET) {
-        return "is duplicate";
+    rv = ngx_http_idem_conf_choice(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
     }
 
-    value = cf->args->elts;
-
-    ilcf->compress_min = NGX_HTTP_IDEM_COMPRESS_MIN;
-
-    if (ngx_http_idem_conf_is(&value[1], "off")
-        && cf->args->nelts == 2)
-    {
-        ilcf->compress = 0;
-        return NGX_CONF_OK;
-    }
-
-    if (!ngx_http_idem_conf_is(&value[1], "on")) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"off\", or \"on\" with an optional "
-                             "\"min=<size>\"");
-    }
-
-    ilcf->compress = 1;
+    ilcf->compress_min.value = NGX_HTTP_IDEM_COMPRESS_MIN;
 
     if (cf->args->nelts == 2) {
         return NGX_CONF_OK;
     }
 
-    n = ngx_http_idem_conf_option(&value[2], "min=", &s)
-        ? ngx_parse_size(&s) : NGX_ERROR;
+    value = cf->args->elts;
 
-    if (n == NGX_ERROR) {
+    if (ilcf->compress.value == 0
+        || !ngx_http_idem_conf_option(&value[2], "min=", &s)
+        || ngx_http_idem_conf_choose(cf, &s, &ngx_http_idem_sizes,
+                                     &ilcf->compress_min)
+           != NGX_OK)
+    {
         return ngx_http_idem_conf_invalid(cf, &value[2],
-                             "it is \"min=<size>\", as min=1k");
+                             "it is \"min=<size>\" behind \"on\", as "
+                             "min=1k");
     }
-
-    ilcf->compress_min = (size_t) n;
 
     return NGX_CONF_OK;
 }

@@ -25,8 +25,23 @@ static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list);
-static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
-    ngx_str_t *value, const char *name, ngx_http_idem_choice_t *t);
+static char *ngx_http_idem_conf_dedupe_choice(ngx_conf_t *cf,
+    ngx_str_t *value, const char *name, ngx_http_idem_choices_t *choices,
+    ngx_http_idem_choice_t *c);
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_when = {
+    "it is \"missing\" or \"always\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("missing"), 0 },
+      { ngx_string("always"), 1 } }
+};
+
+
+static ngx_http_idem_choices_t  ngx_http_idem_action = {
+    "it is \"replay\" or \"reject\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("replay"), 0 },
+      { ngx_string("reject"), 1 } }
+};
 
 
 /* idempotency_dedupe body | json:<member>,... window=<time> [when=...] */
@@ -142,30 +157,31 @@ ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
 {
     ngx_str_t  list;
 
-    if (ngx_http_idem_conf_is(value, "when=missing")) {
-        dedupe->always = 0;
-
-    } else if (ngx_http_idem_conf_is(value, "when=always")) {
-        dedupe->always = 1;
-
-    } else if (ngx_http_idem_conf_is(value, "action=replay")) {
-        dedupe->reject = 0;
-
-    } else if (ngx_http_idem_conf_is(value, "action=reject")) {
-        dedupe->reject = 1;
-
-    } else if (ngx_http_idem_conf_is(value, "normalize=url")) {
+    if (ngx_http_idem_conf_is(value, "normalize=url")) {
         dedupe->url = 1;
+        return NGX_CONF_OK;
+    }
 
-    } else if (ngx_http_idem_conf_option(value, "strip=", &list)) {
+    if (ngx_http_idem_conf_option(value, "strip=", &list)) {
         return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &list);
+    }
 
-    } else if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
-                                              &dedupe->window)
-               != NGX_CONF_OK
-               && ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
-                                                 &dedupe->linger)
-                  != NGX_CONF_OK)
+    if (ngx_http_idem_conf_dedupe_choice(cf, value, "window=",
+                                         &ngx_http_idem_positive_times,
+                                         &dedupe->window)
+        != NGX_CONF_OK
+        && ngx_http_idem_conf_dedupe_choice(cf, value, "linger=",
+                                            &ngx_http_idem_positive_times,
+                                            &dedupe->linger)
+           != NGX_CONF_OK
+        && ngx_http_idem_conf_dedupe_choice(cf, value, "when=",
+                                            &ngx_http_idem_when,
+                                            &dedupe->always)
+           != NGX_CONF_OK
+        && ngx_http_idem_conf_dedupe_choice(cf, value, "action=",
+                                            &ngx_http_idem_action,
+                                            &dedupe->reject)
+           != NGX_CONF_OK)
     {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"window=<time>\" or \"linger=<time>\" "
@@ -213,11 +229,12 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
 }
 
 
-/* NGX_CONF_ERROR without a message if "value" is not such a time */
+/* NGX_CONF_ERROR without a message if "value" is none of the choices */
 
 static char *
-ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
-    const char *name, ngx_http_idem_choice_t *t)
+ngx_http_idem_conf_dedupe_choice(ngx_conf_t *cf, ngx_str_t *value,
+    const char *name, ngx_http_idem_choices_t *choices,
+    ngx_http_idem_choice_t *c)
 {
     ngx_str_t  s;
 
@@ -225,10 +242,8 @@ ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
         return NGX_CONF_ERROR;
     }
 
-    t->choices = &ngx_http_idem_positive_times;
-
-    return ngx_http_idem_conf_choose(cf, &s, t) == NGX_OK ? NGX_CONF_OK
-                                                          : NGX_CONF_ERROR;
+    return ngx_http_idem_conf_choose(cf, &s, choices, c) == NGX_OK
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

@@ -203,15 +203,13 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     c = (ngx_http_idem_choice_t *) (p + cmd->offset);
 
-    if (c->value != NGX_CONF_UNSET_UINT || c->complex) {
+    if (!ngx_http_idem_is_unset(c)) {
         return "is duplicate";
     }
 
-    c->choices = cmd->post;
-
     value = cf->args->elts;
 
-    switch (ngx_http_idem_conf_choose(cf, &value[1], c)) {
+    switch (ngx_http_idem_conf_choose(cf, &value[1], cmd->post, c)) {
 
     case NGX_OK:
         break;
@@ -239,9 +237,11 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 ngx_int_t
 ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_http_idem_choice_t *c)
+    ngx_http_idem_choices_t *choices, ngx_http_idem_choice_t *c)
 {
     ngx_int_t  n;
+
+    c->choices = choices;
 
     if (ngx_http_script_variables_count(value)) {
         c->complex = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
@@ -304,11 +304,10 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_int_t    n;
     ngx_str_t   *value, s;
     ngx_uint_t   i;
 
-    if (ilcf->ttl_header_max != NGX_CONF_UNSET_MSEC) {
+    if (!ngx_http_idem_is_unset(&ilcf->ttl_header_max)) {
         return "is duplicate";
     }
 
@@ -317,7 +316,7 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (cf->args->nelts == 2) {
 
         if (ngx_http_idem_conf_is(&value[1], "off")) {
-            ilcf->ttl_header_max = 0;
+            ilcf->ttl_header_max.value = 0;
             return NGX_CONF_OK;
         }
 
@@ -331,15 +330,15 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is the name of a header");
     }
 
-    n = ngx_http_idem_conf_option(&value[2], "max=", &s)
-        ? ngx_parse_time(&s, 0) : NGX_ERROR;
-
-    if (n == NGX_ERROR || n == 0) {
+    if (!ngx_http_idem_conf_option(&value[2], "max=", &s)
+        || ngx_http_idem_conf_choose(cf, &s, &ngx_http_idem_positive_times,
+                                     &ilcf->ttl_header_max)
+           != NGX_OK)
+    {
         return ngx_http_idem_conf_invalid(cf, &value[2],
                              "it is \"max=<time>\", as max=7d");
     }
 
-    ilcf->ttl_header_max = (ngx_msec_t) n;
     ilcf->ttl_header = value[1];
 
     for (i = 0; i < value[1].len; i++) {
@@ -358,34 +357,27 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
+    char        *rv;
     ngx_str_t   *value;
     ngx_uint_t   i;
 
-    if (ilcf->stream != NGX_CONF_UNSET_UINT) {
-        return "is duplicate";
+    rv = ngx_http_idem_conf_choice(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
     }
 
     value = cf->args->elts;
 
-    if (cf->args->nelts == 2 && ngx_http_idem_conf_is(&value[1], "pass")) {
-        ilcf->stream = NGX_HTTP_IDEM_STREAM_PASS;
-        return NGX_CONF_OK;
-    }
-
-    if (!ngx_http_idem_conf_is(&value[1], "tee")) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                                          "it is one of: tee, pass");
-    }
-
-    ilcf->stream = NGX_HTTP_IDEM_STREAM_TEE;
-
     for (i = 2; i < cf->args->nelts; i++) {
 
-        if (ngx_strlchr(value[i].data, value[i].data + value[i].len, '/')
-            == NULL)
+        if (ilcf->stream.value == NGX_HTTP_IDEM_STREAM_PASS
+            || ngx_strlchr(value[i].data, value[i].data + value[i].len, '/')
+               == NULL)
         {
             return ngx_http_idem_conf_invalid(cf, &value[i],
-                         "it is a media type, as application/x-ndjson");
+                         "it is a media type behind \"tee\", as "
+                         "application/x-ndjson");
         }
 
         if (ngx_http_idem_conf_part(cf, &ilcf->stream_types, &value[i])

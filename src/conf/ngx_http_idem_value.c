@@ -588,7 +588,8 @@ ngx_http_idem_choice_eval(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
 ngx_int_t
 ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
 {
-    ngx_int_t  n;
+    ngx_int_t         n;
+    ngx_conf_enum_t  *e;
 
     switch (choices->unit) {
 
@@ -602,10 +603,14 @@ ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
         break;
     }
 
-    n = ngx_http_idem_conf_enum(choices->names, value);
+    /* in any case, as nginx's own "on" and "off" */
 
-    if (n != NGX_ERROR) {
-        return n;
+    for (e = choices->names; e->name.len; e++) {
+        if (e->name.len == value->len
+            && ngx_strncasecmp(e->name.data, value->data, value->len) == 0)
+        {
+            return (ngx_int_t) e->value;
+        }
     }
 
     n = ngx_atoi(value->data, value->len);

@@ -29,7 +29,7 @@ static ngx_int_t ngx_http_idem_key_value(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_no_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_key_check(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+    ngx_http_idem_ctx_t *ctx, ngx_uint_t text);
 static ngx_int_t ngx_http_idem_key_invalid(ngx_http_idem_ctx_t *ctx,
     const char *reason);
 static ngx_int_t ngx_http_idem_key_member(ngx_http_request_t *r,
@@ -241,7 +241,7 @@ ngx_http_idem_key(ngx_http_request_t *r,
         }
 
         if (ctx->sent_key.len) {
-            return ngx_http_idem_key_check(r, ctx);
+            return ngx_http_idem_key_check(r, ctx, 0);
         }
     }
 
@@ -318,8 +318,11 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
 }
 
 
+/* "text": the key is a JSON string */
+
 static ngx_int_t
-ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_uint_t text)
 {
     u_char  *buf;
 
@@ -328,7 +331,7 @@ ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ngx_http_idem_key_parse(ctx->conf->key_format, &ctx->sent_key,
+    if (ngx_http_idem_key_parse(ctx->conf->key_format, &ctx->sent_key, text,
                                 buf, &ctx->key, &ctx->answer.reason)
         != NGX_OK)
     {
@@ -390,5 +393,6 @@ ngx_http_idem_key_member(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_idem_key_check(r, ctx);
+    return ngx_http_idem_key_check(r, ctx,
+                              member->kind == NGX_HTTP_IDEM_JSON_STRING);
 }

@@ -155,7 +155,11 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
         /* a tunnel (CONNECT, nginx 1.31) may have any status */
         || (ctx->work.answering && ctx->work.answering->upgrade)
-        || (stream && ctx->conf->stream == NGX_HTTP_IDEM_STREAM_PASS))
+        || (stream
+            && ngx_http_idem_choice(r, &ctx->conf->stream,
+                                    "idempotency_stream",
+                                    NGX_HTTP_IDEM_STREAM_TEE)
+               == NGX_HTTP_IDEM_STREAM_PASS))
     {
         reason = NGX_HTTP_IDEM_REASON_STREAM;
 
@@ -564,9 +568,13 @@ ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t  value;
 
-    if (ctx->claims.expired && ctx->conf->headers) {
+    if (ctx->claims.expired
+        && ngx_http_idem_flag(r, &ctx->conf->headers, "idempotency_headers"))
+    {
 
         /* only a hint: without memory, the response is sent without it */
+
+        ngx_http_idem_hide_own_headers(r, 0);
 
         ngx_str_set(&value, "true");
         (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);

@@ -41,8 +41,10 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ctx->capture.response.plain_len = ctx->capture.response.body_len;
 
-    if (ctx->conf->compress
-        && ctx->capture.response.body_len >= ctx->conf->compress_min
+    if (ngx_http_idem_flag(r, &ctx->conf->compress, "idempotency_compress")
+        && ctx->capture.response.body_len
+           >= ngx_http_idem_size(r, &ctx->conf->compress_min,
+                                 "idempotency_compress")
         && ngx_http_idem_deflate(r, ctx) == NGX_AGAIN)
     {
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMPRESS,

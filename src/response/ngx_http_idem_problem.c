@@ -121,7 +121,7 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (!ctx->conf->error_body) {
+    if (!ctx->answer.body) {
         return ctx->answer.status;
     }
 
@@ -164,7 +164,7 @@ ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ngx_http_idem_refuse_start(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT)
         == NGX_OK)
     {
-        if (!ctx->conf->error_body) {
+        if (!ctx->answer.body) {
             status = ctx->answer.status;
 
         } else if (ngx_http_idem_refuse_send(r, ctx) != NGX_DECLINED) {
@@ -197,6 +197,9 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                                           "idempotency_conflict_status",
                                           NGX_HTTP_CONFLICT)
                    : p->http;
+
+    ctx->answer.body = ngx_http_idem_flag(r, &ctx->conf->error_body,
+                                          "idempotency_error_body");
 
     if (p->retryable) {
         ctx->answer.retryable = 1;
@@ -322,7 +325,7 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_str_set(&value, "en");
 
-    return ctx->conf->error_body
+    return ctx->answer.body
            ? ngx_http_idem_add_header(r, "Content-Language", &value) : NGX_OK;
 }
 

@@ -198,6 +198,7 @@ typedef struct {
                                                    record: disclose nothing */
     unsigned                   retryable:1;
     unsigned                   refused:1;       /* see "problem"            */
+    unsigned                   body:1;          /* a refusal has its own    */
 } ngx_http_idem_answer_t;
 
 
@@ -311,6 +312,7 @@ ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
     ngx_http_idem_header_e kind, ngx_uint_t valid, ngx_str_t *name,
     ngx_str_t *value);
+void ngx_http_idem_hide_own_headers(ngx_http_request_t *r, ngx_uint_t replay);
 ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);

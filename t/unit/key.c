@@ -203,8 +203,8 @@ format_of(ngx_http_idem_key_kind_e kind, size_t min, size_t max)
  */
 
 static ngx_uint_t
-parses(const ngx_http_idem_key_format_t *format, const void *value,
-    size_t len, const void *expected, size_t expected_len,
+parses_as(const ngx_http_idem_key_format_t *format, ngx_uint_t text,
+    const void *value, size_t len, const void *expected, size_t expected_len,
     const char **reason)
 {
     u_char      *buf;
@@ -218,7 +218,7 @@ parses(const ngx_http_idem_key_format_t *format, const void *value,
 
     *reason = NULL;
 
-    rc = ngx_http_idem_key_parse(format, &raw, buf, &key, reason);
+    rc = ngx_http_idem_key_parse(format, &raw, text, buf, &key, reason);
 
     if (expected == NULL) {
         passed = (rc == NGX_DECLINED && *reason && **reason);
@@ -244,6 +244,17 @@ parses(const ngx_http_idem_key_format_t *format, const void *value,
     exact_free(buf, len);
 
     return passed;
+}
+
+
+/* a field value */
+
+static ngx_uint_t
+parses(const ngx_http_idem_key_format_t *format, const void *value,
+    size_t len, const void *expected, size_t expected_len,
+    const char **reason)
+{
+    return parses_as(format, 0, value, len, expected, expected_len, reason);
 }
 
 
@@ -564,7 +575,7 @@ test_against_regex(void)
         raw.len = len;
         raw.data = exact(value, len);
 
-        rc = ngx_http_idem_key_parse(&format, &raw, buf, &key, &reason);
+        rc = ngx_http_idem_key_parse(&format, &raw, 0, buf, &key, &reason);
 
         if (rc != expected) {
             if (failed++ == 0) {
@@ -630,9 +641,85 @@ test_same_key(void)
         if (plain) {
             failed += !parses(&format, key, len, key, len, &reason);
         }
+
+        /* a JSON string is the key, in quotes of its own or without */
+
+        failed += !parses_as(&format, 1, value, p - value, key, len,
+                             &reason);
+
+        if (key[0] != '"') {
+            failed += !parses_as(&format, 1, key, len, key, len, &reason);
+        }
     }
 
     is(failed, 0, "a key is the same, quoted or bare, escaped or not");
+}
+
+
+/* JSON strings: characters, not syntax, decide */
+
+static void
+test_text(void)
+{
+    u_char                       value[3];
+    size_t                       i;
+    const char                  *reason, *expected;
+    ngx_uint_t                   c, failed;
+    ngx_http_idem_key_format_t   format, token;
+
+    static vector_t  texts[] = {
+        { S("a b"), "a b", "a space" },
+        { S(" a "), " a ", "spaces around count" },
+        { S("  "), "  ", "nothing but spaces" },
+        { S("a\"b\\c,d"), "a\"b\\c,d", "what a field would quote" },
+        { S("\"abc"), "\"abc", "a quote that is not closed" },
+        { S("\"a\"b\""), "\"a\"b\"", "quotes that are no Item" },
+        { S("\"abc\" "), "\"abc\" ", "something behind an Item" },
+        { S("\"abc\""), "abc", "an Item" },
+        { S("\"abc\";a=1"), "abc", "an Item with a parameter" },
+        { S("\"\""), NULL, "an empty Item" },
+        { S(""), NULL, "nothing" },
+        { S("a\tb"), NULL, "a tab" },
+        { S("caf\xc3\xa9"), NULL, "an accent" }
+    };
+
+    format = format_of(STRING, 1, 255);
+    token = format_of(TOKEN, 1, 255);
+
+    for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        expected = texts[i].key;
+
+        ok(parses_as(&format, 1, texts[i].raw, texts[i].len, expected,
+                     expected ? strlen(expected) : 0, &reason),
+           "JSON string: %s", texts[i].name);
+
+        if (expected && strcmp(expected, "abc") != 0) {
+            ok(parses_as(&token, 1, texts[i].raw, texts[i].len, NULL, 0,
+                         &reason),
+               "JSON string, no token: %s", texts[i].name);
+        }
+    }
+
+    failed = 0;
+
+    for (c = 0; c < 256; c++) {
+        value[0] = 'a';
+        value[1] = (u_char) c;
+        value[2] = 'b';
+
+        failed += !parses_as(&format, 1, value, 3,
+                             (c >= 0x20 && c <= 0x7e) ? value : NULL, 3,
+                             &reason);
+    }
+
+    is(failed, 0, "JSON string: every byte");
+
+    format.quoted_required = 1;
+
+    ok(parses_as(&format, 1, S("a b"), S("a b"), &reason),
+       "JSON string: has its quotes");
+    ok(parses_as(&format, 0, S("abc"), NULL, 0, &reason),
+       "a bare field has none");
 }
 
 
@@ -641,7 +728,7 @@ main(void)
 {
     plan((int) (sizeof(items) / sizeof(items[0])
                 + sizeof(uuids) / sizeof(uuids[0])
-                + 3 + 4 + 2 + 10 + 1 + 2));
+                + 3 + 4 + 2 + 10 + 1 + 23 + 2));
 
     unit_seed();
 
@@ -660,6 +747,7 @@ main(void)
 
     test_lengths();
     test_same_key();
+    test_text();
     test_against_regex();
 
     return done();
