@@ -133,6 +133,11 @@ $wrong->('idempotency_methods', [ 'post', 'POST,PUT', 'POST 1', '""' ],
 $wrong->('idempotency_hide_header', [ '"X Y"', 'X:', '"Set-Cookie="', '""' ],
          'it is the name of a header');
 $wrong->('idempotency_fingerprint', [ qw(none RAW body) ], '"raw"', '"off"');
+$wrong->('idempotency_stream', [ qw(attach TEE) ],
+         '"pass"', '"tee"', 'media types');
+refuses('location', 'idempotency_stream pass application/x-ndjson;', 0,
+        'invalid value "pass" in "idempotency_stream" directive',
+        'only "tee" takes media types');
 $wrong->('idempotency_on_store_error', [ qw(retry on) ],
          'it is "fail" or "pass"');
 $wrong->('idempotency_unknown_outcome', [ qw(fail leases) ],

@@ -393,7 +393,8 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (!ngx_http_idem_conf_is(&value[1], "tee")) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
-                                          "it is one of: tee, pass");
+                         "it is \"tee\" or \"pass\", and only \"tee\" takes "
+                         "media types");
     }
 
     ilcf->stream = NGX_HTTP_IDEM_STREAM_TEE;
