@@ -219,7 +219,7 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
 
     ngx_str_set(&value, "no-store");
 
-    if (ngx_http_idem_add_header(r, "Cache-Control", &value) == NULL) {
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -254,7 +254,7 @@ ngx_http_idem_stats_page(ngx_http_request_t *r)
     if (b == NULL
         || ngx_http_idem_add_header(r, "Content-Security-Policy",
                                     &ngx_http_idem_stats_policy)
-           == NULL)
+           != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }

@@ -25,8 +25,6 @@
 #define NGX_HTTP_IDEM_SCHEME_DERIVED  1
 
 
-static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *scope, ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
@@ -34,8 +32,6 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_http_idem_digest_t *d);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a,
-    ngx_http_idem_cover_t *b);
 static ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
@@ -47,7 +43,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     u_char                   identity[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t                rc;
-    ngx_str_t                scope;
+    ngx_str_t                scope, fields[2];
     ngx_uint_t               i, n;
     ngx_http_idem_cover_t   *cover;
     ngx_http_idem_dedupe_t  *dedupe;
@@ -77,8 +73,16 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->key.len) {
         cover->ctx = ctx;
+        cover->claim.scheme = ngx_http_idem_request_scheme(r, ctx);
 
-        ngx_http_idem_cover_key(ctx, &scope, cover);
+        if (ctx->body.parsed) {
+            ngx_http_idem_json_paths(ctx->body.json, &cover->details);
+        }
+
+        fields[0] = scope;
+        fields[1] = ctx->key;
+
+        ngx_http_idem_digest_fields(cover->id, fields, 2);
         ngx_http_idem_target(r, cover->claim.target);
 
         if (ngx_http_idem_fingerprint(r, ctx, 0, identity,
@@ -131,25 +135,6 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     return NGX_OK;
-}
-
-
-static void
-ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *scope, ngx_http_idem_cover_t *cover)
-{
-    ngx_str_t  fields[2];
-
-    fields[0] = *scope;
-    fields[1] = ctx->key;
-
-    cover->claim.scheme = ngx_http_idem_request_scheme(ctx->request, ctx);
-
-    if (ctx->body.parsed) {
-        ngx_http_idem_json_paths(ctx->body.json, &cover->details);
-    }
-
-    ngx_http_idem_digest_fields(cover->id, fields, 2);
 }
 
 
@@ -268,7 +253,7 @@ static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t  *covers;
+    ngx_http_idem_cover_t  *covers, cover;
 
     /* there are few covers, and nothing points to them yet */
 
@@ -281,7 +266,9 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
                            NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            ngx_http_idem_cover_swap(&covers[k - 1], &covers[k]);
+            cover = covers[k];
+            covers[k] = covers[k - 1];
+            covers[k - 1] = cover;
         }
     }
 
@@ -294,17 +281,6 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
             ctx->claims.primary = &covers[i];
         }
     }
-}
-
-
-static void
-ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a, ngx_http_idem_cover_t *b)
-{
-    ngx_http_idem_cover_t  tmp;
-
-    tmp = *a;
-    *a = *b;
-    *b = tmp;
 }
 
 

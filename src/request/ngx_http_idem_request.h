@@ -114,7 +114,6 @@ struct ngx_http_idem_run_s {
     unsigned                         inside:1;  /* has not returned yet     */
     unsigned                         phase:1;   /* a handler of the content
                                                    phase, as dav            */
-    unsigned                         masked:1;  /* r->method is changed     */
     unsigned                         broke:1;   /* a response broke off     */
     unsigned                         invalid:1; /* the current response is
                                                    invalid                  */
@@ -198,7 +197,6 @@ typedef struct {
     ngx_uint_t                 step;
     ngx_str_t                  identity;        /* hashed identity of the
                                                    original                 */
-    ngx_str_t                  where;           /* the place, encoded       */
 
     /* while it asks for what the original asked for: its own request */
     ngx_http_idem_asked_t      own;
@@ -337,6 +335,8 @@ void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value,
+    size_t size, const char *fmt, ...);
 
 /* ..._phases.c */
 
@@ -381,7 +381,7 @@ ngx_int_t ngx_http_idem_redirect_identity(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_redirects_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response);
 
 /* ..._place.c */
 
@@ -396,19 +396,10 @@ ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_rewritten(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_is_rewritten(ngx_http_request_t *r);
 
-/* an id in hex */
-#define NGX_HTTP_IDEM_PLACE_ID_LEN  16
-
 ngx_uint_t ngx_http_idem_is_past(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_place_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-uint64_t ngx_http_idem_place_id(ngx_str_t *value, ngx_uint_t n);
-size_t ngx_http_idem_place_len(ngx_http_idem_redirect_t *redirect);
-u_char *ngx_http_idem_place_write(u_char *p,
-    ngx_http_idem_redirect_t *redirect);
-ngx_int_t ngx_http_idem_place_read(ngx_http_request_t *r, ngx_str_t *value,
-    ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
@@ -480,7 +471,7 @@ void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
 
 /* an allocator for the parsers that uses no pool */
-void ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log);
+extern const ngx_http_idem_canon_mem_t  ngx_http_idem_mem;
 
 void ngx_http_idem_body_reset(void);
 ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,

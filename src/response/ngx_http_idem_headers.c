@@ -37,7 +37,6 @@ static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
     ngx_table_elt_t *h);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
-static ngx_uint_t ngx_http_idem_of_body(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_pointed(ngx_http_request_t *r,
     ngx_http_idem_pointed_t *pointed);
@@ -46,17 +45,16 @@ static ngx_http_idem_header_e ngx_http_idem_header_kind(
     ngx_table_elt_t *h);
 static void ngx_http_idem_store_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
-static ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
-    ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
     ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
     ngx_array_t *headers);
-static void ngx_http_idem_set_content_type(ngx_http_request_t *r,
-    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
+
+static ngx_str_t  ngx_http_idem_last_modified_name =
+                                                  ngx_string("Last-Modified");
 
 /* fields of r->headers_out that point into the list of headers */
 
@@ -97,15 +95,13 @@ ngx_int_t
 ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                  rc;
+    ngx_str_t                  value;
     ngx_uint_t                 i, n;
     ngx_array_t                headers;
     ngx_list_part_t           *part;
     ngx_table_elt_t           *h;
-    ngx_http_idem_header_t    *kept;
     ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
-
-    static ngx_str_t  last_modified = ngx_string("Last-Modified");
 
     rc = ngx_array_init(&headers, r->pool, 16,
                         sizeof(ngx_http_idem_header_t));
@@ -117,7 +113,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (rc == NGX_OK
         && (ctx->conf->keep_headers == NULL
             || ngx_http_idem_header_listed(ctx->conf->keep_headers,
-                                           &last_modified)))
+                                         &ngx_http_idem_last_modified_name)))
     {
         rc = ngx_http_idem_last_modified(r, &headers);
     }
@@ -156,20 +152,15 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        kept = ngx_array_push(&headers);
-        if (kept == NULL) {
-            rc = NGX_ERROR;
-            continue;
-        }
-
-        kept->kind = ngx_http_idem_header_kind(pointed, n, &h[i]);
-        kept->valid = 1;
-        kept->name = h[i].key;
-        kept->value = h[i].value;
+        value = h[i].value;
 
         if (h[i].hash == 0) {
-            kept->value.len = 0;
+            value.len = 0;
         }
+
+        rc = ngx_http_idem_keep_header(&headers,
+                              ngx_http_idem_header_kind(pointed, n, &h[i]), 1,
+                              &h[i].key, &value);
     }
 
     if (rc == NGX_OK) {
@@ -206,24 +197,23 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-static ngx_int_t
-ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
+/* "valid": the record can have the header as it is */
+
+ngx_int_t
+ngx_http_idem_keep_header(ngx_array_t *headers, ngx_http_idem_header_e kind,
+    ngx_uint_t valid, ngx_str_t *name, ngx_str_t *value)
 {
     ngx_http_idem_header_t  *kept;
-
-    if (r->headers_out.content_type.len == 0) {
-        return NGX_OK;
-    }
 
     kept = ngx_array_push(headers);
     if (kept == NULL) {
         return NGX_ERROR;
     }
 
-    kept->kind = NGX_HTTP_IDEM_HEADER_CONTENT_TYPE;
-    ngx_str_set(&kept->name, "Content-Type");
-    kept->value = r->headers_out.content_type;
-    kept->valid = ngx_http_idem_text_valid(kept->value.data, kept->value.len);
+    kept->kind = kind;
+    kept->valid = valid;
+    kept->name = *name;
+    kept->value = *value;
 
     return NGX_OK;
 }
@@ -242,9 +232,12 @@ ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
         return 1;
     }
 
+    /* without Content-Encoding and its like the body has another meaning */
+
     if (ctx->conf->keep_headers
         && !ngx_http_idem_header_listed(ctx->conf->keep_headers, &h->key)
-        && !ngx_http_idem_of_body(&h->key))
+        && (h->key.len <= 8
+            || ngx_strncasecmp(h->key.data, (u_char *) "content-", 8) != 0))
     {
         return 1;
     }
@@ -271,16 +264,6 @@ ngx_http_idem_header_listed(ngx_array_t *names, ngx_str_t *header)
     }
 
     return 0;
-}
-
-
-/* headers without which the body has another meaning, as Content-Encoding */
-
-static ngx_uint_t
-ngx_http_idem_of_body(ngx_str_t *name)
-{
-    return name->len > 8
-           && ngx_strncasecmp(name->data, (u_char *) "content-", 8) == 0;
 }
 
 
@@ -438,7 +421,7 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
 static ngx_int_t
 ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
 {
-    ngx_http_idem_header_t  *kept;
+    ngx_str_t  value;
 
     if (r->headers_out.last_modified
         || r->headers_out.last_modified_time == -1
@@ -449,26 +432,19 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_OK;
     }
 
-    kept = ngx_array_push(headers);
-    if (kept == NULL) {
+    value.data = ngx_pnalloc(r->pool,
+                             sizeof("Mon, 28 Sep 1970 06:00:00 GMT") - 1);
+    if (value.data == NULL) {
         return NGX_ERROR;
     }
 
-    kept->kind = NGX_HTTP_IDEM_HEADER_LAST_MODIFIED;
-    kept->valid = 1;
-    ngx_str_set(&kept->name, "Last-Modified");
+    value.len = ngx_http_time(value.data, r->headers_out.last_modified_time)
+                - value.data;
 
-    kept->value.data = ngx_pnalloc(r->pool,
-                                 sizeof("Mon, 28 Sep 1970 06:00:00 GMT") - 1);
-    if (kept->value.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->value.len = ngx_http_time(kept->value.data,
-                                    r->headers_out.last_modified_time)
-                      - kept->value.data;
-
-    return NGX_OK;
+    return ngx_http_idem_keep_header(headers,
+                                     NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, 1,
+                                     &ngx_http_idem_last_modified_name,
+                                     &value);
 }
 
 
@@ -496,7 +472,9 @@ static ngx_int_t
 ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
 {
     ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_idem_header_t    *kept;
+
+    static ngx_str_t  name = ngx_string("Accept-Ranges");
+    static ngx_str_t  value = ngx_string("bytes");
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
@@ -508,17 +486,9 @@ ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_OK;
     }
 
-    kept = ngx_array_push(headers);
-    if (kept == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->kind = NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES;
-    kept->valid = 1;
-    ngx_str_set(&kept->name, "Accept-Ranges");
-    ngx_str_set(&kept->value, "bytes");
-
-    return NGX_OK;
+    return ngx_http_idem_keep_header(headers,
+                                     NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, 1,
+                                     &name, &value);
 }
 
 
@@ -538,6 +508,11 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 
         if (kept->kind == NGX_HTTP_IDEM_HEADER_CONTENT_TYPE) {
             ngx_http_idem_set_content_type(r, &kept->value);
+            continue;
+        }
+
+        if (kept->kind == NGX_HTTP_IDEM_HEADER_CHARSET) {
+            r->headers_out.override_charset = &kept->value;
             continue;
         }
 
@@ -588,61 +563,6 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 }
 
 
-/* separates the charset from the type, as upstream responses have it */
-
-static void
-ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
-{
-    u_char  *p, *last, *start;
-
-    r->headers_out.content_type = *value;
-    r->headers_out.content_type_len = value->len;
-    r->headers_out.content_type_lowcase = NULL;
-
-    p = memchr(value->data, ';', value->len);
-    if (p == NULL) {
-        return;
-    }
-
-    last = value->data + value->len;
-
-    for ( /* void */ ; p < last; p++) {
-
-        if (*p != ';') {
-            continue;
-        }
-
-        start = p++;
-
-        while (p < last && *p == ' ') {
-            p++;
-        }
-
-        if (last - p > 8
-            && ngx_strncasecmp(p, (u_char *) "charset=", 8) == 0)
-        {
-            p += 8;
-
-            r->headers_out.content_type_len = start - value->data;
-
-            if (*p == '"') {
-                p++;
-            }
-
-            if (last > p && last[-1] == '"') {
-                last--;
-            }
-
-            r->headers_out.charset.data = p;
-            r->headers_out.charset.len = last - p;
-            return;
-        }
-
-        p--;
-    }
-}
-
-
 static ngx_int_t
 ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
@@ -677,7 +597,9 @@ ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
 }
 
 
-ngx_table_elt_t *
+/* adds a header to the response that is being sent */
+
+ngx_int_t
 ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value)
 {
@@ -685,7 +607,7 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
 
     h = ngx_list_push(&r->headers_out.headers);
     if (h == NULL) {
-        return NULL;
+        return NGX_ERROR;
     }
 
     ngx_memzero(h, sizeof(ngx_table_elt_t));
@@ -695,5 +617,5 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     h->key.len = ngx_strlen(name);
     h->value = *value;
 
-    return h;
+    return NGX_OK;
 }

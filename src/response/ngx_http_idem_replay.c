@@ -146,8 +146,7 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
                   "read: %s, record %*xs", &ctx->conf->store->name,
                   reason ? reason : "unknown", (size_t) 8, cover->id);
 
-    return ngx_http_idem_refuse(r, ctx,
-                                NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+    return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
 }
 
 
@@ -314,9 +313,7 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_str_set(&value, "true");
 
-    if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value)
-        == NULL)
-    {
+    if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -328,8 +325,7 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     value.len = ngx_http_idem_iso_time(value.data, ctx->answer.original_time)
                 - value.data;
 
-    return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)
-           ? NGX_OK : NGX_ERROR;
+    return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value);
 }
 
 

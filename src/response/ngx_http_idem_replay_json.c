@@ -45,7 +45,7 @@ static ngx_int_t ngx_http_idem_rewrite_value(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_replay_member_t *member,
     ngx_str_t *value);
 static ngx_int_t ngx_http_idem_rewrite_string(ngx_http_request_t *r,
-    const ngx_http_idem_canon_mem_t *mem, ngx_str_t *value);
+    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_rewrite_events(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite_join(ngx_http_request_t *r,
@@ -185,10 +185,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_replay_member_t *member, ngx_str_t *value)
 {
     ngx_int_t                           rc;
-    ngx_http_idem_canon_mem_t           mem;
     const ngx_http_idem_json_member_t  *m;
-
-    ngx_http_idem_log_mem(&mem, r->connection->log);
 
     if (member->from.len) {
 
@@ -207,7 +204,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         *value = m->value;
 
         return (m->kind == NGX_HTTP_IDEM_JSON_STRING)
-               ? ngx_http_idem_rewrite_string(r, &mem, value) : NGX_OK;
+               ? ngx_http_idem_rewrite_string(r, value) : NGX_OK;
     }
 
     if (ngx_http_complex_value(r, &member->value, value) != NGX_OK) {
@@ -216,18 +213,17 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     /* true, 17, "text" or {"a":1} as they are; all else is a string */
 
-    rc = ngx_http_idem_json_valid(value, &mem);
+    rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
 
     return (rc == NGX_DECLINED)
-           ? ngx_http_idem_rewrite_string(r, &mem, value) : rc;
+           ? ngx_http_idem_rewrite_string(r, value) : rc;
 }
 
 
 /* a variable may have any bytes, and JSON has UTF-8 only */
 
 static ngx_int_t
-ngx_http_idem_rewrite_string(ngx_http_request_t *r,
-    const ngx_http_idem_canon_mem_t *mem, ngx_str_t *value)
+ngx_http_idem_rewrite_string(ngx_http_request_t *r, ngx_str_t *value)
 {
     u_char     *p;
     ngx_int_t   rc;
@@ -241,7 +237,7 @@ ngx_http_idem_rewrite_string(ngx_http_request_t *r,
                  - p;
     value->data = p;
 
-    rc = ngx_http_idem_json_valid(value, mem);
+    rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
 
     if (rc == NGX_DECLINED) {
         ngx_str_set(value, "null");
@@ -279,8 +275,7 @@ ngx_http_idem_rewrite_events(ngx_http_request_t *r,
         }
 
         if (rc == NGX_OK) {
-            rc = ngx_http_idem_is_rpc_response(&event.data,
-                                               r->connection->log);
+            rc = ngx_http_idem_is_rpc_response(&event.data);
         }
 
         if (rc == NGX_DECLINED) {
@@ -380,8 +375,7 @@ static ngx_int_t
 ngx_http_idem_rewrite_init(ngx_http_request_t *r, ngx_http_idem_rewrite_t *w,
     ngx_str_t *body)
 {
-    u_char                     *p;
-    ngx_http_idem_canon_mem_t   mem;
+    u_char  *p;
 
     p = ngx_pnalloc(r->pool, ngx_http_idem_json_edit_size(body, w->set,
                                                           w->nset));
@@ -389,8 +383,6 @@ ngx_http_idem_rewrite_init(ngx_http_request_t *r, ngx_http_idem_rewrite_t *w,
         return NGX_ERROR;
     }
 
-    ngx_http_idem_log_mem(&mem, r->connection->log);
-
     return ngx_http_idem_json_edit_init(&w->edit, body, w->set, w->nset, p,
-                                        &mem);
+                                        &ngx_http_idem_mem);
 }

@@ -44,7 +44,6 @@ static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
 static ngx_int_t ngx_http_idem_stream_chain(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t **out);
-static size_t ngx_http_idem_stream_ready(ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_stream_rest(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_stream_gone(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -485,7 +484,18 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ll = out;
     b = NULL;
 
-    len = ngx_http_idem_stream_ready(ctx);
+    /*
+     * with a Content-Length the last byte ends the response for the client:
+     * it is withheld until the commit
+     */
+
+    len = ctx->capture.response.body_len;
+
+    if (s->length > 0 && (off_t) len >= s->length) {
+        len = (size_t) s->length - 1;
+    }
+
+    len -= ngx_min(len, s->passed);
 
     if (len && s->piece == NULL) {
         s->piece = ctx->capture.held;
@@ -551,26 +561,6 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     s->recycled = 0;
 
     return NGX_OK;
-}
-
-
-/*
- * How many bytes may be sent.  With a Content-Length the last byte ends the
- * response for the client, so it is withheld until the commit.
- */
-
-static size_t
-ngx_http_idem_stream_ready(ngx_http_idem_ctx_t *ctx)
-{
-    size_t  len;
-
-    len = ctx->capture.response.body_len;
-
-    if (ctx->stream.length > 0 && (off_t) len >= ctx->stream.length) {
-        len = (size_t) ctx->stream.length - 1;
-    }
-
-    return (len > ctx->stream.passed) ? len - ctx->stream.passed : 0;
 }
 
 
