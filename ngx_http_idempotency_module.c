@@ -80,7 +80,8 @@ static ngx_http_idem_choices_t  ngx_http_idem_flags = {
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_streams = {
-    "it is one of: tee, pass", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    "it is \"tee\" or \"pass\", and only \"tee\" takes media types",
+    NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
     { { ngx_string("tee"), NGX_HTTP_IDEM_STREAM_TEE },
       { ngx_string("pass"), NGX_HTTP_IDEM_STREAM_PASS } }
 };

@@ -192,7 +192,8 @@ takes('location', "idempotency on; idempotency_key $_;")
 
 $wrong->('idempotency_compress', [ 'off min=1k', 'on min=x', 'on 1k' ],
          'it is "min=<size>" behind "on"');
-$wrong->('idempotency_stream', [ 'attach', 'both' ], 'tee, pass');
+$wrong->('idempotency_stream', [ 'attach', 'both' ],
+         'it is "tee" or "pass", and only "tee" takes media types');
 $wrong->('idempotency_stream', [ 'tee json', 'pass text/plain' ],
          'a media type behind "tee"');
 

@@ -651,6 +651,12 @@ sub examples_are_taken {
             is($said, '', "$file:$line: nginx takes the example");
         }
     }
+
+    # those that are ready to be included bring all that they name
+
+    for my $file (map { s{^\Q$root\E/}{}r } glob "$root/examples/*.conf") {
+        is(try($dir, 'include', text($file)), '', "nginx takes $file");
+    }
 }
 
 
@@ -675,7 +681,7 @@ sub try {
         $where = 'http';
     }
 
-    if ($where eq 'http') {
+    if ($where eq 'http' || $where eq 'include') {
         $conf = "${load}events { }\nhttp {\n$conf}\n";
 
     } else {
@@ -697,7 +703,7 @@ sub try {
     my $http = join '', map { "${_}_temp_path $dir/$_;\n" }
                             qw(client_body proxy fastcgi uwsgi scgi);
 
-    if ($conf !~ /upstream app\b/) {
+    if ($where ne 'include' && $conf !~ /upstream app\b/) {
         $http .= "upstream app { server unix:$dir/app.sock; }\n";
     }
 
