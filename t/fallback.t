@@ -691,3 +691,33 @@ told('record.deleted', 'ledger');
 
 is(http_post('/brief/ok?op=d', 'x', key())->status, 200, 'ran in the ledger');
 told('key.expired', 'ledger');
+
+
+
+=== TEST 28: under "hold", also in a ledger that is elsewhere, and in use
+--- store: redis postgres
+--- http_config eval: main::stores('')
+--- config
+    location / {
+        idempotency                  shared fallback=second;
+        idempotency_lease            1s;
+        idempotency_wait             0;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- provokes: exited on signal 9
+--- client
+$::redis->kill_it;
+
+# the ledger comes into use: from now on it is asked first, and once more when
+# the first store does not answer
+is(http_post('/ok?op=first', 'x', key())->status, 200, 'ran in the ledger');
+
+my $key = key();
+send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+kill_worker();
+sleep 1.5;
+is(http_post('/hold?op=a', 'x', $key, timeout => 5)->error_code,
+   'OUTCOME_UNKNOWN', 'it may have run');
+is(app_count('a'), 1, 'and did not run again');

@@ -75,13 +75,14 @@ local function over(age)
     return life + age <= grace and grace <= 100 * 365 * 24 * 3600 * 1000
 end
 
-local function take(how, again, waited)
+local function take(how, kind, waited)
 
     -- DEL first: at maxmemory it allows the script to write
     redis.call('DEL', key)
     redis.call('SET', key,
                string.sub(lock, 1, 5)
-               .. string.char(string.byte(lock, 6) + again) .. waited .. string.sub(lock, 8), 'PX', ARGV[3])
+               .. string.char(bit.bor(string.byte(lock, 6), kind))
+               .. waited .. string.sub(lock, 8), 'PX', ARGV[3])
     return ARGV[1] .. '1' .. how
 end
 
@@ -101,10 +102,10 @@ then
 
     if state == 1 then
 
-        -- this begin was sent before, and its reply was lost
+        -- this begin was sent before: its reply was lost; or it was without
+        -- hold, since the request asked another store before it may run
         if part(25, 40) then
-            redis.call('PEXPIRE', key, ARGV[3])
-            return ARGV[1] .. '10'
+            return take('0', kind, waited)
         end
 
         -- released; others may be waiting already

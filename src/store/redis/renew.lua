@@ -42,7 +42,8 @@ elseif old ~= '' then
     end
 
     -- the other holder may have run: see begin.lua
-    lock = string.sub(lock, 1, 5) .. string.char(string.byte(lock, 6) + 2)
+    lock = string.sub(lock, 1, 5)
+           .. string.char(bit.bor(string.byte(lock, 6), 2))
            .. string.sub(lock, 7)
 end
 
