@@ -299,9 +299,7 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_let_through(r, ctx, reason);
 
-    if (ctx->capture.through) {
-        ngx_http_idem_through_end(r, ctx, in);
-    }
+    ngx_http_idem_through_end(r, ctx, in);
 
     *ctx->capture.last = in;
 
