@@ -343,7 +343,8 @@ $::redis->command('SET', "filler$_", 'x' x 2000) for 1 .. 100;
 $::redis->command('SAVE');
 
 push @{ $::redis->{options} }, '--key-load-delay', 100000;
-$::redis->restart;
+$::redis->kill_it;
+$::redis->spawn;
 
 my $key = key();
 my $r = http_post('/ok?op=l', 'x', $key);

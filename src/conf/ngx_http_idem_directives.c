@@ -28,22 +28,22 @@ static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
 
 
 ngx_http_idem_choices_t  ngx_http_idem_times = {
-    NULL, 0, 0,
-    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME, 0, 0,
+    { { ngx_null_string, 0 } }
 };
 
 
 /* with a TTL or a lease of 0, retries would run again */
 
 ngx_http_idem_choices_t  ngx_http_idem_positive_times = {
-    NULL, 1, 0,
-    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME,
+    1, 0, { { ngx_null_string, 0 } }
 };
 
 
 ngx_http_idem_choices_t  ngx_http_idem_sizes = {
-    NULL, 0, 0,
-    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE
+    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE, 0, 0,
+    { { ngx_null_string, 0 } }
 };
 
 
@@ -116,10 +116,8 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_str_t               *value;
-    ngx_uint_t               i;
-    ngx_array_t            **values;
-    ngx_http_idem_value_t   *compiled;
+    ngx_str_t     *value;
+    ngx_array_t  **values;
 
     values = (ngx_array_t **) (p + cmd->offset);
 
@@ -129,19 +127,8 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    for (i = 1; i < cf->args->nelts; i++) {
-        compiled = ngx_http_idem_conf_add(cf, values,
-                                          sizeof(ngx_http_idem_value_t));
-
-        if (compiled == NULL
-            || ngx_http_idem_conf_compile(cf, &value[i], compiled)
-               != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_conf_compile_all(cf, &value[1], cf->args->nelts - 1,
+                                          values);
 }
 
 
@@ -161,14 +148,11 @@ ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    *compiled = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
-    if (*compiled == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     value = cf->args->elts;
 
-    return ngx_http_idem_conf_compile(cf, &value[1], *compiled);
+    *compiled = ngx_http_idem_conf_compiled(cf, &value[1]);
+
+    return *compiled ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -307,12 +291,9 @@ ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    ilcf->group_value = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
-    if (ilcf->group_value == NULL) {
-        return NGX_CONF_ERROR;
-    }
+    ilcf->group_value = ngx_http_idem_conf_compiled(cf, &value[1]);
 
-    return ngx_http_idem_conf_compile(cf, &value[1], ilcf->group_value);
+    return ilcf->group_value ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -652,6 +633,32 @@ ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
     }
 
     *s = *name;
+
+    return NGX_CONF_OK;
+}
+
+
+/* a list of names and JSON Pointers that is separated by commas */
+
+char *
+ngx_http_idem_conf_parts(ngx_conf_t *cf, ngx_array_t **names,
+    ngx_str_t *value, ngx_str_t *list)
+{
+    ngx_str_t  name;
+
+    while (ngx_http_idem_conf_next(list, &name)) {
+
+        if (name.len == 0) {
+            return ngx_http_idem_conf_invalid(cf, value, "a name is empty");
+        }
+
+        if ((name.data[0] == '/'
+             && ngx_http_idem_conf_pointer(cf, value, &name) != NGX_CONF_OK)
+            || ngx_http_idem_conf_part(cf, names, &name) != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
 
     return NGX_CONF_OK;
 }

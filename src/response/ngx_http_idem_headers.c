@@ -45,14 +45,10 @@ static ngx_http_idem_header_e ngx_http_idem_header_kind(
     ngx_table_elt_t *h);
 static void ngx_http_idem_store_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
-static ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
-    ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
     ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
     ngx_array_t *headers);
-static void ngx_http_idem_set_content_type(ngx_http_request_t *r,
-    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
@@ -198,24 +194,6 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                                     : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
-{
-    ngx_str_t  *value;
-
-    static ngx_str_t  name = ngx_string("Content-Type");
-
-    value = &r->headers_out.content_type;
-
-    return value->len
-           ? ngx_http_idem_keep_header(headers,
-                              NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
-                              ngx_http_idem_text_valid(value->data, value->len),
-                              &name, value)
-           : NGX_OK;
 }
 
 
@@ -533,6 +511,11 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
             continue;
         }
 
+        if (kept->kind == NGX_HTTP_IDEM_HEADER_CHARSET) {
+            r->headers_out.override_charset = &kept->value;
+            continue;
+        }
+
         if (ngx_http_idem_is_redirects(&kept->name)) {
             continue;
         }
@@ -577,61 +560,6 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
     }
 
     return NGX_OK;
-}
-
-
-/* separates the charset from the type, as upstream responses have it */
-
-static void
-ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
-{
-    u_char  *p, *last, *start;
-
-    r->headers_out.content_type = *value;
-    r->headers_out.content_type_len = value->len;
-    r->headers_out.content_type_lowcase = NULL;
-
-    p = memchr(value->data, ';', value->len);
-    if (p == NULL) {
-        return;
-    }
-
-    last = value->data + value->len;
-
-    for ( /* void */ ; p < last; p++) {
-
-        if (*p != ';') {
-            continue;
-        }
-
-        start = p++;
-
-        while (p < last && *p == ' ') {
-            p++;
-        }
-
-        if (last - p > 8
-            && ngx_strncasecmp(p, (u_char *) "charset=", 8) == 0)
-        {
-            p += 8;
-
-            r->headers_out.content_type_len = start - value->data;
-
-            if (*p == '"') {
-                p++;
-            }
-
-            if (last > p && last[-1] == '"') {
-                last--;
-            }
-
-            r->headers_out.charset.data = p;
-            r->headers_out.charset.len = last - p;
-            return;
-        }
-
-        p--;
-    }
 }
 
 

@@ -269,6 +269,9 @@ ngx_int_t ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in,
     ngx_int_t *rc);
+ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
+    ngx_array_t *headers);
+void ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value);
 void ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_subrequest_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);

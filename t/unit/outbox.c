@@ -144,10 +144,8 @@ ngx_int_t ngx_http_idem_outbox_local_update(
     { return NGX_OK; }
 ngx_int_t ngx_http_idem_outbox_local_watch(
     ngx_http_idem_op_t *op) { return NGX_AGAIN; }
-void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op)
+void ngx_http_idem_op_timer_stop(ngx_http_idem_op_t *op)
     {}
-void ngx_http_idem_outbox_release_later(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op) {}
 
 void
 ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o, ngx_msec_t delay)

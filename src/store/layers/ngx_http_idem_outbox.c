@@ -53,14 +53,11 @@ typedef enum {
 
 
 static ngx_int_t ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_update(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_outbox_release(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_committed(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_outbox_released(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
@@ -85,9 +82,9 @@ const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
     ngx_http_idem_outbox_init_process,
     ngx_http_idem_outbox_exit_process,
     ngx_http_idem_outbox_begin,
-    ngx_http_idem_outbox_renew,
+    ngx_http_idem_outbox_update,           /* renew */
     ngx_http_idem_outbox_commit,
-    ngx_http_idem_outbox_release,
+    ngx_http_idem_outbox_update,           /* release */
     ngx_http_idem_outbox_watch,
     ngx_http_idem_outbox_cancel,
     NULL,                                  /* stats */
@@ -128,8 +125,10 @@ ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op)
 }
 
 
+/* the store inside sends a failed release again (..._remote.c) */
+
 static ngx_int_t
-ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op)
+ngx_http_idem_outbox_update(ngx_http_idem_op_t *op)
 {
     if (op->unprotected) {
         return ngx_http_idem_outbox_local_update(
@@ -150,8 +149,7 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
          * commit
          */
 
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "it ran unprotected";
+        ngx_http_idem_op_error(op, "it ran unprotected");
 
         /* another host may have run the request in the meantime */
 
@@ -164,19 +162,6 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
 
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
                                    ngx_http_idem_outbox_committed, 0);
-}
-
-
-static ngx_int_t
-ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
-{
-    if (op->unprotected) {
-        return ngx_http_idem_outbox_local_update(
-                                    ngx_http_idem_outbox_conf(op), op);
-    }
-
-    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                   ngx_http_idem_outbox_released, 0);
 }
 
 
@@ -225,7 +210,7 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
          */
 
         if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
-            ngx_http_idem_outbox_local_cancel(op);
+            ngx_http_idem_op_timer_stop(op);
 
         } else {
             ngx_http_idem_outbox_check_cancel(op);
@@ -272,17 +257,6 @@ ngx_http_idem_outbox_committed(ngx_http_idem_op_t *op, uintptr_t note)
     {
         op->result = NGX_HTTP_IDEM_OK;
         op->kept = 1;
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_outbox_released(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    if (!ngx_http_idem_layer_answered(op) && !op->kept) {
-        ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_conf(op), op);
     }
 
     return NGX_OK;

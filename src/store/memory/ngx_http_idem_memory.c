@@ -407,6 +407,7 @@ ngx_http_idem_memory_drop_lock(ngx_http_idem_memory_t *m,
 
     ngx_http_idem_zone_change(&m->z, item);
 
+    item->hold = 0;
     item->u.waiting = 0;
     item->until = ngx_current_msec;
 

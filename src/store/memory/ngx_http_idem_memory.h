@@ -30,8 +30,6 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-#define NGX_HTTP_IDEM_WATCH_BUCKETS  256
-
 /*
  * A larger response is copied into the zone and out of it in pieces of this
  * size: each takes a millisecond under the lock at most.
@@ -51,8 +49,7 @@ typedef struct {
     ngx_int_t                slot;               /* -1: other workers can't
                                                     wake this one */
     ngx_socket_t             fd;
-    ngx_queue_t              watches[
-                                        NGX_HTTP_IDEM_WATCH_BUCKETS];
+    ngx_http_idem_polls_t    polls;
     time_t                   eviction_logged;
     time_t                   details_logged;
     ngx_uint_t               details_evicted;        /* logged so far */
