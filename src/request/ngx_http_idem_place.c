@@ -33,9 +33,8 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* in front of details: no list of paths begins with it */
+/* no list of paths begins with it */
 #define NGX_HTTP_IDEM_DETAILS_MARK  'P'
-#define NGX_HTTP_IDEM_DETAILS_HEAD  (1 + sizeof(uint64_t))
 
 
 static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
@@ -231,50 +230,24 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * A record without a response has no place.  So the details of the body, if
- * another location may get the same request, have a mark and the id of the
- * place in front.
+ * A record without a response has no place.  So details that another location
+ * may find begin with a mark and the id of the place.
  */
 
-ngx_int_t
-ngx_http_idem_place_details(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+u_char *
+ngx_http_idem_details_mark(ngx_http_request_t *r, u_char *p)
 {
-    u_char                 *p;
-    uint64_t                id;
-    ngx_uint_t              i;
-    ngx_http_idem_cover_t  *cover;
-
-    if (!ngx_http_idem_is_led(r) && !ngx_http_idem_servers_apart(r)) {
-        return NGX_OK;
-    }
+    uint64_t  id;
 
     id = ngx_http_idem_details_id(r);
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
+    *p++ = NGX_HTTP_IDEM_DETAILS_MARK;
 
-        if (cover->details.len == 0) {
-            continue;
-        }
-
-        cover->stored.len = NGX_HTTP_IDEM_DETAILS_HEAD + cover->details.len;
-        cover->stored.data = ngx_pnalloc(r->pool, cover->stored.len);
-
-        if (cover->stored.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        p = cover->stored.data;
-        *p++ = NGX_HTTP_IDEM_DETAILS_MARK;
-        p = ngx_cpymem(p, &id, sizeof(uint64_t));
-        ngx_memcpy(p, cover->details.data, cover->details.len);
-    }
-
-    return NGX_OK;
+    return ngx_cpymem(p, &id, sizeof(uint64_t));
 }
 
 
-/* whether they are those of another place; removes the id */
+/* whether details are those of another place; removes the id */
 
 ngx_uint_t
 ngx_http_idem_details_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,

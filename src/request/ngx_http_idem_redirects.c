@@ -39,8 +39,6 @@
 
 static ngx_int_t ngx_http_idem_redirect_note(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_errors(ngx_http_request_t *r,
-    ngx_http_idem_errors_t *errors);
 static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
 static ngx_int_t ngx_http_idem_repeat_first(ngx_http_request_t *r,
@@ -83,7 +81,7 @@ ngx_http_idem_redirect_note(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    /* nginx forgets that of the "if" in a named location */
+    /* the location of an "if" in a named location has its name only */
 
     if (clcf->named || (clcf->noname && clcf->name.len
                         && clcf->name.data[0] == '@'))
@@ -130,7 +128,7 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
 }
 
 
-static void
+void
 ngx_http_idem_errors(ngx_http_request_t *r, ngx_http_idem_errors_t *errors)
 {
     errors->err_status = r->err_status;
@@ -154,8 +152,7 @@ ngx_http_idem_by_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    return r->err_status != errors->err_status
-           || r->error_page != errors->error_page
+    return ngx_http_idem_errors_differ(r, errors)
            || (r->method_name.data == ngx_http_core_get_method.data
                && r->method_name.data != errors->method_name)
            || (clcf->named

@@ -71,6 +71,19 @@ typedef struct {
 } ngx_http_idem_body_t;
 
 
+/* members of a request that an error page changes, as they were before */
+
+typedef struct {
+    ngx_uint_t                       err_status;
+    u_char                          *method_name;
+    unsigned                         error_page:1;
+} ngx_http_idem_errors_t;
+
+
+#define ngx_http_idem_errors_differ(r, e)                                     \
+    ((r)->err_status != (e)->err_status || (r)->error_page != (e)->error_page)
+
+
 /*
  * A request that executes: the holder itself, or a subrequest of its content
  * handler.  One upstream of it is watched at a time.
@@ -83,7 +96,7 @@ struct ngx_http_idem_run_s {
     /* the content handler that was called last, and values at that call */
     ngx_http_handler_pt              content_handler;
     ngx_http_upstream_t             *before;    /* r->upstream              */
-    ngx_uint_t                       err_status; /* r->err_status           */
+    ngx_http_idem_errors_t           errors;
     void                           **loc_conf;  /* r->loc_conf              */
 
     /* its upstream, and the callbacks of the upstream that were replaced */
@@ -108,7 +121,6 @@ struct ngx_http_idem_run_s {
                                                    broke off last           */
 
     unsigned                         uri_changes:4; /* at the call          */
-    unsigned                         error_page:1;
     unsigned                         recursive:1;
     unsigned                         called:1;
     unsigned                         inside:1;  /* has not returned yet     */
@@ -120,15 +132,6 @@ struct ngx_http_idem_run_s {
     unsigned                         aside:1;   /* a mirror's: not part of
                                                    the execution            */
 };
-
-
-/* what an error page changes, before it leads a request on */
-
-typedef struct {
-    ngx_uint_t                           err_status;
-    u_char                              *method_name;
-    unsigned                             error_page:1;
-} ngx_http_idem_errors_t;
 
 
 /* an internal redirect to another location after begin, or begin itself */
@@ -215,9 +218,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_core_loc_conf_t  *location;
-    ngx_uint_t                 err_status;
+    ngx_http_idem_errors_t     errors;
     unsigned                   uri_changes:4;
-    unsigned                   error_page:1;
     unsigned                   let_in:1;        /* all access checks passed */
     unsigned                   let_in_at:4;     /* r->uri_changes then      */
     unsigned                   let_in_before:4; /* and the time before      */
@@ -360,6 +362,8 @@ void ngx_http_idem_resume(ngx_http_request_t *r);
 #define ngx_http_idem_is_redirects(name)                                      \
     ngx_http_idem_header_is(name, NGX_HTTP_IDEM_REDIRECTS)
 
+void ngx_http_idem_errors(ngx_http_request_t *r,
+    ngx_http_idem_errors_t *errors);
 ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -404,8 +408,11 @@ ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
     ngx_http_idem_server_t *server);
-ngx_int_t ngx_http_idem_place_details(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+
+/* in front of details: a mark, and the id of a place */
+#define NGX_HTTP_IDEM_DETAILS_HEAD  (1 + sizeof(uint64_t))
+
+u_char *ngx_http_idem_details_mark(ngx_http_request_t *r, u_char *p);
 ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,

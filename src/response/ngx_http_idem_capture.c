@@ -336,9 +336,7 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         in = NULL;
     }
 
-    if (ctx->capture.through) {
-        ngx_http_idem_through_end(r, ctx, in);
-    }
+    ngx_http_idem_through_end(r, ctx, in);
 
     return ngx_http_next_body_filter(r, in);
 }
@@ -389,9 +387,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 
             ngx_http_idem_let_through(r, ctx, reason);
 
-            if (ctx->capture.through) {
-                ngx_http_idem_through_end(r, ctx, in);
-            }
+            ngx_http_idem_through_end(r, ctx, in);
 
             *ctx->capture.last = in;
 
@@ -484,6 +480,10 @@ void
 ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t *in)
 {
+    if (!ctx->capture.through) {
+        return;
+    }
+
     while (in && !in->buf->last_buf) {
         in = in->next;
     }

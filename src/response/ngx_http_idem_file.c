@@ -35,8 +35,6 @@ struct ngx_http_idem_file_s {
 };
 
 
-static ngx_int_t ngx_http_idem_file_defer(ngx_http_request_t *r,
-    ngx_http_idem_file_t *file, ngx_chain_t *in);
 static void ngx_http_idem_file_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
@@ -58,7 +56,7 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t **in)
 {
     ngx_uint_t             paused;
-    ngx_chain_t           *cl;
+    ngx_chain_t           *cl, *copy;
     ngx_http_idem_file_t  *file;
 
     file = ctx->capture.file;
@@ -87,11 +85,20 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         }
     }
 
+    copy = NULL;
     paused = file->turn.event.timer_set;
 
+    /* the buffers are deferred, their links belong to the caller */
+
     if ((paused || file->taken > NGX_HTTP_IDEM_FILE_PIECE)
-        && ngx_http_idem_file_defer(r, file, *in) == NGX_OK)
+        && ngx_chain_add_copy(r->pool, &copy, *in) == NGX_OK)
     {
+        *file->last = copy;
+
+        while (*file->last) {
+            file->last = &(*file->last)->next;
+        }
+
         if (!paused) {
             ngx_http_idem_commit_block(r);
             ngx_http_idem_turn(&file->turn, ctx, ngx_http_idem_file_handler);
@@ -106,39 +113,6 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
         file->left = NULL;
         file->last = &file->left;
-    }
-
-    return NGX_OK;
-}
-
-
-/* copies all chain links or none: "in" belongs to the caller */
-
-static ngx_int_t
-ngx_http_idem_file_defer(ngx_http_request_t *r, ngx_http_idem_file_t *file,
-    ngx_chain_t *in)
-{
-    ngx_chain_t  *cl, *first, **last;
-
-    first = NULL;
-    last = &first;
-
-    for ( /* void */ ; in; in = in->next) {
-        cl = ngx_alloc_chain_link(r->pool);
-        if (cl == NULL) {
-            return NGX_ERROR;
-        }
-
-        cl->buf = in->buf;
-        cl->next = NULL;
-
-        *last = cl;
-        last = &cl->next;
-    }
-
-    if (first) {
-        *file->last = first;
-        file->last = last;
     }
 
     return NGX_OK;

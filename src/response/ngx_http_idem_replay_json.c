@@ -5,15 +5,15 @@
  */
 
 /*
- * Members that a replay sets in the JSON object it answers with
+ * Sets members of the JSON object that a replay sends
  * (idempotency_replay_json).
  *
- * The body is parsed and written again by canonical/..._json_edit.c.  A body
- * that is not a JSON object is left as it is.  Of an event stream each JSON-RPC
- * response is such an object, and what is around it stays byte for byte.
+ * canonical/..._json_edit.c parses the body and writes it again.  A body that
+ * is not a JSON object stays unchanged.  In an event stream each JSON-RPC
+ * response is rewritten, and everything else stays byte for byte.
  *
- * A large object is parsed in further turns of the event loop.  Called by the
- * replay.
+ * A large object is parsed in several iterations of the event loop.  Called by
+ * the replay.
  */
 
 
@@ -25,10 +25,10 @@
 #include "canonical/ngx_http_idem_json_edit.h"
 
 
-/* a body that is larger is parsed in turns of the event loop */
+/* a larger body is parsed in several iterations of the event loop */
 #define NGX_HTTP_IDEM_REWRITE_SMALL  (256 * 1024)
 
-/* what is done in one of them: 1 to 3 ms */
+/* bytes rewritten per iteration: 1 to 3 ms */
 #define NGX_HTTP_IDEM_REWRITE_WORK   (256 * 1024)
 
 
@@ -59,9 +59,9 @@ static void ngx_http_idem_rewrite_handler(ngx_http_request_t *r,
 
 
 /*
- * NGX_OK whether or not it was rewritten; NGX_ERROR: no memory; NGX_AGAIN: it
- * goes on in further turns, and ngx_http_idem_replay_rewritten() is called in
- * the end.
+ * NGX_OK: rewritten, or not a JSON object; NGX_ERROR: no memory; NGX_AGAIN:
+ * continues in later iterations of the event loop, and calls
+ * ngx_http_idem_replay_rewritten() at the end.
  */
 
 ngx_int_t
@@ -74,7 +74,7 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t        *w;
     ngx_http_idem_replay_member_t  *member;
 
-    /* what the application itself encoded is not ours to open */
+    /* a body that the application has encoded stays unchanged */
 
     if (r->headers_out.content_encoding || body->len == 0) {
         return NGX_OK;
@@ -176,8 +176,8 @@ ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * For this request: of its own body, with its JSON type; or of variables.
- * NGX_DECLINED: the stored one stays.
+ * The value to set: a member of this request's body, with its JSON type, or a
+ * text with variables.  NGX_DECLINED: the stored value stays.
  */
 
 static ngx_int_t
@@ -192,7 +192,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         m = ctx->body.parsed
             ? ngx_http_idem_json_member(ctx->body.json, member->wanted) : NULL;
 
-        /* without it, or with two of it */
+        /* the member is missing, or occurs twice */
 
         if (m == NULL || m->count != 1
             || m->kind == NGX_HTTP_IDEM_JSON_ARRAY
@@ -211,7 +211,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    /* true, 17, "text" or {"a":1} as they are; all else is a string */
+    /* valid JSON is set unchanged, any other text as a string */
 
     rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
 
@@ -311,7 +311,7 @@ ngx_http_idem_rewrite_events(ngx_http_request_t *r,
 }
 
 
-/* the events that were rewritten, and all that is between them */
+/* joins the rewritten events and everything between them */
 
 static ngx_int_t
 ngx_http_idem_rewrite_join(ngx_http_request_t *r, ngx_array_t *events,

@@ -33,8 +33,6 @@
 
 static ngx_uint_t ngx_http_idem_unbuffered(ngx_http_upstream_t *u);
 static void ngx_http_idem_stream_write_handler(ngx_event_t *wev);
-static ngx_int_t ngx_http_idem_stream_end(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_stream_through(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason,
     ngx_chain_t *in);
@@ -238,7 +236,22 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
     ctx->stream.flush |= flush;
 
     if (last) {
-        return ngx_http_idem_stream_end(r, ctx);
+        ctx->stream.ended = 1;
+        ctx->stream.flush = 1;
+
+        if (r->postponed || r != r->connection->data) {
+            /* subrequests may still add to the response */
+            ctx->capture.composed = 1;
+            return ngx_http_idem_stream_through(r, ctx,
+                                                NGX_HTTP_IDEM_REASON_STREAM,
+                                                NULL);
+        }
+
+        /* the end itself is sent after the commit */
+
+        (void) ngx_http_idem_stream_pass(r, ctx);
+
+        return ngx_http_idem_complete(r, ctx);
     }
 
     if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
@@ -264,31 +277,6 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 }
 
 
-/* everything but the end was sent or is being sent */
-
-static ngx_int_t
-ngx_http_idem_stream_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ctx->stream.ended = 1;
-    ctx->stream.flush = 1;
-
-    if (r->postponed || r != r->connection->data) {
-
-        /* subrequests may still add to the response */
-
-        ctx->capture.composed = 1;
-
-        return ngx_http_idem_stream_through(r, ctx,
-                                            NGX_HTTP_IDEM_REASON_STREAM,
-                                            NULL);
-    }
-
-    (void) ngx_http_idem_stream_pass(r, ctx);
-
-    return ngx_http_idem_complete(r, ctx);
-}
-
-
 /* it can't be kept: sends the held but unsent data, then the rest */
 
 static ngx_int_t
@@ -299,9 +287,7 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_let_through(r, ctx, reason);
 
-    if (ctx->capture.through) {
-        ngx_http_idem_through_end(r, ctx, in);
-    }
+    ngx_http_idem_through_end(r, ctx, in);
 
     *ctx->capture.last = in;
 
