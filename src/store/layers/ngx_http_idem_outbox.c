@@ -210,7 +210,7 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
          */
 
         if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
-            ngx_http_idem_op_timer_stop(op);
+            ngx_housekeeping_stop(&op->timer);
 
         } else {
             ngx_http_idem_outbox_check_cancel(op);

@@ -110,8 +110,6 @@ ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 void
 ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
 {
-    ngx_event_t  *ev;
-
     m->z.gone = NULL;
 
     if (m->store->log == NULL && ngx_http_idem_tap == NULL) {
@@ -128,25 +126,17 @@ ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
         return;
     }
 
-    ev = &m->look;
+    ngx_memzero(&m->look, sizeof(ngx_event_t));
 
-    ngx_memzero(ev, sizeof(ngx_event_t));
-
-    ev->handler = ngx_http_idem_memory_search;
-    ev->data = m;
-    ev->log = cycle->log;
-    ev->cancelable = 1;
-
-    ngx_add_timer(ev, NGX_HTTP_IDEM_MEMORY_SEARCH);
+    ngx_housekeeping_init(&m->look, ngx_http_idem_memory_search, m);
+    ngx_add_timer(&m->look, NGX_HTTP_IDEM_MEMORY_SEARCH);
 }
 
 
 void
 ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m)
 {
-    if (m->look.timer_set) {
-        ngx_del_timer(&m->look);
-    }
+    ngx_housekeeping_stop(&m->look);
 }
 
 
