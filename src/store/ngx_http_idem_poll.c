@@ -139,16 +139,3 @@ ngx_http_idem_op_timer(ngx_http_idem_op_t *op, ngx_event_handler_pt handler,
 
     ngx_add_timer(&op->timer, time);
 }
-
-
-void
-ngx_http_idem_op_timer_stop(ngx_http_idem_op_t *op)
-{
-    if (op->timer.timer_set) {
-        ngx_del_timer(&op->timer);
-    }
-
-    if (op->timer.posted) {
-        ngx_delete_posted_event(&op->timer);
-    }
-}

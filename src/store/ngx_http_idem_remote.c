@@ -10,10 +10,10 @@
  *
  * Every operation can be resent: the token identifies the owner of a lock.
  * A begin that is abandoned after it was sent is followed by a release of its
- * token, and a release that failed by another one, which is retried for as long
- * as the lease could last.  Under hold, further ones also follow if a delayed
- * copy of the begin or of a renewal may still write the lock; and another
- * worker sends them if this one exits (..._orphans.c).
+ * token, and a release that failed by another one, which is retried for as
+ * long as the lease could last.  Under hold, further ones also follow if a
+ * delayed copy of the begin or of a renewal may still write the lock; and
+ * another worker sends them if this one exits (..._orphans.c).
  *
  * A watch is queued before it is sent, so that a notification that overtakes
  * the reply finds the watch.
@@ -97,11 +97,7 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
 
     ngx_http_idem_polls_init(&remote->polls);
 
-    remote->adopt.handler = ngx_http_idem_remote_adopt;
-    remote->adopt.data = remote;
-    remote->adopt.log = ngx_cycle->log;
-    remote->adopt.cancelable = 1;
-
+    ngx_housekeeping_init(&remote->adopt, ngx_http_idem_remote_adopt, remote);
     ngx_add_timer(&remote->adopt, NGX_HTTP_IDEM_ADOPT);
 }
 
@@ -109,9 +105,7 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
 void
 ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
 {
-    if (remote->adopt.timer_set) {
-        ngx_del_timer(&remote->adopt);
-    }
+    ngx_housekeeping_stop(&remote->adopt);
 }
 
 
@@ -222,7 +216,7 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 {
     void  *call;
 
-    ngx_http_idem_op_timer_stop(op);
+    ngx_housekeeping_stop(&op->timer);
 
     call = op->state_data;
     op->state_data = NULL;

@@ -28,6 +28,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "ngx_housekeeping.h"
 #include "observe/ngx_http_idem_events.h"
 #include "observe/ngx_http_idem_metrics.h"
 #include "record/ngx_http_idem_record.h"
@@ -613,10 +614,9 @@ void ngx_http_idem_poll_wait(ngx_http_idem_op_t *op, ngx_msec_t poll);
 /* wakes the watches of a record after a possible change; NULL: all watches */
 void ngx_http_idem_polls_wake(ngx_http_idem_polls_t *polls, u_char *id);
 
-/* for backends: starts op->timer; stops it, and deletes its event */
+/* for backends: starts op->timer */
 void ngx_http_idem_op_timer(ngx_http_idem_op_t *op,
     ngx_event_handler_pt handler, ngx_msec_t time);
-void ngx_http_idem_op_timer_stop(ngx_http_idem_op_t *op);
 
 
 #include "store/ngx_http_idem_remote.h"

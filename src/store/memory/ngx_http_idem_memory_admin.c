@@ -65,7 +65,7 @@ ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
     waiting = 0;
     op->result = NGX_HTTP_IDEM_GONE;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
@@ -85,9 +85,7 @@ ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
         }
     }
 
-    ngx_http_idem_zone_unlock(&m->z);
-
-    ngx_http_idem_memory_tell(m);
+    ngx_http_idem_memory_unlock(m, op->log);
     ngx_http_idem_wake(m, op->id, waiting);
 }
 

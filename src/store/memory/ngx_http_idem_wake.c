@@ -164,7 +164,7 @@ void
 ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op)
 {
     ngx_queue_remove(&op->queue);
-    ngx_http_idem_op_timer_stop(op);
+    ngx_housekeeping_stop(&op->timer);
 }
 
 
