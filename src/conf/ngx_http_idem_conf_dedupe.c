@@ -25,8 +25,6 @@ static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list);
-static char *ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf,
-    ngx_str_t *value, const char *name, ngx_http_idem_choice_t *t);
 
 
 /* idempotency_dedupe body | json:<member>,... window=<time> [when=...] */
@@ -140,7 +138,8 @@ static char *
 ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
 {
-    ngx_str_t  list;
+    ngx_str_t                text;
+    ngx_http_idem_choice_t  *t;
 
     if (ngx_http_idem_conf_is(value, "when=missing")) {
         dedupe->always = 0;
@@ -157,16 +156,23 @@ ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     } else if (ngx_http_idem_conf_is(value, "normalize=url")) {
         dedupe->url = 1;
 
-    } else if (ngx_http_idem_conf_option(value, "strip=", &list)) {
-        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &list);
+    } else if (ngx_http_idem_conf_option(value, "strip=", &text)) {
+        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &text);
 
-    } else if (ngx_http_idem_conf_dedupe_time(cf, value, "window=",
-                                              &dedupe->window)
-               != NGX_CONF_OK
-               && ngx_http_idem_conf_dedupe_time(cf, value, "linger=",
-                                                 &dedupe->linger)
-                  != NGX_CONF_OK)
-    {
+    } else {
+        t = ngx_http_idem_conf_option(value, "window=", &text)
+            ? &dedupe->window
+            : ngx_http_idem_conf_option(value, "linger=", &text)
+              ? &dedupe->linger : NULL;
+
+        if (t) {
+            t->choices = &ngx_http_idem_positive_times;
+
+            if (ngx_http_idem_conf_choose(cf, &text, t) == NGX_OK) {
+                return NGX_CONF_OK;
+            }
+        }
+
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"window=<time>\" or \"linger=<time>\" "
                              "with a time above 0, \"when=missing\" or "
@@ -210,25 +216,6 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
-}
-
-
-/* NGX_CONF_ERROR without a message if "value" is not such a time */
-
-static char *
-ngx_http_idem_conf_dedupe_time(ngx_conf_t *cf, ngx_str_t *value,
-    const char *name, ngx_http_idem_choice_t *t)
-{
-    ngx_str_t  s;
-
-    if (!ngx_http_idem_conf_option(value, name, &s)) {
-        return NGX_CONF_ERROR;
-    }
-
-    t->choices = &ngx_http_idem_positive_times;
-
-    return ngx_http_idem_conf_choose(cf, &s, t) == NGX_OK ? NGX_CONF_OK
-                                                          : NGX_CONF_ERROR;
 }
 
 
