@@ -426,9 +426,8 @@ ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
             continue;
         }
 
-        name = source[i].value.text;
-        name.data += sizeof("json:") - 1;
-        name.len -= sizeof("json:") - 1;
+        (void) ngx_http_idem_conf_option(&source[i].value.text, "json:",
+                                         &name);
 
         source[i].member = ngx_http_idem_want(conf->wanted, &name);
 

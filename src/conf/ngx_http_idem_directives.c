@@ -21,10 +21,8 @@
 
 static ngx_uint_t ngx_http_idem_conf_is_name(ngx_str_t *value,
     ngx_uint_t method);
-static char *ngx_http_idem_conf_add_statuses(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value, ngx_uint_t n);
-static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value);
+static char *ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_statuses_t *in, ngx_http_idem_statuses_t *out);
 
 
 ngx_http_idem_choices_t  ngx_http_idem_times = {
@@ -422,7 +420,7 @@ ngx_http_idem_statuses_t *
 ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
 {
     ngx_uint_t                 i;
-    ngx_http_idem_statuses_t  *statuses;
+    ngx_http_idem_statuses_t  *statuses, out;
 
     /* without the statuses that may change on a retry */
 
@@ -430,8 +428,10 @@ ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
         ngx_string("2xx"), ngx_string("3xx"), ngx_string("4xx"),
         ngx_string("!401"), ngx_string("!403"), ngx_string("!407"),
         ngx_string("!408"), ngx_string("!409"), ngx_string("!423"),
-        ngx_string("!425"), ngx_string("!429")
+        ngx_string("!425"), ngx_string("!429"), ngx_null_string
     };
+
+    ngx_memzero(&out, sizeof(ngx_http_idem_statuses_t));
 
     statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
     if (statuses == NULL) {
@@ -440,60 +440,42 @@ ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
 
     for (i = 0; i < n && value[i].data[0] == '!'; i++) { /* void */ }
 
-    if (i == n
-        && ngx_http_idem_conf_add_statuses(cf, statuses, kept,
-                                           sizeof(kept) / sizeof(kept[0]))
-           != NGX_CONF_OK)
-    {
-        return NULL;
+    if (i == n) {
+        for (i = 0; kept[i].len; i++) {
+            (void) ngx_http_idem_conf_status(cf, &kept[i], statuses, &out);
+        }
     }
 
-    if (ngx_http_idem_conf_add_statuses(cf, statuses, value, n)
-        != NGX_CONF_OK)
-    {
-        return NULL;
+    for (i = 0; i < n; i++) {
+        if (ngx_http_idem_conf_status(cf, &value[i], statuses, &out)
+            != NGX_CONF_OK)
+        {
+            return NULL;
+        }
+    }
+
+    for (i = 0; i < 32; i++) {
+        statuses->bits[i] &= ~out.bits[i];
     }
 
     return statuses;
 }
 
 
-/* adds the kept statuses first, then removes those with "!", in any order */
+/* those with "!" are "out" */
 
 static char *
-ngx_http_idem_conf_add_statuses(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value, ngx_uint_t n)
+ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_statuses_t *in, ngx_http_idem_statuses_t *out)
 {
-    ngx_uint_t  i, pass;
-
-    for (pass = 0; pass < 2; pass++) {
-        for (i = 0; i < n; i++) {
-
-            if ((value[i].data[0] == '!') == pass
-                && ngx_http_idem_conf_status(cf, statuses, &value[i])
-                   != NGX_CONF_OK)
-            {
-                return NGX_CONF_ERROR;
-            }
-        }
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_idem_conf_status(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value)
-{
-    u_char     *p;
-    ngx_uint_t  first, last, out;
+    u_char      *p;
+    ngx_uint_t   first, last;
 
     p = value->data;
-    out = (*p == '!');
 
-    if (out) {
+    if (*p == '!') {
         p++;
+        in = out;
     }
 
     if (ngx_strcmp(p, "any") == 0) {
@@ -518,11 +500,7 @@ ngx_http_idem_conf_status(ngx_conf_t *cf,
     }
 
     for ( /* void */ ; first <= last; first++) {
-        if (out) {
-            statuses->bits[first / 32] &= ~((uint32_t) 1 << (first % 32));
-        } else {
-            statuses->bits[first / 32] |= (uint32_t) 1 << (first % 32);
-        }
+        in->bits[first / 32] |= (uint32_t) 1 << (first % 32);
     }
 
     return NGX_CONF_OK;
