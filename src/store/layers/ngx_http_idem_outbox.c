@@ -67,6 +67,8 @@ static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_uint_t read);
 static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
+static void ngx_http_idem_outbox_kept(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_uint_t waiting);
 static ngx_http_idem_item_t *ngx_http_idem_outbox_keep_bare(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_no_room(ngx_http_idem_outbox_t *o,
@@ -432,13 +434,37 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
                               NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
                               op->error);
 
-    ngx_log_error(NGX_LOG_WARN, op->log, 0,
+    ngx_http_idem_outbox_kept(o, op, waiting);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_outbox_kept(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
+    ngx_uint_t waiting)
+{
+    u_char     buf[NGX_MAX_ERROR_STR];
+    ngx_str_t  line;
+
+    if (!op->unprotected) {
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: commit in store \"%V\" failed: %s; it is "
                   "kept here and tried again, %ui waiting, record %*xs",
                   &o->layer.named->name, op->error ? op->error : "no answer",
                   waiting, (size_t) 8, op->id);
+        return;
+    }
 
-    return NGX_OK;
+    /* every request, for as long as the store is unreachable */
+
+    line.data = buf;
+    line.len = ngx_snprintf(buf, sizeof(buf), "idempotency: commit in store "
+                            "\"%V\" failed: %s; it is kept here and tried "
+                            "again", &o->layer.named->name, op->error)
+               - buf;
+
+    ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, &line, op->id);
 }
 
 
