@@ -192,6 +192,9 @@ for ([ 2, qr/which record/, 'inspect' ],
 
 is((ctl("http://127.0.0.1:$ENV{TEST_NGINX_DEAD_PORT}/", 'list'))[1], 3,
    'nobody is there');
+like(scalar qx(IDEMPOTENCY_URL= build/idempotencyctl list 2>&1),
+     qr/where\? Say --url/, 'an empty variable says nothing');
+is($? >> 8, 2, 'it was asked wrongly');
 is((ctl("http://127.0.0.1:$port/other", 'health'))[1], 3,
    'it is another location');
 

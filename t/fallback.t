@@ -684,6 +684,7 @@ told('record.deleted', 'shared');
 
 $::redis->kill_it;
 http_post('/ok?op=b', 'x', key()) for 1 .. 2;
+told('storage.error', 'shared');
 told('circuit_breaker.opened', 'shared');
 
 delete_of('ledger', http_post('/ok?op=c', 'x', key()));

@@ -614,7 +614,8 @@ ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
 
     /* while a store is unreachable, every request logs the same line */
 
-    ngx_http_idem_log_repeated(ctx->request->connection->log, &line);
+    ngx_http_idem_log_repeated(NGX_LOG_ERR, ctx->request->connection->log,
+                               &line, NULL);
 
     ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                         full ? "no room for a record" : error);

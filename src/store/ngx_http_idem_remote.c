@@ -387,7 +387,7 @@ ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote, const char *what)
                             &remote->store->name, what)
                - text;
 
-    ngx_http_idem_log_repeated(ngx_cycle->log, &line);
+    ngx_http_idem_log_repeated(NGX_LOG_ERR, ngx_cycle->log, &line, NULL);
 }
 
 

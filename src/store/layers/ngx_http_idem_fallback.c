@@ -287,6 +287,9 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
+    ngx_http_idem_store_event(f->declared, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                              op->id, op->error);
+
     if (f->logged != ngx_time()) {
         f->logged = ngx_time();
 

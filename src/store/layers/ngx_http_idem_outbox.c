@@ -412,6 +412,8 @@ static void
 ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
     ngx_uint_t waiting, ngx_uint_t kept, ngx_uint_t bare)
 {
+    u_char                      buf[NGX_MAX_ERROR_STR];
+    ngx_str_t                   line;
     const char                 *error;
     ngx_http_idem_outbox_sh_t  *sh;
 
@@ -421,13 +423,26 @@ ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
     (void) ngx_atomic_fetch_add(kept ? &sh->counters.kept
                                      : &sh->counters.dropped, 1);
 
-    if (kept && !bare) {
-        ngx_http_idem_metrics_count(o->layer.named->metrics,
-                                    NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
-        ngx_http_idem_store_event(o->layer.named,
-                                  NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
-                                  op->error);
+    if (!kept || bare) {
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s; there "
+                      "is no room for %s in zone \"%V\" with %ui waiting: %s, "
+                      "record %*xs",
+                      &o->layer.named->name, error,
+                      bare ? "its response" : "it", &o->z.name, waiting,
+                      bare ? "its retry is refused"
+                           : "it is lost, and a retry may run again",
+                      (size_t) 8, op->id);
+        return;
+    }
 
+    ngx_http_idem_metrics_count(o->layer.named->metrics,
+                                NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
+    ngx_http_idem_store_event(o->layer.named,
+                              NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
+                              op->error);
+
+    if (!op->unprotected) {
         ngx_log_error(NGX_LOG_WARN, op->log, 0,
                       "idempotency: commit in store \"%V\" failed: %s; it is "
                       "kept here and tried again, %ui waiting, record %*xs",
@@ -436,15 +451,15 @@ ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                  "idempotency: commit in store \"%V\" failed: %s; there is "
-                  "no room for %s in zone \"%V\" with %ui waiting: %s, "
-                  "record %*xs",
-                  &o->layer.named->name, error,
-                  bare ? "its response" : "it", &o->z.name, waiting,
-                  bare ? "its retry is refused"
-                       : "it is lost, and a retry may run again",
-                  (size_t) 8, op->id);
+    /* every request, for as long as the store is unreachable */
+
+    line.data = buf;
+    line.len = ngx_snprintf(buf, sizeof(buf), "idempotency: commit in store "
+                            "\"%V\" failed: %s; it is kept here and tried "
+                            "again", &o->layer.named->name, error)
+               - buf;
+
+    ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, &line, op->id);
 }
 
 
