@@ -34,7 +34,7 @@ typedef struct {
 
 
 static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
-    ngx_table_elt_t *h);
+    ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
 static ngx_uint_t ngx_http_idem_of_body(ngx_str_t *name);
@@ -46,12 +46,13 @@ static ngx_http_idem_header_e ngx_http_idem_header_kind(
     ngx_table_elt_t *h);
 static void ngx_http_idem_store_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
-static ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
-    ngx_array_t *headers);
+static ngx_int_t ngx_http_idem_field(ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers, ngx_http_idem_header_e kind, ngx_str_t *name,
+    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 static void ngx_http_idem_set_content_type(ngx_http_request_t *r,
     ngx_str_t *value);
 static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
@@ -105,21 +106,20 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
 
-    static ngx_str_t  last_modified = ngx_string("Last-Modified");
+    static ngx_str_t  content_type = ngx_string("Content-Type");
 
     rc = ngx_array_init(&headers, r->pool, 16,
                         sizeof(ngx_http_idem_header_t));
 
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_content_type(r, &headers);
+    if (rc == NGX_OK && r->headers_out.content_type.len) {
+        rc = ngx_http_idem_field(ctx, &headers,
+                                 NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
+                                 &content_type,
+                                 &r->headers_out.content_type);
     }
 
-    if (rc == NGX_OK
-        && (ctx->conf->keep_headers == NULL
-            || ngx_http_idem_header_listed(ctx->conf->keep_headers,
-                                           &last_modified)))
-    {
-        rc = ngx_http_idem_last_modified(r, &headers);
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_last_modified(r, ctx, &headers);
     }
 
     part = &r->headers_out.headers.part;
@@ -150,9 +150,16 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        /* without memory, only look for X-Idempotency-Store */
+        /*
+         * without memory, only look for X-Idempotency-Store; nginx accepts
+         * header names that are invalid in a record
+         */
 
-        if (rc != NGX_OK || ngx_http_idem_hidden(ctx, &h[i])) {
+        if (rc != NGX_OK
+            || ngx_http_idem_not_kept(&h[i].key)
+            || !ngx_http_idem_header_valid(&h[i].key, &h[i].value)
+            || ngx_http_idem_hidden(ctx, &h[i].key))
+        {
             continue;
         }
 
@@ -173,7 +180,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc == NGX_OK) {
-        rc = ngx_http_idem_accept_ranges(r, &headers);
+        rc = ngx_http_idem_accept_ranges(r, ctx, &headers);
     }
 
     if (rc != NGX_OK
@@ -206,12 +213,15 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* stores a header that nginx has as a field, and not in the list */
+
 static ngx_int_t
-ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
+    ngx_http_idem_header_e kind, ngx_str_t *name, ngx_str_t *value)
 {
     ngx_http_idem_header_t  *kept;
 
-    if (r->headers_out.content_type.len == 0) {
+    if (ngx_http_idem_hidden(ctx, name)) {
         return NGX_OK;
     }
 
@@ -220,37 +230,29 @@ ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_ERROR;
     }
 
-    kept->kind = NGX_HTTP_IDEM_HEADER_CONTENT_TYPE;
-    ngx_str_set(&kept->name, "Content-Type");
-    kept->value = r->headers_out.content_type;
-    kept->valid = ngx_http_idem_text_valid(kept->value.data, kept->value.len);
+    kept->kind = kind;
+    kept->name = *name;
+    kept->value = *value;
+    kept->valid = ngx_http_idem_text_valid(value->data, value->len);
 
     return NGX_OK;
 }
 
 
+/* by idempotency_keep_header or idempotency_hide_header */
+
 static ngx_uint_t
-ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
+ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
 {
-    if (ngx_http_idem_not_kept(&h->key)) {
-        return 1;
-    }
-
-    /* nginx accepts header names that are invalid in a record */
-
-    if (!ngx_http_idem_header_valid(&h->key, &h->value)) {
-        return 1;
-    }
-
     if (ctx->conf->keep_headers
-        && !ngx_http_idem_header_listed(ctx->conf->keep_headers, &h->key)
-        && !ngx_http_idem_of_body(&h->key))
+        && !ngx_http_idem_header_listed(ctx->conf->keep_headers, name)
+        && !ngx_http_idem_of_body(name))
     {
         return 1;
     }
 
     return ctx->conf->hide_headers
-           && ngx_http_idem_header_listed(ctx->conf->hide_headers, &h->key);
+           && ngx_http_idem_header_listed(ctx->conf->hide_headers, name);
 }
 
 
@@ -436,9 +438,12 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
-    ngx_http_idem_header_t  *kept;
+    ngx_str_t  value;
+
+    static ngx_str_t  name = ngx_string("Last-Modified");
 
     if (r->headers_out.last_modified
         || r->headers_out.last_modified_time == -1
@@ -449,26 +454,18 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_OK;
     }
 
-    kept = ngx_array_push(headers);
-    if (kept == NULL) {
+    value.data = ngx_pnalloc(r->pool,
+                             sizeof("Mon, 28 Sep 1970 06:00:00 GMT") - 1);
+    if (value.data == NULL) {
         return NGX_ERROR;
     }
 
-    kept->kind = NGX_HTTP_IDEM_HEADER_LAST_MODIFIED;
-    kept->valid = 1;
-    ngx_str_set(&kept->name, "Last-Modified");
+    value.len = ngx_http_time(value.data, r->headers_out.last_modified_time)
+                - value.data;
 
-    kept->value.data = ngx_pnalloc(r->pool,
-                                 sizeof("Mon, 28 Sep 1970 06:00:00 GMT") - 1);
-    if (kept->value.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->value.len = ngx_http_time(kept->value.data,
-                                    r->headers_out.last_modified_time)
-                      - kept->value.data;
-
-    return NGX_OK;
+    return ngx_http_idem_field(ctx, headers,
+                               NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, &name,
+                               &value);
 }
 
 
@@ -493,10 +490,13 @@ ngx_http_idem_may_range(ngx_http_request_t *r)
 /* stores Accept-Ranges for responses from which nginx cuts ranges */
 
 static ngx_int_t
-ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
     ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_idem_header_t    *kept;
+
+    static ngx_str_t  name = ngx_string("Accept-Ranges");
+    static ngx_str_t  value = ngx_string("bytes");
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
@@ -508,17 +508,9 @@ ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_OK;
     }
 
-    kept = ngx_array_push(headers);
-    if (kept == NULL) {
-        return NGX_ERROR;
-    }
-
-    kept->kind = NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES;
-    kept->valid = 1;
-    ngx_str_set(&kept->name, "Accept-Ranges");
-    ngx_str_set(&kept->value, "bytes");
-
-    return NGX_OK;
+    return ngx_http_idem_field(ctx, headers,
+                               NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, &name,
+                               &value);
 }
 
 
