@@ -150,6 +150,8 @@ $wrong->('idempotency_ttl_header',
            'X-TTL min=1s' ],
          '"max=<time>", as max=7d');
 
+$wrong->('idempotency_ttl_header', [ 'off max=1s' ], '"off" stands alone');
+
 for my $name ('"X TTL"', 'X:TTL', '""') {
     (my $bare = $name) =~ tr/"//d;
     refuses('location', "idempotency_ttl_header $name max=7d;", 0,

@@ -87,7 +87,64 @@ is($retry->header('Last-Modified'), undef, 'not kept');
 
 
 
-=== TEST 2: a wrong name
+=== TEST 2: headers that nginx makes itself
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  GET POST;
+    location /all/ {
+        alias  html/;
+    }
+    location /keep/ {
+        idempotency_keep_header  Accept-Ranges;
+        alias                    html/;
+    }
+    location /etag/ {
+        idempotency_keep_header  ETag;
+        alias                    html/;
+    }
+    location /hide/ {
+        idempotency_hide_header  last-modified accept-ranges content-type;
+        alias                    html/;
+    }
+    location / {
+        idempotency_hide_header  Content-Type;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- user_files
+>>> a.html
+a file
+--- client
+for (['all', 'Content-Type Last-Modified ETag Accept-Ranges'],
+     ['keep', 'Content-Type Accept-Ranges'],
+     ['etag', 'Content-Type ETag'],
+     ['hide', 'ETag'])
+{
+    my ($where, $kept) = @$_;
+    my %key = ('Idempotency-Key' => new_key());
+
+    my ($first, $retry) = map { http_get("/$where/a.html", \%key) } 1, 2;
+
+    is($retry->header('Idempotent-Replayed'), 'true', "$where: replayed");
+    is($retry->body, "a file\n", "$where: the file");
+
+    for my $name (qw(Content-Type Last-Modified ETag Accept-Ranges)) {
+        ok($first->header($name), "$where: the first has $name");
+        is($retry->header($name),
+           $kept =~ /$name/ ? $first->header($name) : undef,
+           "$where: $name of a replay");
+    }
+}
+
+my %key = ('Idempotency-Key' => new_key());
+my ($first, $retry) = map { http_post('/json', 'x', \%key) } 1, 2;
+
+like($first->header('Content-Type'), qr/json/, 'the first has a type');
+is($retry->header('Content-Type'), undef, 'hidden in a replay');
+is($retry->body, $first->body, 'its body');
+
+
+
+=== TEST 3: a wrong name
 --- config
     idempotency_keep_header "a b";
 --- must_die

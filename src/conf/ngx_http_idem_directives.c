@@ -328,6 +328,11 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is the name of a header");
     }
 
+    if (ngx_http_idem_conf_is(&value[1], "off")) {
+        return ngx_http_idem_conf_invalid(cf, &value[2],
+                                          "\"off\" stands alone");
+    }
+
     if (!ngx_http_idem_conf_option(&value[2], "max=", &s)
         || ngx_http_idem_conf_choose(cf, &s, &ngx_http_idem_positive_times,
                                      &ilcf->ttl_header_max)

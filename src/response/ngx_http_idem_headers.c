@@ -33,8 +33,6 @@ typedef struct {
 } ngx_http_idem_pointed_t;
 
 
-static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
-    ngx_table_elt_t *h);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
@@ -45,16 +43,16 @@ static ngx_http_idem_header_e ngx_http_idem_header_kind(
     ngx_table_elt_t *h);
 static void ngx_http_idem_store_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
+static ngx_int_t ngx_http_idem_field(ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers, ngx_http_idem_header_e kind, ngx_str_t *name,
+    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
-
-static ngx_str_t  ngx_http_idem_last_modified_name =
-                                                  ngx_string("Last-Modified");
 
 /* fields of r->headers_out that point into the list of headers */
 
@@ -107,15 +105,11 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                         sizeof(ngx_http_idem_header_t));
 
     if (rc == NGX_OK) {
-        rc = ngx_http_idem_content_type(r, &headers);
+        rc = ngx_http_idem_content_type(r, ctx, &headers);
     }
 
-    if (rc == NGX_OK
-        && (ctx->conf->keep_headers == NULL
-            || ngx_http_idem_header_listed(ctx->conf->keep_headers,
-                                         &ngx_http_idem_last_modified_name)))
-    {
-        rc = ngx_http_idem_last_modified(r, &headers);
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_last_modified(r, ctx, &headers);
     }
 
     part = &r->headers_out.headers.part;
@@ -146,9 +140,16 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        /* without memory, only look for X-Idempotency-Store */
+        /*
+         * without memory, only look for X-Idempotency-Store; nginx accepts
+         * header names that are invalid in a record
+         */
 
-        if (rc != NGX_OK || ngx_http_idem_hidden(ctx, &h[i])) {
+        if (rc != NGX_OK
+            || ngx_http_idem_not_kept(&h[i].key)
+            || !ngx_http_idem_header_valid(&h[i].key, &h[i].value)
+            || ngx_http_idem_hidden(ctx, &h[i].key))
+        {
             continue;
         }
 
@@ -164,7 +165,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc == NGX_OK) {
-        rc = ngx_http_idem_accept_ranges(r, &headers);
+        rc = ngx_http_idem_accept_ranges(r, ctx, &headers);
     }
 
     if (rc != NGX_OK
@@ -219,31 +220,35 @@ ngx_http_idem_keep_header(ngx_array_t *headers, ngx_http_idem_header_e kind,
 }
 
 
-static ngx_uint_t
-ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h)
+/* stores a header that nginx has as a field, and not in the list */
+
+static ngx_int_t
+ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
+    ngx_http_idem_header_e kind, ngx_str_t *name, ngx_str_t *value)
 {
-    if (ngx_http_idem_not_kept(&h->key)) {
-        return 1;
-    }
+    return ngx_http_idem_hidden(ctx, name)
+           ? NGX_OK
+           : ngx_http_idem_keep_header(headers, kind, 1, name, value);
+}
 
-    /* nginx accepts header names that are invalid in a record */
 
-    if (!ngx_http_idem_header_valid(&h->key, &h->value)) {
-        return 1;
-    }
+/* by idempotency_keep_header or idempotency_hide_header */
 
+ngx_uint_t
+ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
+{
     /* without Content-Encoding and its like the body has another meaning */
 
     if (ctx->conf->keep_headers
-        && !ngx_http_idem_header_listed(ctx->conf->keep_headers, &h->key)
-        && (h->key.len <= 8
-            || ngx_strncasecmp(h->key.data, (u_char *) "content-", 8) != 0))
+        && !ngx_http_idem_header_listed(ctx->conf->keep_headers, name)
+        && (name->len <= 8
+            || ngx_strncasecmp(name->data, (u_char *) "content-", 8) != 0))
     {
         return 1;
     }
 
     return ctx->conf->hide_headers
-           && ngx_http_idem_header_listed(ctx->conf->hide_headers, &h->key);
+           && ngx_http_idem_header_listed(ctx->conf->hide_headers, name);
 }
 
 
@@ -419,9 +424,12 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
     ngx_str_t  value;
+
+    static ngx_str_t  name = ngx_string("Last-Modified");
 
     if (r->headers_out.last_modified
         || r->headers_out.last_modified_time == -1
@@ -441,10 +449,9 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     value.len = ngx_http_time(value.data, r->headers_out.last_modified_time)
                 - value.data;
 
-    return ngx_http_idem_keep_header(headers,
-                                     NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, 1,
-                                     &ngx_http_idem_last_modified_name,
-                                     &value);
+    return ngx_http_idem_field(ctx, headers,
+                               NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, &name,
+                               &value);
 }
 
 
@@ -469,7 +476,8 @@ ngx_http_idem_may_range(ngx_http_request_t *r)
 /* stores Accept-Ranges for responses from which nginx cuts ranges */
 
 static ngx_int_t
-ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
@@ -486,9 +494,9 @@ ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_OK;
     }
 
-    return ngx_http_idem_keep_header(headers,
-                                     NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, 1,
-                                     &name, &value);
+    return ngx_http_idem_field(ctx, headers,
+                               NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, &name,
+                               &value);
 }
 
 

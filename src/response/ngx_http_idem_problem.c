@@ -125,6 +125,10 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
         return ctx->answer.status;
     }
 
+    /* as nginx's own errors: no "100 Continue" for a body nobody reads */
+
+    r->expect_tested = 1;
+
     rc = ngx_http_discard_request_body(r);
 
     if (rc != NGX_OK) {
