@@ -665,3 +665,42 @@ sleep 1.5;
 is(http_post('/hold?op=a', 'x', $key, timeout => 5)->error_code,
    'OUTCOME_UNKNOWN', 'it may have run');
 is(app_count('a'), 1, 'and did not run again');
+
+
+
+=== TEST 28: copies push nothing out of the ledger
+--- store: redis postgres
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client_timeout: 90
+--- client
+$::redis->kill_it;
+my $key = key();
+my $first = http_post('/size?n=2000&op=out', 'x', $key);
+is($first->status, 200, 'ran in the ledger');
+back();
+
+# of each of these the ledger, of 1 MB, has a copy for 10 s
+my %keys = map { $_ => key() } 1 .. 450;
+my $failed = grep { http_post("/size?n=3000&op=c$_", 'x', $keys{$_})->status
+                    != 200 } sort { $a <=> $b } keys %keys;
+is($failed, 0, 'many others run');
+
+my $again = http_post('/size?n=2000&op=out', 'x', $key);
+is($again->status, 200, 'what ran in the ledger has its response');
+is($again->body, $first->body, 'the same');
+
+my %status;
+$status{http_post("/size?n=3000&op=c$_", 'x', $keys{$_})->status}++
+    for keys %keys;
+is_deeply(\%status, { 200 => 450 }, 'so has what the first store has');
+is((grep { app_count("c$_") != 1 } keys %keys), 0, 'none ran again');
+
+# while the first store is away, a copy without its response is no leave to run
+my $last = key();
+is(http_post('/size?n=3000&op=last', 'x', $last)->status, 200, 'one more');
+$::redis->kill_it;
+my $r = http_post('/size?n=3000&op=last', 'x', $last);
+like($r->status . $r->error_code, qr/^(?:200|507RESPONSE_NOT_KEPT)$/,
+     'replayed or refused');
+is(app_count('last'), 1, 'did not run again');

@@ -54,6 +54,10 @@
 
 #define NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY  0x40
 
+/* ... the ledger has the record, but not its response */
+
+#define NGX_HTTP_IDEM_FALLBACK_EVICTED        0x80
+
 
 static ngx_int_t ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_fallback_pass(ngx_http_idem_op_t *op);
@@ -63,6 +67,8 @@ static ngx_int_t ngx_http_idem_fallback_ask_primary(
 static ngx_int_t ngx_http_idem_fallback_ledger_checked(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_primary_begun(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_primary_has(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_uint_t ngx_http_idem_fallback_needs_recheck(
     ngx_http_idem_op_t *op, uintptr_t note);
@@ -162,7 +168,8 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 
     return ngx_http_idem_fallback_ask(op, &f->primary,
                           ngx_http_idem_fallback_primary_begun, note,
-                          op->hold,
+                          op->hold
+                          && !(note & NGX_HTTP_IDEM_FALLBACK_EVICTED),
                           op->is_waiter
                           && !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER));
 }
@@ -195,6 +202,15 @@ ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
     switch (op->result) {
 
     case NGX_HTTP_IDEM_FOUND:
+
+        if (op->found.state == NGX_HTTP_IDEM_UNUSABLE
+            && (op->found.reason == NGX_HTTP_IDEM_REASON_EVICTED
+                || op->found.reason == NGX_HTTP_IDEM_REASON_NO_ROOM))
+        {
+            return ngx_http_idem_fallback_ask_primary(op,
+                                   note | NGX_HTTP_IDEM_FALLBACK_EVICTED);
+        }
+
         op->where = ngx_http_idem_fallback_conf(op)->ledger;
         return NGX_OK;
 
@@ -236,6 +252,10 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
+
+    if (note & NGX_HTTP_IDEM_FALLBACK_EVICTED) {
+        return ngx_http_idem_fallback_primary_has(op, note);
+    }
 
     if (ngx_http_idem_layer_answered(op)) {
         op->where = &f->primary;
@@ -294,6 +314,37 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
     return ngx_http_idem_layer_ask(op, f->ledger,
                                    ngx_http_idem_fallback_ledger_begun, note);
+}
+
+
+/*
+ * The record in the ledger may be the copy of one in the primary, which has
+ * the response.  If not, op->found is still that of the ledger: the request
+ * ran, and does not run again.
+ */
+
+static ngx_int_t
+ngx_http_idem_fallback_primary_has(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    if (op->result == NGX_HTTP_IDEM_FOUND) {
+        op->where = &f->primary;
+        return NGX_OK;
+    }
+
+    if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
+        ngx_http_idem_fallback_give_back(op, &f->primary);
+    }
+
+    op->result = NGX_HTTP_IDEM_FOUND;
+    op->where = f->ledger;
+    op->abandoned = 0;
+    op->expired = 0;
+
+    return NGX_OK;
 }
 
 

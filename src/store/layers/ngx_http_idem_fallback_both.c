@@ -89,6 +89,7 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
 
         child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);
         child->grace = 0;
+        child->spare = 1;
 
         return ngx_http_idem_layer_submit(child);
 
