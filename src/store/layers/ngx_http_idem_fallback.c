@@ -54,9 +54,9 @@
 
 #define NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY  0x40
 
-/* ... the ledger has the record, but not its response */
+/* ... it has the record, which may be a part of one in the primary */
 
-#define NGX_HTTP_IDEM_FALLBACK_EVICTED        0x80
+#define NGX_HTTP_IDEM_FALLBACK_IN_PART        0x80
 
 
 static ngx_int_t ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op);
@@ -65,6 +65,8 @@ static void ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_fallback_ask_primary(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_ledger_checked(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_uint_t ngx_http_idem_fallback_in_part(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_primary_begun(
     ngx_http_idem_op_t *op, uintptr_t note);
@@ -166,10 +168,17 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 
     f = ngx_http_idem_fallback_conf(op);
 
+    if (note & NGX_HTTP_IDEM_FALLBACK_IN_PART) {
+
+        /* only asks: as a waiter it does not create the record */
+
+        return ngx_http_idem_fallback_ask(op, &f->primary,
+                              ngx_http_idem_fallback_primary_has, note, 0, 1);
+    }
+
     return ngx_http_idem_fallback_ask(op, &f->primary,
                           ngx_http_idem_fallback_primary_begun, note,
-                          op->hold
-                          && !(note & NGX_HTTP_IDEM_FALLBACK_EVICTED),
+                          op->hold,
                           op->is_waiter
                           && !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER));
 }
@@ -203,12 +212,9 @@ ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
 
     case NGX_HTTP_IDEM_FOUND:
 
-        if (op->found.state == NGX_HTTP_IDEM_UNUSABLE
-            && (op->found.reason == NGX_HTTP_IDEM_REASON_EVICTED
-                || op->found.reason == NGX_HTTP_IDEM_REASON_NO_ROOM))
-        {
+        if (ngx_http_idem_fallback_in_part(op, note)) {
             return ngx_http_idem_fallback_ask_primary(op,
-                                   note | NGX_HTTP_IDEM_FALLBACK_EVICTED);
+                                   note | NGX_HTTP_IDEM_FALLBACK_IN_PART);
         }
 
         op->where = ngx_http_idem_fallback_conf(op)->ledger;
@@ -244,6 +250,26 @@ ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
+/*
+ * A lock in the ledger may be that of a request which only asks whether it may
+ * run, while the holder is in the primary: who takes it for the holder would
+ * run when the primary is down.  A response that the ledger lacks may be that
+ * of a copy, and the primary has it.
+ */
+
+static ngx_uint_t
+ngx_http_idem_fallback_in_part(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (op->found.state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        return !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER);
+    }
+
+    return op->found.state == NGX_HTTP_IDEM_UNUSABLE
+           && (op->found.reason == NGX_HTTP_IDEM_REASON_EVICTED
+               || op->found.reason == NGX_HTTP_IDEM_REASON_NO_ROOM);
+}
+
+
 /* the primary answered, or failed */
 
 static ngx_int_t
@@ -252,10 +278,6 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
-
-    if (note & NGX_HTTP_IDEM_FALLBACK_EVICTED) {
-        return ngx_http_idem_fallback_primary_has(op, note);
-    }
 
     if (ngx_http_idem_layer_answered(op)) {
         op->where = &f->primary;
@@ -318,9 +340,8 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
 
 /*
- * The record in the ledger may be the copy of one in the primary, which has
- * the response.  If not, op->found is still that of the ledger: the request
- * ran, and does not run again.
+ * The ledger has the record, and the primary was asked what it has.  If it has
+ * nothing, op->found is still that of the ledger.
  */
 
 static ngx_int_t
@@ -337,6 +358,13 @@ ngx_http_idem_fallback_primary_has(ngx_http_idem_op_t *op, uintptr_t note)
 
     if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
         ngx_http_idem_fallback_give_back(op, &f->primary);
+
+    } else if (!ngx_http_idem_layer_answered(op)
+               && op->found.state == NGX_HTTP_IDEM_IN_PROGRESS
+               && (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY))
+    {
+        /* the holder is in the primary: only the primary can tell */
+        return NGX_OK;
     }
 
     op->result = NGX_HTTP_IDEM_FOUND;
