@@ -722,3 +722,94 @@ sleep 1.5;
 is(http_post('/hold?op=a', 'x', $key, timeout => 5)->error_code,
    'OUTCOME_UNKNOWN', 'it may have run');
 is(app_count('a'), 1, 'and did not run again');
+
+
+
+=== TEST 29: copies push nothing out of the ledger
+--- store: redis postgres
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- client_timeout: 90
+--- client
+$::redis->kill_it;
+my $key = key();
+my $first = http_post('/size?n=2000&op=out', 'x', $key);
+is($first->status, 200, 'ran in the ledger');
+back();
+
+# of each of these the ledger, of 1 MB, has a copy for 10 s
+my %keys = map { $_ => key() } 1 .. 450;
+my $failed = grep { http_post("/size?n=3000&op=c$_", 'x', $keys{$_})->status
+                    != 200 } sort { $a <=> $b } keys %keys;
+is($failed, 0, 'many others run');
+
+my $again = http_post('/size?n=2000&op=out', 'x', $key);
+is($again->status, 200, 'what ran in the ledger has its response');
+is($again->body, $first->body, 'the same');
+
+my %status;
+$status{http_post("/size?n=3000&op=c$_", 'x', $keys{$_})->status}++
+    for keys %keys;
+is_deeply(\%status, { 200 => 450 }, 'so has what the first store has');
+is((grep { app_count("c$_") != 1 } keys %keys), 0, 'none ran again');
+
+# while the first store is away, a copy without its response is no leave to run
+my $last = key();
+is(http_post('/size?n=3000&op=last', 'x', $last)->status, 200, 'one more');
+$::redis->kill_it;
+my $r = http_post('/size?n=3000&op=last', 'x', $last);
+like($r->status . $r->error_code, qr/^(?:200|507RESPONSE_NOT_KEPT)$/,
+     'replayed or refused');
+is(app_count('last'), 1, 'did not run again');
+
+
+
+=== TEST 30: many wait for a holder in the first, which goes away
+--- store: redis postgres
+--- workers: 2
+--- http_config
+    idempotency_store shared $TEST_REMOTE {
+        server           127.0.0.1:$TEST_NGINX_OWN_PORT;
+        connect_timeout  300ms;
+        timeout          300ms;
+    }
+    idempotency_store ledger memory { zone ledger:1m; }
+    idempotency_lease  30s;
+    idempotency_wait   12s;
+    server {
+        listen 127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name localhost;
+        location / {
+            idempotency  shared;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    location / {
+        idempotency  shared fallback=ledger;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+$::redis->kill_it;
+is(http_post('/ok?op=first', 'x', key())->status, 200, 'the ledger is in use');
+back();
+
+# as another host would run it: the ledger knows nothing of it
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+app_wait_parked('a');
+
+# who asks whether it may run has a lock in the ledger meanwhile, which the
+# others find there
+my @waiters = map { send_post('/hold?op=a', 'x', $key) } 1 .. 8;
+sleep 0.5;
+$::redis->pause;
+sleep 3;
+is(app_count('a'), 1, 'none of them runs, since the first does not answer');
+$::redis->resume;
+app_release('a');
+is($c->read_response->body, "run 1\n", 'the holder is answered');
+is((grep { $_->read_response(12)->body ne "run 1\n" } @waiters), 0,
+   'and so are those that wait');
+is(app_count('a'), 1, 'it ran once');

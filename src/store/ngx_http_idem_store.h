@@ -272,6 +272,9 @@ struct ngx_http_idem_op_s {
                                                      the last successful begin
                                                      or renewal was sent */
     unsigned                 skip_replicas:1;   /* do not wait for replicas */
+    unsigned                 spare:1;           /* another store has the
+                                                   response, too: no other
+                                                   record gives way to it */
     unsigned                 probe:1;           /* renew: an answer has to
                                                    mean that a small commit
                                                    would get one, too */

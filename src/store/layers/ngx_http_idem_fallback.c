@@ -53,12 +53,9 @@
 
 #define NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY  0x40
 
-/* note of the copy of a commit: the primary has it in its outbox only */
+/* ... it has the record, which may be a part of one in the primary */
 
-#define NGX_HTTP_IDEM_FALLBACK_KEPT  0x01
-
-/* how long the ledger keeps a copy of a record in the primary, ms */
-#define NGX_HTTP_IDEM_FALLBACK_COPY  10000
+#define NGX_HTTP_IDEM_FALLBACK_IN_PART        0x80
 
 
 static ngx_int_t ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op);
@@ -68,7 +65,11 @@ static ngx_int_t ngx_http_idem_fallback_ask_primary(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_ledger_checked(
     ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_uint_t ngx_http_idem_fallback_in_part(
+    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_primary_begun(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_primary_has(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_uint_t ngx_http_idem_fallback_needs_recheck(
     ngx_http_idem_op_t *op, uintptr_t note);
@@ -82,23 +83,7 @@ static ngx_int_t ngx_http_idem_fallback_passed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_fallback_flags(ngx_http_idem_op_t *op,
     uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
-    ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
-    ngx_uint_t hold, ngx_uint_t is_waiter);
-static ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_fallback_both_next(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_both_committed(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_copied(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_saved(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
-    ngx_http_idem_store_t *store);
 static ngx_uint_t ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f);
-static void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
-    ngx_msec_t life);
 
 
 const ngx_http_idem_backend_t
@@ -177,6 +162,14 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 
     f = ngx_http_idem_fallback_conf(op);
 
+    if (note & NGX_HTTP_IDEM_FALLBACK_IN_PART) {
+
+        /* only asks: as a waiter it does not create the record */
+
+        return ngx_http_idem_fallback_ask(op, &f->primary,
+                              ngx_http_idem_fallback_primary_has, note, 0, 1);
+    }
+
     return ngx_http_idem_fallback_ask(op, &f->primary,
                           ngx_http_idem_fallback_primary_begun, note,
                           op->hold,
@@ -187,7 +180,7 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 
 /* as ngx_http_idem_layer_ask(), with another hold and is_waiter */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
     ngx_uint_t hold, ngx_uint_t is_waiter)
@@ -214,6 +207,12 @@ ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
     switch (op->result) {
 
     case NGX_HTTP_IDEM_FOUND:
+
+        if (ngx_http_idem_fallback_in_part(op, note)) {
+            return ngx_http_idem_fallback_ask_primary(op,
+                                   note | NGX_HTTP_IDEM_FALLBACK_IN_PART);
+        }
+
         op->where = ngx_http_idem_fallback_conf(op)->ledger;
         return NGX_OK;
 
@@ -236,6 +235,26 @@ ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
         op->error = "the fallback, which is in use, fails";
         return NGX_OK;
     }
+}
+
+
+/*
+ * A lock in the ledger may be that of a request which only asks whether it may
+ * run, while the holder is in the primary: who takes it for the holder would
+ * run when the primary is down.  A response that the ledger lacks may be that
+ * of a copy, and the primary has it.
+ */
+
+static ngx_uint_t
+ngx_http_idem_fallback_in_part(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (op->found.state == NGX_HTTP_IDEM_IN_PROGRESS) {
+        return !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER);
+    }
+
+    return op->found.state == NGX_HTTP_IDEM_UNUSABLE
+           && (op->found.reason == NGX_HTTP_IDEM_REASON_EVICTED
+               || op->found.reason == NGX_HTTP_IDEM_REASON_NO_ROOM);
 }
 
 
@@ -308,6 +327,43 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
 
     return ngx_http_idem_layer_ask(op, f->ledger,
                                    ngx_http_idem_fallback_ledger_begun, note);
+}
+
+
+/*
+ * The ledger has the record, and the primary was asked what it has.  If it has
+ * nothing, op->found is still that of the ledger.
+ */
+
+static ngx_int_t
+ngx_http_idem_fallback_primary_has(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    if (op->result == NGX_HTTP_IDEM_FOUND) {
+        op->where = &f->primary;
+        return NGX_OK;
+    }
+
+    if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
+        ngx_http_idem_fallback_give_back(op, &f->primary);
+
+    } else if (!ngx_http_idem_layer_answered(op)
+               && op->found.state == NGX_HTTP_IDEM_IN_PROGRESS
+               && (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY))
+    {
+        /* the holder is in the primary: only the primary can tell */
+        return NGX_OK;
+    }
+
+    op->result = NGX_HTTP_IDEM_FOUND;
+    op->where = f->ledger;
+    op->abandoned = 0;
+    op->expired = 0;
+
+    return NGX_OK;
 }
 
 
@@ -465,102 +521,6 @@ ngx_http_idem_fallback_passed(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/*
- * A holder that has the lock in both stores renews, commits or releases.  The
- * result is that of the primary; the ledger is updated before or after.
- */
-
-static ngx_int_t
-ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-        return ngx_http_idem_layer_ask(op, &f->primary,
-                                       ngx_http_idem_fallback_both_committed,
-                                       0);
-    }
-
-    return ngx_http_idem_fallback_ask(op, f->ledger,
-                                      ngx_http_idem_fallback_both_next, 0, 0,
-                                      op->is_waiter);
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_both_next(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_op_t        *child;
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    switch (op->result) {
-
-    case NGX_HTTP_IDEM_OK:
-        note = op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0;
-
-        child = ngx_http_idem_layer_child(op, f->ledger,
-                                          ngx_http_idem_fallback_copied, note);
-        if (child == NULL) {
-            return ngx_http_idem_fallback_copied(op, note);
-        }
-
-        child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);
-        child->grace = 0;
-
-        return ngx_http_idem_layer_submit(child);
-
-    case NGX_HTTP_IDEM_ERROR:
-
-        /* not even the outbox could keep the commit: the ledger can */
-
-        ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
-
-        return ngx_http_idem_layer_ask(op, f->ledger,
-                                       ngx_http_idem_fallback_saved, 0);
-
-    default: /* NGX_HTTP_IDEM_LOST, NGX_HTTP_IDEM_FULL */
-        ngx_http_idem_fallback_give_back(op, f->ledger);
-        return NGX_OK;
-    }
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_copied(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    op->result = NGX_HTTP_IDEM_OK;
-    op->kept = (note & NGX_HTTP_IDEM_FALLBACK_KEPT) ? 1 : 0;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_saved(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    if (op->result != NGX_HTTP_IDEM_OK) {
-        ngx_http_idem_op_error(op, "no answer, and the fallback fails, too");
-    }
-
-    return NGX_OK;
-}
-
-
 static void
 ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
 {
@@ -588,7 +548,7 @@ ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
 
 /* releases the lock of a begin or a commit in one of the two stores */
 
-static void
+void
 ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *store)
 {
@@ -634,7 +594,7 @@ ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f)
 
 /* the ledger has a record that lives for "life" */
 
-static void
+void
 ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f, ngx_msec_t life)
 {
     ngx_msec_t                    until;

@@ -263,6 +263,13 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     state = op->state;
     reason = op->reason;
 
+    if (op->spare && state == NGX_HTTP_IDEM_COMPLETED
+        && 2 * m->z.zone->arena.nfree <= m->z.zone->arena.n)
+    {
+        state = NGX_HTTP_IDEM_UNUSABLE;
+        reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
+    }
+
     if (state == NGX_HTTP_IDEM_COMPLETED) {
         rc = ngx_http_idem_memory_put(m, item, op);
 
