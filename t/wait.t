@@ -655,3 +655,57 @@ is(app_wait_parked('a'), 1, 'the next one runs');
 app_release('a');
 is($c->read_response->body, "run 2\n", 'and has its own');
 is($c->read_response(0.1), undef, 'nothing else');
+
+
+
+=== TEST 16: a waiter that leaves has no post_action
+--- log_level: debug
+--- config
+    location / {
+        idempotency  $TEST_STORE;
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location = /after {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+my $holder = send_post('/hold?op=a', 'x', \%key);
+app_wait_parked('a');
+
+my @c = map { send_post('/hold?op=a', 'x', \%key) } 1 .. 3;
+ok(wait_waiting(3), 'three wait');
+
+my $closed = sub { my @n = error_log() =~ /http close request/g; @n };
+my $before = $closed->();
+
+$_->abort for @c[0, 1];
+ok(wait_for(sub { $closed->() >= $before + 2 }, 5), 'two leave');
+is(app_count('after'), 0, 'they did not run');
+
+app_release('a');
+is($_->read_response(5)->body, "run 1\n", 'answered') for $holder, $c[2];
+
+is(http_post('/ok?op=b', 'x', { 'Idempotency-Key' => new_key() })->body,
+   "run 1\n", 'the next one runs');
+is(app_wait('after', 2), 2, 'the actions of those that ran');
+is(app_count('after'), 2, 'and no other');
+is(app_count('a'), 1, 'ran once');
+
+# one that is to wait and then runs has its own
+
+%key = ('Idempotency-Key' => new_key());
+
+$holder = send_post('/hold?op=c&status=503', 'x', \%key);
+app_wait_parked('c');
+my $waiter = send_post('/hold?op=c&status=503', 'x', \%key);
+ok(wait_waiting(4), 'one waits');
+app_release('c');
+is($holder->read_response(5)->status, 503, 'released');
+is(app_wait_parked('c'), 1, 'the waiter runs');
+app_release('c');
+is($waiter->read_response(5)->status, 503, 'through');
+is(app_wait('after', 4), 4, 'an action for each of the two');

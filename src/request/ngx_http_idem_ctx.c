@@ -21,7 +21,6 @@ static void ngx_http_idem_place(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 static void ngx_http_idem_ctx_cleanup(void *data);
 static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
@@ -310,13 +309,13 @@ ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 /*
  * A replayed or refused request did not run, so post_action must not run for
- * it.  nginx reads post_action from the location after the request; this
+ * it, nor for one whose client leaves before it runs.  nginx reads post_action from the location after the request; this
  * request gets a copy of the location configuration without it.  The copy is
  * made once per location, in memory that the configuration has set aside: a
  * keepalive connection reads it when the request is freed.
  */
 
-static void
+void
 ngx_http_idem_no_post_action(ngx_http_request_t *r)
 {
     void                     **loc_conf;

@@ -518,7 +518,10 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
 }
 
 
-/* suspends a request; it ends if its client disconnects */
+/*
+ * Suspends a request; it ends if its client disconnects.  With a post_action,
+ * nginx would not end it, but send it on with its operations pending.
+ */
 
 ngx_int_t
 ngx_http_idem_park(ngx_http_request_t *r)
@@ -537,6 +540,8 @@ ngx_http_idem_park(ngx_http_request_t *r)
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = ngx_http_request_empty_handler;
 
+    ngx_http_idem_no_post_action(r);
+
     return NGX_AGAIN;
 }
 
@@ -544,9 +549,15 @@ ngx_http_idem_park(ngx_http_request_t *r)
 void
 ngx_http_idem_resume(ngx_http_request_t *r)
 {
-    ngx_connection_t  *c;
+    ngx_connection_t          *c;
+    ngx_http_core_loc_conf_t  *clcf;
 
     c = r->connection;
+
+    /* a request that runs has its post_action */
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    r->loc_conf = clcf->loc_conf;
 
     ngx_http_set_log_request(c->log, r);
 
